@@ -1,0 +1,24 @@
+"""torcheer: run any PyTorch model once and hold its whole history."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from .api import log_forward_pass as log_forward_pass
+from .api import recording as recording
+from .errors import ActivationLost as ActivationLost
+from .errors import ActivationNotSaved as ActivationNotSaved
+from .errors import AmbiguousKey as AmbiguousKey
+from .errors import GraphChanged as GraphChanged
+from .errors import InvalidArgument as InvalidArgument
+from .errors import LayerNotFound as LayerNotFound
+from .errors import NotPicklable as NotPicklable
+from .errors import SeveralPasses as SeveralPasses
+from .errors import TorcheerError as TorcheerError
+from .errors import UnseenWorkWarning as UnseenWorkWarning
+from .history import Layer as Layer
+from .history import ModelHistory as ModelHistory
+from .history import Operation as Operation
+
+try:
+    __version__ = version("torcheer")
+except PackageNotFoundError:  # running from a source tree that was never installed
+    __version__ = "0+unknown"

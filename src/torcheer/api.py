@@ -1,0 +1,130 @@
+"""The one-line entry points."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from .capture import Session
+from .errors import InvalidArgument
+from .history import ModelHistory
+from .history.filling import Options, explain, finish, open_session, run
+from .history.labels import DEFAULT_FORMAT
+from .history.selection import LayersToSave
+
+Device = torch.device | str | None
+Postfunc = Callable[[Tensor], Any] | None
+VisOpt = Literal["none", "unrolled", "rolled"]
+
+
+def log_forward_pass(
+    model: Callable[..., Any],
+    input_args: Any,
+    input_kwargs: dict[str, Any] | None = None,
+    *,
+    layers_to_save: LayersToSave = "all",
+    random_seed: int | None = None,
+    output_device: Device = None,
+    activation_postfunc: Postfunc = None,
+    keep_orphans: bool = False,
+    layer_label_format: str = DEFAULT_FORMAT,
+    vis_opt: VisOpt = "none",
+) -> ModelHistory:
+    """Run a model once and return everything that happened.
+
+    >>> import torch, torcheer
+    >>> history = torcheer.log_forward_pass(torch.nn.Linear(2, 3), torch.ones(1, 2))
+    >>> history["linear_1_1"].tensor_shape
+    (1, 3)
+
+    Args:
+        model: any callable; usually a module. It runs once, as it is, and is left as it was.
+        input_args: a tuple is the positional arguments; anything else is one argument. Tensors are found in any nesting.
+        input_kwargs: the named arguments.
+        layers_to_save: `"all"`, `"none"`, `"modules"` (what leaves a module), a list of lookup keys, or a function of an
+            `Operation`. The graph is logged in full either way.
+        random_seed: seeds Python, NumPy and torch for this pass. The random states are put back afterwards.
+        output_device: where kept activations are moved as they are made.
+        activation_postfunc: keeps what this returns instead of the tensor.
+        keep_orphans: also show operations that are connected to neither an input nor an output.
+        layer_label_format: how labels look, for example `"{type}{type_number}"`.
+        vis_opt: `"none"`. Drawing is not available yet.
+
+    Limits: work on other threads cannot be seen (a warning says so), nor can the inside of TorchScript and compiled
+    extensions, which are logged as one opaque operation.
+    """
+    if not callable(model):
+        raise InvalidArgument(f"model must be callable, usually an nn.Module; got {type(model).__name__}: {model!r:.80}.")
+    if vis_opt != "none":
+        raise InvalidArgument(f"vis_opt={vis_opt!r}: drawing is not available in this version; use vis_opt='none'.")
+    options = Options(layers_to_save, output_device, activation_postfunc, keep_orphans, layer_label_format)
+    history = ModelHistory(_title(model), options)
+    run(history, model, input_args, input_kwargs, random_seed)
+    return history
+
+
+class recording:  # noqa: N801 - used as a function: `with recording() as history`
+    """Log whatever runs inside a `with` block: a training step, `generate()`, several models.
+
+    >>> import torch, torcheer
+    >>> model = torch.nn.Linear(2, 3)
+    >>> with torcheer.recording(model) as history:
+    ...     loss = model(torch.ones(1, 2)).sum()
+    >>> [layer.label for layer in history]
+    ['input_1_0', 'linear_1_1', 'sum_1_2', 'output_1_3']
+
+    Args:
+        models: models to know by name. A single one gives its modules their plain addresses; of several, and of models
+            not named here, addresses start with the class name.
+        layers_to_save, output_device, activation_postfunc, keep_orphans, layer_label_format: as in `log_forward_pass`.
+
+    The history can be looked at while it grows and is complete when the block ends. The code is the user's own, so its
+    effects (updated weights, random state) stay.
+    """
+
+    def __init__(
+        self,
+        *models: Module,
+        layers_to_save: LayersToSave = "all",
+        output_device: Device = None,
+        activation_postfunc: Postfunc = None,
+        keep_orphans: bool = False,
+        layer_label_format: str = DEFAULT_FORMAT,
+    ) -> None:
+        for model in models:
+            if not isinstance(model, Module):
+                raise InvalidArgument(f"recording() takes modules to know by name; got {type(model).__name__}.")
+        self._models = models
+        names = [type(model).__name__ for model in models]
+        options = Options(layers_to_save, output_device, activation_postfunc, keep_orphans, layer_label_format)
+        self._history = ModelHistory(", ".join(names) if names else "recorded", options)
+        self._session: Session | None = None
+
+    def __enter__(self) -> ModelHistory:
+        if self._session is not None:
+            raise InvalidArgument("this recording was used already; call recording() again for another one.")
+        self._session = session = open_session(self._history, outermost=sys._getframe(1).f_code)
+        for model in self._models:
+            session.watcher.register(model, "" if len(self._models) == 1 else session.watcher.free_name(model))
+        session.__enter__()
+        return self._history
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        assert self._session is not None
+        self._session.__exit__(kind, error, trace)
+        if error is not None:
+            explain(self._history, error)
+        else:
+            finish(self._history)
+
+
+def _title(model: Any) -> str:
+    while type(model).__name__ in ("DataParallel", "DistributedDataParallel", "OptimizedModule"):
+        model = getattr(model, "module", None) or getattr(model, "_orig_mod", None)
+    return getattr(model, "__name__", None) or type(model).__name__

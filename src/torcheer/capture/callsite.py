@@ -1,0 +1,146 @@
+"""The program position an operation was called from.
+
+A site is the chain of frames from the call up to the enclosing module's `forward` (or the start of the recording),
+stored as code objects and instruction offsets. The same chain is the same `Site` object, so "ran at the same place"
+is an identity check. Lines and text are looked up only when somebody asks.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import types
+from dataclasses import dataclass
+from types import CodeType, FrameType
+
+import torch
+from torch.nn import Module
+
+from ..records import ModuleCall, Site
+
+_LIMIT = 64
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+def _with_inner(code: CodeType) -> list[CodeType]:
+    return [code, *(c for c in code.co_consts if isinstance(c, types.CodeType))]
+
+
+# The frames of nn.Module's own call machinery: they mark where one module ends and its caller begins.
+MODULE_CALL = frozenset(
+    id(code)
+    for name in ("_call_impl", "_wrapped_call_impl", "_slow_forward")
+    for code in _with_inner(getattr(Module, name).__code__)
+)
+
+
+class CallSites:
+    """Interns the sites of one recording."""
+
+    def __init__(self, outermost: CodeType | None = None) -> None:
+        self._sites: dict[tuple[int, ...], Site] = {}
+        self._direct: dict[tuple[int, int], Site] = {}  # sites of one frame
+        self._last = id(outermost) if outermost is not None else 0
+        self._skipped: set[int] = {id(torch.overrides.handle_torch_function.__code__)}
+        self._ends: set[int] = set(MODULE_CALL)
+
+    def skip(self, code: CodeType) -> None:
+        """Frames of `code` are not part of the program."""
+        self._skipped.add(id(code))
+
+    def stop_before(self, code: CodeType) -> None:
+        """Frames from `code` outwards are not part of the program."""
+        self._ends.add(id(code))
+
+    def at(self, frame: FrameType | None) -> Site:
+        """The site of a call made from `frame`."""
+        if frame is not None:
+            # most calls come straight from a module's forward
+            outer = frame.f_back
+            if outer is not None and id(outer.f_code) in self._ends:
+                direct = id(frame.f_code), frame.f_lasti
+                site = self._direct.get(direct)
+                if site is None:
+                    site = self._direct[direct] = self._chain(frame)
+                return site
+        return self._chain(frame)
+
+    def _chain(self, frame: FrameType | None) -> Site:
+        key: list[int] = []
+        skipped, ends, last = self._skipped, self._ends, self._last
+        here = frame
+        while here is not None:
+            code = id(here.f_code)
+            if code in ends or len(key) > 2 * _LIMIT:
+                break
+            if code not in skipped:
+                key.append(code)
+                key.append(here.f_lasti)
+                if code == last:
+                    break
+            here = here.f_back
+        interned = tuple(key)
+        return self._sites.get(interned) or self._new(interned, frame)
+
+    def around(self, frame: FrameType | None) -> Site:
+        """The site of a module call, given the frame of its caller or one of the machinery in between."""
+        while frame is not None and id(frame.f_code) in MODULE_CALL:
+            frame = frame.f_back
+        return self.at(frame)
+
+    def _new(self, key: tuple[int, ...], frame: FrameType | None) -> Site:
+        wanted = dict.fromkeys(key[::2])
+        codes: dict[int, CodeType] = {}
+        while frame is not None and len(codes) < len(wanted):
+            if id(frame.f_code) in wanted:
+                codes[id(frame.f_code)] = frame.f_code
+            frame = frame.f_back
+        site = Site(tuple(codes[c] for c in key[::2]), key[1::2], len(self._sites))
+        self._sites[key] = site
+        return site
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """One line of a program."""
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def text(self) -> str:
+        """The line itself, without indentation; empty when the source cannot be read."""
+        return linecache.getline(self.file, self.line).strip()
+
+    @property
+    def is_torch(self) -> bool:
+        return self.file.startswith(_TORCH)
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" + (f": {self.text}" if self.text else "")
+
+
+def stack_of(site: Site | None, module: ModuleCall | None) -> list[SourceLine]:
+    """The whole call stack of something that ran at `site` inside `module`, outermost first."""
+    lines: list[SourceLine] = []
+    call = module
+    while True:
+        if site is not None:
+            lines += [_line(code, at) for code, at in zip(site.codes, site.instructions, strict=True)]
+        if call is None:
+            break
+        site, call = call.site, call.outer
+    return [line for line in reversed(lines) if not line.file.startswith(_OURS)]
+
+
+def source_of(site: Site | None, module: ModuleCall | None) -> SourceLine | None:
+    """The innermost line that is not torch's own."""
+    stack = stack_of(site, module)
+    return next((line for line in reversed(stack) if not line.is_torch), stack[-1] if stack else None)
+
+
+def _line(code: CodeType, instruction: int) -> SourceLine:
+    line = next((at for start, end, at in code.co_lines() if start <= instruction < end and at), code.co_firstlineno)
+    return SourceLine(code.co_filename, line, getattr(code, "co_qualname", code.co_name))

@@ -1,0 +1,367 @@
+"""The TorchFunctionMode: one intercepted call becomes one record.
+
+This is the hot path. It reads the arguments, runs the call, and writes down what came out; everything that can be
+worked out later is left for later. While the mode handles a call it is off, so torch may be used freely here, except
+that another recording may be watching from below: then our own torch calls are hidden from it.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable
+from time import perf_counter_ns as now
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.overrides import TorchFunctionMode
+
+from ..records import TENSOR, Composite, Details, Escape, Failure, Held, Kind, OperationRecord, TorchFunction
+from .callsite import CallSites
+from .functions import describe, known, out_or_inplace
+from .identity import storage_address as _storage_address
+from .identity import storage_of
+from .recorder import Recorder, describe_tensor, tensors_in
+from .surroundings import Surroundings
+from .values import find_tensors, template
+
+_OPERATION, _QUERY = Kind.OPERATION, Kind.QUERY
+_NO_KWARGS: dict[str, Any] = {}
+_PLAIN = frozenset({int, float, bool, type(None), str, torch.dtype, torch.device, torch.Size})
+_REDUCED = frozenset({torch.float16, torch.bfloat16})
+_any_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
+_push = torch._C._push_on_torch_function_stack
+_pop = torch._C._pop_torch_function_stack
+
+
+# Templates of positional and named arguments, the records they came from, the tensors.
+Arguments = tuple[tuple[Any, ...], dict[str, Any] | None, tuple[int, ...], list[Tensor]]
+
+
+class Interceptor(TorchFunctionMode):
+    """Watches every torch function this thread calls."""
+
+    def __init__(self, recorder: Recorder, sites: CallSites, surroundings: Surroundings | None) -> None:
+        super().__init__()
+        self.recorder = recorder
+        self.log = recorder.log
+        self.keeper = recorder.keeper
+        self.sites = sites
+        self.surroundings = surroundings
+        self.failure: tuple[BaseException, Failure] | None = None
+        self.is_nested = False  # another mode watches below us
+        self._strangers: dict[Any, TorchFunction] = {}
+        self._composite: Composite | None = None
+        self._open: list[TorchFunction] = []
+        self._is_selective = self.keeper.selection is not None
+        self._is_ordinary = self.keeper.is_plain
+        for name in ("__torch_function__", "_run_open", "_run_operation", "_run_unseen", "_run_escape"):
+            sites.skip(getattr(Interceptor, name).__code__)
+
+    def __enter__(self) -> Interceptor:
+        self.is_nested = torch._C._len_torch_function_stack() > 0
+        super().__enter__()  # type: ignore[no-untyped-call]  # torch's own
+        return self
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        function = known(func) or self._describe(func)
+        kind = function.kind
+        if kind is _OPERATION:
+            return self._run_operation(function, func, args, kwargs or _NO_KWARGS)
+        if kind is _QUERY:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        if kind is Kind.COMPOSITE:
+            if function in self._open:  # a C method under the name of the Python function around it
+                return self._run_operation(function, func, args, kwargs or _NO_KWARGS)
+            return self._run_open(function, args, kwargs or _NO_KWARGS)
+        if kind is Kind.ESCAPE:
+            return self._run_escape(function, func, args, kwargs or _NO_KWARGS)
+        return self._run_backward(func, args, kwargs or _NO_KWARGS)
+
+    def _describe(self, func: Any) -> TorchFunction:
+        function = self._strangers.get(func)
+        if function is None:
+            function = describe(func)
+            if known(func) is None:
+                self._strangers[func] = function
+        return function
+
+    # Operations -------------------------------------------------------------------------------------------------------
+
+    def _run_operation(self, function: TorchFunction, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.is_nested:
+            return self._run_unseen(function, func, args, kwargs, sys._getframe(2))
+        recorder = self.recorder
+        outline, named, parents, tensors = self._read(args, kwargs)
+        details: Details | None = None
+        written: list[Tensor] | None = None
+        if self._may_write(function, kwargs) or self._is_selective or recorder.table.writes:
+            details, written = self._prepare(function, args, kwargs, parents, tensors)
+        started = now()
+        try:
+            result = func(*args, **kwargs)
+        except BaseException as error:
+            self._note_failure(error, function, parents, tensors, sys._getframe(2))
+            raise
+        elapsed = now() - started
+        stack = recorder.stack
+        module = stack[-1] if stack else None
+        site = self.sites.at(sys._getframe(2))
+        if type(result) is Tensor and written is None and self._is_ordinary and not function.is_attribute:
+            # the ordinary case: one plain tensor, nothing overwritten, everything kept
+            try:
+                storage = _storage_address(result)
+            except (NotImplementedError, RuntimeError):
+                pass  # a tensor without memory of its own
+            else:
+                operations = self.log.operations
+                number = len(operations)
+                gradfunc = type(result.grad_fn) if result.requires_grad else None
+                shape, dtype, device = tuple(result.shape), result.dtype, result.device
+                record = OperationRecord(
+                    number,
+                    function,
+                    outline,
+                    named,
+                    parents,
+                    module,
+                    site,
+                    details,
+                    started,
+                    elapsed,
+                    shape,
+                    dtype,
+                    device,
+                    gradfunc,
+                )
+                operations.append(record)
+                if self._composite is not None or dtype in _REDUCED:
+                    self._note_context(record)
+                self.keeper.keep_plain(record, result, storage)
+                recorder.table.point(result, number, storage)
+                return result
+        record = OperationRecord(-1, function, outline, named, parents, module, site, details, started, elapsed)
+        self._write_down(record, result, written)
+        return result
+
+    @staticmethod
+    def _may_write(function: TorchFunction, kwargs: dict[str, Any]) -> bool:
+        return function.written is not None or (bool(kwargs) and ("out" in kwargs or "inplace" in kwargs))
+
+    def _run_unseen(
+        self, function: TorchFunction, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType | None
+    ) -> Any:
+        """The same where another recording watches below: it sees the call, not our bookkeeping."""
+        with torch._C.DisableTorchFunction():
+            outline, named, parents, tensors = self._read(args, kwargs)
+            details, written = self._prepare(function, args, kwargs, parents, tensors)
+        started = now()
+        try:
+            result = func(*args, **kwargs)
+        except BaseException as error:
+            self._note_failure(error, function, parents, tensors, frame)
+            raise
+        elapsed = now() - started
+        site, module = self.sites.at(frame), self.recorder.module
+        record = OperationRecord(-1, function, outline, named, parents, module, site, details, started, elapsed)
+        with torch._C.DisableTorchFunction():
+            self._write_down(record, result, written)
+        return result
+
+    def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        """Templates of the arguments, the records they came from, and the tensors themselves."""
+        tensors: list[Tensor] = []
+        outline: list[Any] = []
+        for value in args:
+            cls = type(value)
+            if cls is Tensor or cls is Parameter:
+                tensors.append(value)
+                outline.append(TENSOR)
+            elif cls in _PLAIN:
+                outline.append(value)
+            else:
+                outline.append(template(value, tensors.append))
+        named = None
+        if kwargs:
+            named = {k: v if type(v) in _PLAIN else template(v, tensors.append) for k, v in kwargs.items()}
+        recorder = self.recorder
+        entries = recorder.table.entries
+        parents: list[int] = []
+        for tensor in tensors:
+            entry = entries.get(id(tensor))
+            if entry is None or entry() is not tensor:
+                entry = recorder.explain(tensor)
+            parents.append(entry.number)
+        return tuple(outline), named, tuple(parents), tensors
+
+    def _prepare(
+        self,
+        function: TorchFunction,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        parents: tuple[int, ...],
+        tensors: list[Tensor],
+    ) -> tuple[Details | None, list[Tensor] | None]:
+        """Find what the arguments depend on through shared memory, and protect what is about to be overwritten."""
+        also: tuple[int, ...] = ()
+        stale: list[int] = []
+        held: dict[int, Held] | None = None
+        mutated: tuple[int, ...] = ()
+        if self.recorder.table.writes:
+            also, stale = self.recorder.also(tensors)
+        if stale or self._is_selective:
+            held = self._hold_arguments(function, parents, tensors, stale)
+        written = function.written(args, kwargs) if function.written is not None else out_or_inplace(args, kwargs)
+        for tensor in written:
+            self._protect(tensor)
+        if written:
+            mutated = tuple(slot for slot, tensor in enumerate(tensors) if any(tensor is w for w in written))
+        if also or held or mutated:
+            return Details(also=also, mutated=mutated, held=held), written or None
+        return None, written or None
+
+    def _hold_arguments(
+        self, function: TorchFunction, parents: tuple[int, ...], tensors: list[Tensor], stale: list[int]
+    ) -> dict[int, Held] | None:
+        """Keep the arguments whose records do not hold them, if the operation may be kept."""
+        selection = self.keeper.selection
+        if selection is not None and selection.before(function, self.recorder.module) is False:
+            return None
+        operations = self.log.operations
+        slots = [
+            (slot, tensors[slot])
+            for slot, number in enumerate(parents)
+            if number >= 0 and (slot in stale or not operations[number].is_saved)
+        ]
+        return self.keeper.hold_arguments(slots) if slots else None
+
+    def _protect(self, tensor: Tensor) -> None:
+        """Keep the old value of what is about to be overwritten, wherever somebody may want it."""
+        storage = storage_of(tensor)
+        self.keeper.before_write(storage)
+        if self.surroundings is not None:
+            self.surroundings.before_write(tensor, storage)
+
+    def _write_down(self, record: OperationRecord, result: Any, written: list[Tensor] | None) -> None:
+        """Finish the record with what came out; a call that made several tensors becomes several records."""
+        recorder = self.recorder
+        if type(result) is tuple and all(type(item) is Tensor for item in result):
+            made: list[tuple[Any, Tensor]] = [((index,), tensor) for index, tensor in enumerate(result)]
+        else:
+            made = list(find_tensors(result, into_objects=False))
+        if not made and written and result is None:
+            several = len(written) > 1
+            made = [((index,) if several else (), tensor) for index, tensor in enumerate(written)]
+        if not made or (record.function.is_attribute and recorder.table.find(made[0][1])):
+            return
+        if record.function.is_attribute and record.function.name == "grad":
+            self._details(record).also = recorder.backward_roots()
+        operations = self.log.operations
+        first = len(operations)
+        records = [record, *(copy.copy(record) for _ in made[1:])]
+        for one, (path, tensor) in zip(records, made, strict=True):
+            one.number = len(operations)
+            operations.append(one)
+            if path or len(made) > 1:
+                one.details = copy.copy(record.more)
+                one.details.call, one.details.output_path = first, path
+            self._note_context(one)
+            with torch._C.DisableTorchFunctionSubclass():
+                describe_tensor(one, tensor)
+                self.keeper.keep_if_wanted(one, tensor)
+                recorder.table.point(tensor, one.number, storage_of(tensor))
+        if record.more.held and not any(one.is_saved for one in records):
+            self.keeper.remember_arguments(first, record)
+        for tensor in written or ():
+            self._note_write(tensor, first)
+
+    def _note_context(self, record: OperationRecord) -> None:
+        """The composite this operation is inside of, and autocast, which shows first as reduced precision."""
+        if _any_autocast():
+            self._is_ordinary = False  # from now on every operation is asked
+            self._details(record).autocast = _autocast_state()
+        if self._composite is not None:
+            self._details(record).composite = self._composite
+
+    @staticmethod
+    def _details(record: OperationRecord) -> Details:
+        if record.details is None:
+            record.details = Details()
+        return record.details
+
+    def _note_write(self, tensor: Tensor, number: int) -> None:
+        with torch._C.DisableTorchFunctionSubclass():
+            storage = storage_of(tensor)
+            if storage is not None:
+                self.recorder.table.wrote(tensor, storage, number)
+
+    # Composites, escapes, backward, failures --------------------------------------------------------------------------
+
+    def _run_open(self, function: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a composite's own body with the mode on, so that the operations inside are the log."""
+        assert function.opened is not None
+        outer = self._composite
+        self.recorder.calls += 1
+        self._composite = Composite(function.name, self.recorder.calls, outer)
+        self._open.append(function)
+        _push(self)
+        try:
+            return function.opened(*args, **kwargs)
+        finally:
+            _pop()
+            self._open.pop()
+            self._composite = outer
+
+    def _run_escape(self, function: TorchFunction, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with torch._C.DisableTorchFunction():
+            tensors = list(tensors_in((args, kwargs)))
+            parents = tuple(self.recorder.ref(tensor) for tensor in tensors)
+        try:
+            result = func(*args, **kwargs)
+        except BaseException as error:
+            self._note_failure(error, function, parents, tensors, sys._getframe(2))
+            raise
+        if function.name in ("numpy", "__array__", "__dlpack__"):
+            with torch._C.DisableTorchFunction():
+                for tensor in tensors:
+                    self.recorder.table.export(tensor)
+        value = result if type(result) in (bool, int, float, complex) else None
+        site = self.sites.at(sys._getframe(2))
+        before = len(self.log.operations)
+        self.log.escapes.append(Escape(function, parents, value, self.recorder.module, site, before))
+        return result
+
+    def _run_backward(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with torch._C.DisableTorchFunction():
+            roots = tuple(self.recorder.ref(tensor) for tensor in tensors_in((args, kwargs)))
+            self.recorder.gradients_arrived(roots)
+            if self.surroundings is not None:
+                self.surroundings.before_backward()
+        return func(*args, **kwargs)
+
+    def _note_failure(
+        self,
+        error: BaseException,
+        function: TorchFunction,
+        parents: tuple[int, ...],
+        tensors: list[Tensor],
+        frame: FrameType | None,
+    ) -> None:
+        if self.failure is not None and self.failure[0] is error:
+            return  # already noted further in
+        with torch._C.DisableTorchFunction():
+            shapes = tuple(tuple(t.shape) if not t.is_nested else () for t in tensors)
+        site = self.sites.at(frame)
+        text = f"{type(error).__name__}: {error}"
+        before = len(self.log.operations)
+        self.failure = (error, Failure(function, parents, shapes, self.recorder.module, site, text, before))
+
+
+def _autocast_state() -> tuple[tuple[str, torch.dtype], ...]:
+    devices = ("cpu", "cuda", "mps", "xpu")
+    return tuple((d, torch.get_autocast_dtype(d)) for d in devices if torch.is_autocast_enabled(d))

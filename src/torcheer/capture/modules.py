@@ -1,0 +1,240 @@
+"""Module entries and exits, by two global hooks.
+
+Addresses are those of `named_modules`, except that wrappers are looked through: users see neither `_orig_mod.` of a compiled
+model nor `module.` of a parallel one. A module reached under several names has one address, its first, and knows the others.
+A module that belongs to no known model becomes a root of its own, named after its class.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from time import perf_counter_ns as now
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.nn.modules import module as module_hooks
+
+from ..records import TENSOR, ModuleCall, RegisteredModule
+from .callsite import CallSites
+from .recorder import Recorder, tensors_in
+from .surroundings import Surroundings
+from .values import template
+
+_WRAPPED_AS = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
+_ONE_TENSOR = (TENSOR,)
+_PARALLEL = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
+
+
+def wrapped_module(module: Any) -> Module | None:
+    """What a compiled or parallel wrapper holds; None for a module that is no wrapper."""
+    attribute = _WRAPPED_AS.get(type(module).__name__)
+    if attribute is None or not type(module).__module__.startswith("torch."):
+        return None
+    inner = getattr(module, attribute, None)
+    return inner if isinstance(inner, Module) else None
+
+
+def without_parallelism(model: Any) -> Any:
+    """The model a parallel wrapper replicates, so that it runs here, alone and on this thread."""
+    while isinstance(model, _PARALLEL):
+        model = model.module
+    return model
+
+
+class ModuleWatcher:
+    """Keeps the stack of modules that are running."""
+
+    def __init__(self, recorder: Recorder, sites: CallSites, surroundings: Surroundings | None = None) -> None:
+        self.recorder = recorder
+        self.log = recorder.log
+        self.sites = sites
+        self.surroundings = surroundings
+        self._thread = threading.get_ident()
+        self._addresses: dict[int, str | None] = {}  # None for wrappers
+        self._known: list[Module] = []  # alive while their ids are keys
+        self._calls: dict[str, int] = {}
+        self._handles: list[Any] = []
+
+    def register(self, root: Module, prefix: str) -> list[Module]:
+        """Give every module in `root` its address. Returns those that were new."""
+        new: list[Module] = []
+        registered = self.log.registered
+        for address, module in _walk(root, prefix):
+            key = id(module)
+            if key in self._addresses:
+                first = self._addresses[key]
+                if first is not None and first != address:
+                    registered[first].other_addresses.append(address)
+                continue
+            new.append(module)
+            self._known.append(module)
+            if wrapped_module(module) is not None:
+                self._addresses[key] = None
+                continue
+            self._addresses[key] = address
+            buffers = module._buffers
+            if buffers:
+                self.recorder.buffers.update((id(b), b) for b in buffers.values() if b is not None)
+            registered[address] = RegisteredModule(
+                address, _class_name(module), module._parameters.copy(), buffers.copy(), [], address == prefix
+            )
+        return new
+
+    def start(self) -> None:
+        self._handles.append(module_hooks.register_module_forward_pre_hook(self._enter))
+        handle = module_hooks.register_module_forward_hook(self._exit, with_kwargs=True, always_call=True)
+        self._handles.append(handle)
+
+    def stop(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+            # remove() forgets this one of its dictionaries (torch 2.13)
+            getattr(module_hooks, "_global_forward_hooks_with_kwargs", {}).pop(handle.id, None)
+        self._handles.clear()
+        self._addresses.clear()
+        self._known.clear()
+
+    def _enter(self, module: Module, args: tuple[Any, ...]) -> None:
+        if threading.get_ident() != self._thread:
+            if id(module) in self._addresses:
+                self.recorder.work_elsewhere(f"module {self._addresses[id(module)]!r} ran on another thread")
+            return
+        address = self._addresses.get(id(module), "?")
+        if address == "?":
+            address = self._meet(module)
+        if address is None:
+            return
+        recorder, log = self.recorder, self.log
+        count = self._calls[address] = self._calls.get(address, 0) + 1
+        stack = recorder.stack
+        outer = stack[-1] if stack else None
+        site = self.sites.around(sys._getframe(4))
+        name = log.registered[address].class_name
+        call = ModuleCall(len(log.modules), address, name, count, outer, site, module.training, len(log.operations))
+        log.modules.append(call)
+        if len(args) == 1 and type(args[0]) is Tensor:
+            call.args = _ONE_TENSOR
+            call.inputs = (recorder.ref(args[0]),)
+        elif args:
+            self._read(call, args, {})
+        if name != type(module).__name__:  # TorchScript keeps the name of the class it compiled
+            self._shelter(module)
+        stack.append(call)
+        recorder.running.append(module)
+        call.started = now()
+
+    def _exit(self, module: Module, args: tuple[Any, ...], *rest: Any) -> None:
+        ended = now()
+        recorder = self.recorder
+        running = recorder.running
+        if threading.get_ident() != self._thread or not running:
+            return
+        if running[-1] is module:
+            running.pop()
+        elif any(module is m for m in running):
+            while running.pop() is not module:  # an interrupt left these without an exit
+                recorder.stack.pop()
+        else:
+            return
+        call = recorder.stack.pop()
+        call.elapsed = ended - call.started
+        if len(rest) == 2 and rest[0]:
+            self._read(call, args, rest[0])
+        result = rest[-1]
+        find = recorder.table.find
+        if type(result) is Tensor:
+            call.outputs = ((find(result) or recorder.explain(result, call)).number,)
+        elif result is not None:
+            call.outputs = tuple([(find(t) or recorder.explain(t, call)).number for t in tensors_in(result)])
+        call.end = len(self.log.operations)
+        selection = recorder.keeper.selection
+        if selection is not None and call.outputs and selection.leaving(call):
+            self._keep_leaving(call, result)
+
+    def _keep_leaving(self, call: ModuleCall, result: Any) -> None:
+        keeper = self.recorder.keeper
+        with torch._C.DisableTorchFunction():
+            for number, tensor in zip(call.outputs, tensors_in(result), strict=True):
+                record = self.log.operations[number] if number >= 0 else None
+                if record is not None and not record.is_saved:
+                    keeper.keep_late(record, tensor)
+
+    def _read(self, call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Add an outline of the arguments and the records they came from to `call`: positional first, then named."""
+        tensors: list[Tensor] = []
+        if kwargs:
+            call.kwargs = {name: template(_outline(value), tensors.append) for name, value in kwargs.items()}
+        else:
+            call.args = tuple([template(_outline(value), tensors.append) for value in args])
+        call.inputs += tuple([self.recorder.ref(tensor) for tensor in tensors])
+
+    def _meet(self, module: Module) -> str | None:
+        """A module nobody registered: made on the fly, or a model of its own."""
+        self.register(module, self.free_name(module))
+        return self._addresses[id(module)]
+
+    def free_name(self, module: Module) -> str:
+        """An address for a new root, after its class: inside the module that runs, if one does."""
+        stack = self.recorder.stack
+        prefix = f"{stack[-1].address}." if stack and stack[-1].address else ""
+        name = unique = prefix + _class_name(wrapped_module(module) or module)
+        count = 1
+        while unique in self.log.registered:
+            count += 1
+            unique = f"{name}_{count}"
+        return unique
+
+    def _shelter(self, module: Module) -> None:
+        """What runs inside TorchScript cannot be seen writing, so what it may write to is copied first."""
+        with torch._C.DisableTorchFunction():
+            buffers = list(module.buffers())
+            if self.surroundings is not None:
+                self.surroundings.back_up(buffers)
+
+
+class Other:
+    """Stands in a module call's arguments where an object was that is not ours to keep alive."""
+
+    __slots__ = ("type_name",)
+
+    def __init__(self, type_name: str) -> None:
+        self.type_name = type_name
+
+    def __repr__(self) -> str:
+        return f"<{self.type_name}>"
+
+
+def _outline(value: Any) -> Any:
+    """`value`, or a stand-in where it is an object that may hold tensors."""
+    if isinstance(value, (Tensor, int, float, str, bool, type(None), tuple, list, dict, torch.dtype, torch.device)):
+        return value
+    return Other(type(value).__name__)
+
+
+def _walk(module: Module, prefix: str) -> Iterator[tuple[str, Module]]:
+    """Modules with their addresses in registration order, wrappers looked through."""
+    waiting = [(prefix, module)]
+    inside: set[int] = set()
+    while waiting:
+        address, here = waiting.pop()
+        yield address, here
+        if id(here) in inside:
+            continue
+        inside.add(id(here))
+        inner = wrapped_module(here)
+        if inner is not None:
+            waiting.append((address, inner))
+            continue
+        children = [
+            (f"{address}.{name}" if address else name, child) for name, child in here._modules.items() if child is not None
+        ]
+        waiting.extend(reversed(children))
+
+
+def _class_name(module: Module) -> str:
+    original = getattr(module, "original_name", None) if isinstance(module, torch.jit.ScriptModule) else None
+    return original if isinstance(original, str) else type(module).__name__

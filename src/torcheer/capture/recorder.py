@@ -1,0 +1,286 @@
+"""Writes records: the part of capture that knows where every tensor came from.
+
+The interceptor reports torch calls, the module watcher reports modules; both ask here which record a tensor stands for.
+A tensor that no record explains is explained in this order: a parameter or buffer; memory shared with a recorded tensor;
+autograd's own account of it; what left a module nobody could look into; otherwise a source born inside the model.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from ..errors import UnseenWorkWarning
+from ..records import Details, Kind, Log, ModuleCall, OperationRecord, Origin, StateRecord, TorchFunction
+from .callsite import CallSites
+from .functions import label_type
+from .identity import Entry, TensorTable, is_same_view, is_wrapped, storage_of
+from .retention import Keeper
+from .values import find_tensors
+
+_MARKERS = {
+    origin: TorchFunction(None, origin.value, origin.value, Kind.OPERATION, origin=origin)
+    for origin in (Origin.INPUT, Origin.OUTPUT, Origin.ALIAS, Origin.SOURCE)
+}
+_AUTOGRAD_LIMIT = 2000
+
+
+class Recorder:
+    """The records of one recording, and what is needed to write the next one."""
+
+    def __init__(self, log: Log, keeper: Keeper, sites: CallSites) -> None:
+        self.log = log
+        self.keeper = keeper
+        self.sites = sites
+        self.table = TensorTable()
+        self.stack: list[ModuleCall] = []
+        self.running: list[torch.nn.Module] = []  # the modules of `stack`
+        self.buffers: dict[int, Tensor] = {}
+        self.sources_are_inputs = False  # at top level, in a recording that was given no inputs
+        self.calls = 0
+        self._backward_roots: tuple[int, ...] = ()
+        self._threads = weakref.WeakSet(_threads())
+        self._warned = False
+
+    @property
+    def module(self) -> ModuleCall | None:
+        return self.stack[-1] if self.stack else None
+
+    # Which record a tensor stands for -----------------------------------------------------------------------------
+
+    def ref(self, tensor: Tensor) -> int:
+        """The number of the record `tensor` stands for."""
+        return (self.table.find(tensor) or self.explain(tensor)).number
+
+    def explain(self, tensor: Tensor, leaving: ModuleCall | None = None) -> Entry:
+        """The entry of a tensor seen for the first time. Must run where torch functions are not watched."""
+        if isinstance(tensor, Parameter) or id(tensor) in self.buffers:
+            return self._state(tensor)
+        with torch._C.DisableTorchFunction():
+            storage = storage_of(tensor)
+            return (
+                self._alias(tensor, storage)
+                or self._by_autograd(tensor, storage)
+                or self._opaque(tensor, storage, leaving)
+                or self._source(tensor, storage)
+            )
+
+    def _state(self, tensor: Tensor) -> Entry:
+        number = -1 - len(self.log.states)
+        self.log.states.append(StateRecord(number, tensor, _version(tensor)))
+        return self.table.point(tensor, number, storage_of(tensor))
+
+    def _alias(self, tensor: Tensor, storage: int | None) -> Entry | None:
+        owner = self.table.owner(storage) if storage is not None else None
+        if owner is None:
+            owner = self.table.exporter(tensor)
+            storage = owner.storage if owner is not None else storage
+        original = owner() if owner is not None else None
+        if owner is None or original is None:
+            return None
+        if is_wrapped(tensor) or is_wrapped(original) or is_same_view(tensor, original):
+            return self.table.point(tensor, owner.number, storage)
+        record = self._marker(Origin.ALIAS, (owner.number,))
+        return self._finish(record, tensor, storage)
+
+    def _by_autograd(self, tensor: Tensor, storage: int | None) -> Entry | None:
+        """Work that was not watched may still have been followed by autograd, back to tensors that are known."""
+        if tensor.grad_fn is None or is_wrapped(tensor):
+            return None
+        parents = self._autograd_parents(tensor)
+        if not parents:
+            return None
+        name = type(tensor.grad_fn).__name__.removesuffix("0").removesuffix("Backward")
+        function = TorchFunction(None, name, label_type(name), Kind.OPERATION, origin=Origin.OPAQUE)
+        return self._finish(self._record(function, parents), tensor, storage)
+
+    def _autograd_parents(self, tensor: Tensor) -> tuple[int, ...]:
+        known: dict[Any, int] = {}
+        for recorded in list(self.table.entries.values()):
+            live = recorded()
+            if live is not None and live.grad_fn is not None and not is_wrapped(live):
+                known[live.grad_fn] = recorded.number
+        parents: dict[int, None] = {}
+        waiting: list[Any] = [tensor.grad_fn]
+        seen: set[Any] = set()
+        while waiting and len(seen) < _AUTOGRAD_LIMIT:
+            node = waiting.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            leaf = getattr(node, "variable", None)
+            if node in known:
+                parents[known[node]] = None
+            elif leaf is not None and (entry := self.table.find(leaf)) is not None:
+                parents[entry.number] = None
+            elif isinstance(leaf, Parameter):
+                parents[self._state(leaf).number] = None
+            else:
+                waiting.extend(next_node for next_node, _ in node.next_functions)
+        return tuple(sorted(parents, key=lambda number: (number < 0, number)))
+
+    def _opaque(self, tensor: Tensor, storage: int | None, call: ModuleCall | None) -> Entry | None:
+        if call is None:
+            return None
+        kind = label_type(call.class_name)
+        function = TorchFunction(None, call.class_name, kind, Kind.OPERATION, origin=Origin.OPAQUE, is_module=True)
+        record = self._record(function, call.inputs)
+        record.args, record.kwargs, record.site = call.args, call.kwargs, call.site
+        return self._finish(record, tensor, storage)
+
+    def _source(self, tensor: Tensor, storage: int | None) -> Entry:
+        if self.sources_are_inputs and not self.stack:
+            return self.add_input(tensor, ())
+        record = self._marker(Origin.SOURCE, ())
+        self.log.unexplained.append(record.number)
+        name = self._attribute_name(tensor)
+        if name is not None:
+            self.log.source_names[record.number] = name
+        elif any(thread not in self._threads for thread in _threads()):
+            self.work_elsewhere("a tensor arrived that no operation on this thread made")
+        return self._finish(record, tensor, storage)
+
+    def _attribute_name(self, tensor: Tensor) -> str | None:
+        """The module attribute that holds `tensor`, looked for in the modules that are running."""
+        for call, module in zip(reversed(self.stack), reversed(self.running), strict=True):
+            for name, value in vars(module).items():
+                if value is tensor:
+                    return f"{call.address}.{name}" if call.address else name
+        return None
+
+    def work_elsewhere(self, what: str) -> None:
+        """Say once that something ran on another thread."""
+        if self._warned:
+            return
+        self._warned = True
+        message = (
+            f"{what}: work on other threads cannot be watched, so it is missing from this history and what it "
+            "returned has no parents. Run the model on one thread to log all of it."
+        )
+        self.log.notes.append(message)
+        warnings.warn(message, UnseenWorkWarning, stacklevel=2)
+
+    # Records that are not torch calls -----------------------------------------------------------------------------
+
+    def add_input(self, tensor: Tensor, path: tuple[Any, ...]) -> Entry:
+        """`tensor` is given to the model from outside."""
+        entry = self.table.find(tensor)
+        if entry is not None:
+            self.log.input_paths.setdefault(entry.number, []).append(path)
+            return entry
+        with torch._C.DisableTorchFunction():
+            record = self._marker(Origin.INPUT, ())
+            self.log.input_paths[record.number] = [path]
+            return self._finish(record, tensor, storage_of(tensor))
+
+    def add_output(self, tensor: Tensor, path: tuple[Any, ...]) -> None:
+        """`tensor` is handed back by the model."""
+        with torch._C.DisableTorchFunction():
+            known = self.table.find(tensor) or self.explain(tensor, self._whole_model())
+            number = known.number
+            also = self.also([tensor])[0]
+            record = self._marker(Origin.OUTPUT, (number,))
+            record.details = Details(also=also, output_path=path)
+            self._finish(record, tensor, known.storage)
+            self.table.point(tensor, number, known.storage)  # a second output is not a child of the first
+
+    def _whole_model(self) -> ModuleCall | None:
+        inputs = tuple(r.number for r in self.log.operations if r.origin is Origin.INPUT)
+        return ModuleCall(-1, "", self.log.title, 1, None, None, False, 0, inputs=inputs) if inputs else None
+
+    def _marker(self, origin: Origin, parents: tuple[int, ...]) -> OperationRecord:
+        return self._record(_MARKERS[origin], parents)
+
+    def _record(self, function: TorchFunction, parents: tuple[int, ...]) -> OperationRecord:
+        operations = self.log.operations
+        record = OperationRecord(len(operations), function, parents=parents, module=self.module)
+        operations.append(record)
+        return record
+
+    def _finish(self, record: OperationRecord, tensor: Tensor, storage: int | None) -> Entry:
+        describe_tensor(record, tensor)
+        self.keeper.keep_if_wanted(record, tensor)
+        return self.table.point(tensor, record.number, storage)
+
+    # Memory ---------------------------------------------------------------------------------------------------------
+
+    def also(self, tensors: Iterable[Tensor]) -> tuple[tuple[int, ...], list[int]]:
+        """Writes that reached these tensors through other views since they were recorded, and whose slots they are."""
+        writes = self.table.writes
+        found: dict[int, None] = {}
+        slots: list[int] = []
+        for slot, tensor in enumerate(tensors):
+            entry = self.table.find(tensor)
+            if entry is None or entry.storage is None or entry.storage not in writes:
+                continue
+            if writes[entry.storage][-1].number > entry.number:
+                since = self.table.writes_since(tensor, entry.storage, entry.number)
+                if since:
+                    slots.append(slot)
+                    found.update(dict.fromkeys(since))
+        return tuple(found), slots
+
+    def gradients_arrived(self, roots: tuple[int, ...]) -> None:
+        """A backward pass from these records is about to fill `.grad`s."""
+        self._backward_roots = roots
+
+    def backward_roots(self) -> tuple[int, ...]:
+        return tuple(n for n in self._backward_roots if n >= 0)
+
+    def close(self) -> None:
+        """Let go of everything but the log."""
+        self.table.clear()
+        self.stack.clear()
+        self.buffers.clear()
+        self.running.clear()
+
+
+def describe_tensor(record: OperationRecord, tensor: Tensor) -> None:
+    """Write down what can be told of a tensor without reading it."""
+    record.shape = tuple(tensor.shape) if not tensor.is_nested else _nested_shape(tensor)
+    record.dtype = tensor.dtype
+    record.device = tensor.device
+    if tensor.requires_grad:
+        node = tensor.grad_fn
+        record.gradfunc = type(node) if node is not None else None
+
+
+def _version(tensor: Tensor) -> int:
+    """How often `tensor` was written to, as torch counts; -1 where it does not count."""
+    try:
+        return tensor._version
+    except RuntimeError:  # an inference tensor
+        return -1
+
+
+def _nested_shape(tensor: Tensor) -> tuple[int, ...]:
+    """The shape of a nested tensor, with -1 for each ragged dimension."""
+    shape = []
+    for dimension in range(tensor.dim()):
+        try:
+            size = tensor.size(dimension)
+            shape.append(size if type(size) is int else -1)
+        except RuntimeError:
+            shape.append(-1)
+    return tuple(shape)
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """The tensors in a function's or module's result: containers are looked into, other objects are not."""
+    if type(value) is Tensor:
+        return [value]
+    if type(value) is tuple and all(type(item) is Tensor for item in value):
+        return list(value)
+    return [tensor for _, tensor in find_tensors(value, into_objects=False)]
+
+
+def _threads() -> Iterable[threading.Thread]:
+    """Every thread object Python still knows, running or finished."""
+    return [*getattr(threading, "_dangling", ()), *threading.enumerate()]

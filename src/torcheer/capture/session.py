@@ -1,0 +1,194 @@
+"""Begins and ends one recording, and leaves the world as it found it."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from ..records import Log, Origin
+from .callsite import CallSites
+from .interceptor import Interceptor
+from .modules import ModuleWatcher, without_parallelism
+from .randomness import RandomState, seed_everything
+from .recorder import Recorder
+from .retention import Keeper, Selection
+from .surroundings import Surroundings
+from .values import Attribute, find_tensors, shares_no_container
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """What to keep of every activation, and where."""
+
+    selection: Selection | None = None  # None: everything
+    output_device: torch.device | str | None = None
+    postfunc: Callable[[Tensor], Any] | None = None
+
+
+class Session:
+    """One recording. Use it once: either `run` a model, or enter it as a context manager."""
+
+    def __init__(self, log: Log, keeping: Keeping, outermost: CodeType | None = None) -> None:
+        self.log = log
+        self.sites = CallSites(outermost)
+        self.keeper = Keeper(log, keeping.selection, keeping.output_device, keeping.postfunc)
+        self.recorder = Recorder(log, self.keeper, self.sites)
+        self.watcher = ModuleWatcher(self.recorder, self.sites)
+        self.interceptor = Interceptor(self.recorder, self.sites, None)
+        self._leave = contextlib.ExitStack()
+
+    def __enter__(self) -> Session:
+        self.recorder.sources_are_inputs = True
+        self.log.random_state = RandomState.now()
+        self._begin()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._end(error)
+        with torch._C.DisableTorchFunction():
+            if error is None:
+                self._find_outputs()
+            self._close(error)
+
+    def run(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], seed: int | None) -> None:
+        """Run `model` once and record it; afterwards nothing outside the log has changed."""
+        entered = perf_counter()
+        model = without_parallelism(model)
+        self.sites.stop_before(Session._call.__code__)
+        with torch._C.DisableTorchFunction():
+            found = find_tensors((args, kwargs))
+            inputs = {id(tensor): tensor for _, tensor in found}
+            args, kwargs = shares_no_container((args, kwargs))
+            modules: list[Module] = []
+            for root, prefix in _roots(model):
+                modules += self.watcher.register(root, prefix)
+            surroundings = Surroundings(modules, list(inputs.values()))
+            self.interceptor.surroundings = self.watcher.surroundings = surroundings
+            for path, tensor in find_tensors(args):
+                self.recorder.add_input(tensor, ("args", *path))
+            for path, tensor in find_tensors(kwargs):
+                self.recorder.add_input(tensor, ("kwargs", *path))
+        before = RandomState.now()
+        self.log.random_seed = seed
+        if seed is not None:
+            seed_everything(seed)
+        self.log.random_state = RandomState.now() if seed is not None else before
+        error: BaseException | None = None
+        result: Any = None
+        started = perf_counter()
+        try:
+            result = self._call(model, args, kwargs)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            ended = perf_counter()
+            with torch._C.DisableTorchFunction():
+                if error is None:
+                    for path, tensor in find_tensors(result):
+                        self.recorder.add_output(tensor, path)
+                del result
+                for storage in surroundings.written_storages():
+                    self.keeper.before_write(storage)
+                surroundings.restore()
+                before.restore()
+                self._close(error)
+            self.log.seconds.update(setup=started - entered, forward=ended - started, cleanup=perf_counter() - ended)
+
+    def _call(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._begin()
+        error: BaseException | None = None
+        try:
+            return model(*args, **kwargs)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            self._end(error)
+
+    def _begin(self) -> None:
+        self._started = perf_counter()
+        if "torch._dynamo.eval_frame" in sys.modules:  # only then can anything have been compiled
+            self._leave.enter_context(torch.compiler.set_stance("force_eager"))
+        self.watcher.start()
+        self._leave.callback(self.watcher.stop)
+        self._leave.enter_context(self.interceptor)
+
+    def _end(self, error: BaseException | None) -> None:
+        self._leave.close()
+        self.log.seconds["forward"] = perf_counter() - self._started
+        noted = self.interceptor.failure
+        if error is not None and noted is not None and noted[0] in _causes(error):
+            self.log.failure = noted[1]
+        self.interceptor.failure = None
+
+    def _find_outputs(self) -> None:
+        """In a recording of free code, outputs are the results nothing consumed that somebody still holds."""
+        operations = self.log.operations
+        consumed = {parent for record in operations for parent in record.dependencies}
+        state = {id(record.tensor) for record in self.log.states}
+        held = []
+        for entry in list(self.recorder.table.entries.values()):
+            tensor = entry()
+            if tensor is None or id(tensor) in state or entry.number < 0 or entry.number in consumed:
+                continue
+            if operations[entry.number].origin in (Origin.OPERATION, Origin.OPAQUE, Origin.ALIAS):
+                held.append((entry.number, tensor))
+        for _, tensor in sorted(held, key=lambda pair: pair[0]):
+            self.recorder.add_output(tensor, ())
+
+    def _close(self, error: BaseException | None) -> None:
+        self.keeper.settle(self.recorder.table.live_storages())
+        self.recorder.close()
+        self.log.is_complete = error is None
+
+
+def _roots(model: Any) -> list[tuple[Module, str]]:
+    """The modules a callable is known to hold: itself, or those it is bound to, closes over or has as attributes."""
+    if isinstance(model, Module):
+        return [(model, "")]
+    owner = getattr(model, "__self__", None)
+    if isinstance(owner, Module):
+        return [(owner, "")]
+    held = {name: value for name, value in _held(model).items() if isinstance(value, Module)}
+    return [(module, name) for name, module in held.items()]
+
+
+def _held(model: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    code, cells = getattr(model, "__code__", None), getattr(model, "__closure__", None)
+    for name, cell in zip(code.co_freevars if code else (), cells or (), strict=False):
+        with contextlib.suppress(ValueError):  # an empty cell
+            found[name] = cell.cell_contents
+    if hasattr(model, "__dict__") and not isinstance(model, type):
+        found.update(vars(model))
+    if hasattr(model, "func") and hasattr(model, "args"):  # functools.partial
+        found.update(_held(model.func))
+        found.update({f"args_{i}": v for i, v in enumerate(model.args)})
+        if isinstance(model.func, Module):
+            found[type(model.func).__name__] = model.func
+    return found
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """The error and those it was raised from or during."""
+    found: list[BaseException] = []
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        here = waiting.pop()
+        if here is not None and here not in found:
+            found.append(here)
+            waiting += [here.__cause__, here.__context__]
+    return found
+
+
+__all__ = ["Attribute", "Keeping", "Session"]

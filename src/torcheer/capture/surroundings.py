@@ -1,0 +1,126 @@
+"""Leaves the world as it was found: module attributes, parameters, buffers, gradients, inputs.
+
+Nothing is copied in advance but dictionaries. A tensor that belongs to the model or its inputs is copied when a watched
+operation is about to write to it, and that copy is written back at the end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from operator import eq, is_
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from .identity import storage_of
+
+_CONTAINERS = frozenset({dict, list, set, deque, type(Module()._forward_hooks)})
+
+
+class Surroundings:
+    """Remembers modules and tensors, and restores them."""
+
+    def __init__(self, modules: list[Module], inputs: list[Tensor]) -> None:
+        self._attributes: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self._filled: list[tuple[Any, Any]] = []
+        self._empty: list[Any] = []
+        self._inputs = inputs
+        self._owned: dict[int, list[Tensor]] | None = None
+        self._backups: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+        self._gradients: list[tuple[Tensor, Tensor | None, Tensor | None]] | None = None
+        for module in modules:
+            attributes = module.__dict__
+            self._attributes.append((attributes, attributes.copy()))
+            containers = [value for value in attributes.values() if type(value) in _CONTAINERS]
+            self._filled += [(value, value.copy()) for value in containers if value]
+            self._empty += [value for value in containers if not value]
+
+    def before_write(self, tensor: Tensor, storage: int | None) -> None:
+        """`tensor` is about to be written to: if it is the model's or the caller's, copy what it holds."""
+        if storage is None:
+            return
+        if self._owned is None:
+            self._owned = self._index()
+        for owned in self._owned.get(storage, ()):
+            if id(owned) not in self._backups:
+                with torch._C.DisableTorchFunction(), torch.no_grad():
+                    self._backups[id(owned)] = (owned, owned.data, owned.detach().clone())
+
+    def back_up(self, tensors: Iterable[Tensor]) -> None:
+        """Copy these now: something that cannot be watched may write to them."""
+        for tensor in tensors:
+            self.before_write(tensor, storage_of(tensor))
+
+    def before_backward(self) -> None:
+        """Gradients are about to be accumulated: copy those that are there."""
+        if self._gradients is not None:
+            return
+        self._gradients = []
+        for tensor in self._tensors():
+            if tensor.requires_grad and tensor.is_leaf:
+                old = tensor.grad
+                self._gradients.append((tensor, old, old.detach().clone() if old is not None else None))
+
+    def written_storages(self) -> set[int]:
+        """The storages that `restore` is going to write to."""
+        return {s for _, view, _ in self._backups.values() if (s := storage_of(view)) is not None}
+
+    def restore(self) -> None:
+        """Put everything back."""
+        for attributes, saved in self._attributes:
+            if len(attributes) != len(saved) or not all(map(is_, attributes.values(), saved.values())):
+                attributes.clear()
+                attributes.update(saved)
+        for container, saved in self._filled:
+            if not _same_items(container, saved):
+                container.clear()
+                container.extend(saved) if isinstance(container, (list, deque)) else container.update(saved)
+        for container in self._empty:
+            if container:
+                container.clear()
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            for tensor, view, old in self._backups.values():
+                if storage_of(tensor) != storage_of(view) or tensor.shape != view.shape:
+                    tensor.data = view
+                with torch.inference_mode(tensor.is_inference()):
+                    view.copy_(old)
+            for tensor, gradient, old_gradient in self._gradients or ():
+                tensor.grad = gradient
+                if gradient is not None and old_gradient is not None:
+                    gradient.detach().copy_(old_gradient)
+
+    def _index(self) -> dict[int, list[Tensor]]:
+        found: dict[int, list[Tensor]] = {}
+        with torch._C.DisableTorchFunction():
+            for tensor in self._tensors():
+                storage = storage_of(tensor)
+                if storage is not None:
+                    found.setdefault(storage, []).append(tensor)
+        return found
+
+    def _tensors(self) -> Iterable[Tensor]:
+        """The tensors of the modules (parameters, buffers, plain attributes) and the inputs."""
+        seen: set[int] = set()
+        candidates: list[Any] = [*self._inputs]
+        for _, saved in self._attributes:
+            candidates += saved.values()
+        for _, saved in self._filled:
+            candidates += saved.values() if isinstance(saved, dict) else saved
+        for value in candidates:
+            if isinstance(value, Tensor) and id(value) not in seen:
+                seen.add(id(value))
+                yield value
+
+
+def _same_items(container: Any, saved: Any) -> bool:
+    """Whether a container holds the very objects it held, in the same order."""
+    if len(container) != len(saved):
+        return False
+    if isinstance(container, dict):
+        return all(map(is_, container.values(), saved.values())) and all(map(eq, container, saved))
+    if isinstance(container, set):
+        return bool(container == saved)
+    return all(map(is_, container, saved))

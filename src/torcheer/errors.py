@@ -1,0 +1,49 @@
+"""Every error and warning of torcheer, in one tree.
+
+Each message says what was expected, what came, where, and what to do next.
+"""
+
+from __future__ import annotations
+
+
+class TorcheerError(Exception):
+    """The base of every error torcheer raises on purpose."""
+
+
+class InvalidArgument(TorcheerError, ValueError):
+    """A call was given something it cannot work with."""
+
+
+class LayerNotFound(TorcheerError, KeyError):
+    """A lookup key fits no layer."""
+
+    def __str__(self) -> str:  # KeyError would show the repr of the message
+        return str(self.args[0]) if self.args else ""
+
+
+class AmbiguousKey(LayerNotFound):
+    """A lookup key fits several layers."""
+
+
+class ActivationNotSaved(TorcheerError):
+    """The layer was logged, but its tensor was not kept."""
+
+
+class ActivationLost(TorcheerError):
+    """A kept tensor was overwritten by something that could not be seen, so it is not served."""
+
+
+class SeveralPasses(TorcheerError, AttributeError):
+    """A layer was asked for something that differs between its passes."""
+
+
+class GraphChanged(TorcheerError):
+    """A second pass did not run the operations the first pass ran."""
+
+
+class NotPicklable(TorcheerError, TypeError):
+    """Histories are not pickled: loading a pickle can run code."""
+
+
+class UnseenWorkWarning(UserWarning):
+    """Part of the model ran where it could not be watched, for example on another thread."""

@@ -1,0 +1,142 @@
+"""Fills a history: runs a session for it, and afterwards keeps exactly what was asked for.
+
+Works on a `ModelHistory` that is handed in, so that a history can also fill another one with a new pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..capture import Keeping, Session
+from ..errors import InvalidArgument, LayerNotFound
+from ..records import OperationRecord
+from .labels import DEFAULT_FORMAT, check_format
+from .layer import Operation
+from .selection import Chosen, Keyed, LayersToSave, LeavingModules, Nothing, parse_layers_to_save
+from .text import describe_failure
+
+if TYPE_CHECKING:
+    from .model_history import ModelHistory
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to keep, and how to name it."""
+
+    layers_to_save: LayersToSave = "all"
+    output_device: torch.device | str | None = None
+    activation_postfunc: Callable[[Tensor], Any] | None = None
+    keep_orphans: bool = False
+    layer_label_format: str = DEFAULT_FORMAT
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers_to_save", parse_layers_to_save(self.layers_to_save))
+        check_format(self.layer_label_format)
+        if self.activation_postfunc is not None and not callable(self.activation_postfunc):
+            raise InvalidArgument(f"activation_postfunc must be a function of a tensor; got {self.activation_postfunc!r}.")
+
+
+def open_session(history: ModelHistory, outermost: CodeType | None = None) -> Session:
+    """A session that writes into `history`."""
+    options = history._options
+    keeping = Keeping(_selection(history, options), options.output_device, options.activation_postfunc)
+    return Session(history._log, keeping, outermost)
+
+
+def run(history: ModelHistory, model: Callable[..., Any], input_args: Any, input_kwargs: Any, random_seed: int | None) -> None:
+    """Run `model` once and record it into `history`."""
+    args, kwargs = _arguments(input_args, input_kwargs)
+    _check_seed(random_seed)
+    session = open_session(history)
+    try:
+        session.run(model, args, kwargs, random_seed)
+    except BaseException as error:
+        explain(history, error)
+        raise
+    finish(history)
+
+
+def finish(history: ModelHistory) -> None:
+    """Release what was kept only because it might have been wanted."""
+    wanted = history._options.layers_to_save
+    if not isinstance(wanted, list):
+        return
+    try:
+        numbers = {number for key in wanted for number in _numbers(history, key)}
+    except LayerNotFound as error:
+        error.history = history  # type: ignore[attr-defined]  # what the pass logged is not lost
+        raise
+    for record in history._log.operations:
+        if record.number not in numbers:
+            record.forget()
+
+
+def explain(history: ModelHistory, error: BaseException) -> None:
+    """Put the partial history on the error, and a note that says where it was raised."""
+    failure = history._log.failure
+    where = f"raised in {describe_failure(failure).splitlines()[0]}. " if failure is not None else ""
+    note = f"torcheer: {where}The partial history is on this exception, as error.history."
+    try:
+        error.history = history  # type: ignore[attr-defined]  # exceptions take attributes
+        if hasattr(error, "add_note"):
+            error.add_note(note)
+        else:  # Python 3.10
+            error.__notes__ = [*getattr(error, "__notes__", ()), note]  # type: ignore[attr-defined]  # as 3.11 does
+    except AttributeError:  # an exception class that forbids it
+        pass
+
+
+def _selection(history: ModelHistory, options: Options) -> Any:
+    wanted = options.layers_to_save
+    if wanted == "all":
+        return None
+    if wanted == "none":
+        return Nothing()
+    if wanted == "modules":
+        return LeavingModules()
+    if isinstance(wanted, list):
+        return Keyed(history._log, wanted, options.layer_label_format == DEFAULT_FORMAT)
+    assert callable(wanted)
+
+    def chosen(record: OperationRecord) -> bool:
+        return bool(wanted(Operation(history._index, record.number)))
+
+    return Chosen(chosen)
+
+
+def _numbers(history: ModelHistory, key: Any) -> list[int]:
+    """The operations a key of `layers_to_save` means; a module's address means everything that leaves it."""
+    index = history._index
+    if isinstance(key, str):
+        address, _, call = key.rpartition(":")
+        if key in index.calls:
+            return [n for c in index.calls[key] for n in c.outputs]
+        if call.isdigit() and 0 < int(call) <= len(index.calls.get(address, ())):
+            return list(index.calls[address][int(call) - 1].outputs)
+    found = history[key]
+    layers = found if isinstance(found, list) else [found]
+    return [n for one in layers for n in ([one._number] if isinstance(one, Operation) else one._entry.passes)]
+
+
+def _arguments(input_args: Any, input_kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if input_kwargs is None:
+        input_kwargs = {}
+    if not isinstance(input_kwargs, dict) or not all(isinstance(name, str) for name in input_kwargs):
+        raise InvalidArgument(
+            f"input_kwargs must be a dictionary of named arguments; got {type(input_kwargs).__name__}. "
+            "A dictionary that is one positional argument goes into input_args."
+        )
+    if input_args is None and input_kwargs:
+        return (), input_kwargs
+    return (input_args if type(input_args) is tuple else (input_args,)), input_kwargs
+
+
+def _check_seed(seed: Any) -> None:
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63):
+        raise InvalidArgument(f"random_seed must be a whole number from 0 to 2**63 - 1, or None; got {seed!r}.")

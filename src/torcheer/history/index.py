@@ -1,0 +1,208 @@
+"""What follows from a log, worked out on first use: labels, children, ancestors, which modules an operation leaves.
+
+An `Index` is a snapshot. While a recording grows, a new one is made when somebody looks; labels are carried over.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import cached_property
+
+import torch
+
+from ..records import Log, ModuleCall, OperationRecord, Origin, RegisteredModule, StateRecord
+from .labels import LayerEntry, LayerTable, input_descendants, output_ancestors
+
+
+class Index:
+    """Everything derived from one state of a log."""
+
+    def __init__(self, log: Log, table: LayerTable) -> None:
+        self.log = log
+        self.table = table
+        self.length = len(log.operations)
+        self.module_count = len(log.modules)
+        self.is_complete = log.is_complete
+
+    @property
+    def is_current(self) -> bool:
+        log = self.log
+        return (self.length, self.module_count, self.is_complete) == (len(log.operations), len(log.modules), log.is_complete)
+
+    @cached_property
+    def operations(self) -> list[int]:
+        """The numbers of the visible operations, in execution order."""
+        return [n for n in range(self.length) if n in self.table.layer_of]
+
+    @cached_property
+    def positions(self) -> dict[int, int]:
+        """Where each visible operation stands among the visible ones."""
+        return {number: position for position, number in enumerate(self.operations)}
+
+    def record(self, number: int) -> OperationRecord:
+        return self.log.operations[number]
+
+    def layer(self, number: int) -> LayerEntry:
+        return self.table.layer_of[number]
+
+    def layer_label(self, number: int) -> str:
+        return self.table.label(self.layer(number))
+
+    def label(self, number: int) -> str:
+        """An operation's label: its layer's, with the pass where there are several."""
+        layer = self.layer(number)
+        label = self.table.label(layer)
+        return label if len(layer.passes) == 1 else f"{label}:{self.table.pass_of[number]}"
+
+    def parents(self, number: int) -> list[int]:
+        """The visible operations this one depends on, each once."""
+        return list(dict.fromkeys(p for p in self.record(number).dependencies if p in self.table.layer_of))
+
+    @cached_property
+    def children(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = defaultdict(list)
+        for number in self.operations:
+            for parent in self.parents(number):
+                found[parent].append(number)
+        return found
+
+    @cached_property
+    def from_input(self) -> list[bool]:
+        return input_descendants(self.log)
+
+    @cached_property
+    def to_output(self) -> list[bool]:
+        return output_ancestors(self.log)
+
+    @cached_property
+    def exits(self) -> dict[int, list[ModuleCall]]:
+        """The module calls each operation is an output of, innermost first."""
+        found: dict[int, list[ModuleCall]] = defaultdict(list)
+        for call in sorted(self.log.modules, key=lambda call: (call.end, -call.number)):
+            for number in dict.fromkeys(call.outputs):
+                found[number].append(call)
+        return found
+
+    @cached_property
+    def entries(self) -> dict[int, list[ModuleCall]]:
+        """The module calls each operation is an input of, in order."""
+        found: dict[int, list[ModuleCall]] = defaultdict(list)
+        for call in self.log.modules:
+            for number in dict.fromkeys(call.inputs):
+                found[number].append(call)
+        return found
+
+    @cached_property
+    def calls(self) -> dict[str, list[ModuleCall]]:
+        """The calls of each module address, in order."""
+        found: dict[str, list[ModuleCall]] = defaultdict(list)
+        for call in self.log.modules:
+            found[call.address].append(call)
+        return found
+
+    @cached_property
+    def _made_before(self) -> list[int]:
+        """How many visible tensors were computed before each number."""
+        counts, total = [0], 0
+        for record in self.log.operations:
+            computed = record.number in self.table.layer_of and record.origin in (Origin.OPERATION, Origin.OPAQUE)
+            total += computed
+            counts.append(total)
+        return counts
+
+    def operations_inside(self, call: ModuleCall) -> int:
+        """How many visible operations ran inside a module call."""
+        end = call.end if call.end >= 0 else self.length
+        return self._made_before[end] - self._made_before[min(call.first, end)]
+
+    def distances(self, *, to_output: bool) -> dict[int, tuple[int, int]]:
+        """The shortest and longest way, in steps, from an input (or to an output); absent where there is none."""
+        return self._distances_to_output if to_output else self._distances_from_input
+
+    @cached_property
+    def _distances_from_input(self) -> dict[int, tuple[int, int]]:
+        found: dict[int, tuple[int, int]] = {}
+        for number in self.operations:
+            if self.record(number).origin is Origin.INPUT:
+                found[number] = (0, 0)
+                continue
+            before = [found[p] for p in self.parents(number) if p in found]
+            if before:
+                found[number] = (1 + min(b[0] for b in before), 1 + max(b[1] for b in before))
+        return found
+
+    @cached_property
+    def _distances_to_output(self) -> dict[int, tuple[int, int]]:
+        found: dict[int, tuple[int, int]] = {}
+        for number in reversed(self.operations):
+            if self.record(number).origin is Origin.OUTPUT:
+                found[number] = (0, 0)
+                continue
+            after = [found[c] for c in self.children.get(number, ()) if c in found]
+            if after:
+                found[number] = (1 + min(a[0] for a in after), 1 + max(a[1] for a in after))
+        return found
+
+    # Parameters and buffers ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def state_names(self) -> dict[int, list[str]]:
+        """The names of each registered parameter and buffer, by id of the tensor."""
+        found: dict[int, list[str]] = defaultdict(list)
+        for module in self.log.registered.values():
+            for address in (module.address, *module.other_addresses):
+                for name, tensor in (*module.parameters.items(), *module.buffers.items()):
+                    if tensor is not None:
+                        found[id(tensor)].append(f"{address}.{name}" if address else name)
+        return found
+
+    def state(self, reference: int) -> StateRecord:
+        """The parameter or buffer a negative number refers to."""
+        return self.log.states[-1 - reference]
+
+    def state_behind(self, reference: int) -> StateRecord | None:
+        """The parameter or buffer an argument is, also when it was overwritten in place earlier in the pass."""
+        seen = 0
+        while reference >= 0:
+            record = self.record(reference)
+            slots = record.more.mutated
+            seen += 1
+            if not slots or slots[0] >= len(record.parents) or seen > self.length:
+                return None
+            reference = record.parents[slots[0]]
+        return self.state(reference)
+
+    @cached_property
+    def roots(self) -> list[RegisteredModule]:
+        return [module for module in self.log.registered.values() if module.is_root]
+
+    def all_parameters(self) -> dict[str, torch.nn.Parameter]:
+        """Every parameter of the models, and those used without being registered, by its first name."""
+        found: dict[str, torch.nn.Parameter] = {}
+        seen: set[int] = set()
+        for module in self.log.registered.values():
+            for name, parameter in module.parameters.items():
+                if parameter is not None and id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    found[f"{module.address}.{name}" if module.address else name] = parameter
+        for state in self.log.states:
+            if isinstance(state.tensor, torch.nn.Parameter) and id(state.tensor) not in seen:
+                seen.add(id(state.tensor))
+                found[self.state_name(state)] = state.tensor
+        return found
+
+    def all_buffers(self) -> dict[str, torch.Tensor]:
+        """Every buffer of the models by its first name."""
+        found: dict[str, torch.Tensor] = {}
+        seen: set[int] = set()
+        for module in self.log.registered.values():
+            for name, buffer in module.buffers.items():
+                if buffer is not None and id(buffer) not in seen:
+                    seen.add(id(buffer))
+                    found[f"{module.address}.{name}" if module.address else name] = buffer
+        return found
+
+    def state_name(self, state: StateRecord) -> str:
+        """The first name of a parameter or buffer; one that no module registers is named by its order of use."""
+        names = self.state_names.get(id(state.tensor))
+        return names[0] if names else f"unregistered_{-state.number}"

@@ -1,0 +1,164 @@
+"""Every key a person may type, and the layer it means."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+
+from ..errors import AmbiguousKey, LayerNotFound
+from ..records import Origin
+from .index import Index
+from .labels import LayerEntry
+
+_WITH_PASS = re.compile(r"^(?P<name>.+):(?P<pass>\d+)$")
+_END = re.compile(r"^(?P<kind>input|output)_?(?P<number>\d+)?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A layer, or one operation of it."""
+
+    layer: LayerEntry
+    number: int | None = None  # of the operation, where the key names a pass
+
+
+class Lookup:
+    """Resolves keys for one state of a history."""
+
+    def __init__(self, index: Index) -> None:
+        self.index = index
+        table = index.table
+        self._full = {table.label(layer): layer for layer in table.layers}
+        self._short = {layer.short_label: layer for layer in table.layers}
+
+    def find(self, key: object) -> Found:
+        """The layer or operation that `key` means."""
+        if isinstance(key, bool) or not isinstance(key, (int, str)):
+            raise LayerNotFound(
+                f"a layer is looked up by a label, a module address, a position or a slice; got {type(key).__name__}: {key!r}."
+            )
+        return self._by_position(key) if isinstance(key, int) else self._by_name(key)
+
+    def _by_position(self, key: int) -> Found:
+        layers = self.index.table.layers
+        if not -len(layers) <= key < len(layers):
+            raise LayerNotFound(
+                f"there is no layer {key}: this history has {len(layers)} layers, 0 to {len(layers) - 1} "
+                f"(or -{len(layers)} to -1 from the end)."
+            )
+        return Found(layers[key])
+
+    def _by_name(self, key: str) -> Found:
+        full = self._label(key, self._full)
+        if full is not None:
+            return full
+        short, address = self._label(key, self._short), self._address(key)
+        if short is not None and address is not None and short.layer is not address.layer:
+            raise AmbiguousKey(f"{key!r} is a short label and a module address: {self._names([short.layer, address.layer])}.")
+        return address or short or self._end(key) or self._part(key)
+
+    def _label(self, key: str, labels: dict[str, LayerEntry]) -> Found | None:
+        layer = labels.get(key)
+        if layer is not None:
+            return Found(layer)
+        match = _WITH_PASS.match(key)
+        layer = labels.get(match["name"]) if match else None
+        if layer is None or match is None:
+            return None
+        number = int(match["pass"])
+        if not 1 <= number <= len(layer.passes):
+            label = self.index.table.label(layer)
+            passes = f"{len(layer.passes)} pass" + ("es" if len(layer.passes) > 1 else "")
+            raise LayerNotFound(f"{label} has {passes}, so there is no {key!r}.")
+        return Found(layer, layer.passes[number - 1])
+
+    def _address(self, key: str) -> Found | None:
+        calls = self.index.calls
+        if key in calls:
+            leaving = [call.outputs[0] for call in calls[key] if call.outputs and call.outputs[0] >= 0]
+            layers = list(dict.fromkeys(self.index.table.layer_of[n] for n in leaving if n in self.index.table.layer_of))
+            if len(layers) > 1:
+                options = ", ".join(f"{key}:{call.call} ({self._leaving(call.outputs[0])})" for call in calls[key])
+                raise AmbiguousKey(f"module {key!r} was called {len(calls[key])} times: say which, by {options}.")
+            return Found(layers[0]) if layers else None
+        match = _WITH_PASS.match(key)
+        if match is None or match["name"] not in calls:
+            return None
+        of_module = calls[match["name"]]
+        number = int(match["pass"])
+        if not 1 <= number <= len(of_module):
+            raise LayerNotFound(f"module {match['name']!r} was called {len(of_module)} times, so there is no {key!r}.")
+        outputs = [n for n in of_module[number - 1].outputs if n in self.index.table.layer_of]
+        return Found(self.index.table.layer_of[outputs[0]], outputs[0]) if outputs else None
+
+    def _leaving(self, number: int) -> str:
+        return self.index.label(number) if number in self.index.table.layer_of else "nothing that was logged"
+
+    def _end(self, key: str) -> Found | None:
+        """`input`, `output`, `input_1`, `output2` and the like."""
+        match = _END.match(key)
+        if match is None:
+            return None
+        origin = Origin(match["kind"])
+        ends = [layer for layer in self.index.table.layers if self.index.record(layer.passes[0]).origin is origin]
+        if match["number"] is None:
+            if len(ends) > 1:
+                raise AmbiguousKey(f"there are {len(ends)} {key}s: {self._names(ends)}.")
+            return Found(ends[0]) if ends else None
+        number = int(match["number"])
+        return Found(ends[number - 1]) if 1 <= number <= len(ends) else None
+
+    def _part(self, key: str) -> Found:
+        """An unambiguous part of a label or of a module address."""
+        table = self.index.table
+        labels = {layer.number: layer for layer in table.layers if key and key in table.label(layer)}
+        found = list(labels.values())
+        if not found and key:
+            for address, calls in self.index.calls.items():
+                if key in address:
+                    for call in calls:
+                        found += [table.layer_of[n] for n in call.outputs[:1] if n in table.layer_of]
+            found = list(dict.fromkeys(found))
+        if len(found) == 1:
+            return Found(found[0])
+        if found:
+            raise AmbiguousKey(f"{key!r} fits {len(found)} layers: {self._names(found)}. Use one of these labels.")
+        raise LayerNotFound(self.not_found(key))
+
+    def not_found(self, key: str) -> str:
+        """What to say of a key that fits nothing."""
+        count = len(self.index.table.layers)
+        near = difflib.get_close_matches(key, self.keys(), n=5, cutoff=0.5)
+        hint = f" The nearest keys are {', '.join(map(repr, near))}." if near else ""
+        uncalled = key in self.index.log.registered and key not in self.index.calls
+        if uncalled:
+            hint = " The model has a module of that name, but it was not called." + hint
+        return f"no layer fits {key!r}: this history has {count} layers.{hint}"
+
+    def keys(self) -> list[str]:
+        """Every label and every module address that can be typed."""
+        table = self.index.table
+        return [*(table.label(layer) for layer in table.layers), *(a for a in self.index.calls if a)]
+
+    def _names(self, layers: list[LayerEntry], limit: int = 12) -> str:
+        names = [self.index.table.label(layer) for layer in layers]
+        shown = ", ".join(names[:limit])
+        return shown + (f" and {len(names) - limit} more" if len(names) > limit else "")
+
+    def keys_of(self, number: int) -> list[int | str]:
+        """The keys that find this operation."""
+        index = self.index
+        layer = index.layer(number)
+        label = index.table.label(layer)
+        total = len(index.table.layers)
+        found: list[int | str] = []
+        if len(layer.passes) == 1:
+            found += [layer.number - total, layer.number, label]
+        found.append(f"{label}:{index.table.pass_of[number]}")
+        for call in index.exits.get(number, ()):
+            if call.address and call.outputs[0] == number:
+                if len(layer.passes) == 1 and len(index.calls[call.address]) == 1:
+                    found.append(call.address)
+                found.append(f"{call.address}:{call.call}")
+        return found

@@ -1,0 +1,413 @@
+"""ModelHistory: what one recording knows, and every way to look at it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..errors import GraphChanged, NotPicklable
+from ..records import Escape, Held, Log, OperationRecord, Origin
+from .filling import Options, run
+from .index import Index
+from .labels import LayerTable, final_table
+from .layer import Layer, Operation, Param
+from .lookup import Lookup
+from .selection import LayersToSave
+from .text import describe_history, history_html
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class ModelHistory:
+    """The whole history of one recording: layers, operations, modules, parameters, what they cost.
+
+    >>> import torch, torcheer
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())
+    >>> history = torcheer.log_forward_pass(model, torch.ones(1, 2))
+    >>> [layer.label for layer in history]
+    ['input_1_0', 'linear_1_1', 'relu_1_2', 'output_1_3']
+    >>> history["relu_1"].tensor_shape == history["1"].tensor_shape == history[2].tensor_shape
+    True
+    """
+
+    def __init__(self, title: str, options: Options) -> None:
+        self._log = Log(title, holds_tensors=options.activation_postfunc is None)
+        self._options = options
+        self._growing = LayerTable(self._log, options.layer_label_format)
+        self._made_index: Index | None = None
+        self._made_lookup: Lookup | None = None
+
+    @property
+    def _index(self) -> Index:
+        index = self._made_index
+        if index is None or not index.is_current:
+            if self._log.is_complete:
+                table = final_table(self._log, self._options.layer_label_format, self._options.keep_orphans)
+            else:
+                table = self._growing
+                table.catch_up()
+            index = self._made_index = Index(self._log, table)
+            self._made_lookup = None
+        return index
+
+    @property
+    def _lookup(self) -> Lookup:
+        index = self._index
+        if self._made_lookup is None:
+            self._made_lookup = Lookup(index)
+        return self._made_lookup
+
+    # Looking up -------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, key: Any) -> Any:
+        """The layer a key means: a label, a label with its pass, a module address, a position, a slice, a list of keys."""
+        if isinstance(key, slice):
+            return self.layers[key]
+        if isinstance(key, (list, tuple)):
+            return [self[one] for one in key]
+        found = self._lookup.find(key)
+        if found.number is not None and len(found.layer.passes) > 1:
+            return Operation(self._index, found.number)
+        return Layer(self._index, found.layer)
+
+    def __contains__(self, key: object) -> bool:
+        if isinstance(key, (Layer, Operation)):
+            return key._index.log is self._log
+        try:
+            self._lookup.find(key)
+        except KeyError:
+            return False
+        return True
+
+    def __len__(self) -> int:
+        """The number of layers."""
+        return len(self._index.table.layers)
+
+    def __iter__(self) -> Iterator[Layer]:
+        """The layers, in execution order."""
+        return iter(self.layers)
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return self._lookup.keys()
+
+    def keys(self) -> list[str]:
+        """The labels of all layers and the addresses of all modules that were called."""
+        return self._lookup.keys()
+
+    @property
+    def layers(self) -> list[Layer]:
+        """Every layer, in execution order, inputs and outputs included."""
+        index = self._index
+        return [Layer(index, entry) for entry in index.table.layers]
+
+    @property
+    def operations(self) -> list[Operation]:
+        """Every operation, in execution order, inputs and outputs included."""
+        index = self._index
+        return [Operation(index, number) for number in index.operations]
+
+    @property
+    def saved(self) -> list[Operation]:
+        """The operations whose activations were kept."""
+        return [one for one in self.operations if one.has_saved_activations]
+
+    @property
+    def layer_labels(self) -> list[str]:
+        index = self._index
+        return [index.table.label(entry) for entry in index.table.layers]
+
+    def _of_origin(self, origin: Origin) -> list[Operation]:
+        index = self._index
+        return [Operation(index, n) for n in index.operations if index.record(n).origin is origin]
+
+    @property
+    def inputs(self) -> list[Operation]:
+        """The tensors given to the model."""
+        return self._of_origin(Origin.INPUT)
+
+    @property
+    def outputs(self) -> list[Operation]:
+        """The tensors the model returned."""
+        return self._of_origin(Origin.OUTPUT)
+
+    @property
+    def sources(self) -> list[Operation]:
+        """Tensors that turned up unexplained: closed over, made by NumPy, or made where nobody could watch."""
+        return self._of_origin(Origin.SOURCE)
+
+    # Parameters, buffers, structure, totals ---------------------------------------------------------------------
+
+    @property
+    def params(self) -> dict[str, Param]:
+        """Every parameter, by name."""
+        names = self._index.state_names
+        return {
+            name: Param(name, tuple(p.shape), p.dtype, p.requires_grad, False, tuple(names.get(id(p), [])[1:]))
+            for name, p in self._index.all_parameters().items()
+        }
+
+    @property
+    def buffers(self) -> dict[str, Param]:
+        """Every buffer, by name."""
+        return {
+            name: Param(name, tuple(b.shape), b.dtype, b.requires_grad, True) for name, b in self._index.all_buffers().items()
+        }
+
+    @property
+    def model_name(self) -> str:
+        return self._log.title
+
+    @property
+    def num_modules(self) -> int:
+        """How many modules the model has below its root."""
+        return sum(1 for module in self._log.registered.values() if module.address)
+
+    @property
+    def num_operations(self) -> int:
+        """How many operations ran, inputs and outputs included."""
+        return len(self._index.operations)
+
+    @property
+    def num_tensors_total(self) -> int:
+        return self.num_operations
+
+    @property
+    def num_tensors_saved(self) -> int:
+        return len(self.saved)
+
+    @property
+    def tensor_fsize_total(self) -> int:
+        """Bytes of all tensors. An output is the tensor some operation made, so it adds nothing."""
+        return sum(one.tensor_fsize for one in self.operations if not one.is_output_layer)
+
+    @property
+    def tensor_fsize_saved(self) -> int:
+        return sum(one.tensor_fsize for one in self.saved if not one.is_output_layer)
+
+    @property
+    def num_param_operations(self) -> int:
+        """How many operations used parameters."""
+        index = self._index
+        return sum(1 for n in index.operations if any(r < 0 and index.state(r).is_parameter for r in index.record(n).parents))
+
+    @property
+    def num_params_total(self) -> int:
+        """How many values the parameters have, each parameter counted once."""
+        return sum(param.numel for param in self.params.values())
+
+    @property
+    def params_fsize_total(self) -> int:
+        return sum(param.fsize for param in self.params.values())
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether any layer ran more than once."""
+        return self.max_passes > 1
+
+    @property
+    def max_passes(self) -> int:
+        return max((len(entry.passes) for entry in self._index.table.layers), default=0)
+
+    @property
+    def is_branching(self) -> bool:
+        """Whether any tensor was used by more than one operation."""
+        return any(len(children) > 1 for children in self._index.children.values())
+
+    @property
+    def has_data_dependent_branching(self) -> bool:
+        """Whether a truth value computed from a tensor left for Python, where it can decide what runs next."""
+        return any(isinstance(escape.value, bool) for escape in self._log.escapes)
+
+    @property
+    def escapes(self) -> list[Escape]:
+        """Where tensor data left for Python (`bool(t)`, `.item()`, `.numpy()`)."""
+        return list(self._log.escapes)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader should know about this history, such as work that could not be watched."""
+        return list(self._log.notes)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the pass ran to its end."""
+        return self._log.is_complete
+
+    @property
+    def failure(self) -> Any:
+        """The operation that raised, if the pass failed in one."""
+        return self._log.failure
+
+    @property
+    def random_seed(self) -> int | None:
+        return self._log.random_seed
+
+    @property
+    def random_state(self) -> Any:
+        """The random state the pass started from; `random_state.restore()` goes back to it."""
+        return self._log.random_state
+
+    @property
+    def time_elapsed(self) -> float:
+        """Seconds for everything: setup, forward pass, cleanup."""
+        return sum(self._log.seconds.values())
+
+    @property
+    def time_by_phase(self) -> dict[str, float]:
+        """Seconds by phase; `functions` is the part of `forward` spent in the operations themselves."""
+        functions = sum({r.call: r.elapsed for r in self._log.operations}.values()) / 1e9
+        return {**self._log.seconds, "functions": functions}
+
+    # Activations ------------------------------------------------------------------------------------------------
+
+    def clear_activations(self) -> None:
+        """Free every kept tensor and keep the graph."""
+        for record in self._log.operations:
+            record.forget()
+
+    def save_new_activations(
+        self,
+        model: Callable[..., Any],
+        input_args: Any,
+        input_kwargs: dict[str, Any] | None = None,
+        *,
+        layers_to_save: LayersToSave | Literal["as before"] = "as before",
+        random_seed: int | None = None,
+    ) -> None:
+        """Run the same graph with another input and keep its activations instead.
+
+        Raises `GraphChanged`, naming the first operation that differs, when the model ran other operations; the history
+        is then as it was.
+        """
+        options = self._options
+        if layers_to_save != "as before":
+            options = replace(options, layers_to_save=layers_to_save)
+        new = ModelHistory(self._log.title, options)
+        run(new, model, input_args, input_kwargs, random_seed)
+        difference = first_difference(self, new)
+        if difference is not None:
+            raise GraphChanged(
+                f"the new pass is not the one that was logged: {difference}. "
+                "The history is unchanged; use log_forward_pass for a new one."
+            )
+        self._log, self._options, self._growing = new._log, options, new._growing
+        self._made_index = self._made_lookup = None
+
+    # Everything else --------------------------------------------------------------------------------------------
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One dictionary per operation: what `to_pandas` makes its table from."""
+        return [_row(one) for one in self.operations]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per operation. Needs pandas."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError("to_pandas() needs pandas: pip install pandas") from error
+        return pandas.DataFrame(self.to_rows())
+
+    def __repr__(self) -> str:
+        with torch._C.DisableTorchFunction():
+            return describe_history(self)
+
+    def _repr_html_(self) -> str:
+        with torch._C.DisableTorchFunction():
+            return history_html(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ModelHistory:
+        """A history of its own: kept tensors are copied, parameters are the model's."""
+        log = copy.copy(self._log)
+        log.operations = [_copied(record, memo) for record in self._log.operations]
+        for name in ("states", "modules", "escapes", "notes", "unexplained"):
+            setattr(log, name, list(getattr(log, name)))
+        log.registered = dict(log.registered)
+        log._lost = None if self._log._lost is None else set(self._log._lost)
+        new = ModelHistory(log.title, self._options)
+        new._log, new._growing = log, LayerTable(log, self._options.layer_label_format)
+        return new
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise NotPicklable(
+            "a ModelHistory cannot be pickled: loading a pickle runs whatever code is in it. "
+            "Use to_pandas() for the table, or copy.deepcopy() for a copy in this process."
+        )
+
+
+def _copied(record: OperationRecord, memo: dict[int, Any]) -> OperationRecord:
+    new = copy.copy(record)
+    new.value = _clone(record.value, memo)
+    if isinstance(new.value, Tensor) and new.version >= 0:
+        lost = record.value._version != record.version
+        new.version = new.value._version - 1 if lost else new.value._version
+    if record.details is not None:
+        new.details = copy.copy(record.details)
+        if record.details.held is not None:
+            new.details.held = {slot: Held(_clone(h.value, memo), h.version) for slot, h in record.details.held.items()}
+    return new
+
+
+def _clone(value: Any, memo: dict[int, Any]) -> Any:
+    if not isinstance(value, Tensor):
+        return copy.deepcopy(value, memo)
+    if id(value) not in memo:
+        memo[id(value)] = value.detach().clone()
+    return memo[id(value)]
+
+
+def first_difference(old: ModelHistory, new: ModelHistory) -> str | None:
+    """The first operation in which two passes differ, in words; None when they ran the same graph."""
+    before, after = old._index, new._index
+    for position, (a, b) in enumerate(zip(before.operations, after.operations, strict=False)):
+        one, two = before.record(a), after.record(b)
+        label = before.label(a)
+        where = Operation(after, b).source
+        at = f" ({where})" if where is not None else ""
+        if one.function.type != two.function.type:
+            return f"operation {position + 1} was {label}, now {two.function.name!r} ran{at}"
+        ours = [before.positions[p] for p in before.parents(a)]
+        theirs = [after.positions[p] for p in after.parents(b)]
+        if ours != theirs:
+            return f"{label} has other parents than before{at}"
+        if _address(one) != _address(two):
+            return f"{label} ran in module {_address(two)!r}, before it was {_address(one)!r}{at}"
+    count, now = len(before.operations), len(after.operations)
+    if count != now:
+        longer, numbers = (before, before.operations) if count > now else (after, after.operations)
+        first = longer.label(numbers[min(count, now)])
+        return f"it has {now} operations instead of {count}; {first} is the first that only one of them has"
+    return None
+
+
+def _address(record: OperationRecord) -> str | None:
+    return record.module.address if record.module is not None else None
+
+
+def _row(one: Operation) -> dict[str, Any]:
+    return {
+        "label": one.label,
+        "type": one.layer_type,
+        "pass": one.pass_num,
+        "shape": one.tensor_shape,
+        "dtype": str(one.tensor_dtype),
+        "device": str(one.tensor_device),
+        "bytes": one.tensor_fsize,
+        "saved": one.has_saved_activations,
+        "function": one.func_applied_name,
+        "seconds": one.func_time_elapsed,
+        "gradfunc": one.gradfunc,
+        "in_place": one.is_inplace,
+        "parents": one.parent_layers,
+        "children": one.child_layers,
+        "params": [param.name for param in one.parent_params],
+        "num_params": one.num_params,
+        "module": one.containing_module,
+        "modules_exited": one.modules_exited,
+        "source": str(one.source) if one.source is not None else None,
+    }

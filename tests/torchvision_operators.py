@@ -1,0 +1,40 @@
+"""Makes torchvision's pure-Python models importable where its compiled operators are not installed.
+
+There is no CPU build of torchvision for the torch the tests pin, but its models need only torch. Its import asks for
+the schemas of a few compiled operators; here they are declared, without implementations. Where the real torchvision is
+installed, nothing is declared.
+"""
+
+from __future__ import annotations
+
+import torch
+
+_BOX = "Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width"
+_GRAD = "SymInt batch_size, SymInt channels, SymInt height, SymInt width"
+_SCHEMAS = (
+    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    f"roi_align({_BOX}, int sampling_ratio, bool aligned) -> Tensor",
+    f"_roi_align_backward({_BOX}, {_GRAD}, int sampling_ratio, bool aligned) -> Tensor",
+    f"roi_pool({_BOX}) -> (Tensor, Tensor)",
+    f"_roi_pool_backward({_BOX}, Tensor argmax, {_GRAD}) -> Tensor",
+    f"ps_roi_align({_BOX}, int sampling_ratio) -> (Tensor, Tensor)",
+    f"_ps_roi_align_backward({_BOX}, Tensor channel_mapping, int sampling_ratio, {_GRAD}) -> Tensor",
+    f"ps_roi_pool({_BOX}) -> (Tensor, Tensor)",
+    f"_ps_roi_pool_backward({_BOX}, Tensor channel_mapping, {_GRAD}) -> Tensor",
+    "deform_conv2d(Tensor input, Tensor weight, Tensor offset, Tensor mask, Tensor bias, SymInt[] geometry, "
+    "bool use_mask) -> Tensor",
+    "_deform_conv2d_backward(Tensor grad, Tensor input, Tensor weight, Tensor offset, Tensor mask, Tensor bias, "
+    "SymInt[] geometry, bool use_mask) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+_libraries: list[torch.library.Library] = []
+
+
+def declare() -> None:
+    """Declare what `import torchvision` needs, once."""
+    if _libraries or hasattr(torch.ops.torchvision, "nms"):
+        return
+    library = torch.library.Library("torchvision", "DEF")
+    for schema in _SCHEMAS:
+        library.define(schema)
+    _libraries.append(library)

@@ -243,6 +243,7 @@ class ModuleCall:
     inputs: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
     end: int = -1
+    exit: int = 0  # which exit of the recording this call's was, from 1; 0 while it runs
     started: int = 0
     elapsed: int = 0
 

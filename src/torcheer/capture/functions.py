@@ -56,17 +56,13 @@ SINGLE: frozenset[Callable[..., Any]] = frozenset(
             "adaptive_max_pool2d adaptive_max_pool3d adaptive_avg_pool2d adaptive_avg_pool3d interpolate pad grid_sample "
             "affine_grid unfold fold cross_entropy nll_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div "
             "ctc_loss hinge_embedding_loss cosine_embedding_loss margin_ranking_loss multi_margin_loss "
-            "triplet_margin_loss poisson_nll_loss bilinear embedding_bag",
+            "triplet_margin_loss poisson_nll_loss bilinear",
         ),
         (
             torch,
             "einsum tensordot cdist meshgrid norm split broadcast_tensors istft unique unique_consecutive lu_unpack",
         ),
-        (
-            Tensor,
-            "split norm unflatten unique __rsub__ __rdiv__ __rpow__ __rmatmul__ __floordiv__ __rfloordiv__ __rmod__ "
-            "__reversed__",
-        ),
+        (Tensor, "split norm unflatten unique"),
     )
     for name in names.split()
     if hasattr(owner, name)
@@ -158,8 +154,8 @@ def _kind(func: Any, name: str) -> Kind:
     if name in QUERIES:
         return Kind.QUERY
     if isinstance(func, types.FunctionType):
-        if func in SINGLE or func is torch.autograd.grad:
-            return Kind.OPERATION
+        if func in SINGLE or func is torch.autograd.grad or (name.startswith("__") and func.__module__ == "torch._tensor"):
+            return Kind.OPERATION  # an operator, such as 1 / x, is one operation to whoever wrote it
         asks = set(func.__code__.co_names) & set(_GUARDS)
         return Kind.COMPOSITE if asks and asks & set(func.__globals__) else Kind.OPERATION
     schemas = _schemas(func, name)
@@ -173,6 +169,8 @@ def _schemas(func: Any, name: str) -> list[Any]:
         return [func._schema]
     if isinstance(func, torch._ops.OpOverloadPacket):
         return [getattr(func, overload)._schema for overload in list(func.overloads())]  # type: ignore[no-untyped-call]  # torch's own
+    if name.startswith("__"):  # TorchScript has operators of the same name for lists and strings
+        return []
     if isinstance(func, (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)):
         return list(torch._C._jit_get_schemas_for_operator(f"aten::{name}"))
     return []

@@ -50,7 +50,8 @@ class TensorTable:
         self.entries: dict[int, Entry] = {}  # by id; may be of a tensor that is gone
         self.owners: dict[int | None, Entry] = {}  # by storage: the last tensor seen in it
         self.writes: dict[int, list[Write]] = {}
-        self._exported: dict[int, Entry] = {}  # data pointer -> the tensor whose memory NumPy was given
+        # data pointer -> the record and storage whose memory was handed out, and the tensor, so that it stays in use
+        self._exported: dict[int, tuple[int, int, Tensor]] = {}
 
     def find(self, tensor: Tensor) -> Entry | None:
         """The entry of `tensor`, if it is known."""
@@ -67,6 +68,12 @@ class TensorTable:
         self.owners[storage] = entry
         return entry
 
+    def point_inside(self, tensor: Tensor, number: int, storage: int | None) -> None:
+        """What `torch.func` wraps comes out of the transform as the plain tensor inside, so that is known as well."""
+        while is_wrapped(tensor):
+            tensor = _unwrapped(tensor)
+            self.point(tensor, number, storage)
+
     def owner(self, storage: int) -> Entry | None:
         """A live recorded tensor in this storage, if there is one."""
         entry = self.owners.get(storage)
@@ -81,15 +88,14 @@ class TensorTable:
     def export(self, tensor: Tensor) -> None:
         """The memory of `tensor` was handed out (to NumPy, by DLPack) and may come back as another storage."""
         entry = self.find(tensor)
-        if entry is not None:
-            self._exported[tensor.untyped_storage().data_ptr()] = entry
+        if entry is not None and entry.storage is not None and tensor.layout is torch.strided:
+            self._exported[tensor.untyped_storage().data_ptr()] = (entry.number, entry.storage, tensor.detach())
 
-    def exporter(self, tensor: Tensor) -> Entry | None:
-        """The recorded tensor whose exported memory `tensor` shares."""
-        if not self._exported or storage_of(tensor) is None:
+    def exporter(self, tensor: Tensor) -> tuple[int, int, Tensor] | None:
+        """The record, storage and tensor whose exported memory `tensor` shares."""
+        if not self._exported or storage_of(tensor) is None or tensor.layout is not torch.strided:
             return None
-        entry = self._exported.get(tensor.untyped_storage().data_ptr())
-        return entry if entry is not None and entry() is not None else None
+        return self._exported.get(tensor.untyped_storage().data_ptr())
 
     def wrote(self, tensor: Tensor, storage: int, number: int) -> None:
         """Record `number` wrote into `tensor`."""

@@ -116,13 +116,14 @@ class Interceptor(TorchFunctionMode):
             # the ordinary case: one plain tensor, nothing overwritten, everything kept
             try:
                 storage = _storage_address(result)
+                shape = tuple(result.shape)
             except (NotImplementedError, RuntimeError):
-                pass  # a tensor without memory of its own
+                pass  # a tensor without memory of its own, or without a shape
             else:
                 operations = self.log.operations
                 number = len(operations)
                 gradfunc = type(result.grad_fn) if result.requires_grad else None
-                shape, dtype, device = tuple(result.shape), result.dtype, result.device
+                dtype, device = result.dtype, result.device
                 record = OperationRecord(
                     number,
                     function,
@@ -274,7 +275,9 @@ class Interceptor(TorchFunctionMode):
             with torch._C.DisableTorchFunctionSubclass():
                 describe_tensor(one, tensor)
                 self.keeper.keep_if_wanted(one, tensor)
-                recorder.table.point(tensor, one.number, storage_of(tensor))
+                storage = storage_of(tensor)
+                recorder.table.point(tensor, one.number, storage)
+                recorder.table.point_inside(tensor, one.number, storage)
         if record.more.held and not any(one.is_saved for one in records):
             self.keeper.remember_arguments(first, record)
         for tensor in written or ():

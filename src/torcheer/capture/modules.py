@@ -57,7 +57,9 @@ class ModuleWatcher:
         self._addresses: dict[int, str | None] = {}  # None for wrappers
         self._known: list[Module] = []  # alive while their ids are keys
         self._calls: dict[str, int] = {}
+        self._exits = 0
         self._handles: list[Any] = []
+        self.has_wrappers = False
 
     def register(self, root: Module, prefix: str) -> list[Module]:
         """Give every module in `root` its address. Returns those that were new."""
@@ -74,13 +76,14 @@ class ModuleWatcher:
             self._known.append(module)
             if wrapped_module(module) is not None:
                 self._addresses[key] = None
+                self.has_wrappers = True
                 continue
             self._addresses[key] = address
             buffers = module._buffers
             if buffers:
                 self.recorder.buffers.update((id(b), b) for b in buffers.values() if b is not None)
             registered[address] = RegisteredModule(
-                address, _class_name(module), module._parameters.copy(), buffers.copy(), [], address == prefix
+                address, _class_name(module), _copied(module._parameters), _copied(buffers), [], address == prefix
             )
         return new
 
@@ -142,6 +145,7 @@ class ModuleWatcher:
             return
         call = recorder.stack.pop()
         call.elapsed = ended - call.started
+        self._exits = call.exit = self._exits + 1
         if len(rest) == 2 and rest[0]:
             self._read(call, args, rest[0])
         result = rest[-1]
@@ -233,6 +237,10 @@ def _walk(module: Module, prefix: str) -> Iterator[tuple[str, Module]]:
             (f"{address}.{name}" if address else name, child) for name, child in here._modules.items() if child is not None
         ]
         waiting.extend(reversed(children))
+
+
+def _copied(registered: Any) -> dict[str, Any]:
+    return registered.copy() if type(registered) is dict else dict(registered.items())
 
 
 def _class_name(module: Module) -> str:

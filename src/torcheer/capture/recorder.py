@@ -2,7 +2,7 @@
 
 The interceptor reports torch calls, the module watcher reports modules; both ask here which record a tensor stands for.
 A tensor that no record explains is explained in this order: a parameter or buffer; memory shared with a recorded tensor;
-autograd's own account of it; what left a module nobody could look into; otherwise a source born inside the model.
+what left a module nobody could look into; autograd's own account of it; otherwise a source born inside the model.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Parameter
+from torch.nn.parameter import UninitializedTensorMixin
 
 from ..errors import UnseenWorkWarning
 from ..records import Details, Kind, Log, ModuleCall, OperationRecord, Origin, StateRecord, TorchFunction
@@ -65,10 +66,14 @@ class Recorder:
             return self._state(tensor)
         with torch._C.DisableTorchFunction():
             storage = storage_of(tensor)
+            alias = self._alias(tensor, storage)
+            if alias is not None:
+                return alias
+            if leaving is not None and leaving.first == len(self.log.operations):
+                return self._opaque(tensor, storage, leaving)  # nothing inside could be watched
             return (
-                self._alias(tensor, storage)
-                or self._by_autograd(tensor, storage)
-                or self._opaque(tensor, storage, leaving)
+                self._by_autograd(tensor, storage)
+                or (self._opaque(tensor, storage, leaving) if leaving is not None else None)
                 or self._source(tensor, storage)
             )
 
@@ -79,16 +84,17 @@ class Recorder:
 
     def _alias(self, tensor: Tensor, storage: int | None) -> Entry | None:
         owner = self.table.owner(storage) if storage is not None else None
-        if owner is None:
-            owner = self.table.exporter(tensor)
-            storage = owner.storage if owner is not None else storage
         original = owner() if owner is not None else None
-        if owner is None or original is None:
-            return None
+        if owner is not None and original is not None:
+            number = owner.number
+        else:
+            exported = self.table.exporter(tensor)
+            if exported is None:
+                return None
+            number, storage, original = exported
         if is_wrapped(tensor) or is_wrapped(original) or is_same_view(tensor, original):
-            return self.table.point(tensor, owner.number, storage)
-        record = self._marker(Origin.ALIAS, (owner.number,))
-        return self._finish(record, tensor, storage)
+            return self.table.point(tensor, number, storage)
+        return self._finish(self._marker(Origin.ALIAS, (number,)), tensor, storage)
 
     def _by_autograd(self, tensor: Tensor, storage: int | None) -> Entry | None:
         """Work that was not watched may still have been followed by autograd, back to tensors that are known."""
@@ -126,9 +132,7 @@ class Recorder:
                 waiting.extend(next_node for next_node, _ in node.next_functions)
         return tuple(sorted(parents, key=lambda number: (number < 0, number)))
 
-    def _opaque(self, tensor: Tensor, storage: int | None, call: ModuleCall | None) -> Entry | None:
-        if call is None:
-            return None
+    def _opaque(self, tensor: Tensor, storage: int | None, call: ModuleCall) -> Entry:
         kind = label_type(call.class_name)
         function = TorchFunction(None, call.class_name, kind, Kind.OPERATION, origin=Origin.OPAQUE, is_module=True)
         record = self._record(function, call.inputs)
@@ -207,6 +211,7 @@ class Recorder:
     def _finish(self, record: OperationRecord, tensor: Tensor, storage: int | None) -> Entry:
         describe_tensor(record, tensor)
         self.keeper.keep_if_wanted(record, tensor)
+        self.table.point_inside(tensor, record.number, storage)
         return self.table.point(tensor, record.number, storage)
 
     # Memory ---------------------------------------------------------------------------------------------------------
@@ -244,7 +249,7 @@ class Recorder:
 
 def describe_tensor(record: OperationRecord, tensor: Tensor) -> None:
     """Write down what can be told of a tensor without reading it."""
-    record.shape = tuple(tensor.shape) if not tensor.is_nested else _nested_shape(tensor)
+    record.shape = _shape(tensor)
     record.dtype = tensor.dtype
     record.device = tensor.device
     if tensor.requires_grad:
@@ -260,8 +265,12 @@ def _version(tensor: Tensor) -> int:
         return -1
 
 
-def _nested_shape(tensor: Tensor) -> tuple[int, ...]:
-    """The shape of a nested tensor, with -1 for each ragged dimension."""
+def _shape(tensor: Tensor) -> tuple[int, ...]:
+    """The shape, with -1 for each ragged dimension of a nested tensor; () of a parameter that is yet to be made."""
+    if isinstance(tensor, UninitializedTensorMixin):
+        return ()
+    if not tensor.is_nested:
+        return tuple(tensor.shape)
     shape = []
     for dimension in range(tensor.dim()):
         try:

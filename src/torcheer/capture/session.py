@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
@@ -13,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Module
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from ..records import Log, Origin
 from .callsite import CallSites
@@ -62,7 +65,7 @@ class Session:
     def run(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], seed: int | None) -> None:
         """Run `model` once and record it; afterwards nothing outside the log has changed."""
         entered = perf_counter()
-        model = without_parallelism(model)
+        model = _not_lazy(without_parallelism(model))
         self.sites.stop_before(Session._call.__code__)
         with torch._C.DisableTorchFunction():
             found = find_tensors((args, kwargs))
@@ -119,6 +122,9 @@ class Session:
         self._started = perf_counter()
         if "torch._dynamo.eval_frame" in sys.modules:  # only then can anything have been compiled
             self._leave.enter_context(torch.compiler.set_stance("force_eager"))
+            if self.watcher.has_wrappers:  # torch warns that hooks fire for a compiled module's wrapper; ours know wrappers
+                self._leave.enter_context(warnings.catch_warnings())
+                warnings.filterwarnings("ignore", message=".*there are global hooks on modules")
         self.watcher.start()
         self._leave.callback(self.watcher.stop)
         self._leave.enter_context(self.interceptor)
@@ -150,6 +156,15 @@ class Session:
         self.keeper.settle(self.recorder.table.live_storages())
         self.recorder.close()
         self.log.is_complete = error is None
+
+
+def _not_lazy(model: Any) -> Any:
+    """The model, or a copy of one that has yet to make its parameters: making them would change it for good."""
+    if isinstance(model, Module) and any(
+        isinstance(module, LazyModuleMixin) and module.has_uninitialized_params() for module in model.modules()
+    ):
+        return copy.deepcopy(model)
+    return model
 
 
 def _roots(model: Any) -> list[tuple[Module, str]]:

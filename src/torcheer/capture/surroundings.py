@@ -44,15 +44,14 @@ class Surroundings:
             return
         if self._owned is None:
             self._owned = self._index()
-        for owned in self._owned.get(storage, ()):
-            if id(owned) not in self._backups:
-                with torch._C.DisableTorchFunction(), torch.no_grad():
-                    self._backups[id(owned)] = (owned, owned.data, owned.detach().clone())
+        self.back_up(self._owned.get(storage, ()))
 
     def back_up(self, tensors: Iterable[Tensor]) -> None:
-        """Copy these now: something that cannot be watched may write to them."""
+        """Copy what these hold, unless that was done before."""
         for tensor in tensors:
-            self.before_write(tensor, storage_of(tensor))
+            if id(tensor) not in self._backups:
+                with torch._C.DisableTorchFunction(), torch.no_grad():
+                    self._backups[id(tensor)] = (tensor, tensor.data, tensor.detach().clone())
 
     def before_backward(self) -> None:
         """Gradients are about to be accumulated: copy those that are there."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..capture import Keeping, Session
 from ..errors import InvalidArgument, LayerNotFound
-from ..records import OperationRecord
+from ..records import Details, Held, OperationRecord
 from .labels import DEFAULT_FORMAT, check_format
 from .layer import Operation
 from .selection import Chosen, Keyed, LayersToSave, LeavingModules, Nothing, parse_layers_to_save
@@ -72,9 +72,26 @@ def finish(history: ModelHistory) -> None:
     except LayerNotFound as error:
         error.history = history  # type: ignore[attr-defined]  # what the pass logged is not lost
         raise
-    for record in history._log.operations:
+    operations = history._log.operations
+    for number in numbers:
+        if number >= 0:
+            _hold_arguments(operations[number], operations, numbers)
+    for record in operations:
         if record.number not in numbers:
             record.forget()
+
+
+def _hold_arguments(record: OperationRecord, operations: list[OperationRecord], kept: set[int]) -> None:
+    """Give a record the arguments that would go with the operations about to be released."""
+    if not record.is_saved:
+        return
+    held = dict(record.more.held or {})
+    for slot, parent in enumerate(record.parents):
+        if parent >= 0 and parent not in kept and slot not in held and operations[parent].is_saved:
+            held[slot] = Held(operations[parent].value, operations[parent].version)
+    if held:
+        record.details = record.details or Details()
+        record.details.held = held
 
 
 def explain(history: ModelHistory, error: BaseException) -> None:

@@ -78,7 +78,7 @@ class Index:
     def exits(self) -> dict[int, list[ModuleCall]]:
         """The module calls each operation is an output of, innermost first."""
         found: dict[int, list[ModuleCall]] = defaultdict(list)
-        for call in sorted(self.log.modules, key=lambda call: (call.end, -call.number)):
+        for call in sorted(self.log.modules, key=lambda call: call.exit):
             for number in dict.fromkeys(call.outputs):
                 found[number].append(call)
         return found

@@ -94,8 +94,13 @@ class Keyed:
         self._total = (0, 0)
         self._seen = 0
         self._reached: list[bool] = []
-        for key in keys:
-            self._add(key, labels_are_default)
+        self._keys: list[Any] | None = keys  # sorted out when the first operation runs and addresses are known
+        self._labels_are_default = labels_are_default
+
+    def _sort_keys(self) -> None:
+        for key in self._keys or ():
+            self._add(key, self._labels_are_default)
+        self._keys = None
 
     def _add(self, key: Any, labels_are_default: bool) -> None:
         if isinstance(key, int) and not isinstance(key, bool) and key >= 0:
@@ -116,6 +121,8 @@ class Keyed:
             self._everything = True  # part of a name, or a label in a form of the user's own
 
     def before(self, function: TorchFunction, module: ModuleCall | None) -> bool | None:
+        if self._keys is not None:
+            self._sort_keys()
         if self._everything:
             return True
         unsure = self._positions or self._addresses or function.type in self._numbers or function.type in self._types

@@ -1,0 +1,16 @@
+"""Shared by all tests: torchvision's declarations, one thread per worker, a fixed seed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import torchvision_operators
+
+torchvision_operators.declare()
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)

@@ -1,0 +1,270 @@
+"""What is kept never changes; what is not kept is not kept alive; nothing is kept twice."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+from models import Convolutional, Mlp, log
+from torch import nn
+
+import torcheer
+from torcheer import ActivationLost, ActivationNotSaved, LayerNotFound, TorcheerError
+
+x = torch.rand(3, 4)
+
+
+def distinct_bytes(history):
+    storages = {one.tensor_contents.untyped_storage().data_ptr(): one.tensor_contents for one in history.saved}
+    return sum(t.untyped_storage().nbytes() for t in storages.values())
+
+
+def test_activations_are_kept_by_reference():
+    held = []
+
+    def model(t):
+        y = t * 2
+        held.append(y.data_ptr())
+        return y.view(-1) + 1
+
+    history = log(model, x)
+    assert history["mul_1"].tensor_contents.data_ptr() == held[0]
+    assert history["view_1"].tensor_contents.data_ptr() == held[0]
+
+
+def test_a_kept_activation_survives_what_the_user_does_next():
+    model = Mlp()
+    given = x.clone()
+    kept = []
+
+    def forward(t):
+        hidden = model.fc1(t)
+        kept.append(hidden)
+        return hidden + model.fc1.weight.t().sum(), model.fc1.weight.t()
+
+    history = log(forward, given)
+    values = {one.label: one.tensor_contents.clone() for one in history.operations}
+    with torch.no_grad():
+        given.zero_()
+        kept[0].zero_()
+        model.fc1.weight.zero_()
+    for label, expected in values.items():
+        assert torch.equal(history[label].tensor_contents, expected), label
+
+
+def test_an_optimizer_step_does_not_rewrite_history():
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with torcheer.recording(model) as history:
+        transposed = model.weight.t()
+        out = x @ transposed
+        out.sum().backward()
+    before = history["t_1"].tensor_contents.clone()
+    optimizer.step()
+    out.data.zero_()
+    assert torch.equal(history["t_1"].tensor_contents, before)
+    assert not torch.equal(history["matmul_1"].tensor_contents, out)
+
+
+def test_an_overwritten_storage_is_copied_once_for_all_its_views():
+    def model(t):
+        y = t * 1
+        views = [y[0], y[1], y.t(), y.reshape(-1)]
+        y.add_(1)
+        return views[0] + 1
+
+    history = log(model, x)
+    before = [history[k].tensor_contents for k in ("mul_1", "getitem_1", "getitem_2", "t_1", "reshape_1")]
+    assert len({t.untyped_storage().data_ptr() for t in before}) == 1
+    assert torch.equal(before[0], x)
+    assert torch.equal(before[3], x.t())
+
+
+def test_keeping_everything_costs_the_bytes_of_the_distinct_activations():
+    history = log(Convolutional().eval(), torch.rand(2, 3, 8, 8))
+    # conv, batch norm and the in-place relu each hold values of their own; flatten and dropout share the pooled ones
+    assert distinct_bytes(history) == 4 * (2 * 3 * 64 + 3 * 2 * 4 * 36 + 2 * 4 * 9 + 2 * 5)
+
+
+def test_a_graph_only_log_keeps_no_activation_alive():
+    alive = []
+
+    def model(t):
+        y = t * 2
+        alive.append(weakref.ref(y))
+        z = y + 1
+        del y
+        assert alive[0]() is None
+        return z
+
+    history = log(model, x, layers_to_save="none")
+    assert history.num_tensors_saved == 0
+    with pytest.raises(ActivationNotSaved, match=r"mul_1_1.*layers_to_save"):
+        history["mul_1"].tensor_contents
+
+
+@pytest.mark.parametrize("keeping", ["all", "none", ["linear_1"], "modules"])
+def test_a_dropped_history_frees_its_memory_at_once(keeping):
+    gc.collect()
+    gc.disable()
+    try:
+        history = log(Mlp(), x, layers_to_save=keeping)
+        str(history), history["linear_1"].lookup_keys, history["relu_1"].parent_layers
+        parts = [weakref.ref(history), weakref.ref(history._index)]
+        parts += [weakref.ref(one.tensor_contents) for one in history.saved]
+        del history
+        assert [part() for part in parts] == [None] * len(parts)
+    finally:
+        gc.enable()
+
+
+def test_nothing_of_a_pass_stays_alive_without_its_history():
+    gc.collect()
+    gc.disable()
+    try:
+        alive = []
+
+        def model(t):
+            y = t * 2
+            alive.append(weakref.ref(y))
+            return y + 1
+
+        log(model, x.clone())
+        assert alive[0]() is None
+    finally:
+        gc.enable()
+
+
+def test_a_value_overwritten_unseen_is_never_served():
+    def model(t):
+        y = t * 1
+        with torch._C.DisableTorchFunction():  # as a compiled extension would
+            y.add_(1)
+        return y * 2
+
+    history = log(model, x)
+    with pytest.raises(ActivationLost, match=r"mul_1_1.*could not be seen"):
+        history["mul_1"].tensor_contents
+    assert torch.equal(history["mul_2"].tensor_contents, (x + 1) * 2)
+
+
+def test_the_users_own_changes_to_a_kept_tensor_are_the_users_own():
+    history = log(Mlp(), x)
+    history["linear_1"].tensor_contents.zero_()
+    assert history["linear_1"].tensor_contents.sum() == 0
+
+
+# layers_to_save -------------------------------------------------------------------------------------------------------
+
+
+def saved(history):
+    return [one.label for one in history.saved]
+
+
+ALL = ["input_1_0", "linear_1_1", "relu_1_2", "linear_2_3", "tanh_1_4", "output_1_5"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ("all", ALL),
+        ("none", []),
+        (None, []),
+        ([], []),
+        ("modules", ["linear_1_1", "relu_1_2", "linear_2_3", "tanh_1_4"]),
+        (["linear_2_3"], ["linear_2_3"]),
+        (["linear_2"], ["linear_2_3"]),
+        (["linear_2:1", "input"], ["input_1_0", "linear_2_3"]),
+        (["fc1"], ["linear_1_1"]),
+        (["fc1:1", "output1"], ["linear_1_1", "output_1_5"]),
+        ([0, 3], ["input_1_0", "linear_2_3"]),
+        ([-1, -3], ["linear_2_3", "output_1_5"]),
+        ([slice(1, 3)], ["linear_1_1", "relu_1_2"]),
+        (["relu"], ["relu_1_2"]),
+        ("tanh_1", ["tanh_1_4"]),
+        (lambda op: op.tensor_shape == (3, 8), ["linear_1_1", "relu_1_2"]),
+        (lambda op: op.layer_label.startswith("linear"), ["linear_1_1", "linear_2_3"]),
+        (lambda op: op.containing_module == "fc2", ["linear_2_3"]),
+    ],
+)
+def test_exactly_what_was_asked_for_is_kept(wanted, expected):
+    model = Mlp()
+    history = log(model, x, layers_to_save=wanted)
+    everything = log(model, x)
+    assert [layer.label for layer in history] == ALL
+    assert saved(history) == expected
+    for one in history.saved:
+        assert torch.equal(one.tensor_contents, everything[one.label].tensor_contents)
+        if one.func_applied is not None:
+            again = one.func_applied(*one.creation_args, **one.creation_kwargs)
+            assert torch.equal(again, one.tensor_contents)
+
+
+def test_arguments_overwritten_in_place_are_kept_as_they_were():
+    def model(t):
+        y = t * 1
+        y.relu_()
+        return y + 1
+
+    for wanted in ("all", ["relu_1"]):
+        history = log(model, x - 0.5, layers_to_save=wanted)
+        assert torch.equal(history["relu_1"].creation_args[0], x - 0.5)
+
+
+def test_orphans_do_not_shift_the_keys_that_are_kept():
+    norm = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 4))
+
+    def model(t):
+        torch.ones(3) + 1  # an orphan
+        return norm(t) + 1
+
+    history = log(model, x, layers_to_save=["add_1", 2])
+    assert saved(history) == ["linear_1_2", "add_1_3"]
+
+
+def test_a_key_that_fits_nothing_is_an_error_with_near_matches():
+    with pytest.raises(LayerNotFound, match="linear_1_1") as caught:
+        log(Mlp(), x, layers_to_save=["linaer_1"])
+    assert len(caught.value.history) == 6
+
+
+def test_a_module_that_is_called_twice_keeps_both():
+    shared = nn.Linear(4, 4)
+    history = log(nn.Sequential(shared, nn.ReLU(), shared), x, layers_to_save=["0"])
+    assert len(history.saved) == 2
+
+
+def test_output_device_moves_what_is_kept():
+    history = log(Mlp(), x, output_device="meta")
+    assert history["linear_1"].tensor_contents.device.type == "meta"
+    assert history["linear_1"].tensor_device == torch.device("cpu")
+
+
+def test_a_postfunc_keeps_what_it_returns():
+    model = Mlp()
+    history = log(model, x, activation_postfunc=lambda t: t.mean().item())
+    assert history["linear_1"].tensor_contents == model.fc1(x).mean().item()
+    assert isinstance(history["linear_1"].tensor_contents, float)
+    with pytest.raises(ActivationNotSaved, match="activation_postfunc"):
+        history["relu_1"].creation_args
+
+
+def test_a_postfunc_that_raises_says_where():
+    def broken(t):
+        raise RuntimeError("boom")
+
+    with pytest.raises(TorcheerError, match=r"activation_postfunc raised RuntimeError: boom"):
+        log(Mlp(), x, activation_postfunc=broken)
+
+
+def test_clear_activations_keeps_the_graph():
+    history = log(Mlp(), x)
+    text = [layer.label for layer in history]
+    alive = weakref.ref(history["linear_1"].tensor_contents)
+    history.clear_activations()
+    assert alive() is None
+    assert history.saved == []
+    assert [layer.label for layer in history] == text
+    assert history["relu_1"].parent_layers == ["linear_1_1"]

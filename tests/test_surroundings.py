@@ -1,0 +1,239 @@
+"""Observation changes nothing: the model, its inputs and the random state are as before, also after a failure."""
+
+from __future__ import annotations
+
+import copy
+import random
+import threading
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from models import Convolutional, Mlp, Stateful, log, same, unchanged, world
+from torch import nn
+from torch.nn.modules import module as module_hooks
+
+import torcheer
+
+x = torch.rand(2, 3)
+image = torch.rand(2, 3, 8, 8)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_statistics_flags_and_random_states_stay(training):
+    model = Convolutional().train(training)
+    model.features[1].eval()  # a frozen layer in a model that trains
+    with unchanged(model):
+        log(model, image)
+
+
+def test_a_model_that_changes_itself_is_put_back():
+    model = Stateful()
+    hidden, seen = model.hidden, model.seen
+    with unchanged(model):
+        log(model, x)
+    assert model.hidden is hidden
+    assert model.seen is seen
+    assert seen == []
+    assert model.steps == 0
+    assert torch.equal(hidden, torch.zeros(3))
+
+
+def test_logged_outputs_are_those_of_the_plain_model_from_the_same_state():
+    model = Convolutional().train()
+    twin = copy.deepcopy(model)
+    state = torch.get_rng_state()
+    history = log(model, image)
+    torch.set_rng_state(state)
+    assert torch.equal(history["output"].tensor_contents, twin(image))
+
+
+def train(model, observe):
+    torch.manual_seed(1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(image).square().mean().backward()
+        if observe:
+            log(model, image)
+        optimizer.step()
+        if observe:
+            log(model, image, random_seed=5)
+    return world(model)
+
+
+def test_training_is_bit_identical_with_and_without_logging():
+    torch.manual_seed(0)
+    one = Convolutional()
+    two = copy.deepcopy(one)
+    plain, observed = train(one, False), train(two, True)
+    for part in ("tensors", "gradients", "torch"):
+        assert same(plain[part], observed[part])
+
+
+def test_inputs_are_not_changed_by_a_model_that_writes_to_them():
+    tensors = [torch.rand(3), torch.rand(3)]
+    container = {"list": tensors, "nested": {"a": 1}}
+    before = [t.clone() for t in tensors]
+
+    def model(value):
+        value["list"][0].mul_(2)
+        value["list"][1][0] = 7
+        value["list"].append(torch.zeros(1))
+        value["nested"]["b"] = 2
+        return value["list"][0] + 1
+
+    history = torcheer.log_forward_pass(model, container)
+    assert same(tensors, before)
+    assert container == {"list": tensors, "nested": {"a": 1}}
+    assert container["list"] is tensors
+    assert torch.equal(history["output"].tensor_contents, before[0] * 2 + 1)
+    assert torch.equal(history["input_1"].tensor_contents, before[0])
+
+
+def test_a_cache_given_to_the_model_is_not_filled():
+    class Cache:
+        def __init__(self):
+            self.keys = []
+
+    cache = Cache()
+
+    def model(t, cache):
+        cache.keys.append(t)
+        return t + len(cache.keys)
+
+    log(model, x, cache)
+    assert cache.keys == []
+
+
+def test_gradients_stay_when_the_model_runs_backward():
+    model = nn.Linear(3, 3)
+    model.weight.grad = torch.ones(3, 3)
+
+    def forward(t):
+        model(t).sum().backward()
+        return model(t)
+
+    log(forward, x)
+    assert torch.equal(model.weight.grad, torch.ones(3, 3))
+    assert model.bias.grad is None
+
+
+def test_parameters_swapped_by_the_model_are_put_back():
+    model = nn.Linear(3, 3)
+    weight, memory = model.weight.detach().clone(), model.weight.data_ptr()
+
+    def forward(t):
+        model.weight.data = torch.zeros(3, 3)
+        return model(t)
+
+    log(forward, x)
+    assert torch.equal(model.weight, weight)
+    assert model.weight.data_ptr() == memory
+
+
+def test_lazy_modules_stay_lazy():
+    model = nn.Sequential(nn.LazyLinear(4), nn.ReLU())
+    history = log(model, x)
+    assert history["linear_1"].tensor_shape == (2, 4)
+    assert isinstance(model[0].weight, nn.UninitializedParameter)
+    assert model(x).shape == (2, 4)
+
+
+def test_hooks_the_model_adds_are_removed():
+    class Hooking(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(3, 3)
+
+        def forward(self, t):
+            self.inner.register_forward_hook(lambda *a: None)
+            return self.inner(t)
+
+    model = Hooking()
+    with unchanged(model):
+        log(model, x)
+
+
+def torch_state():
+    return (
+        len(module_hooks._global_forward_hooks),
+        len(module_hooks._global_forward_pre_hooks),
+        len(module_hooks._global_forward_hooks_always_called),
+        len(module_hooks._global_forward_hooks_with_kwargs),
+        torch._C._len_torch_function_stack(),
+        torch.is_grad_enabled(),
+        torch.compiler.is_compiling(),
+        torch.backends.mha.get_fastpath_enabled(),
+        torch.relu,
+        torch.nn.functional.relu,
+        torch.Tensor.add,
+        warnings.filters[:],
+        threading.active_count(),
+    )
+
+
+class Fails(nn.Module):
+    def __init__(self, error):
+        super().__init__()
+        self.fc = nn.Linear(3, 3)
+        self.register_buffer("count", torch.zeros(()))
+        self.error = error
+
+    def forward(self, t):
+        self.count += 1
+        self.fc(t)
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), SystemExit(3)], ids=lambda e: type(e).__name__)
+def test_a_pass_that_raises_leaves_everything_as_it_was(error):
+    model = Fails(error)
+    before = torch_state()
+    with unchanged(model), pytest.raises(type(error)) as caught:
+        log(model, x)
+    assert caught.value is error
+    assert torch_state() == before
+    history = error.history
+    assert [layer.label for layer in history] == ["input_1_0", "add_1_1", "linear_1_2"]
+    assert not history.is_complete
+    assert "incomplete" in str(history)
+
+
+def test_torch_is_as_before_after_a_pass():
+    before = torch_state()
+    log(Mlp(), torch.rand(2, 4))
+    with torcheer.recording():
+        torch.ones(3).relu()
+    assert torch_state() == before
+
+
+def test_a_random_seed_fixes_the_pass_and_nothing_else():
+    def model(t):
+        return t + torch.rand(3) + random.random() + float(np.random.rand())
+
+    before = world(nn.Identity())
+    one, two = log(model, x, random_seed=3), log(model, x, random_seed=3)
+    other = log(model, x, random_seed=4)
+    assert same(world(nn.Identity()), before)
+    assert torch.equal(one["output"].tensor_contents, two["output"].tensor_contents)
+    assert not torch.equal(one["output"].tensor_contents, other["output"].tensor_contents)
+    assert one.random_seed == 3
+
+
+def test_without_a_seed_the_pass_can_be_repeated_from_its_recorded_state():
+    history = log(lambda t: t + torch.rand(3), x)
+    torch.rand(10)
+    history.random_state.restore()
+    assert torch.equal(history["output"].tensor_contents, x + torch.rand(3))
+
+
+def test_a_recording_keeps_the_effects_of_the_users_code():
+    model = Convolutional().train()
+    before = model.features[1].running_mean.clone()
+    state = torch.get_rng_state()
+    with torcheer.recording(model):
+        model(image)
+    assert not torch.equal(model.features[1].running_mean, before)
+    assert not torch.equal(torch.get_rng_state(), state)

@@ -7,10 +7,10 @@ import weakref
 
 import pytest
 import torch
-from models import Convolutional, Mlp, log
 from torch import nn
 
 import torcheer
+from models import Convolutional, Mlp, log
 from torcheer import ActivationLost, ActivationNotSaved, LayerNotFound, TorcheerError
 
 x = torch.rand(3, 4)

@@ -10,11 +10,11 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from models import Convolutional, Mlp, Stateful, log, same, unchanged, world
 from torch import nn
 from torch.nn.modules import module as module_hooks
 
 import torcheer
+from models import Convolutional, Mlp, Stateful, log, same, unchanged, world
 
 x = torch.rand(2, 3)
 image = torch.rand(2, 3, 8, 8)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import UninitializedTensorMixin
 
 storage_address: Callable[[Tensor], int] = torch._C._storage_address  # type: ignore[attr-defined]  # not in torch's stubs
 _is_wrapped: Callable[[Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
@@ -99,8 +100,7 @@ class TensorTable:
 
     def wrote(self, tensor: Tensor, storage: int, number: int) -> None:
         """Record `number` wrote into `tensor`."""
-        start, stop = extent(tensor)
-        is_dense = stop - start == tensor.numel() * tensor.element_size()
+        start, stop, is_dense = extent(tensor)
         write = Write(number, start, stop, is_dense)
         earlier = self.writes.get(storage)
         if earlier is None:
@@ -112,7 +112,7 @@ class TensorTable:
 
     def writes_since(self, tensor: Tensor, storage: int, number: int) -> list[int]:
         """The writes after record `number` that reached the memory of `tensor`, oldest first."""
-        start, stop = extent(tensor)
+        start, stop, _ = extent(tensor)
         found: list[int] = []
         for write in reversed(self.writes.get(storage, [])):
             if write.number <= number:
@@ -167,16 +167,19 @@ def unwrap(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def extent(tensor: Tensor) -> tuple[int, int]:
-    """The bytes of its storage that `tensor` reaches, as a half-open range."""
+def extent(tensor: Tensor) -> tuple[int, int, bool]:
+    """The bytes of its storage that `tensor` reaches, as a half-open range, and whether it holds all of them."""
+    if isinstance(tensor, UninitializedTensorMixin) or tensor.is_nested:
+        return 0, 1 << 62, False
     if tensor.layout is not torch.strided or _is_wrapped(tensor):
-        return 0, 1 << 62
+        return 0, 1 << 62, False
     size = tensor.element_size()
     start = int(tensor.storage_offset()) * size
     if tensor.numel() == 0:
-        return start, start
+        return start, start, True
     reach = sum(int(n - 1) * abs(int(step)) for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return start, start + (reach + 1) * size
+    stop = start + (reach + 1) * size
+    return start, stop, stop - start == tensor.numel() * size
 
 
 def is_same_view(one: Tensor, other: Tensor) -> bool:

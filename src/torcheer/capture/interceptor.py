@@ -117,13 +117,14 @@ class Interceptor(TorchFunctionMode):
             try:
                 storage = _storage_address(result)
                 shape = tuple(result.shape)
+                node = result.grad_fn
             except (NotImplementedError, RuntimeError):
-                pass  # a tensor without memory of its own, or without a shape
+                pass  # a tensor without memory of its own, without a shape, or that will not tell its history
             else:
                 operations = self.log.operations
                 number = len(operations)
-                gradfunc = type(result.grad_fn) if result.requires_grad else None
                 dtype, device = result.dtype, result.device
+                gradfunc = type(node) if node is not None else None
                 record = OperationRecord(
                     number,
                     function,

@@ -82,6 +82,10 @@ class ModuleWatcher:
             buffers = module._buffers
             if buffers:
                 self.recorder.buffers.update((id(b), b) for b in buffers.values() if b is not None)
+            if self.recorder.table.entries:
+                for parameter in module._parameters.values():
+                    if parameter is not None:
+                        self.recorder.add_parameter(parameter)
             registered[address] = RegisteredModule(
                 address, _class_name(module), _copied(module._parameters), _copied(buffers), [], address == prefix
             )
@@ -104,7 +108,7 @@ class ModuleWatcher:
     def _enter(self, module: Module, args: tuple[Any, ...]) -> None:
         if threading.get_ident() != self._thread:
             if id(module) in self._addresses:
-                self.recorder.work_elsewhere(f"module {self._addresses[id(module)]!r} ran on another thread")
+                self.recorder.ran_elsewhere(self._addresses[id(module)] or type(module).__name__)
             return
         address = self._addresses.get(id(module), "?")
         if address == "?":

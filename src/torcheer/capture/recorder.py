@@ -48,6 +48,7 @@ class Recorder:
         self.calls = 0
         self._backward_roots: tuple[int, ...] = ()
         self._threads = weakref.WeakSet(_threads())
+        self._elsewhere: str | None = None
         self._warned = False
 
     @property
@@ -77,6 +78,11 @@ class Recorder:
                 or self._source(tensor, storage)
             )
 
+    def add_parameter(self, parameter: Tensor) -> None:
+        """A parameter made during the recording belongs to a module now: from here on it is state, not a result."""
+        if self.table.find(parameter) is not None:
+            self._state(parameter)
+
     def _state(self, tensor: Tensor) -> Entry:
         number = -1 - len(self.log.states)
         self.log.states.append(StateRecord(number, tensor, _version(tensor)))
@@ -103,6 +109,7 @@ class Recorder:
         parents = self._autograd_parents(tensor)
         if not parents:
             return None
+        self._suspect_threads()
         name = type(tensor.grad_fn).__name__.removesuffix("0").removesuffix("Backward")
         function = TorchFunction(None, name, label_type(name), Kind.OPERATION, origin=Origin.OPAQUE)
         return self._finish(self._record(function, parents), tensor, storage)
@@ -147,8 +154,8 @@ class Recorder:
         name = self._attribute_name(tensor)
         if name is not None:
             self.log.source_names[record.number] = name
-        elif any(thread not in self._threads for thread in _threads()):
-            self.work_elsewhere("a tensor arrived that no operation on this thread made")
+        else:
+            self._suspect_threads()
         return self._finish(record, tensor, storage)
 
     def _attribute_name(self, tensor: Tensor) -> str | None:
@@ -159,14 +166,20 @@ class Recorder:
                     return f"{call.address}.{name}" if call.address else name
         return None
 
-    def work_elsewhere(self, what: str) -> None:
-        """Say once that something ran on another thread."""
-        if self._warned:
+    def ran_elsewhere(self, address: str) -> None:
+        """A module of this model runs on another thread; whether for this pass shows when its result arrives."""
+        self._elsewhere = address
+
+    def _suspect_threads(self) -> None:
+        """A tensor arrived unexplained: if threads were at work, say so, once."""
+        threads = self._elsewhere is not None or any(thread not in self._threads for thread in _threads())
+        if not threads or self._warned:
             return
         self._warned = True
+        who = f" (module {self._elsewhere!r} ran on another thread)" if self._elsewhere else ""
         message = (
-            f"{what}: work on other threads cannot be watched, so it is missing from this history and what it "
-            "returned has no parents. Run the model on one thread to log all of it."
+            f"a tensor arrived that no operation on this thread made{who}. Work on other threads cannot be watched, so it is "
+            "missing from this history. Run the model on one thread to log all of it."
         )
         self.log.notes.append(message)
         warnings.warn(message, UnseenWorkWarning, stacklevel=2)
@@ -253,7 +266,10 @@ def describe_tensor(record: OperationRecord, tensor: Tensor) -> None:
     record.dtype = tensor.dtype
     record.device = tensor.device
     if tensor.requires_grad:
-        node = tensor.grad_fn
+        try:
+            node = tensor.grad_fn
+        except RuntimeError:  # a view made in no_grad whose base was written to
+            return
         record.gradfunc = type(node) if node is not None else None
 
 

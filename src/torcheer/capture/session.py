@@ -140,7 +140,7 @@ class Session:
     def _find_outputs(self) -> None:
         """In a recording of free code, outputs are the results nothing consumed that somebody still holds."""
         operations = self.log.operations
-        consumed = {parent for record in operations for parent in record.dependencies}
+        consumed = {parent for record in operations for parent in record.parents}
         state = {id(record.tensor) for record in self.log.states}
         held = []
         for entry in list(self.recorder.table.entries.values()):

@@ -157,7 +157,8 @@ class Lookup:
             found += [layer.number - total, layer.number, label]
         found.append(f"{label}:{index.table.pass_of[number]}")
         for call in index.exits.get(number, ()):
-            if call.address and call.outputs[0] == number:
+            clashes = self._short.get(call.address, layer) is not layer
+            if call.address and call.outputs[0] == number and not clashes:
                 if len(layer.passes) == 1 and len(index.calls[call.address]) == 1:
                     found.append(call.address)
                 found.append(f"{call.address}:{call.call}")

@@ -66,7 +66,7 @@ def describe_history(history: ModelHistory) -> str:
     lines.append("\tLayers:")
     entries = history._index.table.layers
     names = [f"{entry.number}: {history._index.table.label(entry)}{_times(len(entry.passes))}" for entry in entries]
-    lines += [f"\t\t{name} " for name in _cut(names, _LAYERS_SHOWN, "layer")]
+    lines += [f"\t\t{name}" for name in _cut(names, _LAYERS_SHOWN, "layer")]
     return "\n".join(lines)
 
 
@@ -161,7 +161,7 @@ def _facts(operation: Operation) -> list[str]:
     lines.append(f"\tParams: {_params(operation)}")
     lines.append(f"\tParent Layers: {_names(operation.parent_layers)}")
     lines.append(f"\tChild Layers: {_names(operation.child_layers)}")
-    lines.append(f"\tFunction: {_function(operation)} ")
+    lines.append(f"\tFunction: {_function(operation)}")
     lines.append(f"\tComputed inside module: {operation.containing_module or 'not computed inside a module'}")
     if operation.source is not None:
         lines.append(f"\tSource: {operation.source}")
@@ -246,7 +246,7 @@ def describe_layer(layer: Layer) -> str:
     children = dict.fromkeys(c.partition(":")[0] for one in passes for c in one.child_layers)
     lines.append(f"\tParent Layers: {_names(parents)}")
     lines.append(f"\tChild Layers: {_names(children)}")
-    lines.append(f"\tFunction: {_function(first)} ")
+    lines.append(f"\tFunction: {_function(first)}")
     lines.append(f"\tComputed inside module: {first.containing_module or 'not computed inside a module'}")
     lines.append(f"\tTime elapsed: {sum(one.func_time_elapsed for one in passes): .3E}s in all")
     lines.append(f"\tLookup keys: {_names(_sorted(layer.lookup_keys), limit=40)}")

@@ -1,0 +1,160 @@
+"""A history answers, copies, compares and converts."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import torcheer
+from models import Branching, Convolutional, Mlp, log
+from torcheer import GraphChanged, NotPicklable
+
+x = torch.rand(3, 4)
+
+
+def test_totals_and_structure():
+    history = log(Branching(), x)
+    assert history.is_branching
+    assert not history.is_recurrent
+    assert history.num_modules == 2
+    assert set(history.params) == {"a.weight", "a.bias", "b.weight", "b.bias"}
+    assert history.params["a.weight"].is_trainable
+    assert history.time_by_phase["functions"] <= history.time_by_phase["forward"] <= history.time_elapsed
+
+
+def test_buffers_are_listed():
+    history = log(Convolutional().eval(), torch.rand(1, 3, 8, 8))
+    assert set(history.buffers) == {f"features.1.{n}" for n in ("running_mean", "running_var", "num_batches_tracked")}
+
+
+def test_shared_parameters_count_once_and_know_their_names():
+    one, two = nn.Linear(4, 4), nn.Linear(4, 4)
+    two.weight = one.weight
+    history = log(nn.Sequential(one, two), x)
+    assert set(history.params) == {"0.weight", "0.bias", "1.bias"}
+    assert history.params["0.weight"].other_names == ("1.weight",)
+    assert history.num_params_total == 24
+    assert history["linear_2"].parent_params[0].name == "0.weight"
+
+
+def test_frozen_parameters_are_marked():
+    model = nn.Linear(4, 2)
+    model.weight.requires_grad_(False)
+    history = log(model, x)
+    assert [p.is_trainable for p in history["linear_1"].parent_params] == [False, True]
+
+
+def test_a_deep_copy_is_a_history_of_its_own():
+    history = log(Mlp(), x)
+    twin = copy.deepcopy(history)
+    assert twin.layer_labels == history.layer_labels
+    twin["linear_1"].tensor_contents.zero_()
+    assert history["linear_1"].tensor_contents.abs().sum() > 0
+    history.clear_activations()
+    assert torch.equal(twin["relu_1"].tensor_contents, twin["relu_1"].tensor_contents)
+    assert str(twin).splitlines()[0] == str(history).splitlines()[0]
+
+
+def test_pickle_says_why_not():
+    with pytest.raises(NotPicklable, match="runs whatever code"):
+        pickle.dumps(log(Mlp(), x))
+
+
+def test_new_activations_replace_the_old_ones():
+    model = Mlp()
+    history = log(model, x)
+    first = history["tanh_1"].tensor_contents
+    history.save_new_activations(model, x * 2)
+    assert torch.equal(history["tanh_1"].tensor_contents, model(x * 2))
+    assert not torch.equal(first, history["tanh_1"].tensor_contents)
+
+
+def test_new_activations_for_some_layers():
+    model = Mlp()
+    history = log(model, x, layers_to_save="none")
+    history.save_new_activations(model, x, layers_to_save=["fc2"])
+    assert [one.label for one in history.saved] == ["linear_2_3"]
+
+
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        (lambda m, t: torch.sigmoid(m.fc2(m.act(m.fc1(t)))), "tanh_1_4, now 'sigmoid' ran"),
+        (lambda m, t: torch.tanh(m.fc2(m.act(m.fc1(t)))) + 1, "7 operations instead of 6|output_1_5, now 'add' ran"),
+        (lambda m, t: torch.tanh(m.fc2(m.fc1(t).relu())), "ran in module"),
+    ],
+)
+def test_a_pass_that_differs_is_refused_and_nothing_is_lost(other, difference):
+    model = Mlp()
+
+    class Other(Mlp):
+        def forward(self, t):
+            return other(self, t)
+
+    history = log(model, x)
+    before = history["tanh_1"].tensor_contents
+    with pytest.raises(GraphChanged, match=difference):
+        history.save_new_activations(Other(), x)
+    assert history["tanh_1"].tensor_contents is before
+
+
+def test_pandas_has_a_row_per_operation():
+    table = log(Mlp(), x).to_pandas()
+    assert list(table["label"]) == ["input_1_0", "linear_1_1", "relu_1_2", "linear_2_3", "tanh_1_4", "output_1_5"]
+    assert list(table["module"])[1] == "fc1"
+    assert table["bytes"].sum() == 4 * (12 + 24 + 24 + 9 + 9 + 9)
+
+
+def test_without_pandas_the_error_names_the_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match="pip install pandas"):
+        log(Mlp(), x).to_pandas()
+
+
+def test_each_operation_knows_its_facts():
+    history = log(Mlp(), x)
+    one = history["linear_1"]
+    assert one.func_applied is torch.nn.functional.linear
+    assert (one.func_applied_name, one.layer_type) == ("linear", "linear")
+    assert (one.tensor_shape, one.tensor_dtype, one.tensor_fsize) == ((3, 8), torch.float32, 96)
+    assert one.tensor_device == torch.device("cpu")
+    assert one.func_time_elapsed > 0
+    assert one.gradfunc == "AddmmBackward0"
+    assert one.source.file.endswith("models.py")
+    assert one.source.text == "return torch.tanh(self.fc2(self.act(self.fc1(x))))"
+    assert one.stack[-1].function.endswith("forward")
+    assert one.containing_module == "fc1"
+    assert one.modules_exited == ["fc1:1"]
+    assert one.modules_entered == ["act:1"]
+    assert one.bottom_level_module == "fc1"
+    assert (one.operation_num, one.layer_number, one.pass_num, one.num_passes) == (2, 1, 1, 1)
+    assert history["tanh_1"].containing_module is None
+    assert history["tanh_1"].source.text == one.source.text
+
+
+def test_a_bottom_level_module_is_one_with_one_operation_inside():
+    class Wrapper(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Sequential(nn.Linear(4, 4))
+
+        def forward(self, t):
+            return self.inner(t) + 1
+
+    history = log(Wrapper(), x)
+    assert history["linear_1"].bottom_level_module == "inner.0"
+    assert history["add_1"].bottom_level_module is None
+
+
+def test_the_public_names_are_these():
+    assert sorted(n for n in vars(torcheer) if not n.startswith("_") and n[0].isupper()) == [
+        *("ActivationLost", "ActivationNotSaved", "AmbiguousKey", "GraphChanged", "InvalidArgument", "Layer"),
+        *("LayerNotFound", "ModelHistory", "NotPicklable", "Operation", "PackageNotFoundError", "SeveralPasses"),
+        *("TorcheerError", "UnseenWorkWarning"),
+    ]
+    assert {"log_forward_pass", "recording"} <= set(vars(torcheer))

@@ -1,0 +1,108 @@
+"""Real models: outputs are bit-equal to the plain model's, modules hold what forward hooks saw, nothing changes."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torchvision
+import transformers
+from models import hooked, unchanged
+from torch import Tensor
+
+import torcheer
+from torcheer.capture.values import find_tensors
+
+IMAGE = (torch.rand(2, 3, 64, 64),)
+
+
+def tiny(name: str, **options):
+    config = transformers.AutoConfig.for_model(name, **options)
+    return transformers.AutoModel.from_config(config, attn_implementation="eager")
+
+
+SMALL = dict(
+    hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48, vocab_size=60, max_position_embeddings=64
+)
+IDS = {"input_ids": torch.arange(12).reshape(2, 6) + 3}
+
+VISION = {
+    "alexnet": lambda: torchvision.models.alexnet(num_classes=10),
+    "resnet18": lambda: torchvision.models.resnet18(num_classes=10),
+    "densenet121": lambda: torchvision.models.densenet121(num_classes=10),
+    "googlenet": lambda: torchvision.models.googlenet(num_classes=10, aux_logits=False, init_weights=False),
+    "mobilenet_v3_small": lambda: torchvision.models.mobilenet_v3_small(num_classes=10),
+    "shufflenet_v2_x0_5": lambda: torchvision.models.shufflenet_v2_x0_5(num_classes=10),
+    "lraspp": lambda: torchvision.models.segmentation.lraspp_mobilenet_v3_large(weights_backbone=None, num_classes=4),
+    "vit": lambda: torchvision.models.VisionTransformer(64, 16, 2, 2, 32, 48, num_classes=10),
+    "swin": lambda: torchvision.models.SwinTransformer([4, 4], 16, [2, 2], [2, 2], [4, 4], num_classes=10),
+}
+
+LANGUAGE = {
+    "gpt2": lambda: tiny("gpt2", n_layer=2, n_embd=32, n_head=2, vocab_size=60, bos_token_id=0, eos_token_id=0),
+    "bert": lambda: tiny("bert", **SMALL),
+    "t5": lambda: tiny("t5", d_model=32, d_kv=16, d_ff=48, num_layers=2, num_heads=2, vocab_size=60, decoder_start_token_id=0),
+    "llama": lambda: tiny("llama", num_key_value_heads=2, bos_token_id=0, eos_token_id=0, **SMALL),
+    "mixtral": lambda: tiny("mixtral", num_key_value_heads=2, num_local_experts=2, bos_token_id=0, eos_token_id=0, **SMALL),
+}
+
+
+def outputs(value: object) -> list[Tensor]:
+    return [tensor.detach() for _, tensor in find_tensors(value)]
+
+
+def check(model, args, kwargs):
+    twin = copy.deepcopy(model)
+    state = torch.get_rng_state()
+    expected = outputs(twin(*args, **kwargs))
+    torch.set_rng_state(state)
+    with unchanged(model):
+        history = torcheer.log_forward_pass(model, args, kwargs)
+    assert len(history.outputs) == len(expected)
+    for ours, theirs in zip(history.outputs, expected, strict=True):
+        assert torch.equal(ours.tensor_contents, theirs), ours.label
+    for one in history.operations:
+        assert set(one.parent_layers) <= set(history.layer_labels)
+    assert all(one.has_input_ancestor for one in history.outputs)
+    return history
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("name", VISION)
+def test_vision(name, training):
+    check(VISION[name]().train(training), IMAGE, {})
+
+
+@pytest.mark.parametrize("name", LANGUAGE)
+def test_language(name):
+    model = LANGUAGE[name]().eval()
+    kwargs = dict(IDS, decoder_input_ids=IDS["input_ids"]) if name == "t5" else IDS
+    check(model, (), kwargs)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "vit", "gpt2", "bert"])
+def test_modules_hold_what_forward_hooks_saw(name):
+    model = {**VISION, **LANGUAGE}[name]().eval()
+    args, kwargs = (IMAGE, {}) if name in VISION else ((), IDS)
+    history = torcheer.log_forward_pass(model, args, kwargs)
+    compared = 0
+    for address, seen in hooked(model, *args, **kwargs).items():
+        for number, tensor in enumerate(seen, 1):
+            if address and f"{address}:{number}" in history:
+                assert torch.equal(history[f"{address}:{number}"].tensor_contents, tensor), address
+                compared += 1
+    assert compared > 10
+
+
+def test_generation_with_a_cache_is_logged():
+    config = transformers.GPT2Config(
+        n_layer=2, n_embd=32, n_head=2, vocab_size=60, bos_token_id=0, eos_token_id=0, pad_token_id=0
+    )
+    model = transformers.GPT2LMHeadModel(config).eval()
+    ids = IDS["input_ids"]
+    expected = model.generate(ids, max_new_tokens=3, do_sample=False)
+    with torcheer.recording(model) as history:
+        made = model.generate(ids, max_new_tokens=3, do_sample=False)
+    assert torch.equal(made, expected)
+    assert len(history._index.calls["transformer.h.0"]) == 3

@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from models import unchanged
-from programs import COLUMNS, ROWS, Program, programs
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 import torcheer
+from models import unchanged
+from programs import COLUMNS, ROWS, Program, programs
 from torcheer.capture.values import Attribute, find_tensors
 
 common = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])

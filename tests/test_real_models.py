@@ -8,10 +8,10 @@ import pytest
 import torch
 import torchvision
 import transformers
-from models import hooked, unchanged
 from torch import Tensor
 
 import torcheer
+from models import hooked, unchanged
 from torcheer.capture.values import find_tensors
 
 IMAGE = (torch.rand(2, 3, 64, 64),)
@@ -22,9 +22,14 @@ def tiny(name: str, **options):
     return transformers.AutoModel.from_config(config, attn_implementation="eager")
 
 
-SMALL = dict(
-    hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48, vocab_size=60, max_position_embeddings=64
-)
+SMALL = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+    "vocab_size": 60,
+    "max_position_embeddings": 64,
+}
 IDS = {"input_ids": torch.arange(12).reshape(2, 6) + 3}
 
 VISION = {

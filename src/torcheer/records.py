@@ -246,6 +246,7 @@ class ModuleCall:
     exit: int = 0  # which exit of the recording this call's was, from 1; 0 while it runs
     started: int = 0
     elapsed: int = 0
+    forward: int = 0  # the id of the code of its forward
 
     def stack(self) -> tuple[ModuleCall, ...]:
         """This call and those around it, outermost first."""

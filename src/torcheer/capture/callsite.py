@@ -41,6 +41,7 @@ class CallSites:
     def __init__(self, outermost: CodeType | None = None) -> None:
         self._sites: dict[tuple[int, ...], Site] = {}
         self._direct: dict[tuple[int, int], Site] = {}  # sites of one frame
+        self.forward = 0  # the id of the code of the running module's forward
         self._last = id(outermost) if outermost is not None else 0
         self._skipped: set[int] = {id(torch.overrides.handle_torch_function.__code__)}
         self._ends: set[int] = set(MODULE_CALL)
@@ -55,15 +56,12 @@ class CallSites:
 
     def at(self, frame: FrameType | None) -> Site:
         """The site of a call made from `frame`."""
-        if frame is not None:
-            # most calls come straight from a module's forward
-            outer = frame.f_back
-            if outer is not None and id(outer.f_code) in self._ends:
-                direct = id(frame.f_code), frame.f_lasti
-                site = self._direct.get(direct)
-                if site is None:
-                    site = self._direct[direct] = self._chain(frame)
-                return site
+        if frame is not None and id(frame.f_code) == self.forward:  # most calls come straight from a module's forward
+            direct = self.forward, frame.f_lasti
+            site = self._direct.get(direct)
+            if site is None:
+                site = self._direct[direct] = self._chain(frame)
+            return site
         return self._chain(frame)
 
     def _chain(self, frame: FrameType | None) -> Site:

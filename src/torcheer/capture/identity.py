@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 
 storage_address: Callable[[Tensor], int] = torch._C._storage_address  # type: ignore[attr-defined]  # not in torch's stubs
 _is_wrapped: Callable[[Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
@@ -61,8 +61,8 @@ class TensorTable:
 
     def point(self, tensor: Tensor, number: int, storage: int | None) -> Entry:
         """From now on `tensor` stands for record `number`."""
-        entry = self.find(tensor)
-        if entry is None:
+        entry = self.entries.get(id(tensor))
+        if entry is None or entry() is not tensor:
             entry = self.entries[id(tensor)] = Entry(tensor)
         entry.number = number
         entry.storage = storage
@@ -169,7 +169,7 @@ def unwrap(tensor: Tensor) -> Tensor:
 
 def extent(tensor: Tensor) -> tuple[int, int, bool]:
     """The bytes of its storage that `tensor` reaches, as a half-open range, and whether it holds all of them."""
-    if isinstance(tensor, UninitializedTensorMixin) or tensor.is_nested:
+    if is_lazy(tensor) or tensor.is_nested:
         return 0, 1 << 62, False
     if tensor.layout is not torch.strided or _is_wrapped(tensor):
         return 0, 1 << 62, False

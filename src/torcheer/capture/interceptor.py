@@ -22,8 +22,7 @@ from torch.overrides import TorchFunctionMode
 from ..records import TENSOR, Composite, Details, Escape, Failure, Held, Kind, OperationRecord, TorchFunction
 from .callsite import CallSites
 from .functions import describe, known, out_or_inplace
-from .identity import storage_address as _storage_address
-from .identity import storage_of
+from .identity import storage_address, storage_of
 from .recorder import Recorder, describe_tensor, tensors_in
 from .surroundings import Surroundings
 from .values import find_tensors, template
@@ -56,6 +55,11 @@ class Interceptor(TorchFunctionMode):
         self._strangers: dict[Any, TorchFunction] = {}
         self._composite: Composite | None = None
         self._open: list[TorchFunction] = []
+        # what the hot path reaches for
+        self._table = recorder.table
+        self._stack = recorder.stack
+        self._operations = recorder.log.operations
+        self._by_storage = recorder.keeper.by_storage
         self._is_selective = self.keeper.selection is not None
         self._is_ordinary = self.keeper.is_plain
         for name in ("__torch_function__", "_run_open", "_run_operation", "_run_unseen", "_run_escape"):
@@ -96,11 +100,12 @@ class Interceptor(TorchFunctionMode):
     def _run_operation(self, function: TorchFunction, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.is_nested:
             return self._run_unseen(function, func, args, kwargs, sys._getframe(2))
-        recorder = self.recorder
+        table = self._table
         outline, named, parents, tensors = self._read(args, kwargs)
         details: Details | None = None
         written: list[Tensor] | None = None
-        if self._may_write(function, kwargs) or self._is_selective or recorder.table.writes:
+        may_write = function.written is not None or (kwargs and ("inplace" in kwargs or "out" in kwargs))
+        if may_write or table.writes or self._is_selective:
             details, written = self._prepare(function, args, kwargs, parents, tensors)
         started = now()
         try:
@@ -109,51 +114,37 @@ class Interceptor(TorchFunctionMode):
             self._note_failure(error, function, parents, tensors, sys._getframe(2))
             raise
         elapsed = now() - started
-        stack = recorder.stack
-        module = stack[-1] if stack else None
+        module = self._stack[-1] if self._stack else None
         site = self.sites.at(sys._getframe(2))
         if type(result) is Tensor and written is None and self._is_ordinary and not function.is_attribute:
             # the ordinary case: one plain tensor, nothing overwritten, everything kept
             try:
-                storage = _storage_address(result)
+                storage = storage_address(result)
                 shape = tuple(result.shape)
                 node = result.grad_fn
+                value = result.detach()
+                version = value._version
             except (NotImplementedError, RuntimeError):
-                pass  # a tensor without memory of its own, without a shape, or that will not tell its history
+                pass  # a tensor without memory, shape, or versions, or one that will not tell its history
             else:
-                operations = self.log.operations
-                number = len(operations)
-                dtype, device = result.dtype, result.device
-                gradfunc = type(node) if node is not None else None
+                operations = self._operations
+                dtype = result.dtype
                 record = OperationRecord(
-                    number,
-                    function,
-                    outline,
-                    named,
-                    parents,
-                    module,
-                    site,
-                    details,
-                    started,
-                    elapsed,
-                    shape,
-                    dtype,
-                    device,
-                    gradfunc,
-                )
+                    len(operations), function, outline, named, parents, module, site, details, started, elapsed,
+                    shape, dtype, result.device, type(node) if node is not None else None, value, version,
+                )  # fmt: skip
                 operations.append(record)
                 if self._composite is not None or dtype in _REDUCED:
                     self._note_context(record)
-                self.keeper.keep_plain(record, result, storage)
-                recorder.table.point(result, number, storage)
+                if storage in self._by_storage:
+                    self.keeper.file(record, storage)
+                else:
+                    self._by_storage[storage] = record
+                table.point(result, record.number, storage)
                 return result
         record = OperationRecord(-1, function, outline, named, parents, module, site, details, started, elapsed)
         self._write_down(record, result, written)
         return result
-
-    @staticmethod
-    def _may_write(function: TorchFunction, kwargs: dict[str, Any]) -> bool:
-        return function.written is not None or (bool(kwargs) and ("out" in kwargs or "inplace" in kwargs))
 
     def _run_unseen(
         self, function: TorchFunction, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType | None
@@ -191,13 +182,12 @@ class Interceptor(TorchFunctionMode):
         named = None
         if kwargs:
             named = {k: v if type(v) in _PLAIN else template(v, tensors.append) for k, v in kwargs.items()}
-        recorder = self.recorder
-        entries = recorder.table.entries
+        entries = self._table.entries
         parents: list[int] = []
         for tensor in tensors:
             entry = entries.get(id(tensor))
             if entry is None or entry() is not tensor:
-                entry = recorder.explain(tensor)
+                entry = self.recorder.explain(tensor)
             parents.append(entry.number)
         return tuple(outline), named, tuple(parents), tensors
 
@@ -247,7 +237,7 @@ class Interceptor(TorchFunctionMode):
         storage = storage_of(tensor)
         self.keeper.before_write(storage)
         if self.surroundings is not None:
-            self.surroundings.before_write(tensor, storage)
+            self.surroundings.back_up(self.recorder.outside.get(storage, ()) if storage is not None else ())
 
     def _write_down(self, record: OperationRecord, result: Any, written: list[Tensor] | None) -> None:
         """Finish the record with what came out; a call that made several tensors becomes several records."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
 from time import perf_counter_ns as now
 from typing import Any
 
@@ -31,8 +30,9 @@ _PARALLEL = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
 
 def wrapped_module(module: Any) -> Module | None:
     """What a compiled or parallel wrapper holds; None for a module that is no wrapper."""
-    attribute = _WRAPPED_AS.get(type(module).__name__)
-    if attribute is None or not type(module).__module__.startswith("torch."):
+    cls = type(module)
+    attribute = _WRAPPED_AS.get(cls.__name__)
+    if attribute is None or not cls.__module__.startswith("torch."):
         return None
     inner = getattr(module, attribute, None)
     return inner if isinstance(inner, Module) else None
@@ -58,37 +58,46 @@ class ModuleWatcher:
         self._known: list[Module] = []  # alive while their ids are keys
         self._calls: dict[str, int] = {}
         self._exits = 0
+        self._forwards: dict[type, int] = {}  # class -> the id of the code of its forward
         self._handles: list[Any] = []
         self.has_wrappers = False
 
     def register(self, root: Module, prefix: str) -> list[Module]:
-        """Give every module in `root` its address. Returns those that were new."""
+        """Give every module in `root` its address, in registration order. Returns those that were new."""
         new: list[Module] = []
-        registered = self.log.registered
-        for address, module in _walk(root, prefix):
+        addresses, registered = self._addresses, self.log.registered
+        is_late = bool(self.recorder.table.entries)
+        waiting = [(prefix, root)]
+        while waiting:
+            address, module = waiting.pop()
             key = id(module)
-            if key in self._addresses:
-                first = self._addresses[key]
+            if key in addresses:
+                first = addresses[key]
                 if first is not None and first != address:
                     registered[first].other_addresses.append(address)
                 continue
             new.append(module)
-            self._known.append(module)
-            if wrapped_module(module) is not None:
-                self._addresses[key] = None
+            inner = wrapped_module(module)
+            if inner is not None:
+                addresses[key] = None
                 self.has_wrappers = True
+                waiting.append((address, inner))
                 continue
-            self._addresses[key] = address
-            buffers = module._buffers
+            addresses[key] = address
+            parameters, buffers = module._parameters, module._buffers
             if buffers:
                 self.recorder.buffers.update((id(b), b) for b in buffers.values() if b is not None)
-            if self.recorder.table.entries:
-                for parameter in module._parameters.values():
-                    if parameter is not None:
-                        self.recorder.add_parameter(parameter)
+            if is_late:
+                self.recorder.adopt_parameters(p for p in parameters.values() if p is not None)
+            is_root = address == prefix
             registered[address] = RegisteredModule(
-                address, _class_name(module), _copied(module._parameters), _copied(buffers), [], address == prefix
+                address, _class_name(module), _copied(parameters), _copied(buffers), [], is_root
             )
+            start = f"{address}." if address else ""
+            below = [(start + name, child) for name, child in module._modules.items() if child is not None]
+            below.reverse()
+            waiting += below
+        self._known += new
         return new
 
     def start(self) -> None:
@@ -128,10 +137,11 @@ class ModuleWatcher:
             call.inputs = (recorder.ref(args[0]),)
         elif args:
             self._read(call, args, {})
-        if name != type(module).__name__:  # TorchScript keeps the name of the class it compiled
+        if name != type(module).__name__ and isinstance(module, torch.jit.ScriptModule):
             self._shelter(module)
         stack.append(call)
         recorder.running.append(module)
+        self.sites.forward = call.forward = self._forward_code(module)
         call.started = now()
 
     def _exit(self, module: Module, args: tuple[Any, ...], *rest: Any) -> None:
@@ -148,6 +158,7 @@ class ModuleWatcher:
         else:
             return
         call = recorder.stack.pop()
+        self.sites.forward = recorder.stack[-1].forward if recorder.stack else 0
         call.elapsed = ended - call.started
         self._exits = call.exit = self._exits + 1
         if len(rest) == 2 and rest[0]:
@@ -162,6 +173,13 @@ class ModuleWatcher:
         selection = recorder.keeper.selection
         if selection is not None and call.outputs and selection.leaving(call):
             self._keep_leaving(call, result)
+
+    def _forward_code(self, module: Module) -> int:
+        cls = type(module)
+        code = self._forwards.get(cls)
+        if code is None:
+            code = self._forwards[cls] = id(getattr(getattr(cls, "forward", None), "__code__", None))
+        return code
 
     def _keep_leaving(self, call: ModuleCall, result: Any) -> None:
         keeper = self.recorder.keeper
@@ -223,30 +241,12 @@ def _outline(value: Any) -> Any:
     return Other(type(value).__name__)
 
 
-def _walk(module: Module, prefix: str) -> Iterator[tuple[str, Module]]:
-    """Modules with their addresses in registration order, wrappers looked through."""
-    waiting = [(prefix, module)]
-    inside: set[int] = set()
-    while waiting:
-        address, here = waiting.pop()
-        yield address, here
-        if id(here) in inside:
-            continue
-        inside.add(id(here))
-        inner = wrapped_module(here)
-        if inner is not None:
-            waiting.append((address, inner))
-            continue
-        children = [
-            (f"{address}.{name}" if address else name, child) for name, child in here._modules.items() if child is not None
-        ]
-        waiting.extend(reversed(children))
-
-
 def _copied(registered: Any) -> dict[str, Any]:
     return registered.copy() if type(registered) is dict else dict(registered.items())
 
 
 def _class_name(module: Module) -> str:
-    original = getattr(module, "original_name", None) if isinstance(module, torch.jit.ScriptModule) else None
-    return original if isinstance(original, str) else type(module).__name__
+    cls = type(module)
+    if issubclass(cls, torch.jit.ScriptModule):  # keeps the name of the class it was compiled from
+        return str(getattr(module, "original_name", cls.__name__))
+    return cls.__name__

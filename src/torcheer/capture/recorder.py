@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Parameter
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 
 from ..errors import UnseenWorkWarning
 from ..records import Details, Kind, Log, ModuleCall, OperationRecord, Origin, StateRecord, TorchFunction
@@ -44,6 +44,7 @@ class Recorder:
         self.stack: list[ModuleCall] = []
         self.running: list[torch.nn.Module] = []  # the modules of `stack`
         self.buffers: dict[int, Tensor] = {}
+        self.outside: dict[int, list[Tensor]] = {}  # by storage: tensors that were there before, and will be after
         self.sources_are_inputs = False  # at top level, in a recording that was given no inputs
         self.calls = 0
         self._backward_roots: tuple[int, ...] = ()
@@ -78,15 +79,22 @@ class Recorder:
                 or self._source(tensor, storage)
             )
 
-    def add_parameter(self, parameter: Tensor) -> None:
-        """A parameter made during the recording belongs to a module now: from here on it is state, not a result."""
-        if self.table.find(parameter) is not None:
-            self._state(parameter)
+    def adopt_parameters(self, parameters: Iterable[Tensor]) -> None:
+        """Parameters made during the recording belong to a module now: from here on they are state, not results."""
+        for parameter in parameters:
+            if self.table.find(parameter) is not None:
+                self._state(parameter)
 
     def _state(self, tensor: Tensor) -> Entry:
         number = -1 - len(self.log.states)
         self.log.states.append(StateRecord(number, tensor, _version(tensor)))
-        return self.table.point(tensor, number, storage_of(tensor))
+        storage = storage_of(tensor)
+        self._from_outside(tensor, storage)
+        return self.table.point(tensor, number, storage)
+
+    def _from_outside(self, tensor: Tensor, storage: int | None) -> None:
+        if storage is not None:
+            self.outside.setdefault(storage, []).append(tensor)
 
     def _alias(self, tensor: Tensor, storage: int | None) -> Entry | None:
         owner = self.table.owner(storage) if storage is not None else None
@@ -156,6 +164,7 @@ class Recorder:
             self.log.source_names[record.number] = name
         else:
             self._suspect_threads()
+        self._from_outside(tensor, storage)
         return self._finish(record, tensor, storage)
 
     def _attribute_name(self, tensor: Tensor) -> str | None:
@@ -195,7 +204,9 @@ class Recorder:
         with torch._C.DisableTorchFunction():
             record = self._marker(Origin.INPUT, ())
             self.log.input_paths[record.number] = [path]
-            return self._finish(record, tensor, storage_of(tensor))
+            storage = storage_of(tensor)
+            self._from_outside(tensor, storage)
+            return self._finish(record, tensor, storage)
 
     def add_output(self, tensor: Tensor, path: tuple[Any, ...]) -> None:
         """`tensor` is handed back by the model."""
@@ -205,8 +216,14 @@ class Recorder:
             also = self.also([tensor])[0]
             record = self._marker(Origin.OUTPUT, (number,))
             record.details = Details(also=also, output_path=path)
-            self._finish(record, tensor, known.storage)
-            self.table.point(tensor, number, known.storage)  # a second output is not a child of the first
+            source = self.log.operations[number] if number >= 0 else None
+            if source is not None and source.is_saved and not also and self.keeper.selection is None:
+                record.shape, record.dtype, record.device = source.shape, source.dtype, source.device
+                record.gradfunc = source.gradfunc
+                self.keeper.share(record, source, known.storage)
+            else:
+                self._finish(record, tensor, known.storage)
+                self.table.point(tensor, number, known.storage)  # a second output is not a child of the first
 
     def _whole_model(self) -> ModuleCall | None:
         inputs = tuple(r.number for r in self.log.operations if r.origin is Origin.INPUT)
@@ -257,6 +274,7 @@ class Recorder:
         self.table.clear()
         self.stack.clear()
         self.buffers.clear()
+        self.outside.clear()
         self.running.clear()
 
 
@@ -283,7 +301,7 @@ def _version(tensor: Tensor) -> int:
 
 def _shape(tensor: Tensor) -> tuple[int, ...]:
     """The shape, with -1 for each ragged dimension of a nested tensor; () of a parameter that is yet to be made."""
-    if isinstance(tensor, UninitializedTensorMixin):
+    if is_lazy(tensor):
         return ()
     if not tensor.is_nested:
         return tuple(tensor.shape)

@@ -52,18 +52,6 @@ class Keeper:
         self.by_storage: dict[int, Holder | list[Holder]] = {}
         self._latest: tuple[int, OperationRecord] | None = None
 
-    def keep_plain(self, record: OperationRecord, tensor: Tensor, storage: int) -> None:
-        """Keep a plain tensor, in a recording that keeps everything as it is."""
-        record.value = value = tensor.detach()
-        try:  # not suppress(): this is the hot path
-            record.version = value._version
-        except RuntimeError:
-            record.version = -1  # an inference tensor, which counts no versions
-        if storage in self.by_storage:
-            self._file(record, storage)
-        else:
-            self.by_storage[storage] = record
-
     def keep_if_wanted(self, record: OperationRecord, tensor: Tensor) -> None:
         """Keep `tensor` as the activation of `record`, if the selection says so."""
         selection = self.selection
@@ -73,7 +61,8 @@ class Keeper:
                 return
         self.keep(record, tensor)
 
-    def _file(self, holder: Holder, storage: int) -> None:
+    def file(self, holder: Holder, storage: int) -> None:
+        """From now on `holder` holds a tensor of this storage."""
         held = self.by_storage.get(storage)
         if held is None:
             self.by_storage[storage] = holder
@@ -109,7 +98,13 @@ class Keeper:
             return
         holder.version = -1 if value.is_inference() else value._version
         if storage is not None:
-            self._file(holder, storage)
+            self.file(holder, storage)
+
+    def share(self, record: OperationRecord, source: OperationRecord, storage: int | None) -> None:
+        """Keep as `record` what `source` keeps."""
+        record.value, record.version = source.value, source.version
+        if storage is not None and storage in self.by_storage:
+            self.file(record, storage)
 
     def hold_arguments(self, slots: list[tuple[int, Tensor]]) -> dict[int, Held]:
         """Keep arguments on their own, by slot."""

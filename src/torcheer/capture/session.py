@@ -127,6 +127,8 @@ class Session:
                 warnings.filterwarnings("ignore", message=".*there are global hooks on modules")
         self.watcher.start()
         self._leave.callback(self.watcher.stop)
+        if self.interceptor.surroundings is not None:
+            self.interceptor.surroundings.hooks_start_here()
         self._leave.enter_context(self.interceptor)
 
     def _end(self, error: BaseException | None) -> None:

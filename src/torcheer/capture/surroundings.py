@@ -1,7 +1,7 @@
 """Leaves the world as it was found: module attributes, parameters, buffers, gradients, inputs.
 
-Nothing is copied in advance but dictionaries. A tensor that belongs to the model or its inputs is copied when a watched
-operation is about to write to it, and that copy is written back at the end.
+Nothing is copied in advance but dictionaries. A tensor that was there before the pass is copied when a watched operation is
+about to write to it, and that copy is written back at the end.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Module
+from torch.utils.hooks import RemovableHandle
 
 from .identity import storage_of
 
+_OWN = len(vars(Module()))  # how many attributes every module has
 _CONTAINERS = frozenset({dict, list, set, deque, type(Module()._forward_hooks)})
 
 
@@ -28,26 +30,30 @@ class Surroundings:
         self._filled: list[tuple[Any, Any]] = []
         self._empty: list[Any] = []
         self._inputs = inputs
-        self._owned: dict[int, list[Tensor]] | None = None
         self._backups: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
         self._gradients: list[tuple[Tensor, Tensor | None, Tensor | None]] | None = None
+        self._first_new_hook = 0
         for module in modules:
             attributes = module.__dict__
-            self._attributes.append((attributes, attributes.copy()))
-            containers = [value for value in attributes.values() if type(value) in _CONTAINERS]
-            self._filled += [(value, value.copy()) for value in containers if value]
-            self._empty += [value for value in containers if not value]
+            saved = attributes.copy()
+            self._attributes.append((attributes, saved))
+            values = list(saved.values())
+            # nn.Module's own attributes come first; of those only what is in use can lose anything
+            own = _OWN if next(iter(saved), None) == "training" else 0
+            self._filled += [(value, value.copy()) for value in values[1:own] if value and type(value) in _CONTAINERS]
+            for value in values[own:]:
+                if type(value) in _CONTAINERS:
+                    if value:
+                        self._filled.append((value, value.copy()))
+                    else:
+                        self._empty.append(value)
 
-    def before_write(self, tensor: Tensor, storage: int | None) -> None:
-        """`tensor` is about to be written to: if it is the model's or the caller's, copy what it holds."""
-        if storage is None:
-            return
-        if self._owned is None:
-            self._owned = self._index()
-        self.back_up(self._owned.get(storage, ()))
+    def hooks_start_here(self) -> None:
+        """Hooks registered from now on belong to the pass."""
+        self._first_new_hook = RemovableHandle.next_id
 
     def back_up(self, tensors: Iterable[Tensor]) -> None:
-        """Copy what these hold, unless that was done before."""
+        """Something is about to write to these: copy what they hold, unless that was done before."""
         for tensor in tensors:
             if id(tensor) not in self._backups:
                 with torch._C.DisableTorchFunction(), torch.no_grad():
@@ -78,8 +84,9 @@ class Surroundings:
                 container.clear()
                 container.extend(saved) if isinstance(container, (list, deque)) else container.update(saved)
         for container in self._empty:
-            if container:
-                container.clear()
+            container.clear()
+        if RemovableHandle.next_id != self._first_new_hook:
+            self._remove_new_hooks()
         with torch._C.DisableTorchFunction(), torch.no_grad():
             for tensor, view, old in self._backups.values():
                 if storage_of(tensor) != storage_of(view) or tensor.shape != view.shape:
@@ -91,14 +98,13 @@ class Surroundings:
                 if gradient is not None and old_gradient is not None:
                     gradient.detach().copy_(old_gradient)
 
-    def _index(self) -> dict[int, list[Tensor]]:
-        found: dict[int, list[Tensor]] = {}
-        with torch._C.DisableTorchFunction():
-            for tensor in self._tensors():
-                storage = storage_of(tensor)
-                if storage is not None:
-                    found.setdefault(storage, []).append(tensor)
-        return found
+    def _remove_new_hooks(self) -> None:
+        """Hooks are numbered as they are registered, so those of this pass are known by their numbers."""
+        for _, saved in self._attributes:
+            for name, hooks in saved.items():
+                if name.endswith("_hooks") and isinstance(hooks, dict):
+                    for number in [n for n in hooks if isinstance(n, int) and n >= self._first_new_hook]:
+                        del hooks[number]
 
     def _tensors(self) -> Iterable[Tensor]:
         """The tensors of the modules (parameters, buffers, plain attributes) and the inputs."""

@@ -109,7 +109,7 @@ def template(value: Any, see: Callable[[Tensor], object]) -> Any:
         items = {key: template(item, see) for key, item in value.items()}
         return items if cls is dict else _rebuilt(value, items)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return value._make([template(item, see) for item in value])  # past any check a subclass makes
+        return _remade(value, [template(item, see) for item in value])
     if isinstance(value, (tuple, list)):
         return _rebuilt(value, [template(item, see) for item in value])
     if cls is slice:
@@ -121,6 +121,11 @@ def template(value: Any, see: Callable[[Tensor], object]) -> Any:
         except (TypeError, ValueError):
             return fields
     return value
+
+
+def _remade(value: Any, items: list[Any]) -> Any:
+    """A named tuple with other items, past any check its class makes."""
+    return value._make(items)
 
 
 def _rebuilt(value: Any, items: Any) -> Any:
@@ -154,7 +159,7 @@ def fill(value: Any, tensors: Iterator[Any]) -> Any:
     if cls in _PLAIN:
         return value
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return value._make([fill(item, tensors) for item in value])
+        return _remade(value, [fill(item, tensors) for item in value])
     if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
         return cls(fill(item, tensors) for item in value)
     if isinstance(value, Mapping):

@@ -1,0 +1,222 @@
+"""Checks capture on CUDA: that it is right, that it forces no synchronisation, what it costs.
+
+A plain script, since the GPU machines have torch and nothing else:  PYTHONPATH=src python tests/gpu/check_capture.py
+Prints one line per check and exits with 1 if any failed.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import torcheer
+
+DEVICE = torch.device("cuda")
+
+
+class Network(nn.Module):
+    """Convolutions, batch normalisation, in-place activations, dropout, attention, a write through a view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Dropout(0.3))
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.body(x).flatten(2).transpose(1, 2)
+        attended, _ = self.attention(features, features, features, need_weights=False)
+        attended[:, 0].mul_(2)
+        return self.head(F.normalize(attended + features, dim=-1)).mean(1)
+
+
+@contextmanager
+def no_synchronisation() -> Iterator[None]:
+    """Inside, anything that waits for the GPU raises."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def model_and_input() -> tuple[Network, Tensor]:
+    torch.manual_seed(0)
+    return Network().to(DEVICE).train(), torch.rand(2, 3, 16, 16, device=DEVICE)
+
+
+def outputs_are_bit_equal_to_the_plain_model() -> None:
+    torch.use_deterministic_algorithms(False)
+    model, x = model_and_input()
+    model.attention.eval()
+    state = {k: v.clone() for k, v in model.state_dict().items()}
+    random = torch.cuda.get_rng_state()
+    history = torcheer.log_forward_pass(model, x)
+    assert torch.equal(torch.cuda.get_rng_state(), random), "the CUDA random state changed"
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, state[name]), f"{name} changed"
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        plain = model(x)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+    assert torch.equal(plain, history["output"].tensor_contents)
+    assert all(one.tensor_contents.is_cuda for one in history.saved if one.tensor_device.type == "cuda")
+
+
+def logging_forces_no_synchronisation() -> None:
+    model, x = model_and_input()
+    torcheer.log_forward_pass(model, x)  # first use allocates and picks algorithms
+    torch.cuda.synchronize()
+    for options in (
+        {},
+        {"layers_to_save": "none"},
+        {"layers_to_save": ["head"]},
+        {"layers_to_save": "modules"},
+        {"random_seed": 3},
+    ):
+        with no_synchronisation():
+            history = torcheer.log_forward_pass(model, x, **options)
+            assert history["head"].tensor_shape == (2, 196, 4)
+
+
+def a_recorded_training_step_forces_no_synchronisation() -> None:
+    model, x = model_and_input()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        with no_synchronisation(), torcheer.recording(model) as history:
+            model(x).square().mean().backward()
+            optimizer.step()
+        torch.cuda.synchronize()
+    assert len(history) > 20
+
+
+def seeds_fix_random_functions_on_the_device() -> None:
+    x = torch.zeros(1000, device=DEVICE)
+    before = torch.cuda.get_rng_state()
+    one = torcheer.log_forward_pass(F.dropout, x + 1, random_seed=5)["output"].tensor_contents
+    two = torcheer.log_forward_pass(F.dropout, x + 1, random_seed=5)["output"].tensor_contents
+    assert torch.equal(one, two)
+    assert torch.equal(before, torch.cuda.get_rng_state())
+
+
+def kept_activations_move_to_the_cpu() -> None:
+    model, x = model_and_input()
+    history = torcheer.log_forward_pass(model, x, output_device="cpu")
+    assert {one.tensor_contents.device.type for one in history.saved} == {"cpu"}
+    assert history["head"].tensor_device.type == "cuda"
+
+
+def autocast_is_recorded() -> None:
+    model, x = model_and_input()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        history = torcheer.log_forward_pass(model, x)
+    assert history["conv2d_1"].tensor_dtype is torch.bfloat16
+    assert history.operations[1]._record.more.autocast == (("cuda", torch.bfloat16),)
+
+
+def in_place_writes_keep_earlier_values() -> None:
+    x = torch.rand(1000, device=DEVICE) - 0.5
+
+    def model(t: Tensor) -> Tensor:
+        y = t * 2
+        y.relu_()
+        y[:500].add_(1)
+        return y + 1
+
+    history = torcheer.log_forward_pass(model, x)
+    assert torch.equal(history["mul_1"].tensor_contents, x * 2)
+    assert torch.equal(history["relu_1"].tensor_contents, (x * 2).relu())
+
+
+def memory_is_given_back() -> None:
+    model, x = model_and_input()
+    torcheer.log_forward_pass(model, x)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    history = torcheer.log_forward_pass(model, x)
+    held = torch.cuda.memory_allocated() - before
+    kept = {one.tensor_contents.untyped_storage().data_ptr(): one.tensor_contents for one in history.saved}
+    distinct = sum(-(-t.untyped_storage().nbytes() // 512) * 512 for t in kept.values() if t.is_cuda)
+    del kept
+    assert held <= 1.05 * distinct + 4096, (held, distinct)
+    del history
+    assert torch.cuda.memory_allocated() == before
+
+
+def speed() -> None:
+    """Not a check: prints ratios to the plain forward pass."""
+    import transformers
+
+    models: dict[str, tuple[nn.Module, Tensor]] = {}
+    small = transformers.GPT2Config(bos_token_id=0, eos_token_id=0)
+    models["GPT-2 small 1×128"] = transformers.GPT2Model(small), torch.randint(0, 50000, (1, 128))
+    models["GPT-2 small 8×1024"] = transformers.GPT2Model(small), torch.randint(0, 50000, (8, 1024))
+    try:
+        import torchvision
+
+        models["ResNet-50 batch 64"] = torchvision.models.resnet50(), torch.rand(64, 3, 224, 224)
+    except ImportError:
+        print("      torchvision is not there")
+    for name, (model, x) in models.items():
+        plain = functools.partial(model.to(DEVICE).eval(), x.to(DEVICE))
+        with torch.no_grad():
+            raw, logged = interleaved(plain, functools.partial(torcheer.log_forward_pass, plain.func, plain.args))
+        print(f"      {name}: raw {raw * 1e3:.2f} ms, logged {logged * 1e3:.2f} ms, {logged / raw:.2f}×")
+
+
+def interleaved(one: Callable[[], object], two: Callable[[], object], times: int = 25) -> tuple[float, float]:
+    """The median seconds of each, taken in turns, the GPU idle before and after."""
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for turn in range(times + 3):
+        for function, found in zip((one, two), seconds, strict=True):
+            torch.cuda.synchronize()
+            started = time.perf_counter()
+            result = function()
+            torch.cuda.synchronize()
+            if turn >= 3:
+                found.append(time.perf_counter() - started)
+            del result
+    return statistics.median(seconds[0]), statistics.median(seconds[1])
+
+
+CHECKS = (
+    outputs_are_bit_equal_to_the_plain_model,
+    logging_forces_no_synchronisation,
+    a_recorded_training_step_forces_no_synchronisation,
+    seeds_fix_random_functions_on_the_device,
+    kept_activations_move_to_the_cpu,
+    autocast_is_recorded,
+    in_place_writes_keep_earlier_values,
+    memory_is_given_back,
+    speed,
+)
+
+
+def main() -> int:
+    print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}")
+    failed = 0
+    for check in CHECKS:
+        try:
+            check()
+            print(f"ok    {check.__name__}")
+        except Exception:
+            failed += 1
+            print(f"FAIL  {check.__name__}")
+            traceback.print_exc()
+    print(f"{len(CHECKS) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -73,9 +73,9 @@ class recording:  # noqa: N801 - used as a function: `with recording() as histor
     """Log whatever runs inside a `with` block: a training step, `generate()`, several models.
 
     >>> import torch, torcheer
-    >>> model = torch.nn.Linear(2, 3)
+    >>> model, x = torch.nn.Linear(2, 3), torch.ones(1, 2)
     >>> with torcheer.recording(model) as history:
-    ...     loss = model(torch.ones(1, 2)).sum()
+    ...     loss = model(x).sum()
     >>> [layer.label for layer in history]
     ['input_1_0', 'linear_1_1', 'sum_1_2', 'output_1_3']
 

@@ -1,0 +1,59 @@
+"""What the documentation says is true: its code runs, the examples in docstrings give what they show."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import torcheer
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for code in blocks(page, "python"):
+        exec(compile(code, str(page), "exec"), names)
+    if page.name == "README.md":
+        printed = capsys.readouterr().out
+        shown = "".join(blocks(page, "text"))
+        for line in shown.splitlines():
+            if not re.search(r"tensor\(|\.\.\.|…|Time elapsed|Source", line):
+                assert line in printed, line
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md", *ROOT.glob("src/**/README.md")], ids=lambda p: p.name)
+def test_links_between_pages_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+        assert target.startswith("http") or (page.parent / target).exists(), target
+
+
+MODULES = [m.name for m in pkgutil.walk_packages(torcheer.__path__, "torcheer.") if not m.name.endswith("__main__")]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings_give_what_they_show(name):
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_module_says_why_it_exists(name):
+    assert importlib.import_module(name).__doc__
+
+
+def test_the_readme_starts_with_the_two_commands():
+    top = (ROOT / "README.md").read_text(encoding="utf-8")[:600]
+    assert "make demo" in top
+    assert "make test" in top

@@ -1,5 +1,6 @@
 # make demo   set everything up and log a model that ships with the package
 # make test   set everything up and run lint, types, the import contract and the tests
+# make bench  set everything up, measure time and memory, and write build/benchmarks.json
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -32,7 +33,12 @@ types: setup
 imports: setup
 	$(BIN)/lint-imports
 
+# TorchLens, which the benchmarks compare with, is not part of 'setup'. Without it they say so and go on.
+$(BENCH_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]' && touch $(BENCH_STAMP)
+
 bench: setup
+	-$(MAKE) $(BENCH_STAMP)
 	$(BIN)/python -m benchmarks
 
 clean:

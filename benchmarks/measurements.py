@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from .lockstep import Bystander, serve_plain_passes
 from .memory import distinct_bytes, extra_peak, resident
 from .models import build, tiny_loop
 from .timing import Times, interleave, rounds_in
@@ -28,62 +29,66 @@ def speed(case: str, tool_name: str) -> dict[str, Any]:
     def plain() -> Any:
         return model(x)
 
-    rounds = rounds_in(SECONDS / 4, plain, most=50)
-    plain_peak = extra_peak(plain)[0]
-    before = interleave(rounds, plain)[0]
+    interleave(5, plain)
+    raw_peak = extra_peak(plain)[0]
+    compare = _in_turns if tool.leaves_torch_as_it_was else _apart
     try:
-        ready = tool.prepare(model, x)
+        return {"raw_peak_bytes": raw_peak, **compare(plain, lambda: tool.prepare(model, x))}
     except NotInstalled:
         return {"not_installed": True}
+
+
+def _in_turns(plain: Callable[[], Any], prepare: Callable[[], Ready]) -> dict[str, Any]:
+    """A plain pass, another one, and the tool, in turns.
+
+    The first finds memory and caches as the tool left them, the second as a plain pass does; that one is reported as warm.
+    """
+    ready = prepare()
     peak = extra_peak(ready.once)[0]
-    raw, used = (_in_turns if tool.leaves_torch_as_it_was else _apart)(plain, before, ready, tool.rounds)
+    turn = (plain, plain, ready.once)
+    raw, warm, used = interleave(rounds_in(SECONDS, *turn), *turn)
+    return {**_compared(raw, used, ready), "warm_ratio": used.median / warm.median, "peak_bytes": peak}
+
+
+def _apart(plain: Callable[[], Any], prepare: Callable[[], Ready]) -> dict[str, Any]:
+    """All plain passes first, then a few with the tool: it changes torch for good."""
+    raw = interleave(rounds_in(SECONDS / 4, plain), plain)[0]
+    ready = prepare()
+    peak = extra_peak(ready.once)[0]
+
+    def once() -> Any:
+        gc.collect()  # what the tool made before is in cycles, and would pile up
+        return ready.once()
+
+    used = interleave(3, once)[0]
+    return {**_compared(raw, used, ready), "peak_bytes": peak}
+
+
+def _compared(raw: Times, used: Times, ready: Ready) -> dict[str, Any]:
+    added = (used.median - raw.median) * 1e3
     return {
         "operations": ready.operations,
         "raw": asdict(raw),
         "tool": asdict(used),
         "ratio": used.median / raw.median,
-        "us_per_operation": (used.median - raw.median) * 1e3 / ready.operations if ready.operations else None,
-        "plain_after": interleave(rounds, plain)[0].median / before.median,
-        "raw_peak_bytes": plain_peak,
-        "peak_bytes": peak,
+        "us_per_operation": added / ready.operations if ready.operations else None,
     }
 
 
-def _in_turns(plain: Callable[[], Any], before: Times, ready: Ready, rounds: int | None) -> tuple[Times, Times]:
-    raw, used = interleave(rounds or rounds_in(SECONDS, plain, ready.once), plain, ready.once)
-    return raw, used
-
-
-def _apart(plain: Callable[[], Any], before: Times, ready: Ready, rounds: int | None) -> tuple[Times, Times]:
-    """The plain passes are those from before the tool was first used: it has changed torch since."""
-
-    def once() -> Any:
-        gc.collect()  # what it made before is in cycles, and would pile up
-        return ready.once()
-
-    return before, interleave(rounds or rounds_in(SECONDS, once), once)[0]
-
-
-def plain_after_use(case: str) -> dict[str, Any]:
-    """The plain forward pass after 20 recordings, against before; and before against before, which shows the noise."""
+def plain_after_use(case: str, tool_name: str) -> dict[str, Any]:
+    """The plain forward pass after a tool was used, against before; and before against before, which shows the noise."""
     model, x = build(case)
-
-    def plain() -> Any:
-        return model(x)
-
-    def plain_median() -> float:
-        interleave(rounds // 10, plain)
-        return interleave(rounds, plain)[0].median
-
-    rounds = rounds_in(SECONDS / 6, plain, least=20, most=1000)
-    earlier, before = plain_median(), plain_median()
-
-    import torcheer  # only now: importing it is part of using it
-
-    for _ in range(20):
-        torcheer.log_forward_pass(model, x)
-    after = plain_median()
-    return {"before_ms": before, "after_ms": after, "ratio": after / before, "noise": before / earlier}
+    tool = TOOLS[tool_name]
+    with Bystander(case) as bystander:
+        earlier, before = bystander.compare(model, x), bystander.compare(model, x)
+        try:
+            once = tool.prepare(model, x).once  # imports the tool only now: that is part of using it
+        except NotInstalled:
+            return {"not_installed": True}
+        for _ in range(tool.uses):
+            once()
+        after = bystander.compare(model, x)
+    return {"ratio": after / before, "noise": before / earlier}
 
 
 def tiny_operations(few: int, many: int) -> dict[str, Any]:
@@ -101,12 +106,16 @@ def tiny_operations(few: int, many: int) -> dict[str, Any]:
 
         return once
 
+    def per_operation(rounds: int) -> tuple[float, float]:
+        samples = [(interleave(15, short)[0].median, interleave(1, long)[0].median) for _ in range(rounds)]
+        return median(s for s, _ in samples) * 1e3 / few, median(s for _, s in samples) * 1e3 / many
+
     short, long, plain = recorded(few), recorded(many), tiny_loop(few)
     interleave(5, short)
-    samples = [(interleave(15, short)[0].median, interleave(1, long)[0].median) for _ in range(5)]
-    few_us = median(s for s, _ in samples) * 1e3 / few
-    many_us = median(s for _, s in samples) * 1e3 / many
     plain_us = interleave(50, lambda: plain(x))[0].median * 1e3 / few
+    few_us, many_us = per_operation(5)
+    gc.disable()  # tells what Python's cycle collector costs, which looks at more objects the more there are
+    few_alone, many_alone = per_operation(3)
     return {
         "few": few,
         "many": many,
@@ -114,6 +123,8 @@ def tiny_operations(few: int, many: int) -> dict[str, Any]:
         "few_us": few_us,
         "many_us": many_us,
         "ratio": many_us / few_us,
+        "few_without_gc_us": few_alone,
+        "many_without_gc_us": many_alone,
     }
 
 
@@ -135,7 +146,7 @@ def held_memory(case: str, operations: int = 0) -> dict[str, Any]:
     histories += [torcheer.log_forward_pass(model, x) for _ in range(further)]
     logged = resident()
     for history in histories[1:]:
-        history[label].label  # noqa: B018 - builds the tables for lookup
+        _looked_up(history, label)
     looked_up = resident()
     return {
         "operations": count,
@@ -157,30 +168,30 @@ def graph_only_peak(operations: int) -> dict[str, Any]:
 
     warm = record(1000)
     label = warm.layer_labels[1]
-    warm[label]
     del warm
     peak, history = extra_peak(lambda: record(operations))
-    lookup_peak, _ = extra_peak(lambda: history[label])
-    held = resident()
-    del history, _
-    freed = held - resident()
+    del history
+    looked_up_peak, history = extra_peak(lambda: _looked_up(record(operations), label))
+    del history
     tracemalloc.start()
-    history = record(operations)
+    record(operations)
     python_peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return {
         "operations": operations,
         "peak_per_operation": _per(peak, operations),
-        "lookup_peak_per_operation": _per(lookup_peak, operations),
-        "freed_per_operation": _per(freed, operations),
+        "looked_up_peak_per_operation": _per(looked_up_peak, operations),
         "python_peak_per_operation": _per(python_peak, operations),
     }
+
+
+def _looked_up(history: Any, label: str) -> Any:
+    return history, history[label]
 
 
 def _per(value: int | None, count: int) -> float | None:
     return None if value is None else value / count
 
 
-MEASUREMENTS: dict[str, Callable[..., dict[str, Any]]] = {
-    function.__name__: function for function in (speed, plain_after_use, tiny_operations, held_memory, graph_only_peak)
-}
+_ALL = (speed, plain_after_use, serve_plain_passes, tiny_operations, held_memory, graph_only_peak)
+MEASUREMENTS: dict[str, Callable[..., dict[str, Any]]] = {function.__name__: function for function in _ALL}

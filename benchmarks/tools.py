@@ -30,7 +30,7 @@ class Tool:
     title: str
     prepare: Callable[[Module, Tensor], Ready]
     leaves_torch_as_it_was: bool = True  # only then may plain passes be interleaved with it
-    rounds: int | None = None  # None: as many as the time allows
+    uses: int = 20  # before plain passes are measured again
 
 
 def _torcheer(model: Module, x: Tensor) -> Ready:
@@ -86,5 +86,5 @@ def _middle(labels: list[str]) -> str:
 TOOLS = {
     "torcheer": Tool("torcheer", _torcheer),
     "hooks": Tool("hooks on every module", _hooks),
-    "torchlens": Tool("TorchLens", _torchlens, leaves_torch_as_it_was=False, rounds=3),
+    "torchlens": Tool("TorchLens", _torchlens, leaves_torch_as_it_was=False, uses=3),
 }

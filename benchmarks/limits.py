@@ -1,0 +1,79 @@
+"""What the project promises, and whether a run kept it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .models import CASES
+
+SPEED = {"gpt2_tiny": 3.5, "gpt2_small": 1.25, "resnet50": 1.4, "alexnet": 1.15}  # times the plain pass
+PLAIN_AFTER_USE = 1.0
+NOISE = 0.02  # what remains in a ratio that should be exactly 1
+GROWTH = 1.3  # time per operation, long loop against short
+ACTIVATIONS = 1.05  # times their bytes
+BYTES_PER_OPERATION = 1500
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One promise and what was measured; `kept` is None where it could not be measured."""
+
+    what: str
+    must: str
+    measured: str
+    kept: bool | None
+
+
+def judge(results: dict[str, Any]) -> list[Verdict]:
+    """A verdict for every promise."""
+    return [*_speed(results), _after_use(results), _growth(results), *_held(results), *_graph_only(results)]
+
+
+def _speed(results: dict[str, Any]) -> list[Verdict]:
+    found = []
+    for case, must in SPEED.items():
+        ratio = results["speed"][case]["torcheer"].get("ratio")
+        found.append(_at_most(f"{CASES[case].title}, against plain", ratio, must, "{:.3f}×"))
+    return found
+
+
+def _after_use(results: dict[str, Any]) -> Verdict:
+    ratio = results["plain_after_use"]["torcheer"].get("ratio")
+    kept = None if ratio is None else ratio <= PLAIN_AFTER_USE + NOISE
+    measured = "–" if ratio is None else f"{ratio:.3f}×"
+    return Verdict("plain pass after use, against before", f"{PLAIN_AFTER_USE:.2f}× (± {NOISE})", measured, kept)
+
+
+def _growth(results: dict[str, Any]) -> Verdict:
+    return _at_most("time per operation, 100,000 against 1,000", results["tiny_operations"].get("ratio"), GROWTH, "{:.3f}×")
+
+
+def _held(results: dict[str, Any]) -> list[Verdict]:
+    """The two limits are one allowance: so much for the activations, and so much per operation besides."""
+    found = []
+    for case, held in results["held_memory"].items():
+        title = CASES[case].title if case in CASES else "tiny loop"
+        for key, when in (("logged_bytes", "as logged"), ("looked_up_bytes", "after a lookup")):
+            if key not in held:
+                found.append(Verdict(f"held, {title}, {when}", "–", "–", None))
+                continue
+            allowed = ACTIVATIONS * held["activation_bytes"] + BYTES_PER_OPERATION * held["operations"]
+            found.append(_at_most(f"held, {title}, {when}", held[key] / 1e6, allowed / 1e6, "{:.2f} MB"))
+    return found
+
+
+def _graph_only(results: dict[str, Any]) -> list[Verdict]:
+    peak = results["graph_only_peak"]
+    return [
+        _at_most("peak, graph only", peak.get("peak_per_operation"), BYTES_PER_OPERATION, "{:,.0f} B/op"),
+        _at_most(
+            "peak, graph only, with a lookup", peak.get("looked_up_peak_per_operation"), BYTES_PER_OPERATION, "{:,.0f} B/op"
+        ),
+    ]
+
+
+def _at_most(what: str, value: float | None, must: float, style: str) -> Verdict:
+    if value is None:
+        return Verdict(what, "≤ " + style.format(must), "–", None)
+    return Verdict(what, "≤ " + style.format(must), style.format(value), value <= must)

@@ -471,7 +471,7 @@ def test_autocast_is_logged_with_its_dtype():
     history = log(model, x)
     assert labels(history) == ["linear_1", "add_1"]
     assert history["linear_1"].tensor_dtype is torch.bfloat16
-    assert [one._record.more.autocast for one in history.operations[1:3]] == [(("cpu", torch.bfloat16),)] * 2
+    assert [one._record.details.autocast for one in history.operations[1:3]] == [(("cpu", torch.bfloat16),)] * 2
     assert torch.equal(value(history, "output"), model(x))
 
 

@@ -47,7 +47,7 @@ def made_again(one):
     result = one.func_applied(*args, **kwargs)
     if result is None:
         return args[0]
-    for step in one._record.more.output_path:
+    for step in one._record.details.output_path:
         result = getattr(result, step) if isinstance(step, Attribute) else result[step]
     return result
 

@@ -7,10 +7,10 @@ number: `n >= 0` is `log.operations[n]`, `n < 0` is `log.states[-1 - n]` (a para
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import torch
 
@@ -119,98 +119,154 @@ class Details:
 _ORDINARY: Final = Details()
 
 
+# The part of an operation that never changes: the number of its function in `log.functions`, a template of its arguments,
+# the names of the last of them, the parents, the numbers of its module call (-1: none) and site (-1: none), when it
+# started and how long it took in nanoseconds, and of the tensor: shape, dtype, device, autograd node. A plain tuple of
+# plain values, because the garbage collector leaves those alone, and a log of a million operations is mostly rows.
+Row = tuple[
+    int,
+    tuple[Any, ...],
+    tuple[str, ...],
+    tuple[int, ...],
+    int,
+    int,
+    int,
+    int,
+    tuple[int, ...],
+    torch.dtype | None,
+    torch.device | None,
+    str | None,
+]
+
+
 class OperationRecord:
-    """One tensor that came to be, and the call that made it.
+    """One tensor that came to be, and the call that made it: a view of one row of a log.
 
     `parents` has one number for each `TENSOR` in the templates `args` and `kwargs`, in order. A call that returns three
     tensors is three records with the same `call`, told apart by `output_path`.
     """
 
-    __slots__ = (
-        "args",
-        "details",
-        "device",
-        "dtype",
-        "elapsed",
-        "function",
-        "gradfunc",
-        "kwargs",
-        "module",
-        "number",
-        "parents",
-        "shape",
-        "site",
-        "started",
-        "value",
-        "version",
-    )
+    __slots__ = ("_row", "log", "number")
 
-    def __init__(
-        self,
-        number: int,
-        function: TorchFunction,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-        parents: tuple[int, ...] = (),
-        module: ModuleCall | None = None,
-        site: Site | None = None,
-        details: Details | None = None,
-        started: int = 0,
-        elapsed: int = 0,
-        shape: tuple[int, ...] = (),
-        dtype: torch.dtype | None = None,
-        device: torch.device | None = None,
-        gradfunc: type | None = None,
-        value: Any = UNSAVED,
-        version: int = -1,
-    ) -> None:
+    def __init__(self, log: Log, number: int) -> None:
+        self.log = log
         self.number = number
-        self.function = function
-        self.args = args
-        self.kwargs = kwargs
-        self.parents = parents
-        self.module = module
-        self.site = site
-        self.details = details
-        self.started = started
-        self.elapsed = elapsed
-        self.shape = shape
-        self.dtype = dtype
-        self.device = device
-        self.gradfunc = gradfunc
-        self.value = value
-        self.version = version
+        self._row = log.rows[number]
+
+    @property
+    def function(self) -> TorchFunction:
+        return self.log.functions[self._row[0]]
+
+    @property
+    def template(self) -> tuple[Any, ...]:
+        """All arguments in order, the named ones last, with `TENSOR` where a tensor was."""
+        return self._row[1]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the last arguments of the template."""
+        return self._row[2]
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        template, names = self._row[1], self._row[2]
+        return template[: len(template) - len(names)]
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        template, names = self._row[1], self._row[2]
+        return dict(zip(names, template[len(template) - len(names) :], strict=True))
+
+    @property
+    def parents(self) -> tuple[int, ...]:
+        return self._row[3]
+
+    @property
+    def module(self) -> ModuleCall | None:
+        number = self._row[4]
+        return self.log.modules[number] if number >= 0 else None
+
+    @property
+    def site(self) -> Site | None:
+        number = self._row[5]
+        return self.log.sites[number] if number >= 0 else None
+
+    @property
+    def started(self) -> int:
+        return self._row[6]
+
+    @property
+    def elapsed(self) -> int:
+        return self._row[7]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._row[8]
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        return self._row[9]
+
+    @property
+    def device(self) -> torch.device | None:
+        return self._row[10]
+
+    @property
+    def gradfunc(self) -> str | None:
+        return self._row[11]
 
     @property
     def origin(self) -> Origin:
         return self.function.origin
 
     @property
-    def more(self) -> Details:
-        """The details, or those of an ordinary record. Not to be written to."""
-        return self.details or _ORDINARY
+    def details(self) -> Details:
+        """What is out of the ordinary. Not to be written to: see `Log.detail`."""
+        return self.log.details.get(self.number, _ORDINARY)
 
     @property
     def call(self) -> int:
         """The same for every tensor that one call made."""
-        return self.number if self.details is None or self.details.call < 0 else self.details.call
+        call = self.details.call
+        return self.number if call < 0 else call
+
+    @property
+    def value(self) -> Any:
+        """What was kept of the tensor."""
+        return self.log.values[self.number]
 
     @property
     def is_saved(self) -> bool:
-        return self.value is not UNSAVED
-
-    def forget(self) -> None:
-        """Let go of the kept tensor and arguments."""
-        self.value = UNSAVED
-        self.version = -1
-        if self.details is not None:
-            self.details.held = None
+        return self.log.values[self.number] is not UNSAVED
 
     @property
     def dependencies(self) -> tuple[int, ...]:
         """The operations this one depends on: through arguments first, then through shared memory. May repeat."""
-        also = self.details.also if self.details is not None else ()
-        return (*(n for n in self.parents if n >= 0), *also)
+        return (*(n for n in self._row[3] if n >= 0), *self.details.also)
+
+
+class OperationRecords(Sequence[OperationRecord]):
+    """The operations of a log, as a sequence of records."""
+
+    __slots__ = ("_log",)
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def __len__(self) -> int:
+        return len(self._log.rows)
+
+    @overload
+    def __getitem__(self, number: int) -> OperationRecord: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[OperationRecord]: ...
+    def __getitem__(self, number: int | slice) -> OperationRecord | list[OperationRecord]:
+        if isinstance(number, slice):
+            return [OperationRecord(self._log, n) for n in range(*number.indices(len(self)))]
+        return OperationRecord(self._log, number)
+
+    def __iter__(self) -> Iterator[OperationRecord]:
+        return (OperationRecord(self._log, number) for number in range(len(self)))
 
 
 @dataclass(slots=True, eq=False)
@@ -238,8 +294,8 @@ class ModuleCall:
     site: Site | None
     training: bool
     first: int
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] | None = None
+    args: tuple[Any, ...] = ()  # an outline of all arguments, the named ones last
+    names: tuple[str, ...] = ()
     inputs: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
     end: int = -1
@@ -300,7 +356,12 @@ class Log:
     """Everything one recording wrote down."""
 
     title: str
-    operations: list[OperationRecord] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)  # by operation: the kept tensor, or UNSAVED
+    versions: list[int] = field(default_factory=list)  # by operation: torch's version of the kept tensor, or -1
+    details: dict[int, Details] = field(default_factory=dict)  # by operation, for those that have any
+    functions: list[TorchFunction] = field(default_factory=list)
+    sites: list[Site] = field(default_factory=list)
     states: list[StateRecord] = field(default_factory=list)
     modules: list[ModuleCall] = field(default_factory=list)
     registered: dict[str, RegisteredModule] = field(default_factory=dict)
@@ -317,18 +378,42 @@ class Log:
     seconds: dict[str, float] = field(default_factory=dict)
     _lost: set[int] | None = None
 
-    def is_lost(self, record: OperationRecord) -> bool:
+    @property
+    def operations(self) -> OperationRecords:
+        """Every operation, in execution order."""
+        return OperationRecords(self)
+
+    def append(self, row: Row) -> int:
+        """Write down an operation of which nothing is kept yet. Returns its number."""
+        self.rows.append(row)
+        self.values.append(UNSAVED)
+        self.versions.append(-1)
+        return len(self.rows) - 1
+
+    def detail(self, number: int) -> Details:
+        """The details of an operation, to be written to."""
+        return self.details.setdefault(number, Details())
+
+    def forget(self, number: int) -> None:
+        """Let go of an operation's kept tensor and arguments."""
+        self.values[number] = UNSAVED
+        self.versions[number] = -1
+        if number in self.details:
+            self.details[number].held = None
+
+    def is_lost(self, number: int) -> bool:
         """Whether a kept tensor was overwritten unseen: torch counted a write that nobody protected it from.
 
         Checked once when the pass is complete: from then on nothing outside shares memory with what is kept.
         """
         if not self.is_complete:
-            return _was_overwritten(record)
+            return was_overwritten(self.values[number], self.versions[number])
         if self._lost is None:
-            self._lost = {r.number for r in self.operations if _was_overwritten(r)}
-        return record.number in self._lost
+            pairs = zip(self.values, self.versions, strict=True)
+            self._lost = {number for number, pair in enumerate(pairs) if was_overwritten(*pair)}
+        return number in self._lost
 
 
-def _was_overwritten(record: OperationRecord) -> bool:
-    value = record.value
-    return record.version >= 0 and isinstance(value, torch.Tensor) and value._version != record.version
+def was_overwritten(value: Any, version: int) -> bool:
+    """Whether a tensor has been written to since it had this version."""
+    return version >= 0 and isinstance(value, torch.Tensor) and value._version != version

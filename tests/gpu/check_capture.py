@@ -122,7 +122,7 @@ def autocast_is_recorded() -> None:
     with torch.autocast("cuda", dtype=torch.bfloat16):
         history = torcheer.log_forward_pass(model, x)
     assert history["conv2d_1"].tensor_dtype is torch.bfloat16
-    assert history.operations[1]._record.more.autocast == (("cuda", torch.bfloat16),)
+    assert history.operations[1]._record.details.autocast == (("cuda", torch.bfloat16),)
 
 
 def in_place_writes_keep_earlier_values() -> None:

@@ -1,8 +1,8 @@
 """The program position an operation was called from.
 
 A site is the chain of frames from the call up to the enclosing module's `forward` (or the start of the recording),
-stored as code objects and instruction offsets. The same chain is the same `Site` object, so "ran at the same place"
-is an identity check. Lines and text are looked up only when somebody asks.
+stored as code objects and instruction offsets. The same chain is the same site, known by a number, so "ran at the same
+place" is a comparison of numbers. Lines and text are looked up only when somebody asks.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ MODULE_CALL = frozenset(
 
 
 class CallSites:
-    """Interns the sites of one recording."""
+    """Interns the sites of one recording, and knows them by number."""
 
-    def __init__(self, outermost: CodeType | None = None) -> None:
-        self._sites: dict[tuple[int, ...], Site] = {}
-        self._direct: dict[tuple[int, int], Site] = {}  # sites of one frame
+    def __init__(self, sites: list[Site], outermost: CodeType | None = None) -> None:
+        self._sites = sites
+        self._numbers: dict[tuple[int, ...], int] = {}
+        self._direct: dict[tuple[int, int], int] = {}  # sites of one frame
         self.forward = 0  # the id of the code of the running module's forward
         self._last = id(outermost) if outermost is not None else 0
         self._skipped: set[int] = {id(torch.overrides.handle_torch_function.__code__)}
@@ -54,17 +55,17 @@ class CallSites:
         """Frames from `code` outwards are not part of the program."""
         self._ends.add(id(code))
 
-    def at(self, frame: FrameType | None) -> Site:
-        """The site of a call made from `frame`."""
+    def at(self, frame: FrameType | None) -> int:
+        """The number of the site of a call made from `frame`."""
         if frame is not None and id(frame.f_code) == self.forward:  # most calls come straight from a module's forward
             direct = self.forward, frame.f_lasti
-            site = self._direct.get(direct)
-            if site is None:
-                site = self._direct[direct] = self._chain(frame)
-            return site
+            number = self._direct.get(direct)
+            if number is None:
+                number = self._direct[direct] = self._chain(frame)
+            return number
         return self._chain(frame)
 
-    def _chain(self, frame: FrameType | None) -> Site:
+    def _chain(self, frame: FrameType | None) -> int:
         key: list[int] = []
         skipped, ends, last = self._skipped, self._ends, self._last
         here = frame
@@ -78,25 +79,30 @@ class CallSites:
                 if code == last:
                     break
             here = here.f_back
-        interned = tuple(key)
-        return self._sites.get(interned) or self._new(interned, frame)
+        chain = tuple(key)
+        number = self._numbers.get(chain)
+        return self._new(chain, frame) if number is None else number
 
     def around(self, frame: FrameType | None) -> Site:
         """The site of a module call, given the frame of its caller or one of the machinery in between."""
         while frame is not None and id(frame.f_code) in MODULE_CALL:
             frame = frame.f_back
-        return self.at(frame)
+        return self._sites[self._chain(frame)]
 
-    def _new(self, key: tuple[int, ...], frame: FrameType | None) -> Site:
-        wanted = dict.fromkeys(key[::2])
+    def site(self, frame: FrameType | None) -> Site:
+        """The site of a call made from `frame`."""
+        return self._sites[self.at(frame)]
+
+    def _new(self, chain: tuple[int, ...], frame: FrameType | None) -> int:
+        wanted = dict.fromkeys(chain[::2])
         codes: dict[int, CodeType] = {}
         while frame is not None and len(codes) < len(wanted):
             if id(frame.f_code) in wanted:
                 codes[id(frame.f_code)] = frame.f_code
             frame = frame.f_back
-        site = Site(tuple(codes[c] for c in key[::2]), key[1::2], len(self._sites))
-        self._sites[key] = site
-        return site
+        number = self._numbers[chain] = len(self._sites)
+        self._sites.append(Site(tuple(codes[c] for c in chain[::2]), chain[1::2], number))
+        return number
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,10 +74,6 @@ _FACTS: dict[Any, TorchFunction] = {}
 _OPEN_GLOBALS: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
 
 
-# What is known of a function that was met before and belongs to torch; None for any other.
-known: Callable[[Any], TorchFunction | None] = _FACTS.get
-
-
 def describe(func: Any) -> TorchFunction:
     """What `func` is. Facts about torch's own functions are remembered; those about other people's are not."""
     try:

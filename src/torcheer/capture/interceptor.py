@@ -7,6 +7,7 @@ that another recording may be watching from below: then our own torch calls are 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import sys
 from collections.abc import Callable
@@ -19,9 +20,9 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
-from ..records import TENSOR, Composite, Details, Escape, Failure, Held, Kind, OperationRecord, TorchFunction
+from ..records import TENSOR, UNSAVED, Composite, Details, Escape, Failure, Held, Kind, TorchFunction
 from .callsite import CallSites
-from .functions import describe, known, out_or_inplace
+from .functions import describe, out_or_inplace
 from .identity import storage_address, storage_of
 from .recorder import Recorder, describe_tensor, tensors_in
 from .surroundings import Surroundings
@@ -36,8 +37,12 @@ _push = torch._C._push_on_torch_function_stack
 _pop = torch._C._pop_torch_function_stack
 
 
-# Templates of positional and named arguments, the records they came from, the tensors.
-Arguments = tuple[tuple[Any, ...], dict[str, Any] | None, tuple[int, ...], list[Tensor]]
+# A template of all arguments with the names of the last, the records they came from, the tensors.
+Arguments = tuple[tuple[Any, ...], tuple[str, ...], tuple[int, ...], list[Tensor]]
+
+
+# The first part of a row: what is known of a call before its result.
+CallPart = tuple[int, tuple[Any, ...], tuple[str, ...], tuple[int, ...], int, int, int, int]
 
 
 class Interceptor(TorchFunctionMode):
@@ -52,16 +57,17 @@ class Interceptor(TorchFunctionMode):
         self.surroundings = surroundings
         self.failure: tuple[BaseException, Failure] | None = None
         self.is_nested = False  # another mode watches below us
-        self._strangers: dict[Any, TorchFunction] = {}
+        self._met: dict[Any, tuple[int, TorchFunction]] = {}  # torch function -> its number in the log, what it is
         self._composite: Composite | None = None
         self._open: list[TorchFunction] = []
+        self._nodes: dict[type, str] = {}  # autograd node -> its name
+        self._is_selective = self.keeper.selection is not None
+        self._is_ordinary = self.keeper.is_plain
         # what the hot path reaches for
         self._table = recorder.table
         self._stack = recorder.stack
-        self._operations = recorder.log.operations
+        self._rows, self._values, self._versions = self.log.rows, self.log.values, self.log.versions
         self._by_storage = recorder.keeper.by_storage
-        self._is_selective = self.keeper.selection is not None
-        self._is_ordinary = self.keeper.is_plain
         for name in ("__torch_function__", "_run_open", "_run_operation", "_run_unseen", "_run_escape"):
             sites.skip(getattr(Interceptor, name).__code__)
 
@@ -73,35 +79,39 @@ class Interceptor(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        function = known(func) or self._describe(func)
+        try:
+            number, function = self._met[func]
+        except (KeyError, TypeError):
+            number, function = self._meet(func)
         kind = function.kind
         if kind is _OPERATION:
-            return self._run_operation(function, func, args, kwargs or _NO_KWARGS)
+            return self._run_operation(number, function, func, args, kwargs or _NO_KWARGS)
         if kind is _QUERY:
             return func(*args, **kwargs) if kwargs else func(*args)
         if kind is Kind.COMPOSITE:
             if function in self._open:  # a C method under the name of the Python function around it
-                return self._run_operation(function, func, args, kwargs or _NO_KWARGS)
+                return self._run_operation(number, function, func, args, kwargs or _NO_KWARGS)
             return self._run_open(function, args, kwargs or _NO_KWARGS)
         if kind is Kind.ESCAPE:
             return self._run_escape(function, func, args, kwargs or _NO_KWARGS)
         return self._run_backward(func, args, kwargs or _NO_KWARGS)
 
-    def _describe(self, func: Any) -> TorchFunction:
-        function = self._strangers.get(func)
-        if function is None:
-            function = describe(func)
-            if known(func) is None:
-                self._strangers[func] = function
-        return function
+    def _meet(self, func: Any) -> tuple[int, TorchFunction]:
+        function = describe(func)
+        met = self.recorder.function_number(function), function
+        with contextlib.suppress(TypeError):  # an unhashable callable
+            self._met[func] = met
+        return met
 
     # Operations -------------------------------------------------------------------------------------------------------
 
-    def _run_operation(self, function: TorchFunction, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_operation(
+        self, function_number: int, function: TorchFunction, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         if self.is_nested:
-            return self._run_unseen(function, func, args, kwargs, sys._getframe(2))
+            return self._run_unseen(function_number, function, func, args, kwargs, sys._getframe(2))
         table = self._table
-        outline, named, parents, tensors = self._read(args, kwargs)
+        outline, names, parents, tensors = self._read(args, kwargs)
         details: Details | None = None
         written: list[Tensor] | None = None
         may_write = function.written is not None or (kwargs and ("inplace" in kwargs or "out" in kwargs))
@@ -114,7 +124,7 @@ class Interceptor(TorchFunctionMode):
             self._note_failure(error, function, parents, tensors, sys._getframe(2))
             raise
         elapsed = now() - started
-        module = self._stack[-1] if self._stack else None
+        module = self._stack[-1].number if self._stack else -1
         site = self.sites.at(sys._getframe(2))
         if type(result) is Tensor and written is None and self._is_ordinary and not function.is_attribute:
             # the ordinary case: one plain tensor, nothing overwritten, everything kept
@@ -127,31 +137,52 @@ class Interceptor(TorchFunctionMode):
             except (NotImplementedError, RuntimeError):
                 pass  # a tensor without memory, shape, or versions, or one that will not tell its history
             else:
-                operations = self._operations
                 dtype = result.dtype
-                record = OperationRecord(
-                    len(operations), function, outline, named, parents, module, site, details, started, elapsed,
-                    shape, dtype, result.device, type(node) if node is not None else None, value, version,
-                )  # fmt: skip
-                operations.append(record)
-                if self._composite is not None or dtype in _REDUCED:
-                    self._note_context(record)
+                name = None if node is None else self._nodes.get(type(node)) or self._node_name(node)
+                number = len(self._rows)
+                self._rows.append(
+                    (
+                        function_number,
+                        outline,
+                        names,
+                        parents,
+                        module,
+                        site,
+                        started,
+                        elapsed,
+                        shape,
+                        dtype,
+                        result.device,
+                        name,
+                    )
+                )
+                self._values.append(value)
+                self._versions.append(version)
+                if details is not None or self._composite is not None or dtype in _REDUCED:
+                    self._note_context(number, details)
                 if storage in self._by_storage:
-                    self.keeper.file(record, storage)
+                    self.keeper.file(number, storage)
                 else:
-                    self._by_storage[storage] = record
-                table.point(result, record.number, storage)
+                    self._by_storage[storage] = number
+                table.point(result, number, storage)
                 return result
-        record = OperationRecord(-1, function, outline, named, parents, module, site, details, started, elapsed)
-        self._write_down(record, result, written)
+        self._write_down(
+            function, (function_number, outline, names, parents, module, site, started, elapsed), result, written, details
+        )
         return result
 
     def _run_unseen(
-        self, function: TorchFunction, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType | None
+        self,
+        function_number: int,
+        function: TorchFunction,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        frame: FrameType | None,
     ) -> Any:
         """The same where another recording watches below: it sees the call, not our bookkeeping."""
         with torch._C.DisableTorchFunction():
-            outline, named, parents, tensors = self._read(args, kwargs)
+            outline, names, parents, tensors = self._read(args, kwargs)
             details, written = self._prepare(function, args, kwargs, parents, tensors)
         started = now()
         try:
@@ -160,16 +191,20 @@ class Interceptor(TorchFunctionMode):
             self._note_failure(error, function, parents, tensors, frame)
             raise
         elapsed = now() - started
-        site, module = self.sites.at(frame), self.recorder.module
-        record = OperationRecord(-1, function, outline, named, parents, module, site, details, started, elapsed)
+        module = self._stack[-1].number if self._stack else -1
+        call = (function_number, outline, names, parents, module, self.sites.at(frame), started, elapsed)
         with torch._C.DisableTorchFunction():
-            self._write_down(record, result, written)
+            self._write_down(function, call, result, written, details)
         return result
 
     def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-        """Templates of the arguments, the records they came from, and the tensors themselves."""
+        """A template of the arguments, the records they came from, and the tensors themselves."""
         tensors: list[Tensor] = []
         outline: list[Any] = []
+        names: tuple[str, ...] = ()
+        if kwargs:
+            names = tuple(kwargs)
+            args = (*args, *kwargs.values())
         for value in args:
             cls = type(value)
             if cls is Tensor or cls is Parameter:
@@ -179,9 +214,6 @@ class Interceptor(TorchFunctionMode):
                 outline.append(value)
             else:
                 outline.append(template(value, tensors.append))
-        named = None
-        if kwargs:
-            named = {k: v if type(v) in _PLAIN else template(v, tensors.append) for k, v in kwargs.items()}
         entries = self._table.entries
         parents: list[int] = []
         for tensor in tensors:
@@ -189,7 +221,7 @@ class Interceptor(TorchFunctionMode):
             if entry is None or entry() is not tensor:
                 entry = self.recorder.explain(tensor)
             parents.append(entry.number)
-        return tuple(outline), named, tuple(parents), tensors
+        return tuple(outline), names, tuple(parents), tensors
 
     def _prepare(
         self,
@@ -204,7 +236,7 @@ class Interceptor(TorchFunctionMode):
         stale: list[int] = []
         held: dict[int, Held] | None = None
         mutated: tuple[int, ...] = ()
-        if self.recorder.table.writes:
+        if self._table.writes:
             also, stale = self.recorder.also(tensors)
         if stale or self._is_selective:
             held = self._hold_arguments(function, parents, tensors, stale)
@@ -224,11 +256,10 @@ class Interceptor(TorchFunctionMode):
         selection = self.keeper.selection
         if selection is not None and selection.before(function, self.recorder.module) is False:
             return None
-        operations = self.log.operations
         slots = [
             (slot, tensors[slot])
             for slot, number in enumerate(parents)
-            if number >= 0 and (slot in stale or not operations[number].is_saved)
+            if number >= 0 and (slot in stale or self._values[number] is UNSAVED)
         ]
         return self.keeper.hold_arguments(slots) if slots else None
 
@@ -236,12 +267,14 @@ class Interceptor(TorchFunctionMode):
         """Keep the old value of what is about to be overwritten, wherever somebody may want it."""
         storage = storage_of(tensor)
         self.keeper.before_write(storage)
-        if self.surroundings is not None:
-            self.surroundings.back_up(self.recorder.outside.get(storage, ()) if storage is not None else ())
+        if self.surroundings is not None and storage is not None:
+            self.surroundings.back_up(self.recorder.outside.get(storage, ()))
 
-    def _write_down(self, record: OperationRecord, result: Any, written: list[Tensor] | None) -> None:
-        """Finish the record with what came out; a call that made several tensors becomes several records."""
-        recorder = self.recorder
+    def _write_down(
+        self, function: TorchFunction, call: CallPart, result: Any, written: list[Tensor] | None, details: Details | None
+    ) -> None:
+        """Write down whatever came out; a call that made several tensors becomes several records."""
+        recorder, log = self.recorder, self.log
         if type(result) is tuple and all(type(item) is Tensor for item in result):
             made: list[tuple[Any, Tensor]] = [((index,), tensor) for index, tensor in enumerate(result)]
         else:
@@ -249,44 +282,41 @@ class Interceptor(TorchFunctionMode):
         if not made and written and result is None:
             several = len(written) > 1
             made = [((index,) if several else (), tensor) for index, tensor in enumerate(written)]
-        if not made or (record.function.is_attribute and recorder.table.find(made[0][1])):
-            return
-        if record.function.is_attribute and record.function.name == "grad":
-            self._details(record).also = recorder.backward_roots()
-        operations = self.log.operations
-        first = len(operations)
-        records = [record, *(copy.copy(record) for _ in made[1:])]
-        for one, (path, tensor) in zip(records, made, strict=True):
-            one.number = len(operations)
-            operations.append(one)
-            if path or len(made) > 1:
-                one.details = copy.copy(record.more)
-                one.details.call, one.details.output_path = first, path
-            self._note_context(one)
+        if not made or (function.is_attribute and recorder.table.find(made[0][1])):
+            return  # nothing, or a tensor already known that an attribute handed out
+        if function.is_attribute and function.name == "grad":
+            details = Details(also=recorder.backward_roots())
+        first = len(log.rows)
+        for path, tensor in made:
             with torch._C.DisableTorchFunctionSubclass():
-                describe_tensor(one, tensor)
-                self.keeper.keep_if_wanted(one, tensor)
+                number = log.append((*call, *describe_tensor(tensor)))
+                if path or len(made) > 1:
+                    log.details[number] = one = copy.copy(details) if details is not None else Details()
+                    one.call, one.output_path = first, path
+                    self._note_context(number, one)
+                else:
+                    self._note_context(number, details)
+                self.keeper.keep_if_wanted(number, tensor)
                 storage = storage_of(tensor)
-                recorder.table.point(tensor, one.number, storage)
-                recorder.table.point_inside(tensor, one.number, storage)
-        if record.more.held and not any(one.is_saved for one in records):
-            self.keeper.remember_arguments(first, record)
+                recorder.table.point(tensor, number, storage)
+                recorder.table.point_inside(tensor, number, storage)
+        if details is not None and details.held and all(value is UNSAVED for value in log.values[first:]):
+            self.keeper.remember_arguments(first)
         for tensor in written or ():
             self._note_write(tensor, first)
 
-    def _note_context(self, record: OperationRecord) -> None:
-        """The composite this operation is inside of, and autocast, which shows first as reduced precision."""
+    def _note_context(self, number: int, details: Details | None) -> None:
+        """Note details, the composite this operation is inside of, and autocast, which shows first as reduced precision."""
+        if details is not None:
+            self.log.details[number] = details
         if _any_autocast():
             self._is_ordinary = False  # from now on every operation is asked
-            self._details(record).autocast = _autocast_state()
+            self.log.detail(number).autocast = _autocast_state()
         if self._composite is not None:
-            self._details(record).composite = self._composite
+            self.log.detail(number).composite = self._composite
 
-    @staticmethod
-    def _details(record: OperationRecord) -> Details:
-        if record.details is None:
-            record.details = Details()
-        return record.details
+    def _node_name(self, node: object) -> str:
+        return self._nodes.setdefault(type(node), type(node).__name__)
 
     def _note_write(self, tensor: Tensor, number: int) -> None:
         with torch._C.DisableTorchFunctionSubclass():
@@ -325,8 +355,8 @@ class Interceptor(TorchFunctionMode):
                 for tensor in tensors:
                     self.recorder.table.export(tensor)
         value = result if type(result) in (bool, int, float, complex) else None
-        site = self.sites.at(sys._getframe(2))
-        before = len(self.log.operations)
+        site = self.sites.site(sys._getframe(2))
+        before = len(self.log.rows)
         self.log.escapes.append(Escape(function, parents, value, self.recorder.module, site, before))
         return result
 
@@ -350,9 +380,9 @@ class Interceptor(TorchFunctionMode):
             return  # already noted further in
         with torch._C.DisableTorchFunction():
             shapes = tuple(tuple(t.shape) if not t.is_nested else () for t in tensors)
-        site = self.sites.at(frame)
+        site = self.sites.site(frame)
         text = f"{type(error).__name__}: {error}"
-        before = len(self.log.operations)
+        before = len(self.log.rows)
         self.failure = (error, Failure(function, parents, shapes, self.recorder.module, site, text, before))
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.modules import module as module_hooks
 
-from ..records import TENSOR, ModuleCall, RegisteredModule
+from ..records import TENSOR, UNSAVED, ModuleCall, RegisteredModule
 from .callsite import CallSites
 from .recorder import Recorder, tensors_in
 from .surroundings import Surroundings
@@ -130,7 +130,7 @@ class ModuleWatcher:
         outer = stack[-1] if stack else None
         site = self.sites.around(sys._getframe(4))
         name = log.registered[address].class_name
-        call = ModuleCall(len(log.modules), address, name, count, outer, site, module.training, len(log.operations))
+        call = ModuleCall(len(log.modules), address, name, count, outer, site, module.training, len(log.rows))
         log.modules.append(call)
         if len(args) == 1 and type(args[0]) is Tensor:
             call.args = _ONE_TENSOR
@@ -162,14 +162,14 @@ class ModuleWatcher:
         call.elapsed = ended - call.started
         self._exits = call.exit = self._exits + 1
         if len(rest) == 2 and rest[0]:
-            self._read(call, args, rest[0])
+            self._read(call, (), rest[0])
         result = rest[-1]
         find = recorder.table.find
         if type(result) is Tensor:
             call.outputs = ((find(result) or recorder.explain(result, call)).number,)
         elif result is not None:
             call.outputs = tuple([(find(t) or recorder.explain(t, call)).number for t in tensors_in(result)])
-        call.end = len(self.log.operations)
+        call.end = len(self.log.rows)
         selection = recorder.keeper.selection
         if selection is not None and call.outputs and selection.leaving(call):
             self._keep_leaving(call, result)
@@ -185,17 +185,14 @@ class ModuleWatcher:
         keeper = self.recorder.keeper
         with torch._C.DisableTorchFunction():
             for number, tensor in zip(call.outputs, tensors_in(result), strict=True):
-                record = self.log.operations[number] if number >= 0 else None
-                if record is not None and not record.is_saved:
-                    keeper.keep_late(record, tensor)
+                if number >= 0 and self.log.values[number] is UNSAVED:
+                    keeper.keep_late(number, tensor)
 
     def _read(self, call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Add an outline of the arguments and the records they came from to `call`: positional first, then named."""
         tensors: list[Tensor] = []
-        if kwargs:
-            call.kwargs = {name: template(_outline(value), tensors.append) for name, value in kwargs.items()}
-        else:
-            call.args = tuple([template(_outline(value), tensors.append) for value in args])
+        call.args += tuple([template(_outline(value), tensors.append) for value in (*args, *kwargs.values())])
+        call.names += tuple(kwargs)
         call.inputs += tuple([self.recorder.ref(tensor) for tensor in tensors])
 
     def _meet(self, module: Module) -> str | None:

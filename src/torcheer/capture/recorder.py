@@ -19,11 +19,11 @@ from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
 
 from ..errors import UnseenWorkWarning
-from ..records import Details, Kind, Log, ModuleCall, OperationRecord, Origin, StateRecord, TorchFunction
+from ..records import UNSAVED, Details, Kind, Log, ModuleCall, Origin, Row, StateRecord, TorchFunction
 from .callsite import CallSites
 from .functions import label_type
 from .identity import Entry, TensorTable, is_same_view, is_wrapped, storage_of
-from .retention import Keeper
+from .retention import Keeper, version_of
 from .values import find_tensors
 
 _MARKERS = {
@@ -47,6 +47,7 @@ class Recorder:
         self.outside: dict[int, list[Tensor]] = {}  # by storage: tensors that were there before, and will be after
         self.sources_are_inputs = False  # at top level, in a recording that was given no inputs
         self.calls = 0
+        self._function_numbers: dict[TorchFunction, int] = {}
         self._backward_roots: tuple[int, ...] = ()
         self._threads = weakref.WeakSet(_threads())
         self._elsewhere: str | None = None
@@ -71,7 +72,7 @@ class Recorder:
             alias = self._alias(tensor, storage)
             if alias is not None:
                 return alias
-            if leaving is not None and leaving.first == len(self.log.operations):
+            if leaving is not None and leaving.first == len(self.log.rows):
                 return self._opaque(tensor, storage, leaving)  # nothing inside could be watched
             return (
                 self._by_autograd(tensor, storage)
@@ -87,7 +88,7 @@ class Recorder:
 
     def _state(self, tensor: Tensor) -> Entry:
         number = -1 - len(self.log.states)
-        self.log.states.append(StateRecord(number, tensor, _version(tensor)))
+        self.log.states.append(StateRecord(number, tensor, version_of(tensor)))
         storage = storage_of(tensor)
         self._from_outside(tensor, storage)
         return self.table.point(tensor, number, storage)
@@ -108,7 +109,7 @@ class Recorder:
             number, storage, original = exported
         if is_wrapped(tensor) or is_wrapped(original) or is_same_view(tensor, original):
             return self.table.point(tensor, number, storage)
-        return self._finish(self._marker(Origin.ALIAS, (number,)), tensor, storage)
+        return self._write(_MARKERS[Origin.ALIAS], (number,), tensor, storage)
 
     def _by_autograd(self, tensor: Tensor, storage: int | None) -> Entry | None:
         """Work that was not watched may still have been followed by autograd, back to tensors that are known."""
@@ -120,7 +121,7 @@ class Recorder:
         self._suspect_threads()
         name = type(tensor.grad_fn).__name__.removesuffix("0").removesuffix("Backward")
         function = TorchFunction(None, name, label_type(name), Kind.OPERATION, origin=Origin.OPAQUE)
-        return self._finish(self._record(function, parents), tensor, storage)
+        return self._write(function, parents, tensor, storage)
 
     def _autograd_parents(self, tensor: Tensor) -> tuple[int, ...]:
         known: dict[Any, int] = {}
@@ -150,22 +151,21 @@ class Recorder:
     def _opaque(self, tensor: Tensor, storage: int | None, call: ModuleCall) -> Entry:
         kind = label_type(call.class_name)
         function = TorchFunction(None, call.class_name, kind, Kind.OPERATION, origin=Origin.OPAQUE, is_module=True)
-        record = self._record(function, call.inputs)
-        record.args, record.kwargs, record.site = call.args, call.kwargs, call.site
-        return self._finish(record, tensor, storage)
+        site = call.site.number if call.site is not None else -1
+        return self._write(function, call.inputs, tensor, storage, (call.args, call.names, site))
 
     def _source(self, tensor: Tensor, storage: int | None) -> Entry:
         if self.sources_are_inputs and not self.stack:
             return self.add_input(tensor, ())
-        record = self._marker(Origin.SOURCE, ())
-        self.log.unexplained.append(record.number)
+        number = len(self.log.rows)
+        self.log.unexplained.append(number)
         name = self._attribute_name(tensor)
         if name is not None:
-            self.log.source_names[record.number] = name
+            self.log.source_names[number] = name
         else:
             self._suspect_threads()
         self._from_outside(tensor, storage)
-        return self._finish(record, tensor, storage)
+        return self._write(_MARKERS[Origin.SOURCE], (), tensor, storage)
 
     def _attribute_name(self, tensor: Tensor) -> str | None:
         """The module attribute that holds `tensor`, looked for in the modules that are running."""
@@ -202,47 +202,61 @@ class Recorder:
             self.log.input_paths.setdefault(entry.number, []).append(path)
             return entry
         with torch._C.DisableTorchFunction():
-            record = self._marker(Origin.INPUT, ())
-            self.log.input_paths[record.number] = [path]
+            self.log.input_paths[len(self.log.rows)] = [path]
             storage = storage_of(tensor)
             self._from_outside(tensor, storage)
-            return self._finish(record, tensor, storage)
+            return self._write(_MARKERS[Origin.INPUT], (), tensor, storage)
 
     def add_output(self, tensor: Tensor, path: tuple[Any, ...]) -> None:
         """`tensor` is handed back by the model."""
         with torch._C.DisableTorchFunction():
             known = self.table.find(tensor) or self.explain(tensor, self._whole_model())
-            number = known.number
+            parent = known.number
             also = self.also([tensor])[0]
-            record = self._marker(Origin.OUTPUT, (number,))
-            record.details = Details(also=also, output_path=path)
-            source = self.log.operations[number] if number >= 0 else None
-            if source is not None and source.is_saved and not also and self.keeper.selection is None:
-                record.shape, record.dtype, record.device = source.shape, source.dtype, source.device
-                record.gradfunc = source.gradfunc
-                self.keeper.share(record, source, known.storage)
+            log = self.log
+            number = log.append(self._row(_MARKERS[Origin.OUTPUT], (parent,), describe_tensor(tensor)))
+            log.details[number] = Details(also=also, output_path=path)
+            if parent >= 0 and log.values[parent] is not UNSAVED and not also and self.keeper.selection is None:
+                self.keeper.share(number, parent, known.storage)
             else:
-                self._finish(record, tensor, known.storage)
-                self.table.point(tensor, number, known.storage)  # a second output is not a child of the first
+                self.keeper.keep_if_wanted(number, tensor)
 
     def _whole_model(self) -> ModuleCall | None:
         inputs = tuple(r.number for r in self.log.operations if r.origin is Origin.INPUT)
         return ModuleCall(-1, "", self.log.title, 1, None, None, False, 0, inputs=inputs) if inputs else None
 
-    def _marker(self, origin: Origin, parents: tuple[int, ...]) -> OperationRecord:
-        return self._record(_MARKERS[origin], parents)
+    def function_number(self, function: TorchFunction) -> int:
+        """The number of a function in the log."""
+        number = self._function_numbers.get(function)
+        if number is None:
+            number = self._function_numbers[function] = len(self.log.functions)
+            self.log.functions.append(function)
+        return number
 
-    def _record(self, function: TorchFunction, parents: tuple[int, ...]) -> OperationRecord:
-        operations = self.log.operations
-        record = OperationRecord(len(operations), function, parents=parents, module=self.module)
-        operations.append(record)
-        return record
+    def _row(
+        self,
+        function: TorchFunction,
+        parents: tuple[int, ...],
+        tensor: tuple[Any, Any, Any, Any],
+        arguments: tuple[tuple[Any, ...], tuple[str, ...], int] = ((), (), -1),
+    ) -> Row:
+        template, names, site = arguments
+        module = self.stack[-1].number if self.stack else -1
+        return (self.function_number(function), template, names, parents, module, site, 0, 0, *tensor)
 
-    def _finish(self, record: OperationRecord, tensor: Tensor, storage: int | None) -> Entry:
-        describe_tensor(record, tensor)
-        self.keeper.keep_if_wanted(record, tensor)
-        self.table.point_inside(tensor, record.number, storage)
-        return self.table.point(tensor, record.number, storage)
+    def _write(
+        self,
+        function: TorchFunction,
+        parents: tuple[int, ...],
+        tensor: Tensor,
+        storage: int | None,
+        arguments: tuple[tuple[Any, ...], tuple[str, ...], int] = ((), (), -1),
+    ) -> Entry:
+        """Write down a tensor that no watched call made."""
+        number = self.log.append(self._row(function, parents, describe_tensor(tensor), arguments))
+        self.keeper.keep_if_wanted(number, tensor)
+        self.table.point_inside(tensor, number, storage)
+        return self.table.point(tensor, number, storage)
 
     # Memory ---------------------------------------------------------------------------------------------------------
 
@@ -278,25 +292,13 @@ class Recorder:
         self.running.clear()
 
 
-def describe_tensor(record: OperationRecord, tensor: Tensor) -> None:
-    """Write down what can be told of a tensor without reading it."""
-    record.shape = _shape(tensor)
-    record.dtype = tensor.dtype
-    record.device = tensor.device
-    if tensor.requires_grad:
-        try:
-            node = tensor.grad_fn
-        except RuntimeError:  # a view made in no_grad whose base was written to
-            return
-        record.gradfunc = type(node) if node is not None else None
-
-
-def _version(tensor: Tensor) -> int:
-    """How often `tensor` was written to, as torch counts; -1 where it does not count."""
+def describe_tensor(tensor: Tensor) -> tuple[tuple[int, ...], torch.dtype, torch.device, str | None]:
+    """What can be told of a tensor without reading it: shape, dtype, device, autograd node."""
     try:
-        return tensor._version
-    except RuntimeError:  # an inference tensor
-        return -1
+        node = tensor.grad_fn
+    except RuntimeError:  # a view made in no_grad whose base was written to
+        node = None
+    return _shape(tensor), tensor.dtype, tensor.device, type(node).__name__ if node is not None else None
 
 
 def _shape(tensor: Tensor) -> tuple[int, ...]:

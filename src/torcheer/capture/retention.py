@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import TorcheerError
-from ..records import UNSAVED, Held, Log, ModuleCall, OperationRecord, TorchFunction
+from ..records import Held, Log, ModuleCall, OperationRecord, TorchFunction
 from .identity import is_wrapped, storage_of, unwrap
 
 
@@ -31,7 +31,8 @@ class Selection(Protocol):
         """Whether to keep what leaves this module call."""
 
 
-Holder = OperationRecord | Held
+# What holds a tensor: an operation, by number, or an argument kept on its own.
+Holder = int | Held
 
 
 class Keeper:
@@ -50,19 +51,54 @@ class Keeper:
         self._postfunc = postfunc
         self.is_plain = selection is None and output_device is None and postfunc is None
         self.by_storage: dict[int, Holder | list[Holder]] = {}
-        self._latest: tuple[int, OperationRecord] | None = None
+        self._latest: int | None = None  # an operation that is not kept but whose arguments are held for now
 
-    def keep_if_wanted(self, record: OperationRecord, tensor: Tensor) -> None:
-        """Keep `tensor` as the activation of `record`, if the selection says so."""
+    def keep_if_wanted(self, number: int, tensor: Tensor) -> None:
+        """Keep `tensor` as the activation of an operation, if the selection says so."""
         selection = self.selection
         if selection is not None:
+            record = self.log.operations[number]
             wanted = selection.before(record.function, record.module)
             if not (selection.after(record) if wanted is None else wanted):
                 return
-        self.keep(record, tensor)
+        self.keep(number, tensor)
 
-    def file(self, holder: Holder, storage: int) -> None:
+    def keep(self, number: int, tensor: Tensor) -> None:
+        """Keep `tensor` as the activation of an operation."""
+        value: Any = alias(tensor)
+        if self._device is not None and value.device != self._device:
+            value = value.to(self._device)
+        if self._postfunc is not None:
+            value = self._post(number, value)
+        self.log.values[number] = value
+        if isinstance(value, Tensor):
+            self.log.versions[number] = version_of(value)
+            self.file(number, storage_of(tensor))
+
+    def _post(self, number: int, value: Tensor) -> Any:
+        assert self._postfunc is not None
+        try:
+            with torch.no_grad():
+                return self._postfunc(value)
+        except Exception as error:
+            name = self.log.operations[number].function.name
+            raise TorcheerError(
+                f"activation_postfunc raised {type(error).__name__}: {error}\n"
+                f"while keeping the output of {name!r}, shape {tuple(value.shape)}. "
+                "It is called with one tensor and keeps what it returns."
+            ) from error
+
+    def share(self, number: int, source: int, storage: int | None) -> None:
+        """Keep for one operation what is kept for another."""
+        self.log.values[number] = self.log.values[source]
+        self.log.versions[number] = self.log.versions[source]
+        if storage in self.by_storage:
+            self.file(number, storage)
+
+    def file(self, holder: Holder, storage: int | None) -> None:
         """From now on `holder` holds a tensor of this storage."""
+        if storage is None:
+            return
         held = self.by_storage.get(storage)
         if held is None:
             self.by_storage[storage] = holder
@@ -71,75 +107,35 @@ class Keeper:
         else:
             self.by_storage[storage] = [held, holder]
 
-    def keep(self, record: OperationRecord, tensor: Tensor) -> None:
-        """Keep `tensor` as the activation of `record`."""
-        value: Any = alias(tensor)
-        if self._device is not None and value.device != self._device:
-            value = value.to(self._device)
-        if self._postfunc is not None:
-            value = self._post(record, value)
-        self._hold(record, value, storage_of(tensor))
-
-    def _post(self, record: OperationRecord, value: Tensor) -> Any:
-        assert self._postfunc is not None
-        try:
-            with torch.no_grad():
-                return self._postfunc(value)
-        except Exception as error:
-            raise TorcheerError(
-                f"activation_postfunc raised {type(error).__name__}: {error}\n"
-                f"while keeping the output of {record.function.name!r}, shape {tuple(record.shape)}. "
-                "It is called with one tensor and keeps what it returns."
-            ) from error
-
-    def _hold(self, holder: Holder, value: Any, storage: int | None) -> None:
-        holder.value = value
-        if not isinstance(value, Tensor):
-            return
-        holder.version = -1 if value.is_inference() else value._version
-        if storage is not None:
-            self.file(holder, storage)
-
-    def share(self, record: OperationRecord, source: OperationRecord, storage: int | None) -> None:
-        """Keep as `record` what `source` keeps."""
-        record.value, record.version = source.value, source.version
-        if storage is not None and storage in self.by_storage:
-            self.file(record, storage)
-
     def hold_arguments(self, slots: list[tuple[int, Tensor]]) -> dict[int, Held]:
         """Keep arguments on their own, by slot."""
         found: dict[int, Held] = {}
         for slot, tensor in slots:
-            held = Held(UNSAVED, -1)
-            self._hold(held, alias(tensor), storage_of(tensor))
-            found[slot] = held
+            value = alias(tensor)
+            held = found[slot] = Held(value, version_of(value))
+            self.file(held, storage_of(tensor))
         return found
 
-    def remember_arguments(self, call: int, record: OperationRecord) -> None:
+    def remember_arguments(self, number: int) -> None:
         """The latest call holds its arguments, in case its output turns out to leave a module that is wanted."""
         self.forget_arguments()
-        self._latest = (call, record)
+        self._latest = number
 
-    def keep_late(self, record: OperationRecord, tensor: Tensor) -> None:
+    def keep_late(self, number: int, tensor: Tensor) -> None:
         """Keep an operation that turned out, after it ran, to be wanted."""
-        self.keep(record, tensor)
-        if self._latest is not None and self._latest[0] == record.call:
+        self.keep(number, tensor)
+        if self._latest is not None and self._latest == self.log.operations[number].call:
             self._latest = None
 
     def forget_arguments(self) -> None:
-        if self._latest is not None:
-            self.release([self._latest[1]])
-            self._latest = None
-
-    def release(self, holders: list[OperationRecord]) -> None:
-        """Stop keeping these, and their arguments."""
-        gone: set[int] = set()
-        for record in holders:
-            gone.add(id(record))
-            gone.update(map(id, (record.more.held or {}).values()))
-            record.forget()
-        for storage, held in list(self.by_storage.items()):
-            left = [h for h in _several(held) if id(h) not in gone]
+        """Let go of arguments that were held in case they were wanted."""
+        if self._latest is None:
+            return
+        gone = set(map(id, (self.log.details[self._latest].held or {}).values()))
+        self.log.forget(self._latest)
+        self._latest = None
+        for storage, holders in list(self.by_storage.items()):
+            left = [h for h in _several(holders) if id(h) not in gone]
             if left:
                 self.by_storage[storage] = left
             else:
@@ -147,18 +143,21 @@ class Keeper:
 
     def before_write(self, storage: int | None) -> None:
         """Something is about to write to `storage`: copy what is kept in it."""
-        if storage is None:
-            return
-        found = self.by_storage.pop(storage, None)
+        found = self.by_storage.pop(storage, None) if storage is not None else None
         if found is None:
             return
+        log = self.log
         holders = _several(found)
-        values = [h.value for h in holders if isinstance(h.value, Tensor)]
-        rebuilt = _copied_together(values)
-        for holder in holders:
-            if isinstance(holder.value, Tensor):
-                holder.value = rebuilt(holder.value)
-                holder.version = -1 if holder.value.is_inference() else holder.value._version
+        values = [log.values[h] if isinstance(h, int) else h.value for h in holders]
+        copied = _copied_together([value for value in values if isinstance(value, Tensor)])
+        for holder, value in zip(holders, values, strict=True):
+            if not isinstance(value, Tensor):
+                continue
+            fresh = copied(value)
+            if isinstance(holder, int):
+                log.values[holder], log.versions[holder] = fresh, version_of(fresh)
+            else:
+                holder.value, holder.version = fresh, version_of(fresh)
 
     def settle(self, living: set[int]) -> None:
         """The pass is over: copy what shares memory with anything that lives on."""
@@ -166,6 +165,14 @@ class Keeper:
         for storage in living & self.by_storage.keys():
             self.before_write(storage)
         self.by_storage.clear()
+
+
+def version_of(tensor: Tensor) -> int:
+    """How often `tensor` was written to, as torch counts; -1 for inference tensors, which are not counted."""
+    try:
+        return tensor._version
+    except RuntimeError:
+        return -1
 
 
 def _several(held: Holder | list[Holder]) -> list[Holder]:

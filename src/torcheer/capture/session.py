@@ -42,7 +42,7 @@ class Session:
 
     def __init__(self, log: Log, keeping: Keeping, outermost: CodeType | None = None) -> None:
         self.log = log
-        self.sites = CallSites(outermost)
+        self.sites = CallSites(log.sites, outermost)
         self.keeper = Keeper(log, keeping.selection, keeping.output_device, keeping.postfunc)
         self.recorder = Recorder(log, self.keeper, self.sites)
         self.watcher = ModuleWatcher(self.recorder, self.sites)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..capture import Keeping, Session
 from ..errors import InvalidArgument, LayerNotFound
-from ..records import Details, Held, OperationRecord
+from ..records import UNSAVED, Held, Log, OperationRecord
 from .labels import DEFAULT_FORMAT, check_format
 from .layer import Operation
 from .selection import Chosen, Keyed, LayersToSave, LeavingModules, Nothing, parse_layers_to_save
@@ -72,26 +72,26 @@ def finish(history: ModelHistory) -> None:
     except LayerNotFound as error:
         error.history = history  # type: ignore[attr-defined]  # what the pass logged is not lost
         raise
-    operations = history._log.operations
+    log = history._log
     for number in numbers:
         if number >= 0:
-            _hold_arguments(operations[number], operations, numbers)
-    for record in operations:
-        if record.number not in numbers:
-            record.forget()
+            _hold_arguments(log, number, numbers)
+    for number in range(len(log.rows)):
+        if number not in numbers:
+            log.forget(number)
 
 
-def _hold_arguments(record: OperationRecord, operations: list[OperationRecord], kept: set[int]) -> None:
-    """Give a record the arguments that would go with the operations about to be released."""
+def _hold_arguments(log: Log, number: int, kept: set[int]) -> None:
+    """Give an operation the arguments that would go with the operations about to be released."""
+    record = log.operations[number]
     if not record.is_saved:
         return
-    held = dict(record.more.held or {})
+    held = dict(record.details.held or {})
     for slot, parent in enumerate(record.parents):
-        if parent >= 0 and parent not in kept and slot not in held and operations[parent].is_saved:
-            held[slot] = Held(operations[parent].value, operations[parent].version)
+        if parent >= 0 and parent not in kept and slot not in held and log.values[parent] is not UNSAVED:
+            held[slot] = Held(log.values[parent], log.versions[parent])
     if held:
-        record.details = record.details or Details()
-        record.details.held = held
+        log.detail(number).held = held
 
 
 def explain(history: ModelHistory, error: BaseException) -> None:

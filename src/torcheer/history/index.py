@@ -20,14 +20,14 @@ class Index:
     def __init__(self, log: Log, table: LayerTable) -> None:
         self.log = log
         self.table = table
-        self.length = len(log.operations)
+        self.length = len(log.rows)
         self.module_count = len(log.modules)
         self.is_complete = log.is_complete
 
     @property
     def is_current(self) -> bool:
         log = self.log
-        return (self.length, self.module_count, self.is_complete) == (len(log.operations), len(log.modules), log.is_complete)
+        return (self.length, self.module_count, self.is_complete) == (len(log.rows), len(log.modules), log.is_complete)
 
     @cached_property
     def operations(self) -> list[int]:
@@ -165,7 +165,7 @@ class Index:
         seen = 0
         while reference >= 0:
             record = self.record(reference)
-            slots = record.more.mutated
+            slots = record.details.mutated
             seen += 1
             if not slots or slots[0] >= len(record.parents) or seen > self.length:
                 return None

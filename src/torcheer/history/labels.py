@@ -44,10 +44,9 @@ class LayerTable:
 
     def catch_up(self) -> None:
         """Take in the operations recorded since the last time."""
-        operations = self.log.operations
-        for number in range(self._seen, len(operations)):
-            self.add(operations[number])
-        self._seen = len(operations)
+        for record in self.log.operations[self._seen :]:
+            self.add(record)
+        self._seen = len(self.log.rows)
 
     def add(self, record: OperationRecord) -> LayerEntry:
         """Give an operation its layer."""
@@ -73,7 +72,7 @@ def final_table(log: Log, label_format: str, keep_orphans: bool) -> LayerTable:
     for record in log.operations:
         if connected is None or connected[record.number]:
             table.add(record)
-    table._seen = len(log.operations)
+    table._seen = len(log.rows)
     return table
 
 
@@ -94,9 +93,10 @@ def input_descendants(log: Log) -> list[bool]:
 def output_ancestors(log: Log) -> list[bool]:
     """Which operations are outputs or have one depend on them."""
     found = [record.origin is Origin.OUTPUT for record in log.operations]
-    for record in reversed(log.operations):
-        if found[record.number]:
-            for parent in record.dependencies:
+    operations = log.operations
+    for number in range(len(found) - 1, -1, -1):
+        if found[number]:
+            for parent in operations[number].dependencies:
                 found[parent] = True
     return found
 

@@ -139,7 +139,7 @@ class Operation:
                 f"the activation of {self.label} was not saved. Log again with layers_to_save='all', or with "
                 f"{self.layer_label!r} in the list."
             )
-        if self._index.log.is_lost(record):
+        if self._index.log.is_lost(self._number):
             raise ActivationLost(
                 f"the activation of {self.label} ({self.func_applied_name}, {self.source}) was overwritten by something that "
                 "could not be seen, such as a compiled extension, so its value is gone."
@@ -200,11 +200,13 @@ class Operation:
     def _arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         record = self._record
         tensors = iter([self._argument(slot) for slot in range(len(record.parents))])
-        return fill(record.args, tensors), fill(record.kwargs or {}, tensors)
+        filled = fill(record.template, tensors)
+        count = len(filled) - len(record.names)
+        return filled[:count], dict(zip(record.names, filled[count:], strict=True))
 
     def _argument(self, slot: int) -> Any:
         record = self._record
-        held = record.more.held or {}
+        held = record.details.held or {}
         if slot in held:
             return held[slot].value
         reference = record.parents[slot]
@@ -221,17 +223,17 @@ class Operation:
     @property
     def is_inplace(self) -> bool:
         """Whether the function wrote its result into one of its arguments."""
-        return bool(self._record.more.mutated) and self._record.function.name not in ("batch_norm", "instance_norm")
+        return bool(self._record.details.mutated) and self._record.function.name not in ("batch_norm", "instance_norm")
 
     @property
     def output_path(self) -> str:
         """Where this tensor was in what the function returned: `[0]` of a call that returned a tuple."""
-        return format_path(self._record.more.output_path)
+        return format_path(self._record.details.output_path)
 
     @property
     def composite(self) -> str | None:
         """The function around this operation that was opened, such as `multi_head_attention_forward`."""
-        composite = self._record.more.composite
+        composite = self._record.details.composite
         return composite.name if composite is not None else None
 
     @property
@@ -247,8 +249,7 @@ class Operation:
     @property
     def gradfunc(self) -> str | None:
         """The name of the autograd node, when gradients were being followed."""
-        node = self._record.gradfunc
-        return node.__name__ if node is not None else None
+        return self._record.gradfunc
 
     # Neighbours -------------------------------------------------------------------------------------------------
 
@@ -290,8 +291,7 @@ class Operation:
         found: dict[str, str] = {}
         for path, reference in zip(slot_paths(record.args, record.kwargs), record.parents, strict=False):
             if reference in self._index.table.layer_of:
-                named = bool(path) and isinstance(path[0], str)
-                found[format_path(path, "kwargs" if named else "args")] = self._index.label(reference)
+                found[format_path(path, "kwargs" if isinstance(path[0], str) else "args")] = self._index.label(reference)
         return found
 
     # Parameters -------------------------------------------------------------------------------------------------
@@ -424,7 +424,7 @@ class Operation:
             paths = log.input_paths.get(self._number, [])
             return ", ".join(format_path(path[1:], path[0]) for path in paths if path)
         if self.is_output_layer:
-            return format_path(self._record.more.output_path, "output")
+            return format_path(self._record.details.output_path, "output")
         return log.source_names.get(self._number, "")
 
     def __repr__(self) -> str:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import GraphChanged, NotPicklable
-from ..records import Escape, Held, Log, OperationRecord, Origin
+from ..records import Details, Escape, Held, Log, OperationRecord, Origin, was_overwritten
 from .filling import Options, run
 from .index import Index
 from .labels import LayerTable, final_table
@@ -268,8 +268,8 @@ class ModelHistory:
 
     def clear_activations(self) -> None:
         """Free every kept tensor and keep the graph."""
-        for record in self._log.operations:
-            record.forget()
+        for number in range(len(self._log.rows)):
+            self._log.forget(number)
 
     def save_new_activations(
         self,
@@ -324,11 +324,14 @@ class ModelHistory:
     def __deepcopy__(self, memo: dict[int, Any]) -> ModelHistory:
         """A history of its own: kept tensors are copied, parameters are the model's."""
         log = copy.copy(self._log)
-        log.operations = [_copied(record, memo) for record in self._log.operations]
-        for name in ("states", "modules", "escapes", "notes", "unexplained"):
-            setattr(log, name, list(getattr(log, name)))
-        log.registered = dict(log.registered)
-        log._lost = None if self._log._lost is None else set(self._log._lost)
+        for name in ("rows", "functions", "sites", "states", "modules", "registered", "escapes", "notes", "unexplained"):
+            setattr(log, name, copy.copy(getattr(log, name)))
+        pairs = list(zip(self._log.values, self._log.versions, strict=True))
+        lost = {number for number, pair in enumerate(pairs) if was_overwritten(*pair)}
+        log.values = [_clone(value, memo) for value, _ in pairs]
+        log.versions = [-1] * len(pairs)
+        log._lost = lost if log.is_complete else None
+        log.details = {number: _copied(details, memo) for number, details in self._log.details.items()}
         new = ModelHistory(log.title, self._options)
         new._log, new._growing = log, LayerTable(log, self._options.layer_label_format)
         return new
@@ -340,16 +343,10 @@ class ModelHistory:
         )
 
 
-def _copied(record: OperationRecord, memo: dict[int, Any]) -> OperationRecord:
-    new = copy.copy(record)
-    new.value = _clone(record.value, memo)
-    if isinstance(new.value, Tensor) and new.version >= 0:
-        lost = record.value._version != record.version
-        new.version = new.value._version - 1 if lost else new.value._version
-    if record.details is not None:
-        new.details = copy.copy(record.details)
-        if record.details.held is not None:
-            new.details.held = {slot: Held(_clone(h.value, memo), h.version) for slot, h in record.details.held.items()}
+def _copied(details: Details, memo: dict[int, Any]) -> Details:
+    new = copy.copy(details)
+    if details.held is not None:
+        new.held = {slot: Held(_clone(held.value, memo), -1) for slot, held in details.held.items()}
     return new
 
 

@@ -49,7 +49,6 @@ class TensorTable:
 
     def __init__(self) -> None:
         self.entries: dict[int, Entry] = {}  # by id; may be of a tensor that is gone
-        self.owners: dict[int | None, Entry] = {}  # by storage: the last tensor seen in it
         self.writes: dict[int, list[Write]] = {}
         # data pointer -> the record and storage whose memory was handed out, and the tensor, so that it stays in use
         self._exported: dict[int, tuple[int, int, Tensor]] = {}
@@ -66,7 +65,6 @@ class TensorTable:
             entry = self.entries[id(tensor)] = Entry(tensor)
         entry.number = number
         entry.storage = storage
-        self.owners[storage] = entry
         return entry
 
     def point_inside(self, tensor: Tensor, number: int, storage: int | None) -> None:
@@ -75,16 +73,10 @@ class TensorTable:
             tensor = _unwrapped(tensor)
             self.point(tensor, number, storage)
 
-    def owner(self, storage: int) -> Entry | None:
-        """A live recorded tensor in this storage, if there is one."""
-        entry = self.owners.get(storage)
-        if entry is not None and entry() is not None and entry.storage == storage:
-            return entry
-        found = None
-        for entry in list(self.entries.values()):
-            if entry.storage == storage and entry() is not None and (found is None or entry.number > found.number):
-                found = entry
-        return found
+    def living_in(self, storage: int) -> list[tuple[int, Tensor]]:
+        """The known tensors in this storage that are alive, with the records they stand for."""
+        found = [(entry.number, entry()) for entry in list(self.entries.values()) if entry.storage == storage]
+        return [(number, tensor) for number, tensor in found if tensor is not None]
 
     def export(self, tensor: Tensor) -> None:
         """The memory of `tensor` was handed out (to NumPy, by DLPack) and may come back as another storage."""
@@ -130,7 +122,6 @@ class TensorTable:
     def clear(self) -> None:
         self.entries.clear()
         self.writes.clear()
-        self.owners.clear()
         self._exported.clear()
 
 

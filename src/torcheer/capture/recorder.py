@@ -98,18 +98,20 @@ class Recorder:
             self.outside.setdefault(storage, []).append(tensor)
 
     def _alias(self, tensor: Tensor, storage: int | None) -> Entry | None:
-        owner = self.table.owner(storage) if storage is not None else None
-        original = owner() if owner is not None else None
-        if owner is not None and original is not None:
-            number = owner.number
-        else:
+        relatives = self.keeper.kept_in(storage) or self.table.living_in(storage) if storage is not None else []
+        if not relatives:
             exported = self.table.exporter(tensor)
             if exported is None:
                 return None
             number, storage, original = exported
-        if is_wrapped(tensor) or is_wrapped(original) or is_same_view(tensor, original):
-            return self.table.point(tensor, number, storage)
-        return self._write(_MARKERS[Origin.ALIAS], (number,), tensor, storage)
+            relatives = [(number, original)]
+        if is_wrapped(tensor):
+            twins = relatives
+        else:
+            twins = [(n, other) for n, other in relatives if is_wrapped(other) or is_same_view(tensor, other)]
+        if twins:
+            return self.table.point(tensor, max(n for n, _ in twins), storage)
+        return self._write(_MARKERS[Origin.ALIAS], (max(n for n, _ in relatives),), tensor, storage)
 
     def _by_autograd(self, tensor: Tensor, storage: int | None) -> Entry | None:
         """Work that was not watched may still have been followed by autograd, back to tensors that are known."""

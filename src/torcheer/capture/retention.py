@@ -107,6 +107,11 @@ class Keeper:
         else:
             self.by_storage[storage] = [held, holder]
 
+    def kept_in(self, storage: int) -> list[tuple[int, Tensor]]:
+        """The operations whose kept tensors live in this storage, and those tensors."""
+        numbers = [h for h in _several(self.by_storage.get(storage, [])) if isinstance(h, int)]
+        return [(n, self.log.values[n]) for n in numbers if isinstance(self.log.values[n], Tensor)]
+
     def hold_arguments(self, slots: list[tuple[int, Tensor]]) -> dict[int, Held]:
         """Keep arguments on their own, by slot."""
         found: dict[int, Held] = {}

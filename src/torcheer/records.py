@@ -324,6 +324,7 @@ class RegisteredModule:
     buffers: dict[str, torch.Tensor | None]
     other_addresses: list[str]
     is_root: bool
+    calls: int = 0
 
 
 @dataclass(slots=True, eq=False)

@@ -87,7 +87,7 @@ class CallSites:
         """The site of a module call, given the frame of its caller or one of the machinery in between."""
         while frame is not None and id(frame.f_code) in MODULE_CALL:
             frame = frame.f_back
-        return self._sites[self._chain(frame)]
+        return self._sites[self.at(frame)]
 
     def site(self, frame: FrameType | None) -> Site:
         """The site of a call made from `frame`."""

@@ -8,7 +8,6 @@ that another recording may be watching from below: then our own torch calls are 
 from __future__ import annotations
 
 import contextlib
-import copy
 import sys
 from collections.abc import Callable
 from time import perf_counter_ns as now
@@ -158,8 +157,10 @@ class Interceptor(TorchFunctionMode):
                 )
                 self._values.append(value)
                 self._versions.append(version)
-                if details is not None or self._composite is not None or dtype in _REDUCED:
-                    self._note_context(number, details)
+                if details is not None:
+                    self.log.details[number] = details
+                if self._composite is not None or dtype in _REDUCED:
+                    self._note_context(number)
                 if storage in self._by_storage:
                     self.keeper.file(number, storage)
                 else:
@@ -287,15 +288,16 @@ class Interceptor(TorchFunctionMode):
         if function.is_attribute and function.name == "grad":
             details = Details(also=recorder.backward_roots())
         first = len(log.rows)
-        for path, tensor in made:
-            with torch._C.DisableTorchFunctionSubclass():
+        with torch._C.DisableTorchFunctionSubclass():
+            for path, tensor in made:
                 number = log.append((*call, *describe_tensor(tensor)))
                 if path or len(made) > 1:
-                    log.details[number] = one = copy.copy(details) if details is not None else Details()
-                    one.call, one.output_path = first, path
-                    self._note_context(number, one)
-                else:
-                    self._note_context(number, details)
+                    log.details[number] = one = Details(first, path)
+                    if details is not None:
+                        one.also, one.mutated, one.held = details.also, details.mutated, details.held
+                elif details is not None:
+                    log.details[number] = details
+                self._note_context(number)
                 self.keeper.keep_if_wanted(number, tensor)
                 storage = storage_of(tensor)
                 recorder.table.point(tensor, number, storage)
@@ -305,10 +307,8 @@ class Interceptor(TorchFunctionMode):
         for tensor in written or ():
             self._note_write(tensor, first)
 
-    def _note_context(self, number: int, details: Details | None) -> None:
-        """Note details, the composite this operation is inside of, and autocast, which shows first as reduced precision."""
-        if details is not None:
-            self.log.details[number] = details
+    def _note_context(self, number: int) -> None:
+        """Note the composite an operation is inside of, and autocast, which shows first as reduced precision."""
         if _any_autocast():
             self._is_ordinary = False  # from now on every operation is asked
             self.log.detail(number).autocast = _autocast_state()

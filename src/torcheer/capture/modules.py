@@ -25,6 +25,7 @@ from .values import template
 
 _WRAPPED_AS = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
 _ONE_TENSOR = (TENSOR,)
+_NONE: dict[str, Any] = {}
 _PARALLEL = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
 
 
@@ -53,50 +54,53 @@ class ModuleWatcher:
         self.log = recorder.log
         self.sites = sites
         self.surroundings = surroundings
-        self._thread = threading.get_ident()
-        self._addresses: dict[int, str | None] = {}  # None for wrappers
-        self._known: list[Module] = []  # alive while their ids are keys
-        self._calls: dict[str, int] = {}
-        self._exits = 0
-        self._forwards: dict[type, int] = {}  # class -> the id of the code of its forward
-        self._handles: list[Any] = []
         self.has_wrappers = False
+        self._thread = threading.get_ident()
+        self._registered: dict[int, RegisteredModule | None] = {}  # by id; None for wrappers
+        self._known: list[Module] = []  # alive while their ids are keys
+        self._forwards: dict[type, int] = {}  # class -> the id of the code of its forward
+        self._exits = 0
+        self._handles: list[Any] = []
 
     def register(self, root: Module, prefix: str) -> list[Module]:
         """Give every module in `root` its address, in registration order. Returns those that were new."""
         new: list[Module] = []
-        addresses, registered = self._addresses, self.log.registered
+        known, registered = self._registered, self.log.registered
         is_late = bool(self.recorder.table.entries)
         waiting = [(prefix, root)]
         while waiting:
             address, module = waiting.pop()
             key = id(module)
-            if key in addresses:
-                first = addresses[key]
-                if first is not None and first != address:
-                    registered[first].other_addresses.append(address)
+            if key in known:
+                first = known[key]
+                if first is not None and first.address != address:
+                    first.other_addresses.append(address)
                 continue
             new.append(module)
             inner = wrapped_module(module)
             if inner is not None:
-                addresses[key] = None
+                known[key] = None
                 self.has_wrappers = True
                 waiting.append((address, inner))
                 continue
-            addresses[key] = address
             parameters, buffers = module._parameters, module._buffers
             if buffers:
                 self.recorder.buffers.update((id(b), b) for b in buffers.values() if b is not None)
             if is_late:
                 self.recorder.adopt_parameters(p for p in parameters.values() if p is not None)
-            is_root = address == prefix
-            registered[address] = RegisteredModule(
-                address, _class_name(module), _copied(parameters), _copied(buffers), [], is_root
+            known[key] = registered[address] = RegisteredModule(
+                address,
+                _class_name(module),
+                _copied(parameters) if parameters else _NONE,
+                _copied(buffers) if buffers else _NONE,
+                [],
+                address == prefix,
             )
-            start = f"{address}." if address else ""
-            below = [(start + name, child) for name, child in module._modules.items() if child is not None]
-            below.reverse()
-            waiting += below
+            if module._modules:
+                start = f"{address}." if address else ""
+                below = [(start + name, child) for name, child in module._modules.items() if child is not None]
+                below.reverse()
+                waiting += below
         self._known += new
         return new
 
@@ -111,25 +115,26 @@ class ModuleWatcher:
             # remove() forgets this one of its dictionaries (torch 2.13)
             getattr(module_hooks, "_global_forward_hooks_with_kwargs", {}).pop(handle.id, None)
         self._handles.clear()
-        self._addresses.clear()
+        self._registered.clear()
         self._known.clear()
 
     def _enter(self, module: Module, args: tuple[Any, ...]) -> None:
         if threading.get_ident() != self._thread:
-            if id(module) in self._addresses:
-                self.recorder.ran_elsewhere(self._addresses[id(module)] or type(module).__name__)
+            if id(module) in self._registered:
+                here = self._registered[id(module)]
+                self.recorder.ran_elsewhere(here.address if here is not None and here.address else type(module).__name__)
             return
-        address = self._addresses.get(id(module), "?")
-        if address == "?":
-            address = self._meet(module)
-        if address is None:
+        if id(module) not in self._registered:
+            self.register(module, self.free_name(module))
+        registered = self._registered[id(module)]
+        if registered is None:
             return
-        recorder, log = self.recorder, self.log
-        count = self._calls[address] = self._calls.get(address, 0) + 1
+        recorder, log, sites = self.recorder, self.log, self.sites
+        registered.calls = count = registered.calls + 1
         stack = recorder.stack
         outer = stack[-1] if stack else None
-        site = self.sites.around(sys._getframe(4))
-        name = log.registered[address].class_name
+        address, name = registered.address, registered.class_name
+        site = sites.around(sys._getframe(4))
         call = ModuleCall(len(log.modules), address, name, count, outer, site, module.training, len(log.rows))
         log.modules.append(call)
         if len(args) == 1 and type(args[0]) is Tensor:
@@ -137,11 +142,12 @@ class ModuleWatcher:
             call.inputs = (recorder.ref(args[0]),)
         elif args:
             self._read(call, args, {})
-        if name != type(module).__name__ and isinstance(module, torch.jit.ScriptModule):
+        cls = type(module)
+        if name != cls.__name__ and isinstance(module, torch.jit.ScriptModule):
             self._shelter(module)
         stack.append(call)
         recorder.running.append(module)
-        self.sites.forward = call.forward = self._forward_code(module)
+        sites.forward = call.forward = self._forwards.get(cls) or self._forward_code(cls)
         call.started = now()
 
     def _exit(self, module: Module, args: tuple[Any, ...], *rest: Any) -> None:
@@ -174,11 +180,8 @@ class ModuleWatcher:
         if selection is not None and call.outputs and selection.leaving(call):
             self._keep_leaving(call, result)
 
-    def _forward_code(self, module: Module) -> int:
-        cls = type(module)
-        code = self._forwards.get(cls)
-        if code is None:
-            code = self._forwards[cls] = id(getattr(getattr(cls, "forward", None), "__code__", None))
+    def _forward_code(self, cls: type) -> int:
+        code = self._forwards[cls] = id(getattr(getattr(cls, "forward", None), "__code__", None))
         return code
 
     def _keep_leaving(self, call: ModuleCall, result: Any) -> None:
@@ -194,11 +197,6 @@ class ModuleWatcher:
         call.args += tuple([template(_outline(value), tensors.append) for value in (*args, *kwargs.values())])
         call.names += tuple(kwargs)
         call.inputs += tuple([self.recorder.ref(tensor) for tensor in tensors])
-
-    def _meet(self, module: Module) -> str | None:
-        """A module nobody registered: made on the fly, or a model of its own."""
-        self.register(module, self.free_name(module))
-        return self._addresses[id(module)]
 
     def free_name(self, module: Module) -> str:
         """An address for a new root, after its class: inside the module that runs, if one does."""

@@ -67,11 +67,11 @@ class Index:
         return found
 
     @cached_property
-    def from_input(self) -> list[bool]:
+    def from_input(self) -> bytearray:
         return input_descendants(self.log)
 
     @cached_property
-    def to_output(self) -> list[bool]:
+    def to_output(self) -> bytearray:
         return output_ancestors(self.log)
 
     @cached_property

@@ -10,7 +10,7 @@ import string
 from dataclasses import dataclass, field
 
 from ..errors import InvalidArgument
-from ..records import Log, OperationRecord, Origin
+from ..records import Log, Origin
 
 DEFAULT_FORMAT = "{type}_{type_number}_{number}"
 _FIELDS = {"type", "type_number", "number"}
@@ -37,26 +37,26 @@ class LayerTable:
         self.log = log
         self.label_format = check_format(label_format)
         self.layers: list[LayerEntry] = []
+        self.of_type: dict[str, list[LayerEntry]] = {}
         self.layer_of: dict[int, LayerEntry] = {}
         self.pass_of: dict[int, int] = {}  # from 1
-        self._type_numbers: dict[str, int] = {}
         self._seen = 0
 
     def catch_up(self) -> None:
         """Take in the operations recorded since the last time."""
-        for record in self.log.operations[self._seen :]:
-            self.add(record)
+        for number in range(self._seen, len(self.log.rows)):
+            self.add(number)
         self._seen = len(self.log.rows)
 
-    def add(self, record: OperationRecord) -> LayerEntry:
+    def add(self, number: int) -> None:
         """Give an operation its layer."""
-        kind = record.function.type
-        self._type_numbers[kind] = count = self._type_numbers.get(kind, 0) + 1
-        layer = LayerEntry(kind, count, len(self.layers), [record.number])
+        kind = self.log.functions[self.log.rows[number][0]].type
+        same = self.of_type.setdefault(kind, [])
+        layer = LayerEntry(kind, len(same) + 1, len(self.layers), [number])
+        same.append(layer)
         self.layers.append(layer)
-        self.layer_of[record.number] = layer
-        self.pass_of[record.number] = 1
-        return layer
+        self.layer_of[number] = layer
+        self.pass_of[number] = 1
 
     def label(self, layer: LayerEntry) -> str:
         """A layer's label."""
@@ -64,40 +64,59 @@ class LayerTable:
             return f"{layer.type}_{layer.type_number}_{layer.number}"
         return self.label_format.format(type=layer.type, type_number=layer.type_number, number=layer.number)
 
+    def find(self, kind: str, number: int) -> LayerEntry | None:
+        """The layer that is number so and so of its type."""
+        same = self.of_type.get(kind, ())
+        return same[number - 1] if 1 <= number <= len(same) else None
+
 
 def final_table(log: Log, label_format: str, keep_orphans: bool) -> LayerTable:
     """The layers of a complete log."""
     table = LayerTable(log, label_format)
-    connected = None if keep_orphans or not log.is_complete else connected_operations(log)
-    for record in log.operations:
-        if connected is None or connected[record.number]:
-            table.add(record)
+    connected = None if keep_orphans else connected_operations(log)
+    for number in range(len(log.rows)):
+        if connected is None or connected[number]:
+            table.add(number)
     table._seen = len(log.rows)
     return table
 
 
-def connected_operations(log: Log) -> list[bool]:
+def connected_operations(log: Log) -> bytearray:
     """Which operations have an input among their ancestors or an output among their descendants."""
-    forward, backward = input_descendants(log), output_ancestors(log)
-    return [a or b for a, b in zip(forward, backward, strict=True)]
+    connected = input_descendants(log)
+    if not all(connected):
+        for number, reaches in enumerate(output_ancestors(log)):
+            connected[number] |= reaches
+    return connected
 
 
-def input_descendants(log: Log) -> list[bool]:
+def input_descendants(log: Log) -> bytearray:
     """Which operations are inputs or depend on one."""
-    found: list[bool] = []
-    for record in log.operations:
-        found.append(record.origin is Origin.INPUT or any(found[n] for n in record.dependencies))
+    inputs = {number for number, function in enumerate(log.functions) if function.origin is Origin.INPUT}
+    found = bytearray(len(log.rows))
+    for number, row in enumerate(log.rows):
+        if row[0] in inputs:
+            found[number] = 1
+            continue
+        for parent in row[3]:
+            if parent >= 0 and found[parent]:
+                found[number] = 1
+                break
+        else:
+            if number in log.details:
+                found[number] = any(found[parent] for parent in log.details[number].also)
     return found
 
 
-def output_ancestors(log: Log) -> list[bool]:
+def output_ancestors(log: Log) -> bytearray:
     """Which operations are outputs or have one depend on them."""
-    found = [record.origin is Origin.OUTPUT for record in log.operations]
+    outputs = {number for number, function in enumerate(log.functions) if function.origin is Origin.OUTPUT}
+    found = bytearray(row[0] in outputs for row in log.rows)
     operations = log.operations
     for number in range(len(found) - 1, -1, -1):
         if found[number]:
             for parent in operations[number].dependencies:
-                found[parent] = True
+                found[parent] = 1
     return found
 
 

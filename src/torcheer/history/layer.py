@@ -385,11 +385,11 @@ class Operation:
 
     @property
     def has_input_ancestor(self) -> bool:
-        return self._index.from_input[self._number]
+        return bool(self._index.from_input[self._number])
 
     @property
     def is_output_ancestor(self) -> bool:
-        return self._index.to_output[self._number]
+        return bool(self._index.to_output[self._number])
 
     @property
     def initialized_inside_model(self) -> bool:

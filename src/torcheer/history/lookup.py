@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 from ..errors import AmbiguousKey, LayerNotFound
 from ..records import Origin
 from .index import Index
-from .labels import LayerEntry
+from .labels import DEFAULT_FORMAT, LayerEntry
 
 _WITH_PASS = re.compile(r"^(?P<name>.+):(?P<pass>\d+)$")
+_FULL = re.compile(r"^(?P<type>[^_]+)_(?P<number>\d+)_\d+$")
+_SHORT = re.compile(r"^(?P<type>[^_]+)_(?P<number>\d+)$")
 _END = re.compile(r"^(?P<kind>input|output)_?(?P<number>\d+)?$")
 
 
@@ -28,9 +32,23 @@ class Lookup:
 
     def __init__(self, index: Index) -> None:
         self.index = index
-        table = index.table
-        self._full = {table.label(layer): layer for layer in table.layers}
-        self._short = {layer.short_label: layer for layer in table.layers}
+        self._table = index.table
+
+    @cached_property
+    def _in_other_form(self) -> dict[str, LayerEntry]:
+        """Layers by label, when labels have a form of the user's own."""
+        return {self._table.label(layer): layer for layer in self._table.layers}
+
+    def _full(self, label: str) -> LayerEntry | None:
+        if self._table.label_format is not DEFAULT_FORMAT:
+            return self._in_other_form.get(label)
+        match = _FULL.match(label)
+        layer = self._table.find(match["type"], int(match["number"])) if match else None
+        return layer if layer is not None and self._table.label(layer) == label else None
+
+    def _short(self, label: str) -> LayerEntry | None:
+        match = _SHORT.match(label)
+        return self._table.find(match["type"], int(match["number"])) if match else None
 
     def find(self, key: object) -> Found:
         """The layer or operation that `key` means."""
@@ -58,12 +76,12 @@ class Lookup:
             raise AmbiguousKey(f"{key!r} is a short label and a module address: {self._names([short.layer, address.layer])}.")
         return address or short or self._end(key) or self._part(key)
 
-    def _label(self, key: str, labels: dict[str, LayerEntry]) -> Found | None:
-        layer = labels.get(key)
+    def _label(self, key: str, named: Callable[[str], LayerEntry | None]) -> Found | None:
+        layer = named(key)
         if layer is not None:
             return Found(layer)
         match = _WITH_PASS.match(key)
-        layer = labels.get(match["name"]) if match else None
+        layer = named(match["name"]) if match else None
         if layer is None or match is None:
             return None
         number = int(match["pass"])
@@ -157,7 +175,7 @@ class Lookup:
             found += [layer.number - total, layer.number, label]
         found.append(f"{label}:{index.table.pass_of[number]}")
         for call in index.exits.get(number, ()):
-            clashes = self._short.get(call.address, layer) is not layer
+            clashes = (self._short(call.address) or layer) is not layer
             if call.address and call.outputs[0] == number and not clashes:
                 if len(layer.passes) == 1 and len(index.calls[call.address]) == 1:
                     found.append(call.address)

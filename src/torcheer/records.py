@@ -121,22 +121,13 @@ _ORDINARY: Final = Details()
 
 # The part of an operation that never changes: the number of its function in `log.functions`, a template of its arguments,
 # the names of the last of them, the parents, the numbers of its module call (-1: none) and site (-1: none), when it
-# started and how long it took in nanoseconds, and of the tensor: shape, dtype, device, autograd node. A plain tuple of
-# plain values, because the garbage collector leaves those alone, and a log of a million operations is mostly rows.
+# started and how long it took in nanoseconds, the autograd node, and what is known of the tensor (None: what the kept
+# tensor says). A plain tuple of plain values, because the garbage collector leaves those alone, and a log of a million
+# operations is mostly rows.
+Facts = tuple[tuple[int, ...], torch.dtype, torch.device]  # shape, dtype, device
 Row = tuple[
-    int,
-    tuple[Any, ...],
-    tuple[str, ...],
-    tuple[int, ...],
-    int,
-    int,
-    int,
-    int,
-    tuple[int, ...],
-    torch.dtype | None,
-    torch.device | None,
-    str | None,
-]
+    int, tuple[Any, ...], tuple[str, ...], tuple[int, ...], int, int, int, int, str | None, Facts | None
+]  # fmt: skip
 
 
 class OperationRecord:
@@ -200,20 +191,30 @@ class OperationRecord:
         return self._row[7]
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def gradfunc(self) -> str | None:
         return self._row[8]
 
     @property
-    def dtype(self) -> torch.dtype | None:
-        return self._row[9]
+    def facts(self) -> Facts:
+        """The shape, dtype and device of the tensor."""
+        facts = self._row[9]
+        if facts is None:
+            with torch._C.DisableTorchFunction():
+                value = self.log.values[self.number]
+                facts = tuple(value.shape), value.dtype, value.device
+        return facts
 
     @property
-    def device(self) -> torch.device | None:
-        return self._row[10]
+    def shape(self) -> tuple[int, ...]:
+        return self.facts[0]
 
     @property
-    def gradfunc(self) -> str | None:
-        return self._row[11]
+    def dtype(self) -> torch.dtype:
+        return self.facts[1]
+
+    @property
+    def device(self) -> torch.device:
+        return self.facts[2]
 
     @property
     def origin(self) -> Origin:
@@ -302,7 +303,6 @@ class ModuleCall:
     exit: int = 0  # which exit of the recording this call's was, from 1; 0 while it runs
     started: int = 0
     elapsed: int = 0
-    forward: int = 0  # the id of the code of its forward
 
     def stack(self) -> tuple[ModuleCall, ...]:
         """This call and those around it, outermost first."""
@@ -397,6 +397,9 @@ class Log:
 
     def forget(self, number: int) -> None:
         """Let go of an operation's kept tensor and arguments."""
+        row = self.rows[number]
+        if row[9] is None:
+            self.rows[number] = (*row[:9], self.operations[number].facts)
         self.values[number] = UNSAVED
         self.versions[number] = -1
         if number in self.details:

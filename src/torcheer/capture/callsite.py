@@ -41,8 +41,8 @@ class CallSites:
     def __init__(self, sites: list[Site], outermost: CodeType | None = None) -> None:
         self._sites = sites
         self._numbers: dict[tuple[int, ...], int] = {}
-        self._direct: dict[tuple[int, int], int] = {}  # sites of one frame
         self.forward = 0  # the id of the code of the running module's forward
+        self.direct: dict[int, int] = {}  # its sites, by instruction
         self._last = id(outermost) if outermost is not None else 0
         self._skipped: set[int] = {id(torch.overrides.handle_torch_function.__code__)}
         self._ends: set[int] = set(MODULE_CALL)
@@ -58,10 +58,9 @@ class CallSites:
     def at(self, frame: FrameType | None) -> int:
         """The number of the site of a call made from `frame`."""
         if frame is not None and id(frame.f_code) == self.forward:  # most calls come straight from a module's forward
-            direct = self.forward, frame.f_lasti
-            number = self._direct.get(direct)
+            number = self.direct.get(frame.f_lasti)
             if number is None:
-                number = self._direct[direct] = self._chain(frame)
+                number = self.direct[frame.f_lasti] = self._chain(frame)
             return number
         return self._chain(frame)
 

@@ -23,13 +23,14 @@ from ..records import TENSOR, UNSAVED, Composite, Details, Escape, Failure, Held
 from .callsite import CallSites
 from .functions import describe, out_or_inplace
 from .identity import storage_address, storage_of
-from .recorder import Recorder, describe_tensor, tensors_in
+from .recorder import Recorder, describe_tensor, node_name, tensors_in
 from .surroundings import Surroundings
 from .values import find_tensors, template
 
 _OPERATION, _QUERY = Kind.OPERATION, Kind.QUERY
 _NO_KWARGS: dict[str, Any] = {}
 _PLAIN = frozenset({int, float, bool, type(None), str, torch.dtype, torch.device, torch.Size})
+_TENSORS = tuple((TENSOR,) * count for count in range(8))  # the templates of calls with nothing but tensors
 _REDUCED = frozenset({torch.float16, torch.bfloat16})
 _any_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
 _push = torch._C._push_on_torch_function_stack
@@ -129,37 +130,20 @@ class Interceptor(TorchFunctionMode):
             # the ordinary case: one plain tensor, nothing overwritten, everything kept
             try:
                 storage = storage_address(result)
-                shape = tuple(result.shape)
                 node = result.grad_fn
                 value = result.detach()
                 version = value._version
             except (NotImplementedError, RuntimeError):
-                pass  # a tensor without memory, shape, or versions, or one that will not tell its history
+                pass  # a tensor without memory or versions, or one that will not tell its history
             else:
-                dtype = result.dtype
                 name = None if node is None else self._nodes.get(type(node)) or self._node_name(node)
                 number = len(self._rows)
-                self._rows.append(
-                    (
-                        function_number,
-                        outline,
-                        names,
-                        parents,
-                        module,
-                        site,
-                        started,
-                        elapsed,
-                        shape,
-                        dtype,
-                        result.device,
-                        name,
-                    )
-                )
+                self._rows.append((function_number, outline, names, parents, module, site, started, elapsed, name, None))
                 self._values.append(value)
                 self._versions.append(version)
                 if details is not None:
                     self.log.details[number] = details
-                if self._composite is not None or dtype in _REDUCED:
+                if self._composite is not None or result.dtype in _REDUCED:
                     self._note_context(number)
                 if storage in self._by_storage:
                     self.keeper.file(number, storage)
@@ -200,29 +184,34 @@ class Interceptor(TorchFunctionMode):
 
     def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         """A template of the arguments, the records they came from, and the tensors themselves."""
-        tensors: list[Tensor] = []
-        outline: list[Any] = []
         names: tuple[str, ...] = ()
         if kwargs:
             names = tuple(kwargs)
             args = (*args, *kwargs.values())
+        entries = self._table.entries
+        tensors: list[Tensor] = []
+        outline: list[Any] = []
+        parents: list[int] = []
+        only_tensors = True
         for value in args:
             cls = type(value)
             if cls is Tensor or cls is Parameter:
+                entry = entries.get(id(value))
+                if entry is None or entry() is not value:
+                    entry = self.recorder.explain(value)
+                parents.append(entry.number)
                 tensors.append(value)
                 outline.append(TENSOR)
-            elif cls in _PLAIN:
+                continue
+            only_tensors = False
+            if cls in _PLAIN:
                 outline.append(value)
             else:
+                seen = len(tensors)
                 outline.append(template(value, tensors.append))
-        entries = self._table.entries
-        parents: list[int] = []
-        for tensor in tensors:
-            entry = entries.get(id(tensor))
-            if entry is None or entry() is not tensor:
-                entry = self.recorder.explain(tensor)
-            parents.append(entry.number)
-        return tuple(outline), names, tuple(parents), tensors
+                parents += [self.recorder.ref(tensor) for tensor in tensors[seen:]]
+        whole = _TENSORS[len(outline)] if only_tensors and len(outline) < len(_TENSORS) else tuple(outline)
+        return whole, names, tuple(parents), tensors
 
     def _prepare(
         self,
@@ -290,7 +279,7 @@ class Interceptor(TorchFunctionMode):
         first = len(log.rows)
         with torch._C.DisableTorchFunctionSubclass():
             for path, tensor in made:
-                number = log.append((*call, *describe_tensor(tensor)))
+                number = log.append((*call, node_name(tensor), describe_tensor(tensor)))
                 if path or len(made) > 1:
                     log.details[number] = one = Details(first, path)
                     if details is not None:

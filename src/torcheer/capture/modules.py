@@ -46,6 +46,10 @@ def without_parallelism(model: Any) -> Any:
     return model
 
 
+# A forward: the id of its code, and the numbers of its call sites by instruction.
+Forward = tuple[int, dict[int, int]]
+
+
 class ModuleWatcher:
     """Keeps the stack of modules that are running."""
 
@@ -58,7 +62,8 @@ class ModuleWatcher:
         self._thread = threading.get_ident()
         self._registered: dict[int, RegisteredModule | None] = {}  # by id; None for wrappers
         self._known: list[Module] = []  # alive while their ids are keys
-        self._forwards: dict[type, int] = {}  # class -> the id of the code of its forward
+        self._forwards: dict[type, Forward] = {}
+        self._running: list[Forward] = [(0, {})]  # of the modules that are running
         self._exits = 0
         self._handles: list[Any] = []
 
@@ -118,6 +123,13 @@ class ModuleWatcher:
         self._registered.clear()
         self._known.clear()
 
+    def forget(self) -> None:
+        """Take back every registration."""
+        self._registered.clear()
+        self._known.clear()
+        self.log.registered.clear()
+        self.recorder.buffers.clear()
+
     def _enter(self, module: Module, args: tuple[Any, ...]) -> None:
         if threading.get_ident() != self._thread:
             if id(module) in self._registered:
@@ -147,7 +159,9 @@ class ModuleWatcher:
             self._shelter(module)
         stack.append(call)
         recorder.running.append(module)
-        sites.forward = call.forward = self._forwards.get(cls) or self._forward_code(cls)
+        forward = self._forwards.get(cls) or self._forward_code(cls)
+        self._running.append(forward)
+        sites.forward, sites.direct = forward
         call.started = now()
 
     def _exit(self, module: Module, args: tuple[Any, ...], *rest: Any) -> None:
@@ -161,10 +175,12 @@ class ModuleWatcher:
         elif any(module is m for m in running):
             while running.pop() is not module:  # an interrupt left these without an exit
                 recorder.stack.pop()
+                self._running.pop()
         else:
             return
         call = recorder.stack.pop()
-        self.sites.forward = recorder.stack[-1].forward if recorder.stack else 0
+        self._running.pop()
+        self.sites.forward, self.sites.direct = self._running[-1]
         call.elapsed = ended - call.started
         self._exits = call.exit = self._exits + 1
         if len(rest) == 2 and rest[0]:
@@ -180,9 +196,10 @@ class ModuleWatcher:
         if selection is not None and call.outputs and selection.leaving(call):
             self._keep_leaving(call, result)
 
-    def _forward_code(self, cls: type) -> int:
-        code = self._forwards[cls] = id(getattr(getattr(cls, "forward", None), "__code__", None))
-        return code
+    def _forward_code(self, cls: type) -> Forward:
+        code = id(getattr(getattr(cls, "forward", None), "__code__", None))
+        forward = self._forwards[cls] = (code, {})
+        return forward
 
     def _keep_leaving(self, call: ModuleCall, result: Any) -> None:
         keeper = self.recorder.keeper

@@ -19,7 +19,7 @@ from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
 
 from ..errors import UnseenWorkWarning
-from ..records import UNSAVED, Details, Kind, Log, ModuleCall, Origin, Row, StateRecord, TorchFunction
+from ..records import UNSAVED, Details, Facts, Kind, Log, ModuleCall, Origin, Row, StateRecord, TorchFunction
 from .callsite import CallSites
 from .functions import label_type
 from .identity import Entry, TensorTable, is_same_view, is_wrapped, storage_of
@@ -216,7 +216,7 @@ class Recorder:
             parent = known.number
             also = self.also([tensor])[0]
             log = self.log
-            number = log.append(self._row(_MARKERS[Origin.OUTPUT], (parent,), describe_tensor(tensor)))
+            number = log.append(self._row(_MARKERS[Origin.OUTPUT], (parent,), tensor))
             log.details[number] = Details(also=also, output_path=path)
             if parent >= 0 and log.values[parent] is not UNSAVED and not also and self.keeper.selection is None:
                 self.keeper.share(number, parent, known.storage)
@@ -239,12 +239,13 @@ class Recorder:
         self,
         function: TorchFunction,
         parents: tuple[int, ...],
-        tensor: tuple[Any, Any, Any, Any],
+        tensor: Tensor,
         arguments: tuple[tuple[Any, ...], tuple[str, ...], int] = ((), (), -1),
     ) -> Row:
         template, names, site = arguments
         module = self.stack[-1].number if self.stack else -1
-        return (self.function_number(function), template, names, parents, module, site, 0, 0, *tensor)
+        number, node = self.function_number(function), node_name(tensor)
+        return (number, template, names, parents, module, site, 0, 0, node, describe_tensor(tensor))
 
     def _write(
         self,
@@ -255,7 +256,7 @@ class Recorder:
         arguments: tuple[tuple[Any, ...], tuple[str, ...], int] = ((), (), -1),
     ) -> Entry:
         """Write down a tensor that no watched call made."""
-        number = self.log.append(self._row(function, parents, describe_tensor(tensor), arguments))
+        number = self.log.append(self._row(function, parents, tensor, arguments))
         self.keeper.keep_if_wanted(number, tensor)
         self.table.point_inside(tensor, number, storage)
         return self.table.point(tensor, number, storage)
@@ -294,13 +295,18 @@ class Recorder:
         self.running.clear()
 
 
-def describe_tensor(tensor: Tensor) -> tuple[tuple[int, ...], torch.dtype, torch.device, str | None]:
-    """What can be told of a tensor without reading it: shape, dtype, device, autograd node."""
+def describe_tensor(tensor: Tensor) -> Facts:
+    """What can be told of a tensor without reading it."""
+    return _shape(tensor), tensor.dtype, tensor.device
+
+
+def node_name(tensor: Tensor) -> str | None:
+    """The name of the autograd node that made a tensor."""
     try:
         node = tensor.grad_fn
     except RuntimeError:  # a view made in no_grad whose base was written to
-        node = None
-    return _shape(tensor), tensor.dtype, tensor.device, type(node).__name__ if node is not None else None
+        return None
+    return type(node).__name__ if node is not None else None
 
 
 def _shape(tensor: Tensor) -> tuple[int, ...]:

@@ -65,15 +65,17 @@ class Session:
     def run(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], seed: int | None) -> None:
         """Run `model` once and record it; afterwards nothing outside the log has changed."""
         entered = perf_counter()
-        model = _not_lazy(without_parallelism(model))
+        model = without_parallelism(model)
         self.sites.stop_before(Session._call.__code__)
         with torch._C.DisableTorchFunction():
             found = find_tensors((args, kwargs))
             inputs = {id(tensor): tensor for _, tensor in found}
             args, kwargs = shares_no_container((args, kwargs))
-            modules: list[Module] = []
-            for root, prefix in _roots(model):
-                modules += self.watcher.register(root, prefix)
+            modules = self._register(model)
+            if any(isinstance(module, LazyModuleMixin) and module.has_uninitialized_params() for module in modules):
+                model = copy.deepcopy(model)  # making its parameters would change it for good
+                self.watcher.forget()
+                modules = self._register(model)
             surroundings = Surroundings(modules, list(inputs.values()))
             self.interceptor.surroundings = self.watcher.surroundings = surroundings
             for path, tensor in find_tensors(args):
@@ -106,6 +108,9 @@ class Session:
                 before.restore()
                 self._close(error)
             self.log.seconds.update(setup=started - entered, forward=ended - started, cleanup=perf_counter() - ended)
+
+    def _register(self, model: Callable[..., Any]) -> list[Module]:
+        return [module for root, prefix in _roots(model) for module in self.watcher.register(root, prefix)]
 
     def _call(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._begin()
@@ -158,15 +163,6 @@ class Session:
         self.keeper.settle(self.recorder.table.live_storages())
         self.recorder.close()
         self.log.is_complete = error is None
-
-
-def _not_lazy(model: Any) -> Any:
-    """The model, or a copy of one that has yet to make its parameters: making them would change it for good."""
-    if isinstance(model, Module) and any(
-        isinstance(module, LazyModuleMixin) and module.has_uninitialized_params() for module in model.modules()
-    ):
-        return copy.deepcopy(model)
-    return model
 
 
 def _roots(model: Any) -> list[tuple[Module, str]]:

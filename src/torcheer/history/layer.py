@@ -151,20 +151,18 @@ class Operation:
         return self._record.shape
 
     @property
-    def tensor_dtype(self) -> torch.dtype | None:
+    def tensor_dtype(self) -> torch.dtype:
         return self._record.dtype
 
     @property
-    def tensor_device(self) -> torch.device | None:
+    def tensor_device(self) -> torch.device:
         return self._record.device
 
     @property
     def tensor_fsize(self) -> int:
         """The size of the tensor in bytes."""
-        record = self._record
-        if record.dtype is None or any(size < 0 for size in record.shape):
-            return 0
-        return math.prod(record.shape) * record.dtype.itemsize
+        shape, dtype, _ = self._record.facts
+        return 0 if any(size < 0 for size in shape) else math.prod(shape) * dtype.itemsize
 
     @property
     def grad_contents(self) -> Tensor | None:

@@ -49,7 +49,8 @@ class TensorTable:
 
     def __init__(self) -> None:
         self.entries: dict[int, Entry] = {}  # by id; may be of a tensor that is gone
-        self.writes: dict[int, list[Write]] = {}
+        self.last_write: dict[int | None, int] = {}  # by storage: the last record that wrote to it
+        self._writes: dict[int, list[Write]] = {}
         # data pointer -> the record and storage whose memory was handed out, and the tensor, so that it stays in use
         self._exported: dict[int, tuple[int, int, Tensor]] = {}
 
@@ -94,9 +95,10 @@ class TensorTable:
         """Record `number` wrote into `tensor`."""
         start, stop, is_dense = extent(tensor)
         write = Write(number, start, stop, is_dense)
-        earlier = self.writes.get(storage)
+        self.last_write[storage] = number
+        earlier = self._writes.get(storage)
         if earlier is None:
-            self.writes[storage] = [write]
+            self._writes[storage] = [write]
         else:
             if is_dense:
                 earlier[:] = [w for w in earlier if not write.covers(w.start, w.stop)]
@@ -106,7 +108,7 @@ class TensorTable:
         """The writes after record `number` that reached the memory of `tensor`, oldest first."""
         start, stop, _ = extent(tensor)
         found: list[int] = []
-        for write in reversed(self.writes.get(storage, [])):
+        for write in reversed(self._writes.get(storage, [])):
             if write.number <= number:
                 break
             if write.overlaps(start, stop):
@@ -121,7 +123,8 @@ class TensorTable:
 
     def clear(self) -> None:
         self.entries.clear()
-        self.writes.clear()
+        self.last_write.clear()
+        self._writes.clear()
         self._exported.clear()
 
 

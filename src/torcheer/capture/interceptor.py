@@ -1,7 +1,7 @@
 """The TorchFunctionMode: one intercepted call becomes one record.
 
-This is the hot path. It reads the arguments, runs the call, and writes down what came out; everything that can be
-worked out later is left for later. While the mode handles a call it is off, so torch may be used freely here, except
+It reads the arguments, runs the call, and writes down what came out; everything that can be worked out later is left for
+later. While the mode handles a call it is off, so torch may be used freely here, except
 that another recording may be watching from below: then our own torch calls are hidden from it.
 """
 
@@ -22,12 +22,11 @@ from torch.overrides import TorchFunctionMode
 from ..records import TENSOR, UNSAVED, Composite, Details, Escape, Failure, Held, Kind, TorchFunction
 from .callsite import CallSites
 from .functions import describe, out_or_inplace
-from .identity import storage_address, storage_of
+from .identity import Entry, storage_address, storage_of
 from .recorder import Recorder, describe_tensor, node_name, tensors_in
 from .surroundings import Surroundings
 from .values import find_tensors, template
 
-_OPERATION, _QUERY = Kind.OPERATION, Kind.QUERY
 _NO_KWARGS: dict[str, Any] = {}
 _PLAIN = frozenset({int, float, bool, type(None), str, torch.dtype, torch.device, torch.Size})
 _TENSORS = tuple((TENSOR,) * count for count in range(8))  # the templates of calls with nothing but tensors
@@ -56,107 +55,139 @@ class Interceptor(TorchFunctionMode):
         self.sites = sites
         self.surroundings = surroundings
         self.failure: tuple[BaseException, Failure] | None = None
-        self.is_nested = False  # another mode watches below us
-        self._met: dict[Any, tuple[int, TorchFunction]] = {}  # torch function -> its number in the log, what it is
+        # torch function -> its number in the log, what it is, whether calls of it may be ordinary operations
+        self._met: dict[Any, tuple[int, TorchFunction, bool]] = {}
         self._composite: Composite | None = None
         self._open: list[TorchFunction] = []
         self._nodes: dict[type, str] = {}  # autograd node -> its name
         self._is_selective = self.keeper.selection is not None
-        self._is_ordinary = self.keeper.is_plain
+        self._is_special = not self.keeper.is_plain  # no operation of this recording is ordinary
         # what the hot path reaches for
         self._table = recorder.table
         self._stack = recorder.stack
         self._rows, self._values, self._versions = self.log.rows, self.log.values, self.log.versions
         self._by_storage = recorder.keeper.by_storage
-        for name in ("__torch_function__", "_run_open", "_run_operation", "_run_unseen", "_run_escape"):
+        for name in ("__torch_function__", "_run", "_run_open"):
             sites.skip(getattr(Interceptor, name).__code__)
 
     def __enter__(self) -> Interceptor:
-        self.is_nested = torch._C._len_torch_function_stack() > 0
+        if torch._C._len_torch_function_stack() > 0:
+            self._is_special = True  # another mode watches below us
         super().__enter__()  # type: ignore[no-untyped-call]  # torch's own
         return self
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        """Watch one call.
+
+        This is the hot path: an ordinary operation (one plain tensor comes out, nothing is overwritten, everything is
+        kept) is read, run and written down right here. Anything else is handed to a method of its own.
+        """
         try:
-            number, function = self._met[func]
+            function_number, function, may_be_ordinary = self._met[func]
         except (KeyError, TypeError):
-            number, function = self._meet(func)
-        kind = function.kind
-        if kind is _OPERATION:
-            return self._run_operation(number, function, func, args, kwargs or _NO_KWARGS)
-        if kind is _QUERY:
-            return func(*args, **kwargs) if kwargs else func(*args)
-        if kind is Kind.COMPOSITE:
-            if function in self._open:  # a C method under the name of the Python function around it
-                return self._run_operation(number, function, func, args, kwargs or _NO_KWARGS)
-            return self._run_open(function, args, kwargs or _NO_KWARGS)
-        if kind is Kind.ESCAPE:
-            return self._run_escape(function, func, args, kwargs or _NO_KWARGS)
-        return self._run_backward(func, args, kwargs or _NO_KWARGS)
-
-    def _meet(self, func: Any) -> tuple[int, TorchFunction]:
-        function = describe(func)
-        met = self.recorder.function_number(function), function
-        with contextlib.suppress(TypeError):  # an unhashable callable
-            self._met[func] = met
-        return met
-
-    # Operations -------------------------------------------------------------------------------------------------------
-
-    def _run_operation(
-        self, function_number: int, function: TorchFunction, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        if self.is_nested:
-            return self._run_unseen(function_number, function, func, args, kwargs, sys._getframe(2))
+            function_number, function, may_be_ordinary = self._meet(func)
+        if kwargs is None:
+            kwargs = _NO_KWARGS
+        if not may_be_ordinary or self._is_special or (kwargs and ("out" in kwargs or kwargs.get("inplace"))):
+            return self._run(function_number, function, func, args, kwargs)
         table = self._table
-        outline, names, parents, tensors = self._read(args, kwargs)
-        details: Details | None = None
-        written: list[Tensor] | None = None
-        may_write = function.written is not None or (kwargs and ("inplace" in kwargs or "out" in kwargs))
-        if may_write or table.writes or self._is_selective:
-            details, written = self._prepare(function, args, kwargs, parents, tensors)
+        entries, last_write = table.entries, table.last_write
+        outline: list[Any] = []
+        parents: list[int] = []
+        only_tensors = True
+        for value in (*args, *kwargs.values()) if kwargs else args:
+            cls = type(value)
+            if cls is Tensor or cls is Parameter:
+                entry = entries.get(id(value))
+                if entry is None or entry() is not value:
+                    entry = self.recorder.explain(value)
+                if last_write and last_write.get(entry.storage, -1) > entry.number:
+                    return self._run_operation(function_number, function, func, args, kwargs, sys._getframe(1))
+                parents.append(entry.number)
+                outline.append(TENSOR)
+            else:
+                only_tensors = False
+                if cls in _PLAIN:
+                    outline.append(value)
+                else:
+                    nested: list[Tensor] = []
+                    outline.append(template(value, nested.append))
+                    parents += [self.recorder.ref(tensor) for tensor in nested]
         started = now()
         try:
             result = func(*args, **kwargs)
         except BaseException as error:
-            self._note_failure(error, function, parents, tensors, sys._getframe(2))
+            self._note_failure(error, function, tuple(parents), tensors_in((args, kwargs)), sys._getframe(1))
             raise
         elapsed = now() - started
-        module = self._stack[-1].number if self._stack else -1
-        site = self.sites.at(sys._getframe(2))
-        if type(result) is Tensor and written is None and self._is_ordinary and not function.is_attribute:
-            # the ordinary case: one plain tensor, nothing overwritten, everything kept
-            try:
-                storage = storage_address(result)
-                node = result.grad_fn
-                value = result.detach()
-                version = value._version
-            except (NotImplementedError, RuntimeError):
-                pass  # a tensor without memory or versions, or one that will not tell its history
-            else:
-                name = None if node is None else self._nodes.get(type(node)) or self._node_name(node)
-                number = len(self._rows)
-                self._rows.append((function_number, outline, names, parents, module, site, started, elapsed, name, None))
-                self._values.append(value)
-                self._versions.append(version)
-                if details is not None:
-                    self.log.details[number] = details
-                if self._composite is not None or result.dtype in _REDUCED:
-                    self._note_context(number)
-                if storage in self._by_storage:
-                    self.keeper.file(number, storage)
-                else:
-                    self._by_storage[storage] = number
-                table.point(result, number, storage)
-                return result
-        self._write_down(
-            function, (function_number, outline, names, parents, module, site, started, elapsed), result, written, details
+        call = (
+            function_number,
+            _TENSORS[len(outline)] if only_tensors and len(outline) < len(_TENSORS) else tuple(outline),
+            tuple(kwargs) if kwargs else (),
+            tuple(parents),
+            self._stack[-1].number if self._stack else -1,
+            self.sites.at(sys._getframe(1)),
+            started,
+            elapsed,
         )
+        if type(result) is not Tensor:
+            self._write_down(function, call, result, None, None)
+            return result
+        try:
+            storage = storage_address(result)
+            node = result.grad_fn
+            value = result.detach()
+            version = value._version
+        except (NotImplementedError, RuntimeError):  # one without memory or versions, or that will not tell its history
+            self._write_down(function, call, result, None, None)
+            return result
+        name = None if node is None else self._nodes.get(type(node)) or self._node_name(node)
+        number = len(self._rows)
+        self._rows.append((*call, name, None))
+        self._values.append(value)
+        self._versions.append(version)
+        if self._composite is not None or result.dtype in _REDUCED:
+            self._note_context(number)
+        if storage in self._by_storage:
+            self.keeper.file(number, storage)
+        else:
+            self._by_storage[storage] = number
+        entry = entries.get(id(result))
+        if entry is None or entry() is not result:
+            entry = entries[id(result)] = Entry(result)
+        entry.number = number
+        entry.storage = storage
         return result
 
-    def _run_unseen(
+    def _meet(self, func: Any) -> tuple[int, TorchFunction, bool]:
+        function = describe(func)
+        may_be_ordinary = function.kind is Kind.OPERATION and function.written is None and not function.is_attribute
+        met = self.recorder.function_number(function), function, may_be_ordinary
+        with contextlib.suppress(TypeError):  # an unhashable callable
+            self._met[func] = met
+        return met
+
+    def _run(
+        self, function_number: int, function: TorchFunction, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a call that is no ordinary operation."""
+        kind = function.kind
+        if kind is Kind.QUERY:
+            return func(*args, **kwargs)
+        if kind is Kind.ESCAPE:
+            return self._run_escape(function, func, args, kwargs, sys._getframe(2))
+        if kind is Kind.BACKWARD:
+            return self._run_backward(func, args, kwargs)
+        if kind is Kind.COMPOSITE and function not in self._open:
+            return self._run_open(function, args, kwargs)
+        # an operation, or a C method under the name of the Python function around it
+        return self._run_operation(function_number, function, func, args, kwargs, sys._getframe(2))
+
+    # Operations -------------------------------------------------------------------------------------------------------
+
+    def _run_operation(
         self,
         function_number: int,
         function: TorchFunction,
@@ -165,7 +196,10 @@ class Interceptor(TorchFunctionMode):
         kwargs: dict[str, Any],
         frame: FrameType | None,
     ) -> Any:
-        """The same where another recording watches below: it sees the call, not our bookkeeping."""
+        """Any operation: one that overwrites something, makes several tensors, or is kept only in part.
+
+        Another recording may be watching from below; it is to see the call, not our bookkeeping.
+        """
         with torch._C.DisableTorchFunction():
             outline, names, parents, tensors = self._read(args, kwargs)
             details, written = self._prepare(function, args, kwargs, parents, tensors)
@@ -184,34 +218,9 @@ class Interceptor(TorchFunctionMode):
 
     def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         """A template of the arguments, the records they came from, and the tensors themselves."""
-        names: tuple[str, ...] = ()
-        if kwargs:
-            names = tuple(kwargs)
-            args = (*args, *kwargs.values())
-        entries = self._table.entries
         tensors: list[Tensor] = []
-        outline: list[Any] = []
-        parents: list[int] = []
-        only_tensors = True
-        for value in args:
-            cls = type(value)
-            if cls is Tensor or cls is Parameter:
-                entry = entries.get(id(value))
-                if entry is None or entry() is not value:
-                    entry = self.recorder.explain(value)
-                parents.append(entry.number)
-                tensors.append(value)
-                outline.append(TENSOR)
-                continue
-            only_tensors = False
-            if cls in _PLAIN:
-                outline.append(value)
-            else:
-                seen = len(tensors)
-                outline.append(template(value, tensors.append))
-                parents += [self.recorder.ref(tensor) for tensor in tensors[seen:]]
-        whole = _TENSORS[len(outline)] if only_tensors and len(outline) < len(_TENSORS) else tuple(outline)
-        return whole, names, tuple(parents), tensors
+        outline = template((*args, *kwargs.values()), tensors.append)
+        return outline, tuple(kwargs), tuple([self.recorder.ref(tensor) for tensor in tensors]), tensors
 
     def _prepare(
         self,
@@ -226,7 +235,7 @@ class Interceptor(TorchFunctionMode):
         stale: list[int] = []
         held: dict[int, Held] | None = None
         mutated: tuple[int, ...] = ()
-        if self._table.writes:
+        if self._table.last_write:
             also, stale = self.recorder.also(tensors)
         if stale or self._is_selective:
             held = self._hold_arguments(function, parents, tensors, stale)
@@ -299,7 +308,7 @@ class Interceptor(TorchFunctionMode):
     def _note_context(self, number: int) -> None:
         """Note the composite an operation is inside of, and autocast, which shows first as reduced precision."""
         if _any_autocast():
-            self._is_ordinary = False  # from now on every operation is asked
+            self._is_special = True  # from now on every operation is asked
             self.log.detail(number).autocast = _autocast_state()
         if self._composite is not None:
             self.log.detail(number).composite = self._composite
@@ -330,21 +339,23 @@ class Interceptor(TorchFunctionMode):
             self._open.pop()
             self._composite = outer
 
-    def _run_escape(self, function: TorchFunction, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_escape(
+        self, function: TorchFunction, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType | None
+    ) -> Any:
         with torch._C.DisableTorchFunction():
             tensors = list(tensors_in((args, kwargs)))
             parents = tuple(self.recorder.ref(tensor) for tensor in tensors)
         try:
             result = func(*args, **kwargs)
         except BaseException as error:
-            self._note_failure(error, function, parents, tensors, sys._getframe(2))
+            self._note_failure(error, function, parents, tensors, frame)
             raise
         if function.name in ("numpy", "__array__", "__dlpack__"):
             with torch._C.DisableTorchFunction():
                 for tensor in tensors:
                     self.recorder.table.export(tensor)
         value = result if type(result) in (bool, int, float, complex) else None
-        site = self.sites.site(sys._getframe(2))
+        site = self.sites.site(frame)
         before = len(self.log.rows)
         self.log.escapes.append(Escape(function, parents, value, self.recorder.module, site, before))
         return result

@@ -265,14 +265,14 @@ class Recorder:
 
     def also(self, tensors: Iterable[Tensor]) -> tuple[tuple[int, ...], list[int]]:
         """Writes that reached these tensors through other views since they were recorded, and whose slots they are."""
-        writes = self.table.writes
+        last_write = self.table.last_write
         found: dict[int, None] = {}
         slots: list[int] = []
         for slot, tensor in enumerate(tensors):
             entry = self.table.find(tensor)
-            if entry is None or entry.storage is None or entry.storage not in writes:
+            if entry is None or entry.storage is None:
                 continue
-            if writes[entry.storage][-1].number > entry.number:
+            if last_write.get(entry.storage, -1) > entry.number:
                 since = self.table.writes_since(tensor, entry.storage, entry.number)
                 if since:
                     slots.append(slot)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -294,3 +295,28 @@ def test_an_error_outside_any_operation_is_the_users_own():
     with pytest.raises(KeyError, match="mine") as caught:
         log(model, x)
     assert caught.value.history.failure is None
+
+
+def test_the_garbage_collector_is_as_before():
+    before = gc.get_threshold()
+    seen = []
+    log(lambda t: seen.append(gc.get_threshold()) or t + 1, x)
+    assert seen[0] > before
+    assert gc.get_threshold() == before
+    one, two = torcheer.recording(), torcheer.recording()
+    one.__enter__()
+    two.__enter__()
+    two.__exit__(None, None, None)
+    assert gc.get_threshold() > before
+    one.__exit__(None, None, None)
+    assert gc.get_threshold() == before
+
+
+def test_a_collector_the_user_set_inside_is_the_users_own():
+    before = gc.get_threshold()
+    try:
+        with torcheer.recording():
+            gc.set_threshold(123, 4, 5)
+        assert gc.get_threshold() == (123, 4, 5)
+    finally:
+        gc.set_threshold(*before)

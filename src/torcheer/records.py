@@ -119,15 +119,14 @@ class Details:
 _ORDINARY: Final = Details()
 
 
-# The part of an operation that never changes: the number of its function in `log.functions`, a template of its arguments,
-# the names of the last of them, the parents, the numbers of its module call (-1: none) and site (-1: none), when it
-# started and how long it took in nanoseconds, the autograd node, and what is known of the tensor (None: what the kept
-# tensor says). A plain tuple of plain values, because the garbage collector leaves those alone, and a log of a million
-# operations is mostly rows.
+# The part of an operation that never changes, in this order: the number of its function in `log.functions`, a template of
+# its arguments, the names of the last of them, the numbers of its module call and its site (-1: none), when it started and
+# how long it took in nanoseconds, the autograd node, what is known of the tensor (None: what the kept tensor says), and from
+# there on the parents. A plain tuple of plain values, because the garbage collector leaves those alone, and a log of a
+# million operations is mostly rows.
+Row = tuple[Any, ...]
+FUNCTION, TEMPLATE, NAMES, MODULE, SITE, STARTED, ELAPSED, NODE, FACTS, PARENTS = range(10)
 Facts = tuple[tuple[int, ...], torch.dtype, torch.device]  # shape, dtype, device
-Row = tuple[
-    int, tuple[Any, ...], tuple[str, ...], tuple[int, ...], int, int, int, int, str | None, Facts | None
-]  # fmt: skip
 
 
 class OperationRecord:
@@ -146,58 +145,61 @@ class OperationRecord:
 
     @property
     def function(self) -> TorchFunction:
-        return self.log.functions[self._row[0]]
+        return self.log.functions[self._row[FUNCTION]]
 
     @property
     def template(self) -> tuple[Any, ...]:
         """All arguments in order, the named ones last, with `TENSOR` where a tensor was."""
-        return self._row[1]
+        template: tuple[Any, ...] = self._row[TEMPLATE]
+        return template
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the last arguments of the template."""
-        return self._row[2]
+        names: tuple[str, ...] = self._row[NAMES]
+        return names
 
     @property
     def args(self) -> tuple[Any, ...]:
-        template, names = self._row[1], self._row[2]
-        return template[: len(template) - len(names)]
+        return self.template[: len(self.template) - len(self.names)]
 
     @property
     def kwargs(self) -> dict[str, Any]:
-        template, names = self._row[1], self._row[2]
-        return dict(zip(names, template[len(template) - len(names) :], strict=True))
+        return dict(zip(self.names, self.template[len(self.template) - len(self.names) :], strict=True))
 
     @property
     def parents(self) -> tuple[int, ...]:
-        return self._row[3]
+        return self._row[PARENTS:]
 
     @property
     def module(self) -> ModuleCall | None:
-        number = self._row[4]
+        number = self._row[MODULE]
         return self.log.modules[number] if number >= 0 else None
 
     @property
     def site(self) -> Site | None:
-        number = self._row[5]
+        number = self._row[SITE]
         return self.log.sites[number] if number >= 0 else None
 
     @property
     def started(self) -> int:
-        return self._row[6]
+        started: int = self._row[STARTED]
+        return started
 
     @property
     def elapsed(self) -> int:
-        return self._row[7]
+        elapsed: int = self._row[ELAPSED]
+        return elapsed
 
     @property
     def gradfunc(self) -> str | None:
-        return self._row[8]
+        node: str | None = self._row[NODE]
+        return node
 
     @property
     def facts(self) -> Facts:
         """The shape, dtype and device of the tensor."""
-        facts = self._row[9]
+        facts: Facts | None = self._row[FACTS]
         if facts is None:
             with torch._C.DisableTorchFunction():
                 value = self.log.values[self.number]
@@ -243,7 +245,7 @@ class OperationRecord:
     @property
     def dependencies(self) -> tuple[int, ...]:
         """The operations this one depends on: through arguments first, then through shared memory. May repeat."""
-        return (*(n for n in self._row[3] if n >= 0), *self.details.also)
+        return (*(n for n in self._row[PARENTS:] if n >= 0), *self.details.also)
 
 
 class OperationRecords(Sequence[OperationRecord]):
@@ -398,8 +400,8 @@ class Log:
     def forget(self, number: int) -> None:
         """Let go of an operation's kept tensor and arguments."""
         row = self.rows[number]
-        if row[9] is None:
-            self.rows[number] = (*row[:9], self.operations[number].facts)
+        if row[FACTS] is None:
+            self.rows[number] = (*row[:FACTS], self.operations[number].facts, *row[PARENTS:])
         self.values[number] = UNSAVED
         self.versions[number] = -1
         if number in self.details:

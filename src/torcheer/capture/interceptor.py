@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter_ns as now
 from types import FrameType
 from typing import Any
@@ -41,7 +41,7 @@ Arguments = tuple[tuple[Any, ...], tuple[str, ...], tuple[int, ...], list[Tensor
 
 
 # The first part of a row: what is known of a call before its result.
-CallPart = tuple[int, tuple[Any, ...], tuple[str, ...], tuple[int, ...], int, int, int, int]
+CallPart = tuple[int, tuple[Any, ...], tuple[str, ...], int, int, int, int]
 
 
 class Interceptor(TorchFunctionMode):
@@ -66,7 +66,7 @@ class Interceptor(TorchFunctionMode):
         self._table = recorder.table
         self._stack = recorder.stack
         self._rows, self._values, self._versions = self.log.rows, self.log.values, self.log.versions
-        self._by_storage = recorder.keeper.by_storage
+        self._storages = recorder.keeper.storages
         for name in ("__torch_function__", "_run", "_run_open"):
             sites.skip(getattr(Interceptor, name).__code__)
 
@@ -114,6 +114,8 @@ class Interceptor(TorchFunctionMode):
                 else:
                     nested: list[Tensor] = []
                     outline.append(template(value, nested.append))
+                    if nested and last_write:
+                        return self._run_operation(function_number, function, func, args, kwargs, sys._getframe(1))
                     parents += [self.recorder.ref(tensor) for tensor in nested]
         started = now()
         try:
@@ -122,38 +124,34 @@ class Interceptor(TorchFunctionMode):
             self._note_failure(error, function, tuple(parents), tensors_in((args, kwargs)), sys._getframe(1))
             raise
         elapsed = now() - started
-        call = (
-            function_number,
-            _TENSORS[len(outline)] if only_tensors and len(outline) < len(_TENSORS) else tuple(outline),
-            tuple(kwargs) if kwargs else (),
-            tuple(parents),
-            self._stack[-1].number if self._stack else -1,
-            self.sites.at(sys._getframe(1)),
-            started,
-            elapsed,
-        )
-        if type(result) is not Tensor:
-            self._write_down(function, call, result, None, None)
-            return result
+        frame = sys._getframe(1)
+        sites = self.sites
+        site = sites.direct.get(frame.f_lasti) if id(frame.f_code) == sites.forward else None
+        if site is None:
+            site = sites.at(frame)
+        whole = _TENSORS[len(outline)] if only_tensors and len(outline) < len(_TENSORS) else tuple(outline)
+        names = tuple(kwargs) if kwargs else ()
+        module = self._stack[-1].number if self._stack else -1
         try:
+            if type(result) is not Tensor:
+                raise NotImplementedError
             storage = storage_address(result)
             node = result.grad_fn
             value = result.detach()
             version = value._version
-        except (NotImplementedError, RuntimeError):  # one without memory or versions, or that will not tell its history
-            self._write_down(function, call, result, None, None)
+        except (NotImplementedError, RuntimeError):
+            # no plain tensor, or one without memory or versions, or one that will not tell its history
+            call = (function_number, whole, names, module, site, started, elapsed)
+            self._write_down(function, call, parents, result, None, None)
             return result
         name = None if node is None else self._nodes.get(type(node)) or self._node_name(node)
         number = len(self._rows)
-        self._rows.append((*call, name, None))
+        self._rows.append((function_number, whole, names, module, site, started, elapsed, name, None, *parents))
         self._values.append(value)
         self._versions.append(version)
+        self._storages.append(storage)
         if self._composite is not None or result.dtype in _REDUCED:
             self._note_context(number)
-        if storage in self._by_storage:
-            self.keeper.file(number, storage)
-        else:
-            self._by_storage[storage] = number
         entry = entries.get(id(result))
         if entry is None or entry() is not result:
             entry = entries[id(result)] = Entry(result)
@@ -211,9 +209,9 @@ class Interceptor(TorchFunctionMode):
             raise
         elapsed = now() - started
         module = self._stack[-1].number if self._stack else -1
-        call = (function_number, outline, names, parents, module, self.sites.at(frame), started, elapsed)
+        call = (function_number, outline, names, module, self.sites.at(frame), started, elapsed)
         with torch._C.DisableTorchFunction():
-            self._write_down(function, call, result, written, details)
+            self._write_down(function, call, parents, result, written, details)
         return result
 
     def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
@@ -270,7 +268,13 @@ class Interceptor(TorchFunctionMode):
             self.surroundings.back_up(self.recorder.outside.get(storage, ()))
 
     def _write_down(
-        self, function: TorchFunction, call: CallPart, result: Any, written: list[Tensor] | None, details: Details | None
+        self,
+        function: TorchFunction,
+        call: CallPart,
+        parents: Sequence[int],
+        result: Any,
+        written: list[Tensor] | None,
+        details: Details | None,
     ) -> None:
         """Write down whatever came out; a call that made several tensors becomes several records."""
         recorder, log = self.recorder, self.log
@@ -288,7 +292,7 @@ class Interceptor(TorchFunctionMode):
         first = len(log.rows)
         with torch._C.DisableTorchFunctionSubclass():
             for path, tensor in made:
-                number = log.append((*call, node_name(tensor), describe_tensor(tensor)))
+                number = recorder.append((*call, node_name(tensor), describe_tensor(tensor), *parents))
                 if path or len(made) > 1:
                     log.details[number] = one = Details(first, path)
                     if details is not None:

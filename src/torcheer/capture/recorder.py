@@ -87,9 +87,10 @@ class Recorder:
                 self._state(parameter)
 
     def _state(self, tensor: Tensor) -> Entry:
-        number = -1 - len(self.log.states)
-        self.log.states.append(StateRecord(number, tensor, version_of(tensor)))
+        states = self.log.states
+        number = -1 - len(states)
         storage = storage_of(tensor)
+        states.append(StateRecord(number, tensor, version_of(tensor)))
         self._from_outside(tensor, storage)
         return self.table.point(tensor, number, storage)
 
@@ -216,7 +217,7 @@ class Recorder:
             parent = known.number
             also = self.also([tensor])[0]
             log = self.log
-            number = log.append(self._row(_MARKERS[Origin.OUTPUT], (parent,), tensor))
+            number = self.append(self._row(_MARKERS[Origin.OUTPUT], (parent,), tensor))
             log.details[number] = Details(also=also, output_path=path)
             if parent >= 0 and log.values[parent] is not UNSAVED and not also and self.keeper.selection is None:
                 self.keeper.share(number, parent, known.storage)
@@ -235,6 +236,11 @@ class Recorder:
             self.log.functions.append(function)
         return number
 
+    def append(self, row: Row) -> int:
+        """Write down an operation of which nothing is kept yet. Returns its number."""
+        self.keeper.storages.append(None)
+        return self.log.append(row)
+
     def _row(
         self,
         function: TorchFunction,
@@ -245,7 +251,7 @@ class Recorder:
         template, names, site = arguments
         module = self.stack[-1].number if self.stack else -1
         number, node = self.function_number(function), node_name(tensor)
-        return (number, template, names, parents, module, site, 0, 0, node, describe_tensor(tensor))
+        return (number, template, names, module, site, 0, 0, node, describe_tensor(tensor), *parents)
 
     def _write(
         self,
@@ -256,7 +262,7 @@ class Recorder:
         arguments: tuple[tuple[Any, ...], tuple[str, ...], int] = ((), (), -1),
     ) -> Entry:
         """Write down a tensor that no watched call made."""
-        number = self.log.append(self._row(function, parents, tensor, arguments))
+        number = self.append(self._row(function, parents, tensor, arguments))
         self.keeper.keep_if_wanted(number, tensor)
         self.table.point_inside(tensor, number, storage)
         return self.table.point(tensor, number, storage)

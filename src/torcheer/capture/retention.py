@@ -50,7 +50,9 @@ class Keeper:
         self._device = torch.device(output_device) if output_device is not None else None
         self._postfunc = postfunc
         self.is_plain = selection is None and output_device is None and postfunc is None
-        self.by_storage: dict[int, Holder | list[Holder]] = {}
+        self.storages: list[int | None] = []  # by operation: the memory its kept tensor lives in
+        self._by_storage: dict[int, list[Holder]] = {}
+        self._filed = 0  # how many operations are in `_by_storage`
         self._latest: int | None = None  # an operation that is not kept but whose arguments are held for now
 
     def keep_if_wanted(self, number: int, tensor: Tensor) -> None:
@@ -73,7 +75,7 @@ class Keeper:
         self.log.values[number] = value
         if isinstance(value, Tensor):
             self.log.versions[number] = version_of(value)
-            self.file(number, storage_of(tensor))
+            self._file(number, storage_of(tensor))
 
     def _post(self, number: int, value: Tensor) -> Any:
         assert self._postfunc is not None
@@ -92,24 +94,28 @@ class Keeper:
         """Keep for one operation what is kept for another."""
         self.log.values[number] = self.log.values[source]
         self.log.versions[number] = self.log.versions[source]
-        if storage in self.by_storage:
-            self.file(number, storage)
+        self._file(number, storage)
 
-    def file(self, holder: Holder, storage: int | None) -> None:
+    def _file(self, holder: Holder, storage: int | None) -> None:
         """From now on `holder` holds a tensor of this storage."""
-        if storage is None:
+        if storage is not None:
+            self._catch_up()
+            self._by_storage.setdefault(storage, []).append(holder)
+
+    def _catch_up(self) -> None:
+        """File the operations that were only noted in `storages`: in many passes nothing ever asks."""
+        if self._filed == len(self.storages):
             return
-        held = self.by_storage.get(storage)
-        if held is None:
-            self.by_storage[storage] = holder
-        elif isinstance(held, list):
-            held.append(holder)
-        else:
-            self.by_storage[storage] = [held, holder]
+        for number in range(self._filed, len(self.storages)):
+            storage = self.storages[number]
+            if storage is not None:
+                self._by_storage.setdefault(storage, []).append(number)
+        self._filed = len(self.storages)
 
     def kept_in(self, storage: int) -> list[tuple[int, Tensor]]:
         """The operations whose kept tensors live in this storage, and those tensors."""
-        numbers = [h for h in _several(self.by_storage.get(storage, [])) if isinstance(h, int)]
+        self._catch_up()
+        numbers = [holder for holder in self._by_storage.get(storage, ()) if isinstance(holder, int)]
         return [(n, self.log.values[n]) for n in numbers if isinstance(self.log.values[n], Tensor)]
 
     def hold_arguments(self, slots: list[tuple[int, Tensor]]) -> dict[int, Held]:
@@ -118,7 +124,7 @@ class Keeper:
         for slot, tensor in slots:
             value = alias(tensor)
             held = found[slot] = Held(value, version_of(value))
-            self.file(held, storage_of(tensor))
+            self._file(held, storage_of(tensor))
         return found
 
     def remember_arguments(self, number: int) -> None:
@@ -139,20 +145,22 @@ class Keeper:
         gone = set(map(id, (self.log.details[self._latest].held or {}).values()))
         self.log.forget(self._latest)
         self._latest = None
-        for storage, holders in list(self.by_storage.items()):
-            left = [h for h in _several(holders) if id(h) not in gone]
+        for storage, holders in list(self._by_storage.items()):
+            left = [holder for holder in holders if id(holder) not in gone]
             if left:
-                self.by_storage[storage] = left
+                self._by_storage[storage] = left
             else:
-                del self.by_storage[storage]
+                del self._by_storage[storage]
 
     def before_write(self, storage: int | None) -> None:
         """Something is about to write to `storage`: copy what is kept in it."""
-        found = self.by_storage.pop(storage, None) if storage is not None else None
-        if found is None:
+        if storage is None:
+            return
+        self._catch_up()
+        holders = self._by_storage.pop(storage, None)
+        if holders is None:
             return
         log = self.log
-        holders = _several(found)
         values = [log.values[h] if isinstance(h, int) else h.value for h in holders]
         copied = _copied_together([value for value in values if isinstance(value, Tensor)])
         for holder, value in zip(holders, values, strict=True):
@@ -167,9 +175,12 @@ class Keeper:
     def settle(self, living: set[int]) -> None:
         """The pass is over: copy what shares memory with anything that lives on."""
         self.forget_arguments()
-        for storage in living & self.by_storage.keys():
+        self._catch_up()
+        for storage in living & self._by_storage.keys():
             self.before_write(storage)
-        self.by_storage.clear()
+        self._by_storage.clear()
+        self.storages.clear()
+        self._filed = 0
 
 
 def version_of(tensor: Tensor) -> int:
@@ -178,10 +189,6 @@ def version_of(tensor: Tensor) -> int:
         return tensor._version
     except RuntimeError:
         return -1
-
-
-def _several(held: Holder | list[Holder]) -> list[Holder]:
-    return held if isinstance(held, list) else [held]
 
 
 def alias(tensor: Tensor) -> Tensor:

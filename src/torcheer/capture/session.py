@@ -19,6 +19,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from ..records import Log, Origin
 from .callsite import CallSites
+from .collector import fewer_collections
 from .interceptor import Interceptor
 from .modules import ModuleWatcher, without_parallelism
 from .randomness import RandomState, seed_everything
@@ -50,6 +51,7 @@ class Session:
         self._leave = contextlib.ExitStack()
 
     def __enter__(self) -> Session:
+        self._leave.enter_context(fewer_collections())
         self.recorder.sources_are_inputs = True
         self.log.random_state = RandomState.now()
         self._begin()
@@ -64,8 +66,11 @@ class Session:
 
     def run(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], seed: int | None) -> None:
         """Run `model` once and record it; afterwards nothing outside the log has changed."""
+        with fewer_collections():
+            self._run(without_parallelism(model), args, kwargs, seed)
+
+    def _run(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], seed: int | None) -> None:
         entered = perf_counter()
-        model = without_parallelism(model)
         self.sites.stop_before(Session._call.__code__)
         with torch._C.DisableTorchFunction():
             found = find_tensors((args, kwargs))

@@ -52,7 +52,7 @@ class Index:
         """An operation's label: its layer's, with the pass where there are several."""
         layer = self.layer(number)
         label = self.table.label(layer)
-        return label if len(layer.passes) == 1 else f"{label}:{self.table.pass_of[number]}"
+        return label if len(layer.passes) == 1 else f"{label}:{self.table.pass_number(number)}"
 
     def parents(self, number: int) -> list[int]:
         """The visible operations this one depends on, each once."""

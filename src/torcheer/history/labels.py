@@ -10,7 +10,7 @@ import string
 from dataclasses import dataclass, field
 
 from ..errors import InvalidArgument
-from ..records import Log, Origin
+from ..records import FUNCTION, PARENTS, Log, Origin
 
 DEFAULT_FORMAT = "{type}_{type_number}_{number}"
 _FIELDS = {"type", "type_number", "number"}
@@ -39,7 +39,7 @@ class LayerTable:
         self.layers: list[LayerEntry] = []
         self.of_type: dict[str, list[LayerEntry]] = {}
         self.layer_of: dict[int, LayerEntry] = {}
-        self.pass_of: dict[int, int] = {}  # from 1
+        self._later_passes: dict[int, int] = {}  # which pass an operation is, where it is not the first
         self._seen = 0
 
     def catch_up(self) -> None:
@@ -50,13 +50,18 @@ class LayerTable:
 
     def add(self, number: int) -> None:
         """Give an operation its layer."""
-        kind = self.log.functions[self.log.rows[number][0]].type
-        same = self.of_type.setdefault(kind, [])
+        kind = self.log.functions[self.log.rows[number][FUNCTION]].type
+        same = self.of_type.get(kind)
+        if same is None:
+            same = self.of_type[kind] = []
         layer = LayerEntry(kind, len(same) + 1, len(self.layers), [number])
         same.append(layer)
         self.layers.append(layer)
         self.layer_of[number] = layer
-        self.pass_of[number] = 1
+
+    def pass_number(self, number: int) -> int:
+        """Which pass of its layer an operation is, from 1."""
+        return self._later_passes.get(number, 1)
 
     def label(self, layer: LayerEntry) -> str:
         """A layer's label."""
@@ -95,10 +100,10 @@ def input_descendants(log: Log) -> bytearray:
     inputs = {number for number, function in enumerate(log.functions) if function.origin is Origin.INPUT}
     found = bytearray(len(log.rows))
     for number, row in enumerate(log.rows):
-        if row[0] in inputs:
+        if row[FUNCTION] in inputs:
             found[number] = 1
             continue
-        for parent in row[3]:
+        for parent in row[PARENTS:]:
             if parent >= 0 and found[parent]:
                 found[number] = 1
                 break
@@ -111,7 +116,7 @@ def input_descendants(log: Log) -> bytearray:
 def output_ancestors(log: Log) -> bytearray:
     """Which operations are outputs or have one depend on them."""
     outputs = {number for number, function in enumerate(log.functions) if function.origin is Origin.OUTPUT}
-    found = bytearray(row[0] in outputs for row in log.rows)
+    found = bytearray(row[FUNCTION] in outputs for row in log.rows)
     operations = log.operations
     for number in range(len(found) - 1, -1, -1):
         if found[number]:

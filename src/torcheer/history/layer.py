@@ -106,7 +106,7 @@ class Operation:
     @property
     def pass_num(self) -> int:
         """Which pass of its layer this is, from 1."""
-        return self._index.table.pass_of[self._number]
+        return self._index.table.pass_number(self._number)
 
     @property
     def num_passes(self) -> int:

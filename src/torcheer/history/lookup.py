@@ -173,7 +173,7 @@ class Lookup:
         found: list[int | str] = []
         if len(layer.passes) == 1:
             found += [layer.number - total, layer.number, label]
-        found.append(f"{label}:{index.table.pass_of[number]}")
+        found.append(f"{label}:{index.table.pass_number(number)}")
         for call in index.exits.get(number, ()):
             clashes = (self._short(call.address) or layer) is not layer
             if call.address and call.outputs[0] == number and not clashes:

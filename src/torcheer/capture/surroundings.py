@@ -26,7 +26,7 @@ class Surroundings:
     """Remembers modules and tensors, and restores them."""
 
     def __init__(self, modules: list[Module], inputs: list[Tensor]) -> None:
-        self._attributes: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self._attributes: list[tuple[dict[str, Any], tuple[str, ...], tuple[Any, ...]]] = []
         self._filled: list[tuple[Any, Any]] = []
         self._empty: list[Any] = []
         self._inputs = inputs
@@ -35,12 +35,13 @@ class Surroundings:
         self._first_new_hook = 0
         for module in modules:
             attributes = module.__dict__
-            saved = attributes.copy()
-            self._attributes.append((attributes, saved))
-            values = list(saved.values())
+            names, values = tuple(attributes), tuple(attributes.values())
+            self._attributes.append((attributes, names, values))
             # nn.Module's own attributes come first; of those only what is in use can lose anything
-            own = _OWN if next(iter(saved), None) == "training" else 0
-            self._filled += [(value, value.copy()) for value in values[1:own] if value and type(value) in _CONTAINERS]
+            own = _OWN if names and names[0] == "training" else 0
+            for value in filter(None, values[1:own]):
+                if type(value) in _CONTAINERS:
+                    self._filled.append((value, value.copy()))
             for value in values[own:]:
                 if type(value) in _CONTAINERS:
                     if value:
@@ -75,10 +76,10 @@ class Surroundings:
 
     def restore(self) -> None:
         """Put everything back."""
-        for attributes, saved in self._attributes:
-            if len(attributes) != len(saved) or not all(map(is_, attributes.values(), saved.values())):
+        for attributes, names, values in self._attributes:
+            if len(attributes) != len(values) or not all(map(is_, attributes.values(), values)):
                 attributes.clear()
-                attributes.update(saved)
+                attributes.update(zip(names, values, strict=True))
         for container, saved in self._filled:
             if not _same_items(container, saved):
                 container.clear()
@@ -100,8 +101,8 @@ class Surroundings:
 
     def _remove_new_hooks(self) -> None:
         """Hooks are numbered as they are registered, so those of this pass are known by their numbers."""
-        for _, saved in self._attributes:
-            for name, hooks in saved.items():
+        for _, names, values in self._attributes:
+            for name, hooks in zip(names, values, strict=True):
                 if name.endswith("_hooks") and isinstance(hooks, dict):
                     for number in [n for n in hooks if isinstance(n, int) and n >= self._first_new_hook]:
                         del hooks[number]
@@ -110,8 +111,8 @@ class Surroundings:
         """The tensors of the modules (parameters, buffers, plain attributes) and the inputs."""
         seen: set[int] = set()
         candidates: list[Any] = [*self._inputs]
-        for _, saved in self._attributes:
-            candidates += saved.values()
+        for _, _, values in self._attributes:
+            candidates += values
         for _, saved in self._filled:
             candidates += saved.values() if isinstance(saved, dict) else saved
         for value in candidates:

@@ -32,7 +32,7 @@ class Index:
     @cached_property
     def operations(self) -> list[int]:
         """The numbers of the visible operations, in execution order."""
-        return [n for n in range(self.length) if n in self.table.layer_of]
+        return [n for n in range(self.length) if self.table.shows(n)]
 
     @cached_property
     def positions(self) -> dict[int, int]:
@@ -43,7 +43,7 @@ class Index:
         return self.log.operations[number]
 
     def layer(self, number: int) -> LayerEntry:
-        return self.table.layer_of[number]
+        return self.table.layer_of(number)
 
     def layer_label(self, number: int) -> str:
         return self.table.label(self.layer(number))
@@ -56,7 +56,7 @@ class Index:
 
     def parents(self, number: int) -> list[int]:
         """The visible operations this one depends on, each once."""
-        return list(dict.fromkeys(p for p in self.record(number).dependencies if p in self.table.layer_of))
+        return list(dict.fromkeys(p for p in self.record(number).dependencies if self.table.shows(p)))
 
     @cached_property
     def children(self) -> dict[int, list[int]]:
@@ -105,7 +105,7 @@ class Index:
         """How many visible tensors were computed before each number."""
         counts, total = [0], 0
         for record in self.log.operations:
-            computed = record.number in self.table.layer_of and record.origin in (Origin.OPERATION, Origin.OPAQUE)
+            computed = self.table.shows(record.number) and record.origin in (Origin.OPERATION, Origin.OPAQUE)
             total += computed
             counts.append(total)
         return counts

@@ -7,7 +7,7 @@ neither an input nor an output (orphans) are left out once the pass is complete 
 from __future__ import annotations
 
 import string
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..errors import InvalidArgument
 from ..records import FUNCTION, PARENTS, Log, Origin
@@ -16,14 +16,14 @@ DEFAULT_FORMAT = "{type}_{type_number}_{number}"
 _FIELDS = {"type", "type_number", "number"}
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class LayerEntry:
     """One layer: its type, its number among layers of that type and overall, and the operations that are its passes."""
 
     type: str
     type_number: int
     number: int
-    passes: list[int] = field(default_factory=list)
+    passes: tuple[int, ...]
 
     @property
     def short_label(self) -> str:
@@ -31,33 +31,56 @@ class LayerEntry:
 
 
 class LayerTable:
-    """Which operation is which pass of which layer."""
+    """Which operation is which pass of which layer. Kept in columns; a `LayerEntry` is made when somebody asks for one."""
 
     def __init__(self, log: Log, label_format: str = DEFAULT_FORMAT) -> None:
         self.log = log
         self.label_format = check_format(label_format)
-        self.layers: list[LayerEntry] = []
-        self.of_type: dict[str, list[LayerEntry]] = {}
-        self.layer_of: dict[int, LayerEntry] = {}
+        self._layer_of: list[int] = []  # by operation: the number of its layer, or -1 for an orphan
+        self._first: list[int] = []  # by layer: the operation that is its first pass
+        self._type_number: list[int] = []  # by layer
+        self._of_type: dict[str, list[int]] = {}  # the layers of each type
         self._later_passes: dict[int, int] = {}  # which pass an operation is, where it is not the first
-        self._seen = 0
 
-    def catch_up(self) -> None:
-        """Take in the operations recorded since the last time."""
-        for number in range(self._seen, len(self.log.rows)):
-            self.add(number)
-        self._seen = len(self.log.rows)
+    def __len__(self) -> int:
+        """The number of layers."""
+        return len(self._first)
 
-    def add(self, number: int) -> None:
-        """Give an operation its layer."""
-        kind = self.log.functions[self.log.rows[number][FUNCTION]].type
-        same = self.of_type.get(kind)
-        if same is None:
-            same = self.of_type[kind] = []
-        layer = LayerEntry(kind, len(same) + 1, len(self.layers), [number])
-        same.append(layer)
-        self.layers.append(layer)
-        self.layer_of[number] = layer
+    def catch_up(self, connected: bytearray | None = None) -> None:
+        """Take in the operations recorded since the last time; of a complete log only those that are connected."""
+        types = [function.type for function in self.log.functions]
+        layer_of, first, numbers, of_type = self._layer_of, self._first, self._type_number, self._of_type
+        for number in range(len(layer_of), len(self.log.rows)):
+            if connected is not None and not connected[number]:
+                layer_of.append(-1)
+                continue
+            kind = types[self.log.rows[number][FUNCTION]]
+            same = of_type.get(kind)
+            if same is None:
+                same = of_type[kind] = []
+            same.append(len(first))
+            numbers.append(len(same))
+            layer_of.append(len(first))
+            first.append(number)
+
+    def shows(self, number: int) -> bool:
+        """Whether an operation belongs to a layer. A parameter (a negative number) does not, nor does an orphan."""
+        return 0 <= number < len(self._layer_of) and self._layer_of[number] >= 0
+
+    def layer(self, number: int) -> LayerEntry:
+        """Layer `number`."""
+        first = self._first[number]
+        kind = self.log.functions[self.log.rows[first][FUNCTION]].type
+        return LayerEntry(kind, self._type_number[number], number, (first,))
+
+    def layer_of(self, operation: int) -> LayerEntry:
+        """The layer an operation belongs to."""
+        return self.layer(self._layer_of[operation])
+
+    @property
+    def layers(self) -> list[LayerEntry]:
+        """Every layer, in execution order."""
+        return [self.layer(number) for number in range(len(self))]
 
     def pass_number(self, number: int) -> int:
         """Which pass of its layer an operation is, from 1."""
@@ -71,18 +94,14 @@ class LayerTable:
 
     def find(self, kind: str, number: int) -> LayerEntry | None:
         """The layer that is number so and so of its type."""
-        same = self.of_type.get(kind, ())
-        return same[number - 1] if 1 <= number <= len(same) else None
+        same = self._of_type.get(kind, ())
+        return self.layer(same[number - 1]) if 1 <= number <= len(same) else None
 
 
 def final_table(log: Log, label_format: str, keep_orphans: bool) -> LayerTable:
     """The layers of a complete log."""
     table = LayerTable(log, label_format)
-    connected = None if keep_orphans else connected_operations(log)
-    for number in range(len(log.rows)):
-        if connected is None or connected[number]:
-            table.add(number)
-    table._seen = len(log.rows)
+    table.catch_up(None if keep_orphans else connected_operations(log))
     return table
 
 
@@ -103,7 +122,10 @@ def input_descendants(log: Log) -> bytearray:
         if row[FUNCTION] in inputs:
             found[number] = 1
             continue
-        for parent in row[PARENTS:]:
+        if len(row) > PARENTS and row[PARENTS] >= 0 and found[row[PARENTS]]:  # most often the first one does
+            found[number] = 1
+            continue
+        for parent in row[PARENTS + 1 :]:
             if parent >= 0 and found[parent]:
                 found[number] = 1
                 break
@@ -117,11 +139,14 @@ def output_ancestors(log: Log) -> bytearray:
     """Which operations are outputs or have one depend on them."""
     outputs = {number for number, function in enumerate(log.functions) if function.origin is Origin.OUTPUT}
     found = bytearray(row[FUNCTION] in outputs for row in log.rows)
-    operations = log.operations
     for number in range(len(found) - 1, -1, -1):
         if found[number]:
-            for parent in operations[number].dependencies:
-                found[parent] = 1
+            for parent in log.rows[number][PARENTS:]:
+                if parent >= 0:
+                    found[parent] = 1
+            if number in log.details:
+                for parent in log.details[number].also:
+                    found[parent] = 1
     return found
 
 

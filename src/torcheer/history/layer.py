@@ -280,7 +280,7 @@ class Operation:
             if operations[number].call != call:
                 break
             found.append(number)
-        return self._labels([n for n in found if n in self._index.table.layer_of])
+        return self._labels([n for n in found if self._index.table.shows(n)])
 
     @property
     def parent_arg_positions(self) -> dict[str, str]:
@@ -288,7 +288,7 @@ class Operation:
         record = self._record
         found: dict[str, str] = {}
         for path, reference in zip(slot_paths(record.args, record.kwargs), record.parents, strict=False):
-            if reference in self._index.table.layer_of:
+            if self._index.table.shows(reference):
                 found[format_path(path, "kwargs" if isinstance(path[0], str) else "args")] = self._index.label(reference)
         return found
 
@@ -460,7 +460,7 @@ class Layer:
         """Every key that finds this layer."""
         if self.num_passes == 1:
             return self.passes[0].lookup_keys
-        number, total = self._entry.number, len(self._index.table.layers)
+        number, total = self._entry.number, len(self._index.table)
         keys: list[int | str] = [number - total, number, self.label]
         for number in self._entry.passes:
             for call in self._index.exits.get(number, ()):

@@ -59,20 +59,19 @@ class Lookup:
         return self._by_position(key) if isinstance(key, int) else self._by_name(key)
 
     def _by_position(self, key: int) -> Found:
-        layers = self.index.table.layers
-        if not -len(layers) <= key < len(layers):
+        count = len(self._table)
+        if not -count <= key < count:
             raise LayerNotFound(
-                f"there is no layer {key}: this history has {len(layers)} layers, 0 to {len(layers) - 1} "
-                f"(or -{len(layers)} to -1 from the end)."
+                f"there is no layer {key}: this history has {count} layers, 0 to {count - 1} (or -{count} to -1 from the end)."
             )
-        return Found(layers[key])
+        return Found(self._table.layer(key % count))
 
     def _by_name(self, key: str) -> Found:
         full = self._label(key, self._full)
         if full is not None:
             return full
         short, address = self._label(key, self._short), self._address(key)
-        if short is not None and address is not None and short.layer is not address.layer:
+        if short is not None and address is not None and short.layer != address.layer:
             raise AmbiguousKey(f"{key!r} is a short label and a module address: {self._names([short.layer, address.layer])}.")
         return address or short or self._end(key) or self._part(key)
 
@@ -95,7 +94,7 @@ class Lookup:
         calls = self.index.calls
         if key in calls:
             leaving = [call.outputs[0] for call in calls[key] if call.outputs and call.outputs[0] >= 0]
-            layers = list(dict.fromkeys(self.index.table.layer_of[n] for n in leaving if n in self.index.table.layer_of))
+            layers = list(dict.fromkeys(self._table.layer_of(n) for n in leaving if self._table.shows(n)))
             if len(layers) > 1:
                 options = ", ".join(f"{key}:{call.call} ({self._leaving(call.outputs[0])})" for call in calls[key])
                 raise AmbiguousKey(f"module {key!r} was called {len(calls[key])} times: say which, by {options}.")
@@ -107,11 +106,11 @@ class Lookup:
         number = int(match["pass"])
         if not 1 <= number <= len(of_module):
             raise LayerNotFound(f"module {match['name']!r} was called {len(of_module)} times, so there is no {key!r}.")
-        outputs = [n for n in of_module[number - 1].outputs if n in self.index.table.layer_of]
-        return Found(self.index.table.layer_of[outputs[0]], outputs[0]) if outputs else None
+        outputs = [n for n in of_module[number - 1].outputs if self._table.shows(n)]
+        return Found(self._table.layer_of(outputs[0]), outputs[0]) if outputs else None
 
     def _leaving(self, number: int) -> str:
-        return self.index.label(number) if number in self.index.table.layer_of else "nothing that was logged"
+        return self.index.label(number) if self._table.shows(number) else "nothing that was logged"
 
     def _end(self, key: str) -> Found | None:
         """`input`, `output`, `input_1`, `output2` and the like."""
@@ -119,7 +118,7 @@ class Lookup:
         if match is None:
             return None
         origin = Origin(match["kind"])
-        ends = [layer for layer in self.index.table.layers if self.index.record(layer.passes[0]).origin is origin]
+        ends = [layer for layer in self._table.layers if self.index.record(layer.passes[0]).origin is origin]
         if match["number"] is None:
             if len(ends) > 1:
                 raise AmbiguousKey(f"there are {len(ends)} {key}s: {self._names(ends)}.")
@@ -136,7 +135,7 @@ class Lookup:
             for address, calls in self.index.calls.items():
                 if key in address:
                     for call in calls:
-                        found += [table.layer_of[n] for n in call.outputs[:1] if n in table.layer_of]
+                        found += [table.layer_of(n) for n in call.outputs[:1] if table.shows(n)]
             found = list(dict.fromkeys(found))
         if len(found) == 1:
             return Found(found[0])
@@ -146,7 +145,7 @@ class Lookup:
 
     def not_found(self, key: str) -> str:
         """What to say of a key that fits nothing."""
-        count = len(self.index.table.layers)
+        count = len(self._table)
         near = difflib.get_close_matches(key, self.keys(), n=5, cutoff=0.5)
         hint = f" The nearest keys are {', '.join(map(repr, near))}." if near else ""
         uncalled = key in self.index.log.registered and key not in self.index.calls
@@ -169,13 +168,13 @@ class Lookup:
         index = self.index
         layer = index.layer(number)
         label = index.table.label(layer)
-        total = len(index.table.layers)
+        total = len(index.table)
         found: list[int | str] = []
         if len(layer.passes) == 1:
             found += [layer.number - total, layer.number, label]
         found.append(f"{label}:{index.table.pass_number(number)}")
         for call in index.exits.get(number, ()):
-            clashes = (self._short(call.address) or layer) is not layer
+            clashes = (self._short(call.address) or layer) != layer
             if call.address and call.outputs[0] == number and not clashes:
                 if len(layer.passes) == 1 and len(index.calls[call.address]) == 1:
                     found.append(call.address)

@@ -87,7 +87,7 @@ class ModelHistory:
 
     def __len__(self) -> int:
         """The number of layers."""
-        return len(self._index.table.layers)
+        return len(self._index.table)
 
     def __iter__(self) -> Iterator[Layer]:
         """The layers, in execution order."""

@@ -132,31 +132,31 @@ class Interceptor(TorchFunctionMode):
         whole = _TENSORS[len(outline)] if only_tensors and len(outline) < len(_TENSORS) else tuple(outline)
         names = tuple(kwargs) if kwargs else ()
         module = self._stack[-1].number if self._stack else -1
-        try:
-            if type(result) is not Tensor:
-                raise NotImplementedError
-            storage = storage_address(result)
-            node = result.grad_fn
-            value = result.detach()
-            version = value._version
-        except (NotImplementedError, RuntimeError):
-            # no plain tensor, or one without memory or versions, or one that will not tell its history
-            call = (function_number, whole, names, module, site, started, elapsed)
-            self._write_down(function, call, parents, result, None, None)
-            return result
-        name = None if node is None else self._nodes.get(type(node)) or self._node_name(node)
-        number = len(self._rows)
-        self._rows.append((function_number, whole, names, module, site, started, elapsed, name, None, *parents))
-        self._values.append(value)
-        self._versions.append(version)
-        self._storages.append(storage)
-        if self._composite is not None or result.dtype in _REDUCED:
-            self._note_context(number)
-        entry = entries.get(id(result))
-        if entry is None or entry() is not result:
-            entry = entries[id(result)] = Entry(result)
-        entry.number = number
-        entry.storage = storage
+        if type(result) is Tensor:
+            try:
+                storage = storage_address(result)
+                node = result.grad_fn
+                value = result.detach()
+                version = value._version
+            except (NotImplementedError, RuntimeError):
+                pass  # one without memory or versions, or that will not tell its history
+            else:
+                name = None if node is None else self._nodes.get(type(node)) or self._node_name(node)
+                number = len(self._rows)
+                self._rows.append((function_number, whole, names, module, site, started, elapsed, name, None, *parents))
+                self._values.append(value)
+                self._versions.append(version)
+                self._storages.append(storage)
+                if self._composite is not None or result.dtype in _REDUCED:
+                    self._note_context(number)
+                entry = entries.get(id(result))
+                if entry is None or entry() is not result:
+                    entry = entries[id(result)] = Entry(result)
+                entry.number = number
+                entry.storage = storage
+                return result
+        call = (function_number, whole, names, module, site, started, elapsed)
+        self._write_down(function, call, parents, result, None, None)
         return result
 
     def _meet(self, func: Any) -> tuple[int, TorchFunction, bool]:
@@ -290,6 +290,41 @@ class Interceptor(TorchFunctionMode):
         if function.is_attribute and function.name == "grad":
             details = Details(also=recorder.backward_roots())
         first = len(log.rows)
+        if self._is_special or written or details is not None or not self._write_plain(call, parents, made):
+            self._write_any(call, parents, made, details)
+        if details is not None and details.held and all(value is UNSAVED for value in log.values[first:]):
+            self.keeper.remember_arguments(first)
+        for tensor in written or ():
+            self._note_write(tensor, first)
+
+    def _write_plain(self, call: CallPart, parents: Sequence[int], made: list[tuple[Any, Tensor]]) -> bool:
+        """Write down several plain tensors at once, as the hot path does one. Returns False if one is not plain."""
+        facts = []
+        for _, tensor in made:
+            if type(tensor) is not Tensor:
+                return False
+            try:
+                facts.append((storage_address(tensor), tensor.grad_fn, tensor.detach(), tensor._version))
+            except (NotImplementedError, RuntimeError):
+                return False
+        first = len(self._rows)
+        for (path, tensor), (storage, node, value, version) in zip(made, facts, strict=True):
+            number = len(self._rows)
+            self._rows.append((*call, None if node is None else self._node_name(node), None, *parents))
+            self._values.append(value)
+            self._versions.append(version)
+            self._storages.append(storage)
+            if path:
+                self.log.details[number] = Details(first, path)
+            self._note_context(number)
+            self._table.point(tensor, number, storage)
+        return True
+
+    def _write_any(
+        self, call: CallPart, parents: Sequence[int], made: list[tuple[Any, Tensor]], details: Details | None
+    ) -> None:
+        recorder, log = self.recorder, self.log
+        first = len(log.rows)
         with torch._C.DisableTorchFunctionSubclass():
             for path, tensor in made:
                 number = recorder.append((*call, node_name(tensor), describe_tensor(tensor), *parents))
@@ -304,10 +339,6 @@ class Interceptor(TorchFunctionMode):
                 storage = storage_of(tensor)
                 recorder.table.point(tensor, number, storage)
                 recorder.table.point_inside(tensor, number, storage)
-        if details is not None and details.held and all(value is UNSAVED for value in log.values[first:]):
-            self.keeper.remember_arguments(first)
-        for tensor in written or ():
-            self._note_write(tensor, first)
 
     def _note_context(self, number: int) -> None:
         """Note the composite an operation is inside of, and autocast, which shows first as reduced precision."""

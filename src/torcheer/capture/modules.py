@@ -8,7 +8,7 @@ A module that belongs to no known model becomes a root of its own, named after i
 from __future__ import annotations
 
 import sys
-import threading
+from threading import get_ident
 from time import perf_counter_ns as now
 from typing import Any
 
@@ -59,7 +59,7 @@ class ModuleWatcher:
         self.sites = sites
         self.surroundings = surroundings
         self.has_wrappers = False
-        self._thread = threading.get_ident()
+        self._thread = get_ident()
         self._registered: dict[int, RegisteredModule | None] = {}  # by id; None for wrappers
         self._known: list[Module] = []  # alive while their ids are keys
         self._forwards: dict[type, Forward] = {}
@@ -131,7 +131,7 @@ class ModuleWatcher:
         self.recorder.buffers.clear()
 
     def _enter(self, module: Module, args: tuple[Any, ...]) -> None:
-        if threading.get_ident() != self._thread:
+        if get_ident() != self._thread:
             if id(module) in self._registered:
                 here = self._registered[id(module)]
                 self.recorder.ran_elsewhere(here.address if here is not None and here.address else type(module).__name__)
@@ -146,12 +146,17 @@ class ModuleWatcher:
         stack = recorder.stack
         outer = stack[-1] if stack else None
         address, name = registered.address, registered.class_name
-        site = sites.around(sys._getframe(4))
+        frame = sys._getframe(4)  # the caller, past the machinery of nn.Module
+        known = sites.direct.get(frame.f_lasti) if id(frame.f_code) == sites.forward else None
+        site = log.sites[known] if known is not None else sites.around(frame)
         call = ModuleCall(len(log.modules), address, name, count, outer, site, module.training, len(log.rows))
         log.modules.append(call)
         if len(args) == 1 and type(args[0]) is Tensor:
+            entry = recorder.table.entries.get(id(args[0]))
+            if entry is None or entry() is not args[0]:
+                entry = recorder.explain(args[0])
             call.args = _ONE_TENSOR
-            call.inputs = (recorder.ref(args[0]),)
+            call.inputs = (entry.number,)
         elif args:
             self._read(call, args, {})
         cls = type(module)
@@ -168,7 +173,7 @@ class ModuleWatcher:
         ended = now()
         recorder = self.recorder
         running = recorder.running
-        if threading.get_ident() != self._thread or not running:
+        if get_ident() != self._thread or not running:
             return
         if running[-1] is module:
             running.pop()
@@ -188,7 +193,10 @@ class ModuleWatcher:
         result = rest[-1]
         find = recorder.table.find
         if type(result) is Tensor:
-            call.outputs = ((find(result) or recorder.explain(result, call)).number,)
+            entry = recorder.table.entries.get(id(result))
+            if entry is None or entry() is not result:
+                entry = recorder.explain(result, call)
+            call.outputs = (entry.number,)
         elif result is not None:
             call.outputs = tuple([(find(t) or recorder.explain(t, call)).number for t in tensors_in(result)])
         call.end = len(self.log.rows)

@@ -27,6 +27,7 @@ from .recorder import Recorder, describe_tensor, node_name, tensors_in
 from .surroundings import Surroundings
 from .values import find_tensors, template
 
+_NOTHING = contextlib.nullcontext()
 _NO_KWARGS: dict[str, Any] = {}
 _PLAIN = frozenset({int, float, bool, type(None), str, torch.dtype, torch.device, torch.Size})
 _TENSORS = tuple((TENSOR,) * count for count in range(8))  # the templates of calls with nothing but tensors
@@ -62,6 +63,7 @@ class Interceptor(TorchFunctionMode):
         self._nodes: dict[type, str] = {}  # autograd node -> its name
         self._is_selective = self.keeper.selection is not None
         self._is_special = not self.keeper.is_plain  # no operation of this recording is ordinary
+        self._is_nested = False
         # what the hot path reaches for
         self._table = recorder.table
         self._stack = recorder.stack
@@ -72,7 +74,7 @@ class Interceptor(TorchFunctionMode):
 
     def __enter__(self) -> Interceptor:
         if torch._C._len_torch_function_stack() > 0:
-            self._is_special = True  # another mode watches below us
+            self._is_special = self._is_nested = True  # another mode watches below us
         super().__enter__()  # type: ignore[no-untyped-call]  # torch's own
         return self
 
@@ -90,7 +92,12 @@ class Interceptor(TorchFunctionMode):
             function_number, function, may_be_ordinary = self._meet(func)
         if kwargs is None:
             kwargs = _NO_KWARGS
-        if not may_be_ordinary or self._is_special or (kwargs and ("out" in kwargs or kwargs.get("inplace"))):
+        if (
+            not may_be_ordinary
+            or self._is_special
+            or (kwargs and ("out" in kwargs or kwargs.get("inplace")))
+            or (function.written is not None and function.written(args, kwargs))
+        ):
             return self._run(function_number, function, func, args, kwargs)
         table = self._table
         entries, last_write = table.entries, table.last_write
@@ -103,7 +110,7 @@ class Interceptor(TorchFunctionMode):
                 entry = entries.get(id(value))
                 if entry is None or entry() is not value:
                     entry = self.recorder.explain(value)
-                if last_write and last_write.get(entry.storage, -1) > entry.number:
+                if entry.storage in last_write and last_write[entry.storage] > entry.number:
                     return self._run_operation(function_number, function, func, args, kwargs, sys._getframe(1))
                 parents.append(entry.number)
                 outline.append(TENSOR)
@@ -161,7 +168,7 @@ class Interceptor(TorchFunctionMode):
 
     def _meet(self, func: Any) -> tuple[int, TorchFunction, bool]:
         function = describe(func)
-        may_be_ordinary = function.kind is Kind.OPERATION and function.written is None and not function.is_attribute
+        may_be_ordinary = function.kind is Kind.OPERATION and not function.is_attribute
         met = self.recorder.function_number(function), function, may_be_ordinary
         with contextlib.suppress(TypeError):  # an unhashable callable
             self._met[func] = met
@@ -198,7 +205,7 @@ class Interceptor(TorchFunctionMode):
 
         Another recording may be watching from below; it is to see the call, not our bookkeeping.
         """
-        with torch._C.DisableTorchFunction():
+        with torch._C.DisableTorchFunction() if self._is_nested else _NOTHING:
             outline, names, parents, tensors = self._read(args, kwargs)
             details, written = self._prepare(function, args, kwargs, parents, tensors)
         started = now()
@@ -210,7 +217,7 @@ class Interceptor(TorchFunctionMode):
         elapsed = now() - started
         module = self._stack[-1].number if self._stack else -1
         call = (function_number, outline, names, module, self.sites.at(frame), started, elapsed)
-        with torch._C.DisableTorchFunction():
+        with torch._C.DisableTorchFunction() if self._is_nested else _NOTHING:
             self._write_down(function, call, parents, result, written, details)
         return result
 
@@ -290,14 +297,16 @@ class Interceptor(TorchFunctionMode):
         if function.is_attribute and function.name == "grad":
             details = Details(also=recorder.backward_roots())
         first = len(log.rows)
-        if self._is_special or written or details is not None or not self._write_plain(call, parents, made):
+        if self._is_special or not self._write_plain(call, parents, made, details):
             self._write_any(call, parents, made, details)
         if details is not None and details.held and all(value is UNSAVED for value in log.values[first:]):
             self.keeper.remember_arguments(first)
         for tensor in written or ():
             self._note_write(tensor, first)
 
-    def _write_plain(self, call: CallPart, parents: Sequence[int], made: list[tuple[Any, Tensor]]) -> bool:
+    def _write_plain(
+        self, call: CallPart, parents: Sequence[int], made: list[tuple[Any, Tensor]], details: Details | None
+    ) -> bool:
         """Write down several plain tensors at once, as the hot path does one. Returns False if one is not plain."""
         facts = []
         for _, tensor in made:
@@ -314,8 +323,7 @@ class Interceptor(TorchFunctionMode):
             self._values.append(value)
             self._versions.append(version)
             self._storages.append(storage)
-            if path:
-                self.log.details[number] = Details(first, path)
+            self._note_details(number, first, path, details)
             self._note_context(number)
             self._table.point(tensor, number, storage)
         return True
@@ -328,17 +336,20 @@ class Interceptor(TorchFunctionMode):
         with torch._C.DisableTorchFunctionSubclass():
             for path, tensor in made:
                 number = recorder.append((*call, node_name(tensor), describe_tensor(tensor), *parents))
-                if path or len(made) > 1:
-                    log.details[number] = one = Details(first, path)
-                    if details is not None:
-                        one.also, one.mutated, one.held = details.also, details.mutated, details.held
-                elif details is not None:
-                    log.details[number] = details
+                self._note_details(number, first, path, details)
                 self._note_context(number)
                 self.keeper.keep_if_wanted(number, tensor)
                 storage = storage_of(tensor)
                 recorder.table.point(tensor, number, storage)
                 recorder.table.point_inside(tensor, number, storage)
+
+    def _note_details(self, number: int, call: int, path: tuple[Any, ...], details: Details | None) -> None:
+        if path:
+            self.log.details[number] = one = Details(call, path)
+            if details is not None:
+                one.also, one.mutated, one.held = details.also, details.mutated, details.held
+        elif details is not None:
+            self.log.details[number] = details
 
     def _note_context(self, number: int) -> None:
         """Note the composite an operation is inside of, and autocast, which shows first as reduced precision."""

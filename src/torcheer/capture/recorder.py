@@ -276,9 +276,9 @@ class Recorder:
         slots: list[int] = []
         for slot, tensor in enumerate(tensors):
             entry = self.table.find(tensor)
-            if entry is None or entry.storage is None:
+            if entry is None or entry.storage is None or entry.storage not in last_write:
                 continue
-            if last_write.get(entry.storage, -1) > entry.number:
+            if last_write[entry.storage] > entry.number:
                 since = self.table.writes_since(tensor, entry.storage, entry.number)
                 if since:
                     slots.append(slot)

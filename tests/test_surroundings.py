@@ -133,6 +133,25 @@ def test_parameters_swapped_by_the_model_are_put_back():
     assert model.weight.data_ptr() == memory
 
 
+def test_a_module_with_attributes_from_before_its_init_is_put_back():
+    class Early(nn.Module):
+        def __init__(self):
+            self.early = 1  # allowed, and moves nn.Module's own attributes from their usual place
+            super().__init__()
+            self.late = []
+
+        def forward(self, t):
+            self.early, self.late = 2, [t]
+            self.eval()
+            return t + 1
+
+    model = Early()
+    late = model.late
+    log(model, x)
+    assert (model.early, model.training) == (1, True)
+    assert model.late is late
+
+
 def test_lazy_modules_stay_lazy():
     model = nn.Sequential(nn.LazyLinear(4), nn.ReLU())
     history = log(model, x)

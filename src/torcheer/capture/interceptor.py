@@ -31,7 +31,7 @@ _NOTHING = contextlib.nullcontext()
 _NO_KWARGS: dict[str, Any] = {}
 _PLAIN = frozenset({int, float, bool, type(None), str, torch.dtype, torch.device, torch.Size})
 _TENSORS = tuple((TENSOR,) * count for count in range(8))  # the templates of calls with nothing but tensors
-_REDUCED = frozenset({torch.float16, torch.bfloat16})
+_FLOAT16, _BFLOAT16 = torch.float16, torch.bfloat16
 _any_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
 _push = torch._C._push_on_torch_function_stack
 _pop = torch._C._pop_torch_function_stack
@@ -154,7 +154,7 @@ class Interceptor(TorchFunctionMode):
                 self._values.append(value)
                 self._versions.append(version)
                 self._storages.append(storage)
-                if self._composite is not None or result.dtype in _REDUCED:
+                if self._composite is not None or (dtype := result.dtype) is _FLOAT16 or dtype is _BFLOAT16:
                     self._note_context(number)
                 entry = entries.get(id(result))
                 if entry is None or entry() is not result:

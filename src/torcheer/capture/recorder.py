@@ -211,18 +211,17 @@ class Recorder:
             return self._write(_MARKERS[Origin.INPUT], (), tensor, storage)
 
     def add_output(self, tensor: Tensor, path: tuple[Any, ...]) -> None:
-        """`tensor` is handed back by the model."""
-        with torch._C.DisableTorchFunction():
-            known = self.table.find(tensor) or self.explain(tensor, self._whole_model())
-            parent = known.number
-            also = self.also([tensor])[0]
-            log = self.log
-            number = self.append(self._row(_MARKERS[Origin.OUTPUT], (parent,), tensor))
-            log.details[number] = Details(also=also, output_path=path)
-            if parent >= 0 and log.values[parent] is not UNSAVED and not also and self.keeper.selection is None:
-                self.keeper.share(number, parent, known.storage)
-            else:
-                self.keeper.keep_if_wanted(number, tensor)
+        """`tensor` is handed back by the model. Must run where torch functions are not watched."""
+        known = self.table.find(tensor) or self.explain(tensor, self._whole_model())
+        parent = known.number
+        also = self.also([tensor])[0] if self.table.last_write else ()
+        log = self.log
+        number = self.append(self._row(_MARKERS[Origin.OUTPUT], (parent,), tensor))
+        log.details[number] = Details(also=also, output_path=path)
+        if parent >= 0 and log.values[parent] is not UNSAVED and not also and self.keeper.selection is None:
+            self.keeper.share(number, parent, known.storage)
+        else:
+            self.keeper.keep_if_wanted(number, tensor)
 
     def _whole_model(self) -> ModuleCall | None:
         inputs = tuple(r.number for r in self.log.operations if r.origin is Origin.INPUT)

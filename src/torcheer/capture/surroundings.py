@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from itertools import islice
 from operator import eq, is_
 from typing import Any
 
@@ -26,7 +27,7 @@ class Surroundings:
     """Remembers modules and tensors, and restores them."""
 
     def __init__(self, modules: list[Module], inputs: list[Tensor]) -> None:
-        self._attributes: list[tuple[dict[str, Any], tuple[str, ...], tuple[Any, ...]]] = []
+        self._attributes: list[tuple[dict[str, Any], int, tuple[str, ...], tuple[Any, ...], tuple[Any, ...]]] = []
         self._filled: list[tuple[Any, Any]] = []
         self._empty: list[Any] = []
         self._inputs = inputs
@@ -36,9 +37,9 @@ class Surroundings:
         for module in modules:
             attributes = module.__dict__
             names, values = tuple(attributes), tuple(attributes.values())
-            self._attributes.append((attributes, names, values))
-            # nn.Module's own attributes come first; of those only what is in use can lose anything
+            # nn.Module's own attributes come first; of those only the training flag and what is in use can change
             own = _OWN if names and names[0] == "training" else 0
+            self._attributes.append((attributes, own, names, values, values[own:]))
             for value in filter(None, values[1:own]):
                 if type(value) in _CONTAINERS:
                     self._filled.append((value, value.copy()))
@@ -76,8 +77,12 @@ class Surroundings:
 
     def restore(self) -> None:
         """Put everything back."""
-        for attributes, names, values in self._attributes:
-            if len(attributes) != len(values) or not all(map(is_, attributes.values(), values)):
+        for attributes, own, names, values, others in self._attributes:
+            if (
+                len(attributes) != len(values)
+                or (own and attributes["training"] is not values[0])
+                or not all(map(is_, islice(attributes.values(), own, None), others))
+            ):
                 attributes.clear()
                 attributes.update(zip(names, values, strict=True))
         for container, saved in self._filled:
@@ -101,7 +106,7 @@ class Surroundings:
 
     def _remove_new_hooks(self) -> None:
         """Hooks are numbered as they are registered, so those of this pass are known by their numbers."""
-        for _, names, values in self._attributes:
+        for _, _, names, values, _ in self._attributes:
             for name, hooks in zip(names, values, strict=True):
                 if name.endswith("_hooks") and isinstance(hooks, dict):
                     for number in [n for n in hooks if isinstance(n, int) and n >= self._first_new_hook]:
@@ -111,7 +116,7 @@ class Surroundings:
         """The tensors of the modules (parameters, buffers, plain attributes) and the inputs."""
         seen: set[int] = set()
         candidates: list[Any] = [*self._inputs]
-        for _, _, values in self._attributes:
+        for _, _, _, values, _ in self._attributes:
             candidates += values
         for _, saved in self._filled:
             candidates += saved.values() if isinstance(saved, dict) else saved

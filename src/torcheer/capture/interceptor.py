@@ -116,7 +116,7 @@ class Interceptor(TorchFunctionMode):
                 outline.append(TENSOR)
             else:
                 only_tensors = False
-                if cls in _PLAIN:
+                if cls in _PLAIN or (cls is tuple and _PLAIN.issuperset(map(type, value))):
                     outline.append(value)
                 else:
                     nested: list[Tensor] = []

@@ -161,6 +161,11 @@ class Keeper:
         if holders is None:
             return
         log = self.log
+        if len(holders) == 1 and isinstance(holders[0], int) and isinstance(log.values[holders[0]], Tensor):
+            number = holders[0]
+            log.values[number] = fresh = _copy(log.values[number])
+            log.versions[number] = version_of(fresh)
+            return
         values = [log.values[h] if isinstance(h, int) else h.value for h in holders]
         copied = _copied_together([value for value in values if isinstance(value, Tensor)])
         for holder, value in zip(holders, values, strict=True):
@@ -229,5 +234,4 @@ def _copied_together(values: list[Tensor]) -> Callable[[Tensor], Tensor]:
 
 
 def _copy(value: Tensor) -> Tensor:
-    with torch.no_grad():
-        return value.detach().clone()
+    return value.clone()  # what is kept is detached already

@@ -26,6 +26,22 @@ def test_orphans_are_left_out_unless_asked_for():
     assert labels(log(model, x, keep_orphans=True)) == ["ones_1", "mul_1", "add_1"]
 
 
+def test_what_a_shown_operation_used_is_shown():
+    def model(t):
+        t * (torch.ones(4) + 1)  # depends on the input, leads nowhere
+        return t + 1
+
+    history = log(model, x)
+    assert labels(history) == ["ones_1", "add_1", "mul_1", "add_2"]
+    assert history["mul_1"].parent_layers == ["input_1_0", "add_1_2"]
+
+
+def test_a_model_that_ignores_its_input_shows_what_made_its_output():
+    history = log(lambda t: torch.ones(2) * 3, x)
+    assert labels(history) == ["ones_1", "mul_1"]
+    assert not history["output"].has_input_ancestor
+
+
 def test_what_depends_on_an_input_is_no_orphan_even_if_nothing_uses_it():
     def model(t):
         t.relu()

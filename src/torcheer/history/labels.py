@@ -106,12 +106,23 @@ def final_table(log: Log, label_format: str, keep_orphans: bool) -> LayerTable:
 
 
 def connected_operations(log: Log) -> bytearray:
-    """Which operations have an input among their ancestors or an output among their descendants."""
-    connected = input_descendants(log)
-    if not all(connected):
-        for number, reaches in enumerate(output_ancestors(log)):
-            connected[number] |= reaches
-    return connected
+    """Which operations are connected to an input or an output: those that depend on one, and all that these used."""
+    found = input_descendants(log)
+    outputs = {number for number, function in enumerate(log.functions) if function.origin is Origin.OUTPUT}
+    for number in range(len(found) - 1, -1, -1):
+        if log.rows[number][FUNCTION] not in outputs:
+            break  # outputs come last
+        found[number] = 1
+    unknown = {number for number, is_found in enumerate(found) if not is_found}
+    for number in range(len(found) - 1, -1, -1):
+        if not unknown:
+            break
+        if found[number]:
+            used = log.rows[number][PARENTS:] + (log.details[number].also if number in log.details else ())
+            for parent in unknown.intersection(used):
+                found[parent] = 1
+                unknown.discard(parent)
+    return found
 
 
 def input_descendants(log: Log) -> bytearray:

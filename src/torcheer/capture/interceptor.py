@@ -25,11 +25,10 @@ from .functions import describe, out_or_inplace
 from .identity import Entry, storage_address, storage_of
 from .recorder import Recorder, describe_tensor, node_name, tensors_in
 from .surroundings import Surroundings
-from .values import find_tensors, template
+from .values import PLAIN, find_tensors, template
 
 _NOTHING = contextlib.nullcontext()
 _NO_KWARGS: dict[str, Any] = {}
-_PLAIN = frozenset({int, float, bool, type(None), str, torch.dtype, torch.device, torch.Size})
 _TENSORS = tuple((TENSOR,) * count for count in range(8))  # the templates of calls with nothing but tensors
 _FLOAT16, _BFLOAT16 = torch.float16, torch.bfloat16
 _any_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
@@ -116,7 +115,7 @@ class Interceptor(TorchFunctionMode):
                 outline.append(TENSOR)
             else:
                 only_tensors = False
-                if cls in _PLAIN or (cls is tuple and _PLAIN.issuperset(map(type, value))):
+                if cls in PLAIN or (cls is tuple and PLAIN.issuperset(map(type, value))):
                     outline.append(value)
                 else:
                     nested: list[Tensor] = []

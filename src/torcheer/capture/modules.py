@@ -21,7 +21,7 @@ from ..records import TENSOR, UNSAVED, ModuleCall, RegisteredModule
 from .callsite import CallSites
 from .recorder import Recorder, tensors_in
 from .surroundings import Surroundings
-from .values import template
+from .values import PLAIN, template
 
 _WRAPPED_AS = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
 _ONE_TENSOR = (TENSOR,)
@@ -219,7 +219,9 @@ class ModuleWatcher:
     def _read(self, call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Add an outline of the arguments and the records they came from to `call`: positional first, then named."""
         tensors: list[Tensor] = []
-        call.args += tuple([template(_outline(value), tensors.append) for value in (*args, *kwargs.values())])
+        call.args += tuple(
+            [v if type(v) in PLAIN else template(_outline(v), tensors.append) for v in (*args, *kwargs.values())]
+        )
         call.names += tuple(kwargs)
         call.inputs += tuple([self.recorder.ref(tensor) for tensor in tensors])
 

@@ -24,7 +24,7 @@ _LEAVES: tuple[type, ...] = (
     *(types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType),
     *(torch.nn.Module, torch.autograd.graph.Node),
 )
-_PLAIN = frozenset({str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.Size})
+PLAIN = frozenset({str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.Size})
 
 
 class Attribute(str):
@@ -45,7 +45,7 @@ def _find(value: Any, path: Path, into_objects: bool, inside: set[int]) -> Itera
     if isinstance(value, Tensor):
         yield path, value
         return
-    if type(value) in _PLAIN or isinstance(value, _LEAVES) or id(value) in inside:
+    if type(value) in PLAIN or isinstance(value, _LEAVES) or id(value) in inside:
         return
     inside.add(id(value))
     for step, item in _items(value, into_objects):
@@ -96,7 +96,7 @@ def format_path(path: Path, name: str = "") -> str:
 def template(value: Any, see: Callable[[Tensor], object]) -> Any:
     """`value` with every tensor replaced by `TENSOR`, each shown to `see` in order. Containers are copied."""
     cls = type(value)
-    if cls in _PLAIN:
+    if cls in PLAIN:
         return value
     if isinstance(value, Tensor):
         see(value)
@@ -142,7 +142,7 @@ def slot_paths(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> list[Pat
     def look(value: Any, path: Path) -> None:
         if value is TENSOR:
             found.append(path)
-        elif type(value) not in _PLAIN and not isinstance(value, _LEAVES):
+        elif type(value) not in PLAIN and not isinstance(value, _LEAVES):
             for step, item in _items(value, False):
                 look(item, (*path, step))
 
@@ -156,7 +156,7 @@ def fill(value: Any, tensors: Iterator[Any]) -> Any:
     if value is TENSOR:
         return next(tensors)
     cls = type(value)
-    if cls in _PLAIN:
+    if cls in PLAIN:
         return value
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return _remade(value, [fill(item, tensors) for item in value])
@@ -198,7 +198,7 @@ def _top_items(value: Any) -> Iterator[Any]:
 
 
 def _remember_leaves(value: Any, memo: dict[int, Any], seen: set[int]) -> None:
-    if id(value) in seen or isinstance(value, Tensor) or type(value) in _PLAIN:
+    if id(value) in seen or isinstance(value, Tensor) or type(value) in PLAIN:
         return
     seen.add(id(value))
     if isinstance(value, _LEAVES) and not isinstance(value, torch.Generator):

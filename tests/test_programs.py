@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 import torcheer
 from models import unchanged
 from programs import COLUMNS, ROWS, Program, programs
-from torcheer.capture.values import Attribute, find_tensors
+from torcheer.capture.values import find_tensors, get_path
 
 common = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -47,9 +47,7 @@ def made_again(one):
     result = one.func_applied(*args, **kwargs)
     if result is None:
         return args[0]
-    for step in one._record.details.output_path:
-        result = getattr(result, step) if isinstance(step, Attribute) else result[step]
-    return result
+    return get_path(result, one._record.details.output_path)
 
 
 @common

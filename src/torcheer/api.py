@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from .capture import Session
+from .capture.modules import wrapped_module
 from .errors import InvalidArgument
 from .history import ModelHistory
 from .history.filling import Options, explain, finish, open_session, run
@@ -125,6 +126,6 @@ class recording:  # noqa: N801 - used as a function: `with recording() as histor
 
 
 def _title(model: Any) -> str:
-    while type(model).__name__ in ("DataParallel", "DistributedDataParallel", "OptimizedModule"):
-        model = getattr(model, "module", None) or getattr(model, "_orig_mod", None)
+    while (inner := wrapped_module(model)) is not None:
+        model = inner
     return getattr(model, "__name__", None) or type(model).__name__

@@ -70,7 +70,6 @@ class TorchFunction:
     opened: Callable[..., Any] | None = None
     origin: Origin = Origin.OPERATION
     is_attribute: bool = False  # a property read, such as `.grad`
-    is_module: bool = False  # stands for a module whose inside cannot be watched
 
 
 @dataclass(slots=True, eq=False)
@@ -370,7 +369,6 @@ class Log:
     registered: dict[str, RegisteredModule] = field(default_factory=dict)
     escapes: list[Escape] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    unexplained: list[int] = field(default_factory=list)
     source_names: dict[int, str] = field(default_factory=dict)
     input_paths: dict[int, list[tuple[Any, ...]]] = field(default_factory=dict)
     failure: Failure | None = None

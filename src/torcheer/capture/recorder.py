@@ -20,7 +20,6 @@ from torch.nn.parameter import is_lazy
 
 from ..errors import UnseenWorkWarning
 from ..records import UNSAVED, Details, Facts, Kind, Log, ModuleCall, Origin, Row, StateRecord, TorchFunction
-from .callsite import CallSites
 from .functions import label_type
 from .identity import Entry, TensorTable, is_same_view, is_wrapped, storage_of
 from .retention import Keeper, version_of
@@ -36,10 +35,9 @@ _AUTOGRAD_LIMIT = 2000
 class Recorder:
     """The records of one recording, and what is needed to write the next one."""
 
-    def __init__(self, log: Log, keeper: Keeper, sites: CallSites) -> None:
+    def __init__(self, log: Log, keeper: Keeper) -> None:
         self.log = log
         self.keeper = keeper
-        self.sites = sites
         self.table = TensorTable()
         self.stack: list[ModuleCall] = []
         self.running: list[torch.nn.Module] = []  # the modules of `stack`
@@ -153,7 +151,7 @@ class Recorder:
 
     def _opaque(self, tensor: Tensor, storage: int | None, call: ModuleCall) -> Entry:
         kind = label_type(call.class_name)
-        function = TorchFunction(None, call.class_name, kind, Kind.OPERATION, origin=Origin.OPAQUE, is_module=True)
+        function = TorchFunction(None, call.class_name, kind, Kind.OPERATION, origin=Origin.OPAQUE)
         site = call.site.number if call.site is not None else -1
         return self._write(function, call.inputs, tensor, storage, (call.args, call.names, site))
 
@@ -161,7 +159,6 @@ class Recorder:
         if self.sources_are_inputs and not self.stack:
             return self.add_input(tensor, ())
         number = len(self.log.rows)
-        self.log.unexplained.append(number)
         name = self._attribute_name(tensor)
         if name is not None:
             self.log.source_names[number] = name

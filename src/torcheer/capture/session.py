@@ -26,7 +26,7 @@ from .randomness import RandomState, seed_everything
 from .recorder import Recorder
 from .retention import Keeper, Selection
 from .surroundings import Surroundings
-from .values import Attribute, find_tensors, shares_no_container
+from .values import find_tensors, shares_no_container
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Session:
         self.log = log
         self.sites = CallSites(log.sites, outermost)
         self.keeper = Keeper(log, keeping.selection, keeping.output_device, keeping.postfunc)
-        self.recorder = Recorder(log, self.keeper, self.sites)
+        self.recorder = Recorder(log, self.keeper)
         self.watcher = ModuleWatcher(self.recorder, self.sites)
         self.interceptor = Interceptor(self.recorder, self.sites, None)
         self._leave = contextlib.ExitStack()
@@ -207,6 +207,3 @@ def _causes(error: BaseException) -> list[BaseException]:
             found.append(here)
             waiting += [here.__cause__, here.__context__]
     return found
-
-
-__all__ = ["Attribute", "Keeping", "Session"]

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import torch
 
-from ..records import Log, ModuleCall, OperationRecord, Origin, RegisteredModule, StateRecord
+from ..records import Log, ModuleCall, OperationRecord, Origin, StateRecord
 from .labels import LayerEntry, LayerTable, input_descendants, output_ancestors
 
 
@@ -171,10 +171,6 @@ class Index:
                 return None
             reference = record.parents[slots[0]]
         return self.state(reference)
-
-    @cached_property
-    def roots(self) -> list[RegisteredModule]:
-        return [module for module in self.log.registered.values() if module.is_root]
 
     def all_parameters(self) -> dict[str, torch.nn.Parameter]:
         """Every parameter of the models, and those used without being registered, by its first name."""

@@ -324,7 +324,7 @@ class ModelHistory:
     def __deepcopy__(self, memo: dict[int, Any]) -> ModelHistory:
         """A history of its own: kept tensors are copied, parameters are the model's."""
         log = copy.copy(self._log)
-        for name in ("rows", "functions", "sites", "states", "modules", "registered", "escapes", "notes", "unexplained"):
+        for name in ("rows", "functions", "sites", "states", "modules", "registered", "escapes", "notes"):
             setattr(log, name, copy.copy(getattr(log, name)))
         pairs = list(zip(self._log.values, self._log.versions, strict=True))
         lost = {number for number, pair in enumerate(pairs) if was_overwritten(*pair)}

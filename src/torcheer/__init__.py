@@ -15,8 +15,8 @@ from .errors import SeveralPasses as SeveralPasses
 from .errors import TorcheerError as TorcheerError
 from .errors import UnseenWorkWarning as UnseenWorkWarning
 from .history import Layer as Layer
-from .history import ModelHistory as ModelHistory
 from .history import Operation as Operation
+from .model_history import ModelHistory as ModelHistory
 
 try:
     __version__ = version("torcheer")

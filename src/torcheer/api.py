@@ -14,10 +14,10 @@ from torch.nn import Module
 from .capture import Session
 from .capture.modules import wrapped_module
 from .errors import InvalidArgument
-from .history import ModelHistory
 from .history.filling import Options, explain, finish, open_session, run
 from .history.labels import DEFAULT_FORMAT
 from .history.selection import LayersToSave
+from .model_history import ModelHistory
 
 Device = torch.device | str | None
 Postfunc = Callable[[Tensor], Any] | None

@@ -12,7 +12,7 @@ import torch
 from . import __version__
 from .api import log_forward_pass
 from .demo import AlexNet
-from .history import ModelHistory
+from .history import History
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,7 +44,7 @@ def run_demo(folder: Path) -> int:
     return 0
 
 
-def write_table(history: ModelHistory, path: Path) -> None:
+def write_table(history: History, path: Path) -> None:
     """One row per operation, as comma-separated values."""
     rows = history.to_rows()
     with path.open("w", newline="", encoding="utf-8") as file:

@@ -1,6 +1,6 @@
 """Fills a history: runs a session for it, and afterwards keeps exactly what was asked for.
 
-Works on a `ModelHistory` that is handed in, so that a history can also fill another one with a new pass.
+Works on a `History` that is handed in, so that a history can also fill another one with a new pass.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .selection import Chosen, Keyed, LayersToSave, LeavingModules, Nothing, par
 from .text import describe_failure
 
 if TYPE_CHECKING:
-    from .model_history import ModelHistory
+    from .history import History
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ class Options:
             raise InvalidArgument(f"activation_postfunc must be a function of a tensor; got {self.activation_postfunc!r}.")
 
 
-def open_session(history: ModelHistory, outermost: CodeType | None = None) -> Session:
+def open_session(history: History, outermost: CodeType | None = None) -> Session:
     """A session that writes into `history`."""
     options = history._options
     keeping = Keeping(_selection(history, options), options.output_device, options.activation_postfunc)
     return Session(history._log, keeping, outermost)
 
 
-def run(history: ModelHistory, model: Callable[..., Any], input_args: Any, input_kwargs: Any, random_seed: int | None) -> None:
+def run(history: History, model: Callable[..., Any], input_args: Any, input_kwargs: Any, random_seed: int | None) -> None:
     """Run `model` once and record it into `history`."""
     args, kwargs = _arguments(input_args, input_kwargs)
     _check_seed(random_seed)
@@ -62,7 +62,7 @@ def run(history: ModelHistory, model: Callable[..., Any], input_args: Any, input
     finish(history)
 
 
-def finish(history: ModelHistory) -> None:
+def finish(history: History) -> None:
     """Release what was kept only because it might have been wanted."""
     wanted = history._options.layers_to_save
     if not isinstance(wanted, list):
@@ -94,7 +94,7 @@ def _hold_arguments(log: Log, number: int, kept: set[int]) -> None:
         log.detail(number).held = held
 
 
-def explain(history: ModelHistory, error: BaseException) -> None:
+def explain(history: History, error: BaseException) -> None:
     """Put the partial history on the error, and a note that says where it was raised."""
     failure = history._log.failure
     where = f"raised in {describe_failure(failure).splitlines()[0]}. " if failure is not None else ""
@@ -109,7 +109,7 @@ def explain(history: ModelHistory, error: BaseException) -> None:
         pass
 
 
-def _selection(history: ModelHistory, options: Options) -> Any:
+def _selection(history: History, options: Options) -> Any:
     wanted = options.layers_to_save
     if wanted == "all":
         return None
@@ -127,7 +127,7 @@ def _selection(history: ModelHistory, options: Options) -> Any:
     return Chosen(chosen)
 
 
-def _numbers(history: ModelHistory, key: Any) -> list[int]:
+def _numbers(history: History, key: Any) -> list[int]:
     """The operations a key of `layers_to_save` means; a module's address means everything that leaves it."""
     index = history._index
     if isinstance(key, str):

@@ -14,8 +14,8 @@ from ..capture.callsite import source_of
 from ..records import Failure, Log, RegisteredModule
 
 if TYPE_CHECKING:
+    from .history import History
     from .layer import Layer, Operation
-    from .model_history import ModelHistory
 
 _WIDTH = 100
 _LAYERS_SHOWN = 200
@@ -40,7 +40,7 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}{ending}"
 
 
-def describe_history(history: ModelHistory) -> str:
+def describe_history(history: History) -> str:
     """The text of `print(history)`."""
     log = history._log
     lines = [f"Log of {log.title} forward pass{_state(log)}:"]
@@ -80,7 +80,7 @@ def _state(log: Log) -> str:
     return " (incomplete: the pass failed)" if log.seconds else " (still running)"
 
 
-def _structure(history: ModelHistory) -> str:
+def _structure(history: History) -> str:
     kind = "recurrent" if history.is_recurrent else "purely feedforward"
     if history.is_recurrent:
         kind += f" (at most {history.max_passes} passes)"
@@ -253,7 +253,7 @@ def describe_layer(layer: Layer) -> str:
     return "\n".join(lines)
 
 
-def history_html(history: ModelHistory) -> str:
+def history_html(history: History) -> str:
     """A history as a notebook shows it: the facts, and a table of layers that opens."""
     text = describe_history(history)
     facts = text.partition("\n\tModule Hierarchy:")[0].partition("\n\tLayers:")[0]

@@ -1,4 +1,4 @@
-"""ModelHistory: what one recording knows, and every way to look at it."""
+"""History: what one recording knows, and every way to look it up."""
 
 from __future__ import annotations
 
@@ -24,17 +24,8 @@ if TYPE_CHECKING:
     import pandas
 
 
-class ModelHistory:
-    """The whole history of one recording: layers, operations, modules, parameters, what they cost.
-
-    >>> import torch, torcheer
-    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())
-    >>> history = torcheer.log_forward_pass(model, torch.ones(1, 2))
-    >>> [layer.label for layer in history]
-    ['input_1_0', 'linear_1_1', 'relu_1_2', 'output_1_3']
-    >>> history["relu_1"].tensor_shape == history["1"].tensor_shape == history[2].tensor_shape
-    True
-    """
+class History:
+    """What one recording knows: layers, operations, parameters, and the lookup of each."""
 
     def __init__(self, title: str, options: Options) -> None:
         self._log = Log(title, holds_tensors=options.activation_postfunc is None)
@@ -288,7 +279,7 @@ class ModelHistory:
         options = self._options
         if layers_to_save != "as before":
             options = replace(options, layers_to_save=layers_to_save)
-        new = ModelHistory(self._log.title, options)
+        new = type(self)(self._log.title, options)
         run(new, model, input_args, input_kwargs, random_seed)
         difference = first_difference(self, new)
         if difference is not None:
@@ -321,7 +312,7 @@ class ModelHistory:
         with torch._C.DisableTorchFunction():
             return history_html(self)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> ModelHistory:
+    def __deepcopy__(self, memo: dict[int, Any]) -> History:
         """A history of its own: kept tensors are copied, parameters are the model's."""
         log = copy.copy(self._log)
         for name in ("rows", "functions", "sites", "states", "modules", "registered", "escapes", "notes"):
@@ -332,7 +323,7 @@ class ModelHistory:
         log.versions = [-1] * len(pairs)
         log._lost = lost if log.is_complete else None
         log.details = {number: _copied(details, memo) for number, details in self._log.details.items()}
-        new = ModelHistory(log.title, self._options)
+        new = type(self)(log.title, self._options)
         new._log, new._growing = log, LayerTable(log, self._options.layer_label_format)
         return new
 
@@ -358,7 +349,7 @@ def _clone(value: Any, memo: dict[int, Any]) -> Any:
     return memo[id(value)]
 
 
-def first_difference(old: ModelHistory, new: ModelHistory) -> str | None:
+def first_difference(old: History, new: History) -> str | None:
     """The first operation in which two passes differ, in words; None when they ran the same graph."""
     before, after = old._index, new._index
     for position, (a, b) in enumerate(zip(before.operations, after.operations, strict=False)):

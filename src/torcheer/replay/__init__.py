@@ -1,0 +1,1 @@
+"""Runs a history again from its inputs alone, and compares."""

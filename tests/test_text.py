@@ -101,14 +101,20 @@ def test_ends_say_where_they_were():
 
 
 def test_long_lists_are_cut_with_a_count():
+    text = str(log(nn.Sequential(*(nn.ReLU() for _ in range(1000))), torch.rand(2)))
+    assert text.count("\n") < 260
+    assert re.search(r"… \d+ layers more …", text)
+
+
+def test_a_recurrent_model_says_how_many_passes():
     def model(t):
         for _ in range(1000):
             t = t + 1
         return t
 
     text = str(log(model, torch.rand(2)))
-    assert text.count("\n") < 260
-    assert re.search(r"… \d+ layers more …", text)
+    assert "recurrent (at most 1000 passes)" in text
+    assert "1: add_1_1 (1000 passes)" in text
 
 
 def test_deep_hierarchies_are_nested_and_wrapped():

@@ -12,6 +12,7 @@ import os
 import types
 from dataclasses import dataclass
 from types import CodeType, FrameType
+from typing import Any
 
 import torch
 from torch.nn import Module
@@ -102,6 +103,25 @@ class CallSites:
         number = self._numbers[chain] = len(self._sites)
         self._sites.append(Site(tuple(codes[c] for c in chain[::2]), chain[1::2], number))
         return number
+
+
+def same_positions(sites: list[Site]) -> list[int]:
+    """By site: the number of the first site at the same position of the source, with -1 (no site) at the end.
+
+    Python compiles the condition of a `while` loop twice, and the body of a `finally`.
+    """
+    spans: dict[CodeType, list[Any]] = {}
+    first: dict[tuple[Any, ...], int] = {}
+    found = []
+    for site in sites:
+        position: list[Any] = []
+        for code, instruction in zip(site.codes, site.instructions, strict=True):
+            if code not in spans:
+                spans[code] = list(code.co_positions()) if hasattr(code, "co_positions") else []
+            at = spans[code][instruction // 2] if instruction // 2 < len(spans[code]) else (None,)
+            position += (id(code), instruction if None in at else at)
+        found.append(first.setdefault(tuple(position), site.number))
+    return [*found, -1]
 
 
 @dataclass(frozen=True, slots=True)

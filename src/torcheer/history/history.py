@@ -14,7 +14,7 @@ from ..errors import GraphChanged, NotPicklable
 from ..records import Details, Escape, Held, Log, OperationRecord, Origin, was_overwritten
 from .filling import Options, run
 from .index import Index
-from .labels import LayerTable, final_table
+from .labels import LayerTable
 from .layer import Layer, Operation, Param
 from .lookup import Lookup
 from .selection import LayersToSave
@@ -39,7 +39,8 @@ class History:
         index = self._made_index
         if index is None or not index.is_current:
             if self._log.is_complete:
-                table = final_table(self._log, self._options.layer_label_format, self._options.keep_orphans)
+                table = LayerTable(self._log, self._options.layer_label_format)
+                table.complete(self._options.keep_orphans)
             else:
                 table = self._growing
                 table.catch_up()
@@ -203,7 +204,8 @@ class History:
 
     @property
     def max_passes(self) -> int:
-        return max((len(entry.passes) for entry in self._index.table.layers), default=0)
+        """How often the layer ran that ran most often."""
+        return self._index.table.most_passes
 
     @property
     def is_branching(self) -> bool:

@@ -11,7 +11,8 @@ from functools import cached_property
 import torch
 
 from ..records import Log, ModuleCall, OperationRecord, Origin, StateRecord
-from .labels import LayerEntry, LayerTable, input_descendants, output_ancestors
+from .connection import CallCounts, input_descendants, output_ancestors
+from .labels import LayerEntry, LayerTable
 
 
 class Index:
@@ -101,19 +102,9 @@ class Index:
         return found
 
     @cached_property
-    def _made_before(self) -> list[int]:
-        """How many visible tensors were computed before each number."""
-        counts, total = [0], 0
-        for record in self.log.operations:
-            computed = self.table.shows(record.number) and record.origin in (Origin.OPERATION, Origin.OPAQUE)
-            total += computed
-            counts.append(total)
-        return counts
-
-    def operations_inside(self, call: ModuleCall) -> int:
-        """How many visible operations ran inside a module call."""
-        end = call.end if call.end >= 0 else self.length
-        return self._made_before[end] - self._made_before[min(call.first, end)]
+    def call_counts(self) -> CallCounts:
+        """How many visible calls ran inside each module call."""
+        return CallCounts(self.log, self.table.connected)
 
     def distances(self, *, to_output: bool) -> dict[int, tuple[int, int]]:
         """The shortest and longest way, in steps, from an input (or to an output); absent where there is none."""

@@ -7,10 +7,13 @@ neither an input nor an output (orphans) are left out once the pass is complete 
 from __future__ import annotations
 
 import string
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from ..errors import InvalidArgument
-from ..records import FUNCTION, PARENTS, Log, Origin
+from ..records import FUNCTION, Log
+from .connection import connected_operations
+from .recurrence import Recurrence, nothing_repeats
 
 DEFAULT_FORMAT = "{type}_{type_number}_{number}"
 _FIELDS = {"type", "type_number", "number"}
@@ -23,7 +26,7 @@ class LayerEntry:
     type: str
     type_number: int
     number: int
-    passes: tuple[int, ...]
+    passes: Sequence[int] = field(compare=False)
 
     @property
     def short_label(self) -> str:
@@ -36,25 +39,51 @@ class LayerTable:
     def __init__(self, log: Log, label_format: str = DEFAULT_FORMAT) -> None:
         self.log = log
         self.label_format = check_format(label_format)
+        self.connected: bytearray | None = None  # which operations are shown; None: all of them
+        self._recurrence: Recurrence | None = None
         self._layer_of: list[int] = []  # by operation: the number of its layer, or -1 for an orphan
         self._first: list[int] = []  # by layer: the operation that is its first pass
         self._type_number: list[int] = []  # by layer
         self._of_type: dict[str, list[int]] = {}  # the layers of each type
+        self._passes: dict[int, list[int]] = {}  # by layer, where there is more than one pass
         self._later_passes: dict[int, int] = {}  # which pass an operation is, where it is not the first
 
     def __len__(self) -> int:
         """The number of layers."""
         return len(self._first)
 
-    def catch_up(self, connected: bytearray | None = None) -> None:
-        """Take in the operations recorded since the last time; of a complete log only those that are connected."""
+    def catch_up(self) -> None:
+        """Take in the operations recorded since the last time."""
+        if self._recurrence is None:
+            self._recurrence = Recurrence(self.log)
+        self._recurrence.extend()
+        self._number(self._recurrence.first)
+
+    def complete(self, keep_orphans: bool) -> None:
+        """Take in a complete log: only what is connected to an input or an output, unless orphans are to be kept."""
+        self.connected = None if keep_orphans else connected_operations(self.log)
+        if nothing_repeats(self.log):
+            self._number(range(len(self.log.rows)))
+        else:
+            recurrence = Recurrence(self.log)
+            recurrence.extend(self.connected)
+            recurrence.settle()
+            self._number(recurrence.first)
+
+    def _number(self, firsts: Sequence[int]) -> None:
+        """Number the layers, given the first pass of each operation's layer."""
         types = [function.type for function in self.log.functions]
+        rows, connected = self.log.rows, self.connected
         layer_of, first, numbers, of_type = self._layer_of, self._first, self._type_number, self._of_type
-        for number in range(len(layer_of), len(self.log.rows)):
+        for number in range(len(layer_of), len(rows)):
             if connected is not None and not connected[number]:
                 layer_of.append(-1)
                 continue
-            kind = types[self.log.rows[number][FUNCTION]]
+            earliest = firsts[number]
+            if earliest != number:
+                self._add_pass(layer_of[earliest], number)
+                continue
+            kind = types[rows[number][FUNCTION]]
             same = of_type.get(kind)
             if same is None:
                 same = of_type[kind] = []
@@ -62,6 +91,14 @@ class LayerTable:
             numbers.append(len(same))
             layer_of.append(len(first))
             first.append(number)
+
+    def _add_pass(self, layer: int, number: int) -> None:
+        passes = self._passes.get(layer)
+        if passes is None:
+            passes = self._passes[layer] = [self._first[layer]]
+        passes.append(number)
+        self._later_passes[number] = len(passes)
+        self._layer_of.append(layer)
 
     def shows(self, number: int) -> bool:
         """Whether an operation belongs to a layer. A parameter (a negative number) does not, nor does an orphan."""
@@ -71,7 +108,7 @@ class LayerTable:
         """Layer `number`."""
         first = self._first[number]
         kind = self.log.functions[self.log.rows[first][FUNCTION]].type
-        return LayerEntry(kind, self._type_number[number], number, (first,))
+        return LayerEntry(kind, self._type_number[number], number, self._passes.get(number) or (first,))
 
     def layer_of(self, operation: int) -> LayerEntry:
         """The layer an operation belongs to."""
@@ -86,6 +123,11 @@ class LayerTable:
         """Which pass of its layer an operation is, from 1."""
         return self._later_passes.get(number, 1)
 
+    @property
+    def most_passes(self) -> int:
+        """How often the layer ran that ran most often."""
+        return max(map(len, self._passes.values()), default=min(1, len(self)))
+
     def label(self, layer: LayerEntry) -> str:
         """A layer's label."""
         if self.label_format is DEFAULT_FORMAT:
@@ -96,69 +138,6 @@ class LayerTable:
         """The layer that is number so and so of its type."""
         same = self._of_type.get(kind, ())
         return self.layer(same[number - 1]) if 1 <= number <= len(same) else None
-
-
-def final_table(log: Log, label_format: str, keep_orphans: bool) -> LayerTable:
-    """The layers of a complete log."""
-    table = LayerTable(log, label_format)
-    table.catch_up(None if keep_orphans else connected_operations(log))
-    return table
-
-
-def connected_operations(log: Log) -> bytearray:
-    """Which operations are connected to an input or an output: those that depend on one, and all that these used."""
-    found = input_descendants(log)
-    outputs = {number for number, function in enumerate(log.functions) if function.origin is Origin.OUTPUT}
-    for number in range(len(found) - 1, -1, -1):
-        if log.rows[number][FUNCTION] not in outputs:
-            break  # outputs come last
-        found[number] = 1
-    unknown = {number for number, is_found in enumerate(found) if not is_found}
-    for number in range(len(found) - 1, -1, -1):
-        if not unknown:
-            break
-        if found[number]:
-            used = log.rows[number][PARENTS:] + (log.details[number].also if number in log.details else ())
-            for parent in unknown.intersection(used):
-                found[parent] = 1
-                unknown.discard(parent)
-    return found
-
-
-def input_descendants(log: Log) -> bytearray:
-    """Which operations are inputs or depend on one."""
-    inputs = {number for number, function in enumerate(log.functions) if function.origin is Origin.INPUT}
-    found = bytearray(len(log.rows))
-    for number, row in enumerate(log.rows):
-        if row[FUNCTION] in inputs:
-            found[number] = 1
-            continue
-        if len(row) > PARENTS and row[PARENTS] >= 0 and found[row[PARENTS]]:  # most often the first one does
-            found[number] = 1
-            continue
-        for parent in row[PARENTS + 1 :]:
-            if parent >= 0 and found[parent]:
-                found[number] = 1
-                break
-        else:
-            if number in log.details:
-                found[number] = any(found[parent] for parent in log.details[number].also)
-    return found
-
-
-def output_ancestors(log: Log) -> bytearray:
-    """Which operations are outputs or have one depend on them."""
-    outputs = {number for number, function in enumerate(log.functions) if function.origin is Origin.OUTPUT}
-    found = bytearray(row[FUNCTION] in outputs for row in log.rows)
-    for number in range(len(found) - 1, -1, -1):
-        if found[number]:
-            for parent in log.rows[number][PARENTS:]:
-                if parent >= 0:
-                    found[parent] = 1
-            if number in log.details:
-                for parent in log.details[number].also:
-                    found[parent] = 1
-    return found
 
 
 def check_format(label_format: str) -> str:

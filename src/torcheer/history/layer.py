@@ -358,7 +358,7 @@ class Operation:
     def bottom_level_module(self) -> str | None:
         """The module call that ran this operation and no other, and returned it."""
         for call in self._index.exits.get(self._number, ()):
-            if call.address and self._index.operations_inside(call) == 1 and call.first <= self._number < call.end:
+            if call.address and self._index.call_counts.is_alone(self._number, call):
                 return call.address
         return None
 

@@ -1,8 +1,8 @@
 """Which activations to keep, decided as the model runs.
 
 Labels follow execution, so most keys can be matched at once. What cannot be known until the end (positions from the end,
-slices, parts of names) is kept by reference and released then. An orphan, too, is known only at the end; until then an
-operation that no input reached might or might not count, and a key is matched against every number it may get.
+slices, parts of names) is kept by reference and released then. Whether an operation is an orphan, or a later pass of a
+layer, is known for sure only at the end; until then a key is matched against every number the operation may get.
 """
 
 from __future__ import annotations
@@ -90,8 +90,11 @@ class Keyed:
         self._addresses: set[str] = set()
         self._types: set[str] = set()
         self._everything = False
-        self._counts: dict[str, tuple[int, int]] = {}
+        self._counts: dict[str, tuple[int, int]] = {}  # by type: how many layers there are, at least and at most
         self._total = (0, 0)
+        self._lowest: dict[
+            tuple[str | None, str], tuple[int, int]
+        ] = {}  # by module and type: the least numbers, of type and overall
         self._seen = 0
         self._reached: list[bool] = []
         self._keys: list[Any] | None = keys  # sorted out when the first operation runs and addresses are known
@@ -141,15 +144,24 @@ class Keyed:
         return call.address in self._addresses
 
     def _catch_up(self, number: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Count up to operation `number`. Returns the least and greatest number it may get, in its type and overall."""
+        """Count up to operation `number`. Returns the least and greatest number it may get, in its type and overall.
+
+        Only an operation of the same type in the same module can be another pass of its layer.
+        """
         of_type = overall = (0, 0)
         for record in self._log.operations[self._seen : number + 1]:
             kind = record.function.type
-            sure, possible = self._counts.get(kind, (0, 0))
-            of_type, overall = (sure + 1, possible + 1), self._total
-            counts = record.origin is Origin.INPUT or any(self._reached[n] for n in record.dependencies)
-            self._reached.append(counts)
-            self._counts[kind] = (sure + counts, possible + 1)
+            least, most = self._counts.get(kind, (0, 0))
+            where = (record.module.address if record.module is not None else None, kind)
+            is_new = where not in self._lowest or record.origin is Origin.INPUT
+            if is_new:
+                self._lowest[where] = (least + 1, self._total[0])
+            lowest = self._lowest[where]
+            of_type, overall = (lowest[0], most + 1), (lowest[1], self._total[1])
+            is_reached = record.origin is Origin.INPUT or any(self._reached[n] for n in record.dependencies)
+            self._reached.append(is_reached)
+            counts = is_new and is_reached
+            self._counts[kind] = (least + counts, most + 1)
             self._total = (self._total[0] + counts, self._total[1] + 1)
         self._seen = max(self._seen, number + 1)
         return of_type, overall

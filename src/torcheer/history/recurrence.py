@@ -1,0 +1,164 @@
+"""Which operations are the same layer: the same computational step across repeated execution.
+
+In this order, and always of the same function in the module of the same address:
+
+1. what left the same bottom-level module;
+2. what used the same parameters;
+3. what ran at the same place in the program, downstream of the same parameter-using layer; or whose parents are in the
+   same layers, where those are repeated themselves.
+
+A tensor is downstream of the parameter-using operation that ran last among its ancestors. A first iteration joins the
+rest, when the rest is one layer, if it is downstream of none, or of one that was called from elsewhere (a loop is entered
+from a different place than it goes on from; a loop over different blocks calls them all from one place). Every operation
+is looked at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cached_property
+from typing import Any
+
+from ..capture.callsite import same_positions
+from ..records import FUNCTION, MODULE, PARENTS, SITE, Log, Origin
+from .connection import CallCounts
+
+_MADE = (Origin.OPERATION, Origin.OPAQUE, Origin.ALIAS)
+
+
+def nothing_repeats(log: Log) -> bool:
+    """Whether it is plain at a glance that every operation is a layer of its own.
+
+    It is when no module was called twice, nothing ran twice at one place, and no parameter was used twice by one function.
+    """
+    if log.escapes or any(call.call > 1 for call in log.modules):
+        return False  # the condition of a while loop is compiled twice; a second look tells that it is one place
+    several = sum(1 for number, details in log.details.items() if 0 <= details.call < number)
+    places = [row[MODULE] << 32 | row[SITE] for row in log.rows if row[SITE] >= 0]
+    if len(set(places)) != len(places) - several:
+        return False
+    uses = [(row[FUNCTION], parent) for row in log.rows for parent in row[PARENTS:] if parent < 0]
+    return len(set(uses)) == len(uses)
+
+
+class Recurrence:
+    """Groups the operations of a log. Can be extended while the log grows."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.first: list[int] = []  # by operation: the first operation of its layer; -1 for one that is not shown
+        self._nearest: list[int] = []  # by operation: the parameter-using operation it is downstream of, or itself; -1: none
+        self._layers: dict[tuple[Any, ...], int] = {}  # what makes operations the same layer -> the first of them
+        self._places: dict[tuple[Any, ...], dict[int, int]] = {}  # place -> its layers, by the layer they are downstream of
+        self._behind: dict[int, int] = {}  # operations that overwrote a parameter -> that parameter
+        self._by_parents: dict[tuple[Any, ...], list[int]] = {}  # the layers of their parents -> the layers of operations
+        self._uses: dict[tuple[Any, ...], int] = {}  # how many operations of one function used the same tensors
+
+    def extend(self, connected: bytearray | None = None) -> None:
+        """Take in what was recorded since the last time; of a complete log only what is connected."""
+        log, first, nearest = self._log, self.first, self._nearest
+        rows, details, modules, layers = log.rows, log.details, log.modules, self._layers
+        kinds = [function.type if function.origin in _MADE else None for function in log.functions]
+        is_parameter = [state.is_parameter for state in log.states]
+        places = same_positions(log.sites)
+        counts = CallCounts(log, connected)
+        behind = self._behind
+        for number in range(len(first), len(rows)):
+            row = rows[number]
+            if connected is not None and not connected[number]:
+                first.append(-1)
+                nearest.append(-1)
+                continue
+            latest = -1
+            parameters: list[int] = []
+            for parent in row[PARENTS:]:
+                if parent < 0:
+                    if is_parameter[-1 - parent]:
+                        parameters.append(parent)
+                elif nearest[parent] > latest:
+                    latest = nearest[parent]
+            path: tuple[Any, ...] = ()
+            if number in details:
+                detail = details[number]
+                path = detail.output_path if detail.call >= 0 else ()
+                for parent in detail.also:
+                    latest = max(latest, nearest[parent])
+                if detail.mutated:
+                    self._note_overwritten(number, row, detail.mutated[0])
+            if behind:
+                parameters += [behind[parent] for parent in row[PARENTS:] if parent in behind]
+            nearest.append(number if parameters else latest)
+            kind = kinds[row[FUNCTION]]
+            if kind is None:  # an input, an output or a source
+                first.append(number)
+                continue
+            call = modules[row[MODULE]] if row[MODULE] >= 0 else None
+            address = call.address if call is not None else None
+            if call is not None and counts.is_alone(number, call):
+                first.append(layers.setdefault((address, kind, path), number))
+            elif parameters:
+                first.append(layers.setdefault((address, kind, path, None, *parameters), number))
+            else:
+                first.append(self._without_parameters(number, (address, kind, path, places[row[SITE]]), latest))
+
+    def _note_overwritten(self, number: int, row: tuple[Any, ...], slot: int) -> None:
+        parents = row[PARENTS:]
+        parent = parents[slot] if slot < len(parents) else 0
+        if parent < 0:
+            self._behind[number] = parent
+        elif parent in self._behind:
+            self._behind[number] = self._behind[parent]
+
+    def _without_parameters(self, number: int, place: tuple[Any, ...], nearest: int) -> int:
+        """The first operation of the layer of one that used no parameters."""
+        parents = self._log.rows[number][PARENTS:]
+        layers = tuple([self.first[parent] if parent >= 0 else parent for parent in parents])
+        what = place[:-1]
+        # Where several operations of one function use the same tensors, the second is like the second.
+        use = (*what, parents)
+        turn = self._uses.get(use, 0)
+        self._uses[use] = turn + 1
+        alike = self._by_parents.setdefault((*what, layers), [])
+        upstream = self.first[nearest] if nearest >= 0 else -1
+        here = self._places.setdefault(place, {}) if place[-1] >= 0 else None
+        known = here.get(upstream) if here is not None else None
+        if known is None:
+            known = alike[turn] if turn < len(alike) and layers != parents else number
+            if here is not None:
+                here[upstream] = known
+        if turn == len(alike):
+            alike.append(known)
+        return known
+
+    def settle(self) -> None:
+        """The log is complete: let first iterations that came from elsewhere join the rest."""
+        joined: dict[int, int] = {}
+        for place, here in self._places.items():
+            if len(here) == 2:
+                first, rest = here.values()
+                if first < rest and self._enters(first, rest, place[0]):
+                    joined[rest] = first
+        if joined:
+            for number, layer in enumerate(self.first):
+                while layer in joined:
+                    layer = joined[layer]
+                self.first[number] = layer
+
+    def _enters(self, first: int, rest: int, address: str | None) -> bool:
+        """Whether `first` is how a loop is entered and `rest` how it goes on, not two rounds over different blocks."""
+        before, again = self._nearest[first], self._nearest[rest]
+        if before < 0:
+            return True
+        return self._passes[first] == 1 and self._called_from(before, address) != self._called_from(again, address)
+
+    @cached_property
+    def _passes(self) -> Counter[int]:
+        return Counter(self.first)
+
+    def _called_from(self, number: int, address: str | None) -> int:
+        """The place in the module at `address` that an operation ran for, however deep inside; -1 when it ran outside."""
+        row = self._log.rows[number]
+        site, call = row[SITE], self._log.modules[row[MODULE]] if row[MODULE] >= 0 else None
+        while call is not None and call.address != address:
+            site, call = call.site.number if call.site is not None else -1, call.outer
+        return site if address is None or call is not None else -1

@@ -1,0 +1,518 @@
+"""Which operations are the same layer. A layer is written as its short label, with `×n` where it has n passes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import torcheer
+from models import log
+
+x = torch.rand(2, 4)
+
+
+def layers(history: torcheer.ModelHistory) -> list[str]:
+    found = [layer for layer in history if not (layer.passes[0].is_input_layer or layer.passes[0].is_output_layer)]
+    return [layer.layer_label_short + (f"×{layer.num_passes}" if layer.num_passes > 1 else "") for layer in found]
+
+
+def model(forward, **modules) -> nn.Module:
+    """A module with these submodules and this forward."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            for name, module in modules.items():
+                setattr(self, name, module)
+
+    Model.forward = forward
+    return Model()
+
+
+def linear() -> nn.Linear:
+    return nn.Linear(4, 4)
+
+
+# The table of the design -----------------------------------------------------------------------------------------
+
+
+def test_a_loop_over_one_module_and_plain_operations():
+    def forward(self, t):
+        for _ in range(4):
+            t = self.fc(t)
+            t = t + 1
+            t = t * 2
+        return t
+
+    assert layers(log(model(forward, fc=linear()), x)) == ["linear_1×4", "add_1×4", "mul_1×4"]
+
+
+def test_two_lines_that_do_the_same_to_a_repeated_layer():
+    def forward(self, t):
+        t = F.relu(self.fc(t))
+        t = F.relu(self.fc(t))
+        return t
+
+    assert layers(log(model(forward, fc=linear()), x)) == ["linear_1×2", "relu_1×2"]
+
+
+def test_one_activation_module_after_different_modules():
+    def forward(self, t):
+        t = self.act(self.fc1(t))
+        t = self.act(self.fc2(t))
+        return t
+
+    history = log(model(forward, fc1=linear(), fc2=linear(), act=nn.ReLU()), x)
+    assert layers(history) == ["linear_1", "relu_1×2", "linear_2"]
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_a_loop_over_different_parameters(count):
+    def forward(self, t):
+        for w in self.weights:
+            t = F.relu(t @ w)
+        return t
+
+    weights = nn.ParameterList([nn.Parameter(torch.rand(4, 4)) for _ in range(count)])
+    expected = [name for n in range(1, count + 1) for name in (f"matmul_{n}", f"relu_{n}")]
+    assert layers(log(model(forward, weights=weights), x)) == expected
+
+
+class Cell(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.i2h = nn.Linear(4, 4)
+        self.h2h = nn.Linear(4, 4)
+
+    def forward(self, t: Tensor, h: Tensor) -> Tensor:
+        return torch.tanh(self.i2h(t) + self.h2h(h))
+
+
+def test_a_recurrent_cell():
+    def forward(self, t):
+        h = torch.zeros(2, 4)
+        for step in range(5):
+            h = self.cell(t[step], h)
+        return h
+
+    history = log(model(forward, cell=Cell()), torch.rand(5, 2, 4))
+    assert layers(history) == ["zeros_1", "getitem_1×5", "linear_1×5", "linear_2×5", "add_1×5", "tanh_1×5"]
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_residual_connections_around_different_blocks(count):
+    def forward(self, t):
+        for block in self.blocks:
+            t = t + block(t)
+        return t
+
+    history = log(model(forward, blocks=nn.ModuleList([linear() for _ in range(count)])), x)
+    assert layers(history) == [name for n in range(1, count + 1) for name in (f"linear_{n}", f"add_{n}")]
+
+
+def test_residual_connections_around_one_block():
+    def forward(self, t):
+        for _ in range(4):
+            t = t + self.block(t)
+        return t
+
+    block = nn.Sequential(linear(), nn.ReLU(), linear())
+    assert layers(log(model(forward, block=block), x)) == ["linear_1×4", "relu_1×4", "linear_2×4", "add_1×4"]
+
+
+def test_a_loop_without_parameters():
+    def forward(t):
+        for i in range(3):
+            t = torch.sin(t) + i
+        return t
+
+    assert layers(log(forward, x)) == ["sin_1×3", "add_1×3"]
+
+
+def test_the_same_expression_on_two_lines():
+    def forward(t):
+        a = t + 1
+        b = t + 1
+        return a, b
+
+    assert layers(log(forward, x)) == ["add_1", "add_2"]
+
+
+def test_a_plain_sequence():
+    history = log(nn.Sequential(linear(), nn.ReLU(), linear(), nn.ReLU()), x)
+    assert layers(history) == ["linear_1", "relu_1", "linear_2", "relu_2"]
+
+
+def inner_loop(self, t):
+    for _ in range(2):
+        t = torch.tanh(self.fc(t))
+    return t
+
+
+def test_passes_multiply_in_a_module_that_loops_inside_a_module_that_loops():
+    def forward(self, t):
+        for _ in range(3):
+            t = self.inner(t) + 1
+        return t
+
+    history = log(model(forward, inner=model(inner_loop, fc=linear())), x)
+    assert layers(history) == ["linear_1×6", "tanh_1×6", "add_1×3"]
+    inner = [one.containing_modules for one in history["linear_1"].passes]
+    assert inner == [[f"inner:{call}", f"inner.fc:{n}"] for call, n in ((1, 1), (1, 2), (2, 3), (2, 4), (3, 5), (3, 6))]
+
+
+# Programs of other shapes ----------------------------------------------------------------------------------------
+
+
+def test_nested_loops():
+    def forward(self, t):
+        for _ in range(2):
+            t = t * 2
+            for _ in range(3):
+                t = self.fc(t) + 1
+        return t
+
+    assert layers(log(model(forward, fc=linear()), x)) == ["mul_1×2", "linear_1×6", "add_1×6"]
+
+
+def test_a_loop_that_stops_on_data():
+    def forward(self, t):
+        while t.sum() < 100:
+            t = t + self.fc(t).abs() + 5
+        return t
+
+    history = log(model(forward, fc=linear()), x)
+    passes = history["linear_1"].num_passes
+    assert passes > 1
+    every, but_one = f"×{passes + 1}", f"×{passes}"
+    again = [f"linear_1{but_one}", f"abs_1{but_one}", f"add_1{but_one}", f"add_2{but_one}"]
+    assert layers(history) == [f"sum_1{every}", f"lt_1{every}", *again]
+    assert history.has_data_dependent_branching
+
+
+def test_early_exit():
+    def forward(self, t):
+        for _ in range(10):
+            t = self.fc(t)
+            if t.abs().max() < 1e6:
+                break
+            t = F.relu(t)
+        return self.head(t)
+
+    history = log(model(forward, fc=linear(), head=linear()), x)
+    assert layers(history) == ["linear_1", "abs_1", "max_1", "lt_1", "linear_2"]
+
+
+def test_interleaved_loops_over_two_shared_cells():
+    def forward(self, t):
+        for step in range(6):
+            t = self.a(t) if step % 2 == 0 else self.b(t)
+            t = torch.tanh(t)
+        return t
+
+    history = log(model(forward, a=linear(), b=linear()), x)
+    assert layers(history) == ["linear_1×3", "tanh_1×3", "linear_2×3", "tanh_2×3"]
+    assert [p.parent_layers for p in history["tanh_2"].passes] == [[f"linear_2_3:{n}"] for n in (1, 2, 3)]
+
+
+def test_a_diamond_inside_a_loop():
+    def forward(self, t):
+        for _ in range(3):
+            h = self.fc(t)
+            t = torch.sigmoid(h) * torch.tanh(h)
+        return t
+
+    assert layers(log(model(forward, fc=linear()), x)) == ["linear_1×3", "sigmoid_1×3", "tanh_1×3", "mul_1×3"]
+
+
+def test_a_diamond_written_out_twice():
+    def forward(self, t):
+        h = self.fc(t)
+        t = torch.relu(h) + torch.relu(h)
+        h = self.fc(t)
+        t = torch.relu(h) + torch.relu(h)
+        return t
+
+    assert layers(log(model(forward, fc=linear()), x)) == ["linear_1×2", "relu_1×2", "relu_2×2", "add_1×2"]
+
+
+def test_a_loop_of_one_iteration():
+    def forward(self, t):
+        for _ in range(1):
+            t = self.fc(t) + 1
+        return t
+
+    history = log(model(forward, fc=linear()), x)
+    assert layers(history) == ["linear_1", "add_1"]
+    assert not history.is_recurrent
+
+
+def test_a_first_iteration_downstream_of_nothing_joins_the_rest():
+    def forward(self, t):
+        for _ in range(3):
+            t = self.fc(torch.relu(t))
+        return t
+
+    assert layers(log(model(forward, fc=linear()), x)) == ["relu_1×3", "linear_1×3"]
+
+
+def test_a_first_iteration_stays_alone_when_the_rest_are_several():
+    def forward(self, t):
+        for fc in self.fcs:
+            t = fc(torch.relu(t))
+        return t
+
+    history = log(model(forward, fcs=nn.ModuleList([linear() for _ in range(3)])), x)
+    assert layers(history) == ["relu_1", "linear_1", "relu_2", "linear_2", "relu_3", "linear_3"]
+
+
+def test_the_same_module_called_from_two_parents():
+    shared = linear()
+    one, two = nn.Sequential(shared, nn.ReLU()), nn.Sequential(shared, nn.Tanh())
+    history = log(nn.Sequential(one, two), x)
+    assert layers(history) == ["linear_1×2", "relu_1", "tanh_1"]
+    assert [one.modules_exited for one in history["linear_1"].passes] == [["0.0:1"], ["0.0:2"]]
+
+
+def test_parameters_used_functionally():
+    def forward(self, t):
+        t = F.linear(t, self.w)
+        t = F.linear(t.relu(), self.w)
+        return F.linear(t.tanh(), self.v)
+
+    parameters = {"w": nn.Parameter(torch.rand(4, 4)), "v": nn.Parameter(torch.rand(4, 4))}
+    assert layers(log(model(forward, **parameters), x)) == ["linear_1×2", "relu_1", "tanh_1", "linear_2"]
+
+
+def test_tied_weights_used_by_different_functions():
+    def forward(self, ids):
+        return self.head(self.embedding(ids))
+
+    tied = model(forward, embedding=nn.Embedding(5, 4), head=nn.Linear(4, 5, bias=False))
+    tied.head.weight = tied.embedding.weight
+    history = log(tied, torch.tensor([1, 2]))
+    assert layers(history) == ["embedding_1", "linear_1"]
+    assert history["linear_1"].parent_params[0].name == "embedding.weight"
+
+
+def test_tied_weights_in_two_modules():
+    one, two = linear(), linear()
+    two.weight, two.bias = one.weight, one.bias
+    assert layers(log(nn.Sequential(one, two), x)) == ["linear_1", "linear_2"]
+
+
+def test_a_recurrent_cnn_with_feedback():
+    def forward(self, t):
+        feedback = torch.zeros_like(t)
+        for _ in range(3):
+            low = torch.relu(self.low(t + feedback))
+            high = torch.relu(self.high(F.avg_pool2d(low, 2)))
+            feedback = F.interpolate(self.back(high), scale_factor=2)
+        return high
+
+    modules = {"low": nn.Conv2d(3, 4, 3, padding=1), "high": nn.Conv2d(4, 4, 3, padding=1), "back": nn.Conv2d(4, 3, 1)}
+    history = log(model(forward, **modules), torch.rand(1, 3, 8, 8))
+    steps = ["add_1", "conv2d_1", "relu_1", "avgpool2d_1", "conv2d_2", "relu_2", "conv2d_3", "interpolate_1"]
+    assert layers(history) == ["zeroslike_1", *(f"{step}×3" for step in steps)]
+
+
+def test_an_lstm_written_by_hand():
+    def forward(self, t):
+        h = c = torch.zeros(2, 4)
+        for step in range(4):
+            both = torch.cat([t[step], h], -1)
+            i, f = torch.sigmoid(self.i(both)), torch.sigmoid(self.f(both))
+            g, o = torch.tanh(self.g(both)), torch.sigmoid(self.o(both))
+            c = f * c + i * g
+            h = o * torch.tanh(c)
+        return h, c
+
+    history = log(model(forward, **{name: nn.Linear(8, 4) for name in "ifgo"}), torch.rand(4, 2, 4))
+    assert layers(history)[0] == "zeros_1"
+    assert len(layers(history)) == 1 + 2 + 4 + 4 + 3 + 2
+    assert all(name.endswith("×4") for name in layers(history)[1:])
+
+
+def test_gates_in_one_matrix():
+    def forward(self, t):
+        h = c = torch.zeros(2, 4)
+        for step in range(3):
+            i, f, g, o = (self.x(t[step]) + self.h(h)).chunk(4, -1)
+            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+            h = o.sigmoid() * c.tanh()
+        return h
+
+    history = log(model(forward, x=nn.Linear(4, 16), h=nn.Linear(4, 16)), torch.rand(3, 2, 4))
+    assert [name for name in layers(history) if name.startswith("chunk")] == [f"chunk_{n}×3" for n in (1, 2, 3, 4)]
+    assert all(name.endswith("×3") for name in layers(history)[1:])
+
+
+class Attending(nn.Module):
+    """Encodes a sequence, then decodes one, looking back at every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.GRUCell(4, 4)
+        self.decoder = nn.GRUCell(8, 4)
+        self.out = linear()
+
+    def forward(self, t: Tensor) -> Tensor:
+        h, seen = torch.zeros(2, 4), []
+        for step in range(t.shape[0]):
+            h = self.encoder(t[step], h)
+            seen.append(h)
+        memory = torch.stack(seen, 1)
+        y = h = torch.zeros(2, 4)
+        made = []
+        for _ in range(5):
+            weights = torch.softmax(torch.einsum("btd,bd->bt", memory, h), -1)
+            context = torch.einsum("bt,btd->bd", weights, memory)
+            h = self.decoder(torch.cat([y, context], -1), h)
+            y = self.out(h)
+            made.append(y)
+        return torch.stack(made)
+
+
+def test_seq2seq_with_attention():
+    history = log(Attending(), torch.rand(3, 2, 4))
+    encoder = ["getitem_1×3", "grucell_1×3"]
+    decoder = [f"{name}×5" for name in ("einsum_1", "softmax_1", "einsum_2", "cat_1", "grucell_2", "linear_1")]
+    assert layers(history) == ["zeros_1", *encoder, "stack_1", "zeros_2", *decoder, "stack_2"]
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_a_loop_entered_from_another_layer(times):
+    def forward(self, t):
+        t = self.stem(t)
+        for _ in range(times):
+            t = self.fc(torch.relu(t))
+        return t
+
+    expected = ["linear_1", f"relu_1×{times}", f"linear_2×{times}"]
+    assert layers(log(model(forward, stem=linear(), fc=linear()), x)) == expected
+
+
+def test_a_stem_and_a_loop_over_different_blocks():
+    def forward(self, t):
+        t = self.stem(t)
+        for fc in self.fcs:
+            t = torch.relu(fc(t)) + 1
+        return t
+
+    history = log(model(forward, stem=linear(), fcs=nn.ModuleList([linear(), linear()])), x)
+    assert layers(history) == ["linear_1", "linear_2", "relu_1", "add_1", "linear_3", "relu_2", "add_2"]
+
+
+def test_a_module_that_calls_itself():
+    class Nested(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = linear()
+
+        def forward(self, t: Tensor, depth: int = 3) -> Tensor:
+            t = torch.tanh(self.fc(t))
+            return self(t, depth - 1) + 1 if depth > 1 else t
+
+    history = log(Nested(), x)
+    assert layers(history) == ["linear_1×3", "tanh_1×3", "add_1×2"]
+
+
+def test_a_training_loop_in_one_recording():
+    net = nn.Sequential(linear(), nn.ReLU(), linear())
+    optimizer = torch.optim.SGD(net.parameters(), 0.1, foreach=False)
+    with torcheer.recording(net) as history:
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = net(x).square().mean()
+            loss.backward()
+            optimizer.step()
+    found = layers(history)
+    assert [name for name in found if not name.startswith(("add", "grad"))][:5] == [
+        *("linear_1×3", "relu_1×3", "linear_2×3", "square_1×3", "mean_1×3")
+    ]
+
+
+def test_outputs_of_one_call_are_layers_of_their_own():
+    def forward(t):
+        for _ in range(2):
+            a, b = t.chunk(2, -1)
+            t = torch.cat([b, a], -1)
+        return t
+
+    assert layers(log(forward, x)) == ["chunk_1×2", "chunk_2×2", "cat_1×2"]
+
+
+# Lookup and what a layer with several passes answers ---------------------------------------------------------------
+
+
+@pytest.fixture
+def looping():
+    def forward(self, t):
+        for _ in range(3):
+            t = torch.tanh(self.fc(t))
+        return self.head(t)
+
+    return log(model(forward, fc=linear(), head=linear()), x)
+
+
+def test_numbers_count_layers_not_passes(looping):
+    assert looping.layer_labels == ["input_1_0", "linear_1_1", "tanh_1_2", "linear_2_3", "output_1_4"]
+    assert [one.label for one in looping.operations[:4]] == ["input_1_0", "linear_1_1:1", "tanh_1_2:1", "linear_1_1:2"]
+    assert len(looping) == 5
+    assert looping.num_operations == 9
+
+
+def test_passes_are_found_by_label_and_by_call(looping):
+    second = looping["linear_1_1:2"]
+    assert isinstance(second, torcheer.Operation)
+    assert second == looping["linear_1:2"] == looping["fc:2"] == looping["linear_1"][2]
+    assert (second.pass_num, second.num_passes) == (2, 3)
+    assert second.parent_layers == ["tanh_1_2:1"]
+    assert "fc:2" in second.lookup_keys
+    assert looping["fc"] == looping["linear_1"] == looping[1]
+    for layer in looping:
+        for one in layer.passes:
+            assert all(looping[key] in (one, layer) for key in one.lookup_keys)
+
+
+def test_a_layer_answers_what_its_passes_share(looping):
+    layer = looping["fc"]
+    assert layer.tensor_shape == (2, 4)
+    assert layer.num_params == 20
+    with pytest.raises(torcheer.SeveralPasses, match="linear_1_1:1, linear_1_1:2"):
+        layer.tensor_contents
+
+
+def test_a_pass_that_is_not_there_is_an_error(looping):
+    with pytest.raises(torcheer.LayerNotFound, match="3 passes"):
+        looping["linear_1:4"]
+
+
+@pytest.mark.parametrize("key", ["linear_1_1", "linear_1", "linear_1_1:2", "fc", "fc:2", 1, -4])
+def test_passes_can_be_kept_alone(key):
+    def forward(self, t):
+        for _ in range(3):
+            t = torch.tanh(self.fc(t))
+        return self.head(t)
+
+    history = log(model(forward, fc=linear(), head=linear()), x, layers_to_save=[key])
+    expected = ["linear_1_1:2"] if str(key).endswith(":2") else [f"linear_1_1:{n}" for n in (1, 2, 3)]
+    assert [one.label for one in history.saved] == expected
+
+
+def test_a_history_that_is_running_already_knows_its_layers():
+    seen = []
+
+    def forward(self, t):
+        for _ in range(3):
+            t = self.fc(t) + 1
+            seen.append(layers(self.history))
+        return t
+
+    net = model(forward, fc=linear())
+    with torcheer.recording(net) as history:
+        object.__setattr__(net, "history", history)
+        net(x)
+    assert seen[1:] == [["linear_1×2", "add_1×2"], ["linear_1×3", "add_1×3"]]

@@ -153,8 +153,8 @@ def test_a_bottom_level_module_is_one_with_one_operation_inside():
 
 def test_the_public_names_are_these():
     assert sorted(n for n in vars(torcheer) if not n.startswith("_") and n[0].isupper()) == [
-        *("ActivationLost", "ActivationNotSaved", "AmbiguousKey", "GraphChanged", "InvalidArgument", "Layer"),
-        *("LayerNotFound", "ModelHistory", "NotPicklable", "Operation", "PackageNotFoundError", "SeveralPasses"),
+        *("ActivationLost", "ActivationNotSaved", "AmbiguousKey", "Call", "GraphChanged", "InvalidArgument", "Layer"),
+        *("LayerNotFound", "ModelHistory", "Module", "NotPicklable", "Operation", "PackageNotFoundError", "SeveralPasses"),
         *("TorcheerError", "UnseenWorkWarning"),
     ]
     assert {"log_forward_pass", "recording"} <= set(vars(torcheer))

@@ -14,7 +14,9 @@ from .errors import NotPicklable as NotPicklable
 from .errors import SeveralPasses as SeveralPasses
 from .errors import TorcheerError as TorcheerError
 from .errors import UnseenWorkWarning as UnseenWorkWarning
+from .history import Call as Call
 from .history import Layer as Layer
+from .history import Module as Module
 from .history import Operation as Operation
 from .model_history import ModelHistory as ModelHistory
 

@@ -329,7 +329,7 @@ class RegisteredModule:
 
 
 @dataclass(slots=True, eq=False)
-class Escape:
+class EscapeRecord:
     """A place where tensor data left for Python (`bool(t)`, `.item()`, `.numpy()`)."""
 
     function: TorchFunction
@@ -367,7 +367,7 @@ class Log:
     states: list[StateRecord] = field(default_factory=list)
     modules: list[ModuleCall] = field(default_factory=list)
     registered: dict[str, RegisteredModule] = field(default_factory=dict)
-    escapes: list[Escape] = field(default_factory=list)
+    escapes: list[EscapeRecord] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     source_names: dict[int, str] = field(default_factory=dict)
     input_paths: dict[int, list[tuple[Any, ...]]] = field(default_factory=dict)

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
-from ..records import TENSOR, UNSAVED, Composite, Details, Escape, Failure, Held, Kind, TorchFunction
+from ..records import TENSOR, UNSAVED, Composite, Details, EscapeRecord, Failure, Held, Kind, TorchFunction
 from .callsite import CallSites
 from .functions import describe, out_or_inplace
 from .identity import Entry, storage_address, storage_of
@@ -402,7 +402,7 @@ class Interceptor(TorchFunctionMode):
         value = result if type(result) in (bool, int, float, complex) else None
         site = self.sites.site(frame)
         before = len(self.log.rows)
-        self.log.escapes.append(Escape(function, parents, value, self.recorder.module, site, before))
+        self.log.escapes.append(EscapeRecord(function, parents, value, self.recorder.module, site, before))
         return result
 
     def _run_backward(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

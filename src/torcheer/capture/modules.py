@@ -155,6 +155,8 @@ class ModuleWatcher:
             entry = recorder.table.entries.get(id(args[0]))
             if entry is None or entry() is not args[0]:
                 entry = recorder.explain(args[0])
+            if entry.storage in recorder.table.last_write:
+                entry = recorder.current(args[0], entry)
             call.args = _ONE_TENSOR
             call.inputs = (entry.number,)
         elif args:
@@ -196,9 +198,11 @@ class ModuleWatcher:
             entry = recorder.table.entries.get(id(result))
             if entry is None or entry() is not result:
                 entry = recorder.explain(result, call)
+            if entry.storage in recorder.table.last_write:
+                entry = recorder.current(result, entry)
             call.outputs = (entry.number,)
         elif result is not None:
-            call.outputs = tuple([(find(t) or recorder.explain(t, call)).number for t in tensors_in(result)])
+            call.outputs = tuple([recorder.current(t, find(t) or recorder.explain(t, call)).number for t in tensors_in(result)])
         call.end = len(self.log.rows)
         selection = recorder.keeper.selection
         if selection is not None and call.outputs and selection.leaving(call):
@@ -223,7 +227,9 @@ class ModuleWatcher:
             [v if type(v) in PLAIN else template(_outline(v), tensors.append) for v in (*args, *kwargs.values())]
         )
         call.names += tuple(kwargs)
-        call.inputs += tuple([self.recorder.ref(tensor) for tensor in tensors])
+        recorder = self.recorder
+        find = recorder.table.find
+        call.inputs += tuple([recorder.current(t, find(t) or recorder.explain(t)).number for t in tensors])
 
     def free_name(self, module: Module) -> str:
         """An address for a new root, after its class: inside the module that runs, if one does."""

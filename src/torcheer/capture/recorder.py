@@ -281,6 +281,23 @@ class Recorder:
                     found.update(dict.fromkeys(since))
         return tuple(found), slots
 
+    def current(self, tensor: Tensor, entry: Entry) -> Entry:
+        """The entry of a tensor that crosses a module's boundary, as it is now.
+
+        What was written to it through another view since it was recorded makes it a record of its own, so that what is
+        kept for the boundary is what crossed it.
+        """
+        if entry.storage not in self.table.last_write or self.table.last_write[entry.storage] <= entry.number:
+            return entry
+        assert entry.storage is not None
+        with torch._C.DisableTorchFunction():
+            since = self.table.writes_since(tensor, entry.storage, entry.number)
+            if not since:
+                return entry
+            entry = self._write(_MARKERS[Origin.ALIAS], (entry.number,), tensor, entry.storage)
+            self.log.detail(entry.number).also = tuple(since)
+            return entry
+
     def gradients_arrived(self, roots: tuple[int, ...]) -> None:
         """A backward pass from these records is about to fill `.grad`s."""
         self._backward_roots = roots

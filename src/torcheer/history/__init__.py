@@ -1,6 +1,10 @@
 """The object a user holds, and how it is named, looked up and printed."""
 
+from .escape import Escape as Escape
 from .history import History as History
 from .layer import Layer as Layer
 from .layer import Operation as Operation
-from .layer import Param as Param
+from .module import Call as Call
+from .module import Module as Module
+from .module import Modules as Modules
+from .param import Param as Param

@@ -11,12 +11,15 @@ import torch
 from torch import Tensor
 
 from ..errors import GraphChanged, NotPicklable
-from ..records import Details, Escape, Held, Log, OperationRecord, Origin, was_overwritten
+from ..records import Details, Held, Log, OperationRecord, Origin, was_overwritten
+from .escape import Escape
 from .filling import Options, run
 from .index import Index
 from .labels import LayerTable
-from .layer import Layer, Operation, Param
+from .layer import Layer, Operation
 from .lookup import Lookup
+from .module import Modules
+from .param import Param, describe_param
 from .selection import LayersToSave
 from .text import describe_history, history_html
 
@@ -138,18 +141,19 @@ class History:
     @property
     def params(self) -> dict[str, Param]:
         """Every parameter, by name."""
-        names = self._index.state_names
-        return {
-            name: Param(name, tuple(p.shape), p.dtype, p.requires_grad, False, tuple(names.get(id(p), [])[1:]))
-            for name, p in self._index.all_parameters().items()
-        }
+        index = self._index
+        return {name: describe_param(index, name, tensor) for name, tensor in index.all_parameters().items()}
 
     @property
     def buffers(self) -> dict[str, Param]:
         """Every buffer, by name."""
-        return {
-            name: Param(name, tuple(b.shape), b.dtype, b.requires_grad, True) for name, b in self._index.all_buffers().items()
-        }
+        index = self._index
+        return {name: describe_param(index, name, tensor) for name, tensor in index.all_buffers().items()}
+
+    @property
+    def modules(self) -> Modules:
+        """The modules, by address: `history.modules['features']`, or one call of it: `history.modules['features:1']`."""
+        return Modules(self._index)
 
     @property
     def model_name(self) -> str:
@@ -220,7 +224,8 @@ class History:
     @property
     def escapes(self) -> list[Escape]:
         """Where tensor data left for Python (`bool(t)`, `.item()`, `.numpy()`)."""
-        return list(self._log.escapes)
+        index = self._index
+        return [Escape(index, record) for record in self._log.escapes]
 
     @property
     def notes(self) -> list[str]:

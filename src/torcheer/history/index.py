@@ -102,6 +102,51 @@ class Index:
         return found
 
     @cached_property
+    def inner_calls(self) -> dict[int, list[ModuleCall]]:
+        """The module calls directly inside each module call, by its number."""
+        found: dict[int, list[ModuleCall]] = defaultdict(list)
+        for call in self.log.modules:
+            if call.outer is not None:
+                found[call.outer.number].append(call)
+        return found
+
+    @cached_property
+    def module_children(self) -> dict[str, list[str]]:
+        """The addresses registered directly below each address."""
+        found: dict[str, list[str]] = {address: [] for address in self.log.registered}
+        for address, module in self.log.registered.items():
+            if not module.is_root:
+                found[self._registered_above(address)].append(address)
+        return found
+
+    def _registered_above(self, address: str) -> str:
+        """The address of the module that `address` is registered in: the longest part of it that is a module."""
+        above = address.rpartition(".")[0]
+        while above and above not in self.log.registered:
+            above = above.rpartition(".")[0]
+        return above
+
+    def module_parents(self, address: str) -> list[str]:
+        """The addresses of the modules around one, outermost first."""
+        found: list[str] = []
+        while not self.log.registered[address].is_root:
+            address = self._registered_above(address)
+            found.append(address)
+        return found[::-1]
+
+    def modules_inside(self, address: str) -> list[str]:
+        """An address and all below it, in registration order."""
+        found = [address]
+        for child in self.module_children[address]:
+            found += self.modules_inside(child)
+        return found
+
+    @cached_property
+    def first_addresses(self) -> dict[str, str]:
+        """The first address of modules that have others, by each of those."""
+        return {other: address for address, module in self.log.registered.items() for other in module.other_addresses}
+
+    @cached_property
     def call_counts(self) -> CallCounts:
         """How many visible calls ran inside each module call."""
         return CallCounts(self.log, self.table.connected)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,32 +12,12 @@ from torch import Tensor
 from ..capture.callsite import SourceLine, source_of, stack_of
 from ..capture.values import fill, format_path, slot_paths
 from ..errors import ActivationLost, ActivationNotSaved, SeveralPasses
-from ..records import UNSAVED, ModuleCall, OperationRecord, Origin, StateRecord
+from ..records import UNSAVED, ModuleCall, OperationRecord, Origin
 from .index import Index
 from .labels import LayerEntry
 from .lookup import Lookup
+from .param import Param, describe_param
 from .text import describe_layer, describe_operation
-
-
-@dataclass(frozen=True, slots=True)
-class Param:
-    """A parameter or buffer as an operation read it."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    is_trainable: bool
-    is_buffer: bool
-    other_names: tuple[str, ...] = ()
-
-    @property
-    def numel(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def fsize(self) -> int:
-        """Its size in bytes."""
-        return self.numel * self.dtype.itemsize
 
 
 class Operation:
@@ -307,15 +286,7 @@ class Operation:
     def _states(self) -> list[Param]:
         behind = [self._index.state_behind(reference) for reference in self._record.parents]
         states = dict.fromkeys(state for state in behind if state is not None)
-        return [self._param(state) for state in states]
-
-    def _param(self, state: StateRecord) -> Param:
-        with torch._C.DisableTorchFunction():
-            tensor = state.tensor
-            names = self._index.state_names.get(id(tensor), [])
-            name = self._index.state_name(state)
-            is_buffer = not state.is_parameter
-            return Param(name, tuple(tensor.shape), tensor.dtype, tensor.requires_grad, is_buffer, tuple(names[1:]))
+        return [describe_param(self._index, self._index.state_name(state), state.tensor) for state in states]
 
     @property
     def num_params(self) -> int:

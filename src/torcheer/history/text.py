@@ -14,6 +14,7 @@ from ..capture.callsite import source_of
 from ..records import Failure, Log, RegisteredModule
 
 if TYPE_CHECKING:
+    from .escape import Escape
     from .history import History
     from .layer import Layer, Operation
 
@@ -21,6 +22,7 @@ _WIDTH = 100
 _LAYERS_SHOWN = 200
 _MODULE_LINES_SHOWN = 60
 _NAMES_SHOWN = 12
+_DECISIONS_SHOWN = 5
 
 
 def human_size(count: float) -> str:
@@ -56,6 +58,7 @@ def describe_history(history: History) -> str:
     seed = log.random_seed if log.random_seed is not None else "none given; ran from the random state it found"
     lines.append(f"\tRandom seed: {seed}")
     lines.append(f"\tTime elapsed: {history.time_elapsed:.3f}s")
+    lines += _decisions(history)
     lines += [f"\tNote: {note}" for note in log.notes]
     if log.failure is not None:
         lines.append(f"\tFailed: {describe_failure(log.failure)}")
@@ -68,6 +71,28 @@ def describe_history(history: History) -> str:
     names = [f"{entry.number}: {history._index.table.label(entry)}{_times(len(entry.passes))}" for entry in entries]
     lines += [f"\t\t{name}" for name in _cut(names, _LAYERS_SHOWN, "layer")]
     return "\n".join(lines)
+
+
+def _decisions(history: History) -> list[str]:
+    """Where truth values left for Python and may have decided what ran: each line once, with how often."""
+    found: dict[str, list[Escape]] = {}
+    for escape in history.escapes:
+        if escape.is_truth_value:
+            found.setdefault(str(escape.source), []).append(escape)
+    if not found:
+        return []
+    lines = [f"\tData-dependent control flow: {plural(sum(map(len, found.values())), 'truth value')} left for Python:"]
+    for source, escapes in list(found.items())[:_DECISIONS_SHOWN]:
+        what = escapes[0].parent_layers[0].partition(":")[0] if escapes[0].parent_layers else "a parameter"
+        values = {escape.value for escape in escapes}
+        lines.append(f"\t\t{what} ({' and '.join(map(str, sorted(values, reverse=True)))}{_often(len(escapes))}) at {source}")
+    if len(found) > _DECISIONS_SHOWN:
+        lines.append(f"\t\t… {plural(len(found) - _DECISIONS_SHOWN, 'line')} more …")
+    return lines
+
+
+def _often(count: int) -> str:
+    return f", {count} times" if count > 1 else ""
 
 
 def _times(passes: int) -> str:

@@ -1,0 +1,60 @@
+"""Where tensor data leaves for Python, and can decide what runs next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..capture.callsite import SourceLine, source_of, stack_of
+from ..records import EscapeRecord
+from .index import Index
+
+
+class Escape:
+    """One `bool(t)`, `.item()`, `.numpy()` and the like: what was read, what came of it, at which line."""
+
+    __slots__ = ("_index", "_record")
+
+    def __init__(self, index: Index, record: EscapeRecord) -> None:
+        self._index = index
+        self._record = record
+
+    @property
+    def func_name(self) -> str:
+        """How it left: `__bool__`, `item`."""
+        return self._record.function.name
+
+    @property
+    def value(self) -> Any:
+        """The number or truth value Python got; None when it was something else."""
+        return self._record.value
+
+    @property
+    def is_truth_value(self) -> bool:
+        """Whether Python got True or False, on which it may branch."""
+        return isinstance(self._record.value, bool)
+
+    @property
+    def parent_layers(self) -> list[str]:
+        """The labels of the operations whose values left."""
+        return [self._index.label(n) for n in self._record.parents if self._index.table.shows(n)]
+
+    @property
+    def containing_module(self) -> str | None:
+        """The address of the module this happened in; None in the model's own forward."""
+        call = self._record.module
+        return call.address or None if call is not None else None
+
+    @property
+    def source(self) -> SourceLine | None:
+        """The line of the program."""
+        return source_of(self._record.site, self._record.module)
+
+    @property
+    def stack(self) -> list[SourceLine]:
+        """The call stack, outermost first."""
+        return stack_of(self._record.site, self._record.module)
+
+    def __repr__(self) -> str:
+        what = ", ".join(self.parent_layers) or "a parameter"
+        got = f" gave {self.value!r}" if self.value is not None else ""
+        return f"{what} left for Python by {self.func_name}{got}" + (f" at {self.source}" if self.source is not None else "")

@@ -1,0 +1,383 @@
+"""What a user holds of a module: `Module` is one address of the model, `Call` one time it ran."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..capture.callsite import SourceLine, source_of
+from ..capture.values import fill
+from ..errors import ActivationNotSaved, LayerNotFound, SeveralPasses
+from ..records import UNSAVED, ModuleCall, RegisteredModule
+from .index import Index
+from .layer import Layer, Operation
+from .module_text import describe_call, describe_module, describe_modules
+from .param import Param, describe_param
+
+_CALL = re.compile(r"^(?P<address>.*):(?P<call>\d+)$")
+
+
+class Call:
+    """One call of a module: what came in, what ran inside, what left."""
+
+    __slots__ = ("_index", "_record")
+
+    def __init__(self, index: Index, record: ModuleCall) -> None:
+        self._index = index
+        self._record = record
+
+    @property
+    def address(self) -> str:
+        """The module's address: `features.6`; empty for the model itself."""
+        return self._record.address
+
+    @property
+    def label(self) -> str:
+        """The address with the number of the call: `features.6:1`."""
+        return f"{self._record.address}:{self._record.call}"
+
+    @property
+    def class_name(self) -> str:
+        return self._record.class_name
+
+    @property
+    def call_num(self) -> int:
+        """Which call of its module this is, from 1."""
+        return self._record.call
+
+    @property
+    def module(self) -> Module:
+        return Module(self._index, self._index.log.registered[self._record.address])
+
+    @property
+    def training(self) -> bool:
+        """Whether the module was in training mode."""
+        return self._record.training
+
+    @property
+    def time_elapsed(self) -> float:
+        """Seconds from entry to exit, with everything inside."""
+        return self._record.elapsed / 1e9
+
+    @property
+    def source(self) -> SourceLine | None:
+        """The line that called it."""
+        return source_of(self._record.site, self._record.outer)
+
+    # What came in and what left -----------------------------------------------------------------------------------
+
+    def _operations(self, numbers: tuple[int, ...]) -> list[Operation]:
+        return [Operation(self._index, n) for n in dict.fromkeys(numbers) if self._index.table.shows(n)]
+
+    @property
+    def inputs(self) -> list[Operation]:
+        """The tensors among its arguments."""
+        return self._operations(self._record.inputs)
+
+    @property
+    def outputs(self) -> list[Operation]:
+        """The tensors it returned."""
+        return self._operations(self._record.outputs)
+
+    @property
+    def input_shapes(self) -> list[tuple[int, ...]]:
+        return [one.tensor_shape for one in self.inputs]
+
+    @property
+    def output_shapes(self) -> list[tuple[int, ...]]:
+        return [one.tensor_shape for one in self.outputs]
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """The positional arguments, with the tensors as they were; other objects are stood for by their class."""
+        return self._arguments()[0]
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """The named arguments."""
+        return self._arguments()[1]
+
+    def _arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        record = self._record
+        filled = fill(record.args, iter([self._tensor(number) for number in record.inputs]))
+        count = len(filled) - len(record.names)
+        return filled[:count], dict(zip(record.names, filled[count:], strict=True))
+
+    def _tensor(self, number: int) -> Any:
+        if number < 0:
+            return self._index.state(number).tensor
+        value = self._index.record(number).value
+        if value is UNSAVED:
+            raise ActivationNotSaved(
+                f"the arguments of {self.label} were not saved. Log again with layers_to_save='all', or with "
+                f"{self._index.label(number)!r} in the list."
+            )
+        return value
+
+    # What ran inside ----------------------------------------------------------------------------------------------
+
+    @property
+    def operations(self) -> list[Operation]:
+        """Every operation that ran inside, also in the modules inside."""
+        end = self._record.end if self._record.end >= 0 else self._index.length
+        return [Operation(self._index, n) for n in range(self._record.first, end) if self._index.table.shows(n)]
+
+    @property
+    def own_operations(self) -> list[Operation]:
+        """The operations that ran inside, but in no module inside."""
+        return [one for one in self.operations if one._record.module is self._record]
+
+    @property
+    def num_operations(self) -> int:
+        return len(self.operations)
+
+    @property
+    def is_bottom_level(self) -> bool:
+        """Whether exactly one operation ran inside, whatever submodules the module has."""
+        return self._index.call_counts.inside(self._record) == 1
+
+    @property
+    def outer(self) -> Call | None:
+        """The module call around this one."""
+        outer = self._record.outer
+        return Call(self._index, outer) if outer is not None else None
+
+    @property
+    def inner(self) -> list[Call]:
+        """The module calls directly inside, in order."""
+        return [Call(self._index, record) for record in self._index.inner_calls.get(self._record.number, ())]
+
+    @property
+    def containing_modules(self) -> list[str]:
+        """The module calls around this one, outermost first: `['features:1']`."""
+        return [f"{call.address}:{call.call}" for call in self._record.stack()[:-1] if call.address]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Call) and other._record is self._record
+
+    def __hash__(self) -> int:
+        return id(self._record)
+
+    def __repr__(self) -> str:
+        return describe_call(self)
+
+
+class Module:
+    """One module of the model, called or not. Answers what is common to its calls, as a layer does for its passes."""
+
+    __slots__ = ("_index", "_record")
+
+    def __init__(self, index: Index, record: RegisteredModule) -> None:
+        self._index = index
+        self._record = record
+
+    @property
+    def address(self) -> str:
+        """Where it is in the model: `features.6`; empty for the model itself."""
+        return self._record.address
+
+    @property
+    def other_addresses(self) -> list[str]:
+        """Further names the model has for the same module."""
+        return list(self._record.other_addresses)
+
+    @property
+    def name(self) -> str:
+        """The last part of its address."""
+        return self._record.address.rpartition(".")[2]
+
+    @property
+    def class_name(self) -> str:
+        return self._record.class_name
+
+    @property
+    def depth(self) -> int:
+        """How many modules it is inside of."""
+        return len(self._index.module_parents(self.address))
+
+    @property
+    def parent(self) -> Module | None:
+        """The module this one is registered in."""
+        parents = self._index.module_parents(self.address)
+        return Module(self._index, self._index.log.registered[parents[-1]]) if parents else None
+
+    @property
+    def children(self) -> list[Module]:
+        """The modules registered in this one, in order."""
+        registered = self._index.log.registered
+        return [Module(self._index, registered[address]) for address in self._index.module_children[self.address]]
+
+    # Calls --------------------------------------------------------------------------------------------------------
+
+    @property
+    def calls(self) -> list[Call]:
+        """The times it ran, in order."""
+        return [Call(self._index, record) for record in self._index.calls.get(self.address, ())]
+
+    @property
+    def num_calls(self) -> int:
+        return len(self._index.calls.get(self.address, ()))
+
+    def __getitem__(self, number: int) -> Call:
+        """Call `number`, from 1 as in `address:1`."""
+        if not 1 <= number <= self.num_calls:
+            raise IndexError(f"module {self.address!r} was called {self.num_calls} times; there is no call {number}.")
+        return self.calls[number - 1]
+
+    @property
+    def operations(self) -> list[Operation]:
+        """Every operation that ran in any of its calls."""
+        numbers = dict.fromkeys(one._number for call in self.calls for one in call.operations)
+        return [Operation(self._index, number) for number in numbers]
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The layers of the operations that ran in it."""
+        entries = dict.fromkeys(self._index.layer(one._number) for one in self.operations)
+        return [Layer(self._index, entry) for entry in entries]
+
+    @property
+    def is_bottom_level(self) -> bool:
+        """Whether exactly one operation ran inside in each of its calls, whatever submodules it has."""
+        calls = self.calls
+        return bool(calls) and all(call.is_bottom_level for call in calls)
+
+    @property
+    def time_elapsed(self) -> float:
+        """Seconds of all its calls; a call inside another call of the same module is counted once."""
+        return sum(call.time_elapsed for call in self.calls if not _is_nested(call._record))
+
+    # Parameters ---------------------------------------------------------------------------------------------------
+
+    @property
+    def own_params(self) -> list[Param]:
+        """The parameters registered in this module itself."""
+        named = {self._full(name): tensor for name, tensor in self._record.parameters.items() if tensor is not None}
+        return [describe_param(self._index, name, tensor) for name, tensor in named.items()]
+
+    @property
+    def params(self) -> list[Param]:
+        """Its parameters and those of the modules inside, each once."""
+        found: dict[int, Param] = {}
+        for address in self._index.modules_inside(self.address):
+            registered = self._index.log.registered[address]
+            for name, tensor in registered.parameters.items():
+                if tensor is not None and id(tensor) not in found:
+                    full = f"{address}.{name}" if address else name
+                    found[id(tensor)] = describe_param(self._index, full, tensor)
+        return list(found.values())
+
+    @property
+    def buffers(self) -> list[Param]:
+        """The buffers registered in this module itself."""
+        named = {self._full(name): tensor for name, tensor in self._record.buffers.items() if tensor is not None}
+        return [describe_param(self._index, name, tensor) for name, tensor in named.items()]
+
+    def _full(self, name: str) -> str:
+        return f"{self.address}.{name}" if self.address else name
+
+    @property
+    def num_params(self) -> int:
+        """How many parameter values it has, with the modules inside, each parameter counted once."""
+        return sum(param.numel for param in self.params)
+
+    @property
+    def num_params_trainable(self) -> int:
+        return sum(param.numel for param in self.params if param.is_trainable)
+
+    @property
+    def num_params_frozen(self) -> int:
+        return sum(param.numel for param in self.params if not param.is_trainable)
+
+    @property
+    def num_params_shared(self) -> int:
+        """How many of them the model also has under another name."""
+        return sum(param.numel for param in self.params if param.is_shared)
+
+    @property
+    def params_fsize(self) -> int:
+        """The bytes of its parameters."""
+        return sum(param.fsize for param in self.params)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or not hasattr(Call, name):
+            raise AttributeError(f"a Module has no attribute {name!r}")
+        calls = self.calls
+        if not calls:
+            raise AttributeError(f"module {self.address!r} was not called, so it has no {name}.")
+        values = [getattr(call, name) for call in calls]
+        if all(value == values[0] for value in values[1:]):
+            return values[0]
+        labels = ", ".join(call.label for call in calls[:4]) + (", …" if len(calls) > 4 else "")
+        raise SeveralPasses(f"{name} differs between the {len(calls)} calls of {self.address!r}: ask one of them ({labels}).")
+
+    def __dir__(self) -> list[str]:
+        return sorted({*object.__dir__(self), *(n for n in dir(Call) if not n.startswith("_"))})
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Module) and other._record is self._record
+
+    def __hash__(self) -> int:
+        return id(self._record)
+
+    def __repr__(self) -> str:
+        return describe_module(self)
+
+
+class Modules(Mapping[str, Module]):
+    """The modules of a history by address, in the order the model registers them. Prints as a table."""
+
+    __slots__ = ("_index",)
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+
+    def __getitem__(self, key: str) -> Any:
+        """A module by its address (any of them), or one of its calls: `'features.6:1'`."""
+        registered = self._index.log.registered
+        address = self._index.first_addresses.get(key, key) if isinstance(key, str) else key
+        if address in registered:
+            return Module(self._index, registered[address])
+        match = _CALL.match(key) if isinstance(key, str) else None
+        if match is not None and self._index.first_addresses.get(match["address"], match["address"]) in registered:
+            module: Module = self[match["address"]]
+            number = int(match["call"])
+            if 1 <= number <= module.num_calls:
+                return module[number]
+            raise LayerNotFound(f"module {module.address!r} was called {module.num_calls} times, so there is no {key!r}.")
+        near = difflib.get_close_matches(str(key), list(registered), n=5, cutoff=0.5)
+        hint = f" The nearest are {', '.join(map(repr, near))}." if near else ""
+        raise LayerNotFound(f"no module is called {key!r}: this history has {len(registered)} modules.{hint}")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._index.log.registered)
+
+    def __len__(self) -> int:
+        return len(self._index.log.registered)
+
+    @property
+    def roots(self) -> list[Module]:
+        """The models themselves: one, unless several were recorded."""
+        return [Module(self._index, record) for record in self._index.log.registered.values() if record.is_root]
+
+    @property
+    def calls(self) -> list[Call]:
+        """Every module call, in the order they began."""
+        return [Call(self._index, record) for record in self._index.log.modules]
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self)
+
+    def __repr__(self) -> str:
+        return describe_modules(self)
+
+
+def _is_nested(call: ModuleCall) -> bool:
+    outer = call.outer
+    while outer is not None:
+        if outer.address == call.address:
+            return True
+        outer = outer.outer
+    return False

@@ -1,0 +1,45 @@
+"""What a user holds of a parameter or buffer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .index import Index
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A parameter or buffer: its name, and what can be told of it without reading it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    is_trainable: bool
+    is_buffer: bool
+    other_names: tuple[str, ...] = ()
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def fsize(self) -> int:
+        """Its size in bytes."""
+        return self.numel * self.dtype.itemsize
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the model has it under several names."""
+        return bool(self.other_names)
+
+
+def describe_param(index: Index, name: str, tensor: Tensor) -> Param:
+    """The parameter or buffer `tensor`, known first as `name`."""
+    with torch._C.DisableTorchFunction():
+        others = tuple(other for other in index.state_names.get(id(tensor), ()) if other != name)
+        is_buffer = not isinstance(tensor, torch.nn.Parameter)
+        return Param(name, tuple(tensor.shape), tensor.dtype, tensor.requires_grad, is_buffer, others)

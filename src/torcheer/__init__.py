@@ -4,6 +4,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from .api import log_forward_pass as log_forward_pass
 from .api import recording as recording
+from .api import validate_forward_pass as validate_forward_pass
 from .errors import ActivationLost as ActivationLost
 from .errors import ActivationNotSaved as ActivationNotSaved
 from .errors import AmbiguousKey as AmbiguousKey
@@ -11,6 +12,7 @@ from .errors import GraphChanged as GraphChanged
 from .errors import InvalidArgument as InvalidArgument
 from .errors import LayerNotFound as LayerNotFound
 from .errors import NotPicklable as NotPicklable
+from .errors import ReplayFailed as ReplayFailed
 from .errors import SeveralPasses as SeveralPasses
 from .errors import TorcheerError as TorcheerError
 from .errors import UnseenWorkWarning as UnseenWorkWarning
@@ -19,6 +21,7 @@ from .history import Layer as Layer
 from .history import Module as Module
 from .history import Operation as Operation
 from .model_history import ModelHistory as ModelHistory
+from .replay import ValidationReport as ValidationReport
 
 try:
     __version__ = version("torcheer")

@@ -14,10 +14,11 @@ from torch.nn import Module
 from .capture import Session
 from .capture.modules import wrapped_module
 from .errors import InvalidArgument
-from .history.filling import Options, explain, finish, open_session, run
+from .history.filling import Options, explain, finish, open_session, parse_arguments, run
 from .history.labels import DEFAULT_FORMAT
 from .history.selection import LayersToSave
 from .model_history import ModelHistory
+from .replay import ValidationReport, validate_against
 
 Device = torch.device | str | None
 Postfunc = Callable[[Tensor], Any] | None
@@ -68,6 +69,28 @@ def log_forward_pass(
     history = ModelHistory(_title(model), options)
     run(history, model, input_args, input_kwargs, random_seed)
     return history
+
+
+def validate_forward_pass(
+    model: Callable[..., Any],
+    input_args: Any,
+    input_kwargs: dict[str, Any] | None = None,
+    *,
+    random_seed: int | None = None,
+) -> ValidationReport:
+    """Log a model and prove the log: against the plain model, and by running the recorded graph again.
+
+    >>> import torch, torcheer
+    >>> bool(torcheer.validate_forward_pass(torch.nn.Linear(2, 3), torch.ones(1, 2)))
+    True
+
+    The arguments are those of `log_forward_pass`. The report is true when everything agrees; printed, it says what was
+    checked, what was exempt and why, and the first disagreement.
+
+    Limits: the model runs about three times, each call a few times more, and copies of its tensors are made.
+    """
+    history = log_forward_pass(model, input_args, input_kwargs, random_seed=random_seed)
+    return validate_against(history, model, parse_arguments(input_args, input_kwargs))
 
 
 class recording:  # noqa: N801 - used as a function: `with recording() as history`

@@ -41,6 +41,10 @@ class GraphChanged(TorcheerError):
     """A second pass did not run the operations the first pass ran."""
 
 
+class ReplayFailed(TorcheerError):
+    """A history could not be run again."""
+
+
 class NotPicklable(TorcheerError, TypeError):
     """Histories are not pickled: loading a pickle can run code."""
 

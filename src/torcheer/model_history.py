@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from .history import History
+from .replay import Change, ValidationReport, replay, validate
 
 
 class ModelHistory(History):
@@ -16,3 +20,27 @@ class ModelHistory(History):
     >>> history["relu_1"].tensor_shape == history["1"].tensor_shape == history[2].tensor_shape
     True
     """
+
+    def validate(self) -> ValidationReport:
+        """Run the recorded graph again, from inputs, parameters and constants alone, and compare every value; try every edge.
+
+        The report is true when everything agrees, and says what was checked. `torcheer.validate_forward_pass` compares with the
+        plain model as well.
+        """
+        return validate(self)
+
+    def replay(self, inputs: Any = None, changes: Mapping[Any, Change] | None = None) -> ModelHistory:
+        """Run the recorded graph again, with other inputs or with values changed on the way, and return the new history.
+
+        >>> import torch, torcheer
+        >>> history = torcheer.log_forward_pass(torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Tanh()), torch.ones(2))
+        >>> history.replay(changes={"relu_1": lambda t: t * 0})["output"].tensor_contents
+        tensor([0., 0.])
+
+        Args:
+            inputs: a tensor, one for each input in order, or a dictionary from labels to tensors; those left out are as logged.
+            changes: by lookup key, a tensor to use instead or a function of the tensor. A layer's key means all its passes.
+
+        The model is not touched, and the graph stays the recorded one: a branch that was taken on data stays taken.
+        """
+        return replay(self, inputs, changes)

@@ -113,6 +113,7 @@ class Details:
     composite: Composite | None = None
     autocast: tuple[tuple[str, torch.dtype], ...] = ()
     held: dict[int, Held] | None = None
+    is_transformed: bool = False  # ran inside a `torch.func` transform, on tensors that exist only there
 
 
 _ORDINARY: Final = Details()
@@ -278,6 +279,12 @@ class StateRecord:
     number: int  # negative
     tensor: torch.Tensor
     version: int
+    before: torch.Tensor | None = None  # what it was, if the recording overwrote it for good
+
+    @property
+    def value(self) -> torch.Tensor:
+        """What the operations that name this record read."""
+        return self.tensor if self.before is None else self.before
 
     @property
     def is_parameter(self) -> bool:
@@ -371,6 +378,7 @@ class Log:
     notes: list[str] = field(default_factory=list)
     source_names: dict[int, str] = field(default_factory=dict)
     input_paths: dict[int, list[tuple[Any, ...]]] = field(default_factory=dict)
+    leaves: set[int] = field(default_factory=set)  # tensors that no operation made, or that were told to, and require gradients
     failure: Failure | None = None
     random_seed: int | None = None
     random_state: Any = None

@@ -22,12 +22,13 @@ from torch.overrides import TorchFunctionMode
 from ..records import TENSOR, UNSAVED, Composite, Details, EscapeRecord, Failure, Held, Kind, TorchFunction
 from .callsite import CallSites
 from .functions import describe, out_or_inplace
-from .identity import Entry, storage_address, storage_of
+from .identity import Entry, is_wrapped, storage_address, storage_of
 from .recorder import Recorder, describe_tensor, node_name, tensors_in
 from .surroundings import Surroundings
 from .values import PLAIN, find_tensors, template
 
 _NOTHING = contextlib.nullcontext()
+_GRADIENT_SWITCHES = frozenset({"requires_grad_", "set_requires_grad"})
 _NO_KWARGS: dict[str, Any] = {}
 _TENSORS = tuple((TENSOR,) * count for count in range(8))  # the templates of calls with nothing but tensors
 _FLOAT16, _BFLOAT16 = torch.float16, torch.bfloat16
@@ -179,6 +180,8 @@ class Interceptor(TorchFunctionMode):
         """Run a call that is no ordinary operation."""
         kind = function.kind
         if kind is Kind.QUERY:
+            if function.name in _GRADIENT_SWITCHES:
+                self._note_leaf(args[0], all((*args[1:], *kwargs.values())))
             return func(*args, **kwargs)
         if kind is Kind.ESCAPE:
             return self._run_escape(function, func, args, kwargs, sys._getframe(2))
@@ -188,6 +191,12 @@ class Interceptor(TorchFunctionMode):
             return self._run_open(function, args, kwargs)
         # an operation, or a C method under the name of the Python function around it
         return self._run_operation(function_number, function, func, args, kwargs, sys._getframe(2))
+
+    def _note_leaf(self, tensor: Tensor, requires_grad: bool) -> None:
+        """A tensor is told whether it requires gradients."""
+        with torch._C.DisableTorchFunction():
+            number = self.recorder.ref(tensor)
+        (self.log.leaves.add if requires_grad else self.log.leaves.discard)(number)
 
     # Operations -------------------------------------------------------------------------------------------------------
 
@@ -270,8 +279,12 @@ class Interceptor(TorchFunctionMode):
         """Keep the old value of what is about to be overwritten, wherever somebody may want it."""
         storage = storage_of(tensor)
         self.keeper.before_write(storage)
-        if self.surroundings is not None and storage is not None:
-            self.surroundings.back_up(self.recorder.outside.get(storage, ()))
+        if storage is None or storage not in self.recorder.outside:
+            return
+        if self.surroundings is not None:
+            self.surroundings.back_up(self.recorder.outside[storage])
+        elif not self._is_selective:
+            self.recorder.keep_states(storage)
 
     def _write_down(
         self,
@@ -337,6 +350,8 @@ class Interceptor(TorchFunctionMode):
                 number = recorder.append((*call, node_name(tensor), describe_tensor(tensor), *parents))
                 self._note_details(number, first, path, details)
                 self._note_context(number)
+                if is_wrapped(tensor):
+                    log.detail(number).is_transformed = True
                 self.keeper.keep_if_wanted(number, tensor)
                 storage = storage_of(tensor)
                 recorder.table.point(tensor, number, storage)

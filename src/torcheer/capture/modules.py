@@ -7,6 +7,7 @@ A module that belongs to no known model becomes a root of its own, named after i
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from threading import get_ident
 from time import perf_counter_ns as now
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 from torch.nn.modules import module as module_hooks
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from ..records import TENSOR, UNSAVED, ModuleCall, RegisteredModule
 from .callsite import CallSites
@@ -71,7 +73,6 @@ class ModuleWatcher:
         """Give every module in `root` its address, in registration order. Returns those that were new."""
         new: list[Module] = []
         known, registered = self._registered, self.log.registered
-        is_late = bool(self.recorder.table.entries)
         waiting = [(prefix, root)]
         while waiting:
             address, module = waiting.pop()
@@ -91,8 +92,6 @@ class ModuleWatcher:
             parameters, buffers = module._parameters, module._buffers
             if buffers:
                 self.recorder.buffers.update((id(b), b) for b in buffers.values() if b is not None)
-            if is_late:
-                self.recorder.adopt_parameters(p for p in parameters.values() if p is not None)
             known[key] = registered[address] = RegisteredModule(
                 address,
                 _class_name(module),
@@ -269,6 +268,19 @@ def _outline(value: Any) -> Any:
     return Other(type(value).__name__)
 
 
+def arguments_of(values: tuple[Any, ...]) -> list[Tensor]:
+    """The tensors among a module's arguments, in the order a `ModuleCall` lists them."""
+    tensors: list[Tensor] = []
+    for value in values:
+        template(_outline(value), tensors.append)
+    return tensors
+
+
+def is_uninitialised(module: Module) -> bool:
+    """Whether a lazy module is yet to make its parameters."""
+    return isinstance(module, LazyModuleMixin) and bool(module.has_uninitialized_params())
+
+
 def _copied(registered: Any) -> dict[str, Any]:
     return registered.copy() if type(registered) is dict else dict(registered.items())
 
@@ -278,3 +290,30 @@ def _class_name(module: Module) -> str:
     if issubclass(cls, torch.jit.ScriptModule):  # keeps the name of the class it was compiled from
         return str(getattr(module, "original_name", cls.__name__))
     return cls.__name__
+
+
+def roots_of(model: Any) -> list[tuple[Module, str]]:
+    """The modules a callable is known to hold: itself, or those it is bound to, closes over or has as attributes."""
+    if isinstance(model, Module):
+        return [(model, "")]
+    owner = getattr(model, "__self__", None)
+    if isinstance(owner, Module):
+        return [(owner, "")]
+    held = {name: value for name, value in _held(model).items() if isinstance(value, Module)}
+    return [(module, name) for name, module in held.items()]
+
+
+def _held(model: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    code, cells = getattr(model, "__code__", None), getattr(model, "__closure__", None)
+    for name, cell in zip(code.co_freevars if code else (), cells or (), strict=False):
+        with contextlib.suppress(ValueError):  # an empty cell
+            found[name] = cell.cell_contents
+    if hasattr(model, "__dict__") and not isinstance(model, type):
+        found.update(vars(model))
+    if hasattr(model, "func") and hasattr(model, "args"):  # functools.partial
+        found.update(_held(model.func))
+        found.update({f"args_{i}": v for i, v in enumerate(model.args)})
+        if isinstance(model.func, Module):
+            found[type(model.func).__name__] = model.func
+    return found

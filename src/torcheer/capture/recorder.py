@@ -19,7 +19,7 @@ from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
 
 from ..errors import UnseenWorkWarning
-from ..records import UNSAVED, Details, Facts, Kind, Log, ModuleCall, Origin, Row, StateRecord, TorchFunction
+from ..records import TENSOR, UNSAVED, Details, Facts, Kind, Log, ModuleCall, Origin, Row, StateRecord, TorchFunction
 from .functions import label_type
 from .identity import Entry, TensorTable, is_same_view, is_wrapped, storage_of
 from .retention import Keeper, version_of
@@ -30,6 +30,9 @@ _MARKERS = {
     for origin in (Origin.INPUT, Origin.OUTPUT, Origin.ALIAS, Origin.SOURCE)
 }
 _AUTOGRAD_LIMIT = 2000
+
+# Of a record that is no torch call: a template of its arguments, the names of the last of them, its site.
+Arguments = tuple[tuple[Any, ...], tuple[str, ...], int]
 
 
 class Recorder:
@@ -78,12 +81,6 @@ class Recorder:
                 or self._source(tensor, storage)
             )
 
-    def adopt_parameters(self, parameters: Iterable[Tensor]) -> None:
-        """Parameters made during the recording belong to a module now: from here on they are state, not results."""
-        for parameter in parameters:
-            if self.table.find(parameter) is not None:
-                self._state(parameter)
-
     def _state(self, tensor: Tensor) -> Entry:
         states = self.log.states
         number = -1 - len(states)
@@ -91,6 +88,14 @@ class Recorder:
         states.append(StateRecord(number, tensor, version_of(tensor)))
         self._from_outside(tensor, storage)
         return self.table.point(tensor, number, storage)
+
+    def keep_states(self, storage: int) -> None:
+        """Parameters and buffers in this storage are about to be overwritten for good: keep what they were."""
+        tensors = set(map(id, self.outside[storage]))
+        for state in self.log.states:
+            if state.before is None and id(state.tensor) in tensors:
+                with torch.no_grad():
+                    state.before = state.tensor.detach().clone()
 
     def _from_outside(self, tensor: Tensor, storage: int | None) -> None:
         if storage is not None:
@@ -110,7 +115,8 @@ class Recorder:
             twins = [(n, other) for n, other in relatives if is_wrapped(other) or is_same_view(tensor, other)]
         if twins:
             return self.table.point(tensor, max(n for n, _ in twins), storage)
-        return self._write(_MARKERS[Origin.ALIAS], (max(n for n, _ in relatives),), tensor, storage)
+        number, relative = max(relatives, key=lambda pair: pair[0])
+        return self._write(_MARKERS[Origin.ALIAS], (number,), tensor, storage, view_of(tensor, relative))
 
     def _by_autograd(self, tensor: Tensor, storage: int | None) -> Entry | None:
         """Work that was not watched may still have been followed by autograd, back to tensors that are known."""
@@ -242,7 +248,7 @@ class Recorder:
         function: TorchFunction,
         parents: tuple[int, ...],
         tensor: Tensor,
-        arguments: tuple[tuple[Any, ...], tuple[str, ...], int] = ((), (), -1),
+        arguments: Arguments = ((), (), -1),
     ) -> Row:
         template, names, site = arguments
         module = self.stack[-1].number if self.stack else -1
@@ -255,10 +261,12 @@ class Recorder:
         parents: tuple[int, ...],
         tensor: Tensor,
         storage: int | None,
-        arguments: tuple[tuple[Any, ...], tuple[str, ...], int] = ((), (), -1),
+        arguments: Arguments = ((), (), -1),
     ) -> Entry:
         """Write down a tensor that no watched call made."""
         number = self.append(self._row(function, parents, tensor, arguments))
+        if tensor.requires_grad and not parents:
+            self.log.leaves.add(number)
         self.keeper.keep_if_wanted(number, tensor)
         self.table.point_inside(tensor, number, storage)
         return self.table.point(tensor, number, storage)
@@ -294,7 +302,8 @@ class Recorder:
             since = self.table.writes_since(tensor, entry.storage, entry.number)
             if not since:
                 return entry
-            entry = self._write(_MARKERS[Origin.ALIAS], (entry.number,), tensor, entry.storage)
+            arguments = view_of(tensor, tensor)
+            entry = self._write(_MARKERS[Origin.ALIAS], (entry.number,), tensor, entry.storage, arguments)
             self.log.detail(entry.number).also = tuple(since)
             return entry
 
@@ -312,6 +321,14 @@ class Recorder:
         self.buffers.clear()
         self.outside.clear()
         self.running.clear()
+
+
+def view_of(tensor: Tensor, other: Tensor) -> Arguments:
+    """The arguments from which `tensor` can be made as a view of `other`: shape, strides and distance in elements."""
+    if tensor.layout is not torch.strided or is_wrapped(tensor) or is_wrapped(other) or tensor.dtype != other.dtype:
+        return (), (), -1
+    distance = (tensor.data_ptr() - other.data_ptr()) // tensor.element_size()
+    return (TENSOR, tuple(tensor.shape), tensor.stride(), distance), (), -1
 
 
 def describe_tensor(tensor: Tensor) -> Facts:

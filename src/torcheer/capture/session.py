@@ -15,13 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch.nn.modules.lazy import LazyModuleMixin
 
 from ..records import Log, Origin
 from .callsite import CallSites
 from .collector import fewer_collections
 from .interceptor import Interceptor
-from .modules import ModuleWatcher, without_parallelism
+from .modules import ModuleWatcher, is_uninitialised, roots_of, without_parallelism
 from .randomness import RandomState, seed_everything
 from .recorder import Recorder
 from .retention import Keeper, Selection
@@ -77,7 +76,7 @@ class Session:
             inputs = {id(tensor): tensor for _, tensor in found}
             args, kwargs = shares_no_container((args, kwargs))
             modules = self._register(model)
-            if any(isinstance(module, LazyModuleMixin) and module.has_uninitialized_params() for module in modules):
+            if any(map(is_uninitialised, modules)):
                 model = copy.deepcopy(model)  # making its parameters would change it for good
                 self.watcher.forget()
                 modules = self._register(model)
@@ -115,7 +114,7 @@ class Session:
             self.log.seconds.update(setup=started - entered, forward=ended - started, cleanup=perf_counter() - ended)
 
     def _register(self, model: Callable[..., Any]) -> list[Module]:
-        return [module for root, prefix in _roots(model) for module in self.watcher.register(root, prefix)]
+        return [module for root, prefix in roots_of(model) for module in self.watcher.register(root, prefix)]
 
     def _call(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._begin()
@@ -168,33 +167,6 @@ class Session:
         self.keeper.settle(self.recorder.table.live_storages())
         self.recorder.close()
         self.log.is_complete = error is None
-
-
-def _roots(model: Any) -> list[tuple[Module, str]]:
-    """The modules a callable is known to hold: itself, or those it is bound to, closes over or has as attributes."""
-    if isinstance(model, Module):
-        return [(model, "")]
-    owner = getattr(model, "__self__", None)
-    if isinstance(owner, Module):
-        return [(owner, "")]
-    held = {name: value for name, value in _held(model).items() if isinstance(value, Module)}
-    return [(module, name) for name, module in held.items()]
-
-
-def _held(model: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    code, cells = getattr(model, "__code__", None), getattr(model, "__closure__", None)
-    for name, cell in zip(code.co_freevars if code else (), cells or (), strict=False):
-        with contextlib.suppress(ValueError):  # an empty cell
-            found[name] = cell.cell_contents
-    if hasattr(model, "__dict__") and not isinstance(model, type):
-        found.update(vars(model))
-    if hasattr(model, "func") and hasattr(model, "args"):  # functools.partial
-        found.update(_held(model.func))
-        found.update({f"args_{i}": v for i, v in enumerate(model.args)})
-        if isinstance(model.func, Module):
-            found[type(model.func).__name__] = model.func
-    return found
 
 
 def _causes(error: BaseException) -> list[BaseException]:

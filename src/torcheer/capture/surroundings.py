@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Module
+from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
 
 from .identity import storage_of
@@ -60,6 +61,11 @@ class Surroundings:
             if id(tensor) not in self._backups:
                 with torch._C.DisableTorchFunction(), torch.no_grad():
                     self._backups[id(tensor)] = (tensor, tensor.data, tensor.detach().clone())
+
+    def back_up_everything(self) -> None:
+        """Something is about to run unwatched: copy every tensor that is known, and its gradient."""
+        self.back_up(tensor for tensor in self._tensors() if not is_lazy(tensor))
+        self.before_backward()
 
     def before_backward(self) -> None:
         """Gradients are about to be accumulated: copy those that are there."""

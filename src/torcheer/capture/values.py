@@ -120,6 +120,8 @@ def template(value: Any, see: Callable[[Tensor], object]) -> Any:
             return dataclasses.replace(value, **fields)
         except (TypeError, ValueError):
             return fields
+    if cls is torch.Generator:
+        return value.clone_state()  # the call is about to move it on
     return value
 
 

@@ -51,7 +51,7 @@ def open_session(history: History, outermost: CodeType | None = None) -> Session
 
 def run(history: History, model: Callable[..., Any], input_args: Any, input_kwargs: Any, random_seed: int | None) -> None:
     """Run `model` once and record it into `history`."""
-    args, kwargs = _arguments(input_args, input_kwargs)
+    args, kwargs = parse_arguments(input_args, input_kwargs)
     _check_seed(random_seed)
     session = open_session(history)
     try:
@@ -68,7 +68,7 @@ def finish(history: History) -> None:
     if not isinstance(wanted, list):
         return
     try:
-        numbers = {number for key in wanted for number in _numbers(history, key)}
+        numbers = {number for key in wanted for number in operations_meant(history, key)}
     except LayerNotFound as error:
         error.history = history  # type: ignore[attr-defined]  # what the pass logged is not lost
         raise
@@ -127,8 +127,8 @@ def _selection(history: History, options: Options) -> Any:
     return Chosen(chosen)
 
 
-def _numbers(history: History, key: Any) -> list[int]:
-    """The operations a key of `layers_to_save` means; a module's address means everything that leaves it."""
+def operations_meant(history: History, key: Any) -> list[int]:
+    """The operations a key means; a layer means all its passes, a module's address everything that leaves it."""
     index = history._index
     if isinstance(key, str):
         address, _, call = key.rpartition(":")
@@ -141,7 +141,8 @@ def _numbers(history: History, key: Any) -> list[int]:
     return [n for one in layers for n in ([one._number] if isinstance(one, Operation) else one._entry.passes)]
 
 
-def _arguments(input_args: Any, input_kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def parse_arguments(input_args: Any, input_kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What a user gave as positional and named arguments: a tuple is the arguments, anything else is one."""
     if input_kwargs is None:
         input_kwargs = {}
     if not isinstance(input_kwargs, dict) or not all(isinstance(name, str) for name in input_kwargs):

@@ -188,7 +188,7 @@ class Operation:
             return held[slot].value
         reference = record.parents[slot]
         if reference < 0:
-            return self._index.state(reference).tensor
+            return self._index.state(reference).value
         source = self._index.record(reference)
         if not self._index.log.holds_tensors or source.value is UNSAVED or not record.is_saved:
             raise ActivationNotSaved(

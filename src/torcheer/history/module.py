@@ -107,7 +107,7 @@ class Call:
 
     def _tensor(self, number: int) -> Any:
         if number < 0:
-            return self._index.state(number).tensor
+            return self._index.state(number).value
         value = self._index.record(number).value
         if value is UNSAVED:
             raise ActivationNotSaved(

@@ -1,1 +1,9 @@
-"""Runs a history again from its inputs alone, and compares."""
+"""Runs a history again from its inputs alone: to prove it, or to see what a change would do."""
+
+from .intervention import Change as Change
+from .intervention import replay as replay
+from .report import Check as Check
+from .report import Disagreement as Disagreement
+from .report import ValidationReport as ValidationReport
+from .validation import validate as validate
+from .validation import validate_against as validate_against

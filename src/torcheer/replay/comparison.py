@@ -1,0 +1,97 @@
+"""Compares tensors bit by bit, and says in words where two differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def same_bits(one: Any, other: Any) -> bool:
+    """Whether two tensors have the same type, shape and bits. Of one without values (meta) the bits are not asked for."""
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+        return one is other
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        if one is other:
+            return True
+        if one.dtype != other.dtype or one.layout != other.layout or one.is_nested != other.is_nested:
+            return False
+        pairs = list(zip(parts(one), parts(other), strict=False))
+        return len(parts(one)) == len(parts(other)) and all(_same_plain(a, b) for a, b in pairs)
+
+
+def parts(tensor: Tensor) -> list[Tensor]:
+    """The plain tensors that make up a sparse, nested or quantized one; a plain one itself."""
+    if tensor.is_nested:
+        return [tensor.values()] if tensor.layout is torch.jagged else list(tensor.unbind())
+    if tensor.layout is torch.sparse_coo:
+        whole = tensor.coalesce()
+        return [whole.indices(), whole.values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    if tensor.layout is not torch.strided:
+        return [tensor.to_dense()]
+    if tensor.is_quantized:
+        return [tensor.int_repr()]
+    return [tensor]
+
+
+def _same_plain(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if one.device.type == "meta" or other.device.type == "meta":
+        return one.device == other.device
+    if one.device != other.device:
+        other = other.to(one.device)
+    return torch.equal(_bits(one), _bits(other))
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    tensor = tensor.resolve_conj().resolve_neg()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    if not tensor.is_floating_point():
+        return tensor
+    return tensor.contiguous().view(_WHOLE[tensor.element_size()])
+
+
+def difference(one: Any, other: Any) -> str:
+    """How two tensors differ, in words: what was logged, what came now."""
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+        return f"{type(one).__name__} was logged, {type(other).__name__} came"
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        if one.shape != other.shape or one.dtype != other.dtype or one.layout != other.layout:
+            return f"{_kind(one)} was logged, {_kind(other)} came"
+        for a, b in zip(parts(one), parts(other), strict=False):
+            if not _same_plain(a, b):
+                return _first_difference(a, b)
+    return "no difference"
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+
+
+def _first_difference(one: Tensor, other: Tensor) -> str:
+    if one.shape != other.shape:
+        return f"{_kind(one)} was logged, {_kind(other)} came"
+    different = (_bits(one) != _bits(other)).reshape(*one.shape, -1).any(-1)
+    where = tuple(different.nonzero()[0].tolist()) if different.dim() else ()
+    count = int(different.sum())
+    values = f"{one[where].item()!r} was logged, {other[where].item()!r} came"
+    return f"{count} of {one.numel()} values differ; at {list(where)} {values}"
+
+
+def is_close(one: Tensor, other: Tensor) -> bool:
+    """Whether two results of a function that is not deterministic may pass as equal."""
+    if one.shape != other.shape or one.dtype != other.dtype or one.layout is not torch.strided:
+        return False
+    if not (one.is_floating_point() or one.is_complex()):
+        return False
+    tolerance = 1e-2 if one.element_size() < 4 else 1e-4
+    return torch.allclose(one, other, rtol=tolerance, atol=tolerance * float(one.abs().max() + 1e-12), equal_nan=True)

@@ -1,0 +1,265 @@
+"""Runs the calls of a log again, in order, from inputs, parameters and constants alone.
+
+Tensors live here as they did in the model: a view is a view, a write in place reaches whatever shares the memory. What the
+log kept is never an argument of a call, except where there was no call to make again: constants, and what ran where
+nobody could watch. Parameters are borrowed from the model; if something would write to one, copies are used instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from ..capture.functions import out_or_inplace
+from ..capture.identity import storage_of
+from ..capture.randomness import RandomState
+from ..capture.values import fill, get_path
+from ..errors import ReplayFailed
+from ..records import PARENTS, Log, OperationRecord, Origin
+
+# Functions whose result is whatever was in memory: what they gave is a constant.
+UNINITIALISED = frozenset(
+    "empty empty_like new_empty empty_strided new_empty_strided empty_permuted resize_ resize_as_ new "
+    "_resize_output_ resize".split()
+)
+
+
+class WouldWrite(Exception):
+    """A call is about to write to a parameter that is borrowed from the model."""
+
+
+class Observer(Protocol):
+    """Is told what happens during a replay."""
+
+    def before(self, record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A call is about to be made."""
+
+    def after(self, number: int, value: Any) -> Any:
+        """An operation has its value. Returns the value to go on with."""
+
+
+def given_because(record: OperationRecord) -> str | None:
+    """Why an operation's value is taken as it was kept, in words; None when it can be computed again."""
+    function, details = record.function, record.details
+    if record.origin is Origin.SOURCE:
+        return "a constant"
+    if record.origin is Origin.OPAQUE or (record.origin is Origin.OPERATION and function.func is None):
+        return "made where nobody could watch"
+    if details.is_transformed:
+        return "inside a torch.func transform"
+    if function.is_attribute and function.name in ("grad", "_grad"):
+        return "a gradient"
+    if record.origin is Origin.ALIAS and not record.template:
+        return "made where nobody could watch"
+    return None
+
+
+class Machine:
+    """One replay of a log."""
+
+    def __init__(self, log: Log, inputs: Mapping[int, Tensor], observer: Observer, *, borrow: bool = True) -> None:
+        self.log = log
+        self._inputs = inputs
+        self._observer = observer
+        self._live: dict[int, Any] = {}
+        self._states: dict[int, Tensor] = {}
+        self._borrowed: set[int | None] = set()
+        self._borrow = borrow
+        self._last_use = _last_uses(log)
+
+    def run(self) -> None:
+        """Make every call again. The random state is the recorded one during, and afterwards what it was."""
+        before = RandomState.now()
+        try:
+            if self.log.random_state is not None:
+                self.log.random_state.restore()
+            for numbers in _calls(self.log):
+                self._step(numbers)
+                for number in self._last_use.get(numbers[-1], ()):
+                    self._live.pop(number, None)
+        finally:
+            before.restore()
+
+    def _step(self, numbers: list[int]) -> None:
+        record = self.log.operations[numbers[0]]
+        if given_because(record) is not None:
+            for number in numbers:
+                self._settle(number, self._given(number))
+        elif record.origin is Origin.INPUT:
+            self._settle(record.number, self._input(record.number))
+        elif record.origin is Origin.OUTPUT:
+            self._settle(record.number, self._argument(record.parents[0]))
+        elif record.origin is Origin.ALIAS:
+            self._settle(record.number, view_again(self._argument(record.parents[0]), *record.template[1:]))
+        else:
+            self._call(record, numbers)
+
+    def _settle(self, number: int, value: Any) -> None:
+        value = self._observer.after(number, value)
+        if number in self.log.leaves and isinstance(value, Tensor) and not value.requires_grad:
+            value = value if value.grad_fn is None else value.detach()
+            value.requires_grad_()
+        self._live[number] = value
+
+    # Values ---------------------------------------------------------------------------------------------------------
+
+    def _input(self, number: int) -> Any:
+        given = self._inputs.get(number)
+        return given.detach().clone() if given is not None else self._given(number)
+
+    def _given(self, number: int) -> Any:
+        kept = self.log.values[number]
+        if not isinstance(kept, Tensor) or not self.log.holds_tensors:
+            record = self.log.operations[number]
+            raise ReplayFailed(
+                f"the history cannot be run again: it did not keep {record.function.name!r} (operation {number}), which is "
+                f"{given_because(record) or 'an input'}. Log with layers_to_save='all' and no activation_postfunc."
+            )
+        return kept.detach().clone()
+
+    def _argument(self, reference: int) -> Any:
+        if reference >= 0:
+            return self._live[reference]
+        if reference not in self._states:
+            self._states[reference] = self._state(reference)
+        return self._states[reference]
+
+    def _state(self, reference: int) -> Tensor:
+        state = self.log.states[-1 - reference]
+        tensor = state.tensor
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            value = state.value.detach()
+            if not self._borrow or not state.is_parameter or state.before is not None:
+                value = value.clone()
+            else:
+                self._borrowed.add(storage_of(value))
+        return value.requires_grad_(tensor.requires_grad)
+
+    # Calls ----------------------------------------------------------------------------------------------------------
+
+    def _call(self, record: OperationRecord, numbers: list[int]) -> None:
+        args, kwargs = self.arguments(record)
+        self._observer.before(record, args, kwargs)
+        slots = record.details.mutated
+        if slots and self._borrowed:
+            tensors = [self._argument(record.parents[slot]) for slot in slots if slot < len(record.parents)]
+            if any(storage_of(tensor) in self._borrowed for tensor in tensors):
+                raise WouldWrite
+        try:
+            result = call_again(record, args, kwargs)
+        except Exception as error:
+            raise ReplayFailed(
+                f"{record.function.name!r} (operation {record.number}) cannot be run again: {type(error).__name__}: {error}"
+            ) from error
+        for number in numbers:
+            self._settle(number, self._value(number, result, args, kwargs))
+
+    def arguments(self, record: OperationRecord) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call, with the tensors of this replay."""
+        tensors = iter([self._argument(parent) for parent in record.parents])
+        try:
+            filled = fill(record.template, tensors)
+        except RuntimeError as error:  # a StopIteration on its way through a generator
+            raise _unaccounted(record) from error
+        except StopIteration as error:
+            raise _unaccounted(record) from error
+        if next(tensors, None) is not None:
+            raise _unaccounted(record)
+        count = len(filled) - len(record.names)
+        return filled[:count], dict(zip(record.names, filled[count:], strict=True))
+
+    def _value(self, number: int, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        record = self.log.operations[number]
+        value = outcome(record, result, args, kwargs)
+        if record.function.name in UNINITIALISED and isinstance(self.log.values[number], Tensor):
+            with torch.no_grad():
+                value.copy_(self.log.values[number])
+        return value
+
+
+def _unaccounted(record: OperationRecord) -> ReplayFailed:
+    return ReplayFailed(
+        f"{record.function.name!r} (operation {record.number}) has {len(record.parents)} parents, but not that many tensors "
+        "among its arguments: an edge is missing."
+    )
+
+
+def call_again(record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Make a call again, in the gradient mode and the autocast it ran in."""
+    func = record.function.func
+    assert func is not None
+    with contextlib.ExitStack() as context:
+        follows = record.gradfunc is not None or not any(_requires_grad(value) for value in (*args, *kwargs.values()))
+        context.enter_context(torch.set_grad_enabled(follows))
+        for device, dtype in record.details.autocast:
+            context.enter_context(torch.autocast(device, dtype=dtype, cache_enabled=False))
+        return func(*args, **kwargs)
+
+
+def _requires_grad(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return value.requires_grad
+    return isinstance(value, (tuple, list)) and any(map(_requires_grad, value))
+
+
+def outcome(record: OperationRecord, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The tensor among what a call returned, or wrote to, that a record stands for."""
+    path = record.details.output_path
+    if result is None:  # the argument that was written to is the result
+        function = record.function
+        written = function.written(args, kwargs) if function.written is not None else out_or_inplace(args, kwargs)
+        return written[path[0] if path else 0]
+    return get_path(result, path)
+
+
+def view_again(base: Tensor, shape: tuple[int, ...], strides: tuple[int, ...], distance: int) -> Tensor:
+    """A view of the memory of `base`, as described by `recorder.view_of`."""
+    return torch.as_strided(base, shape, strides, int(base.storage_offset()) + distance)
+
+
+def _calls(log: Log) -> Iterator[list[int]]:
+    """The operations, those of one call together."""
+    together: list[int] = []
+    for number in range(len(log.rows)):
+        call = log.details[number].call if number in log.details else -1
+        if together and (call < 0 or call != together[0]):
+            yield together
+            together = []
+        together.append(number)
+    if together:
+        yield together
+
+
+def _last_uses(log: Log) -> dict[int, list[int]]:
+    """After which operation each one is no longer needed."""
+    last: dict[int, int] = {}
+    for number, row in enumerate(log.rows):
+        last[number] = number
+        for parent in row[PARENTS:]:
+            if parent >= 0:
+                last[parent] = number
+    found: dict[int, list[int]] = {}
+    for number, use in last.items():
+        end = use
+        while end + 1 < len(log.rows) and end + 1 in log.details and 0 <= log.details[end + 1].call <= use:
+            end += 1  # the other results of the same call
+        found.setdefault(end, []).append(number)
+    return found
+
+
+Told = TypeVar("Told", bound=Observer)
+
+
+def run_again(log: Log, inputs: Mapping[int, Tensor], observer: Callable[[], Told]) -> Told:
+    """Run a log again and return its observer; begins anew, with copies of the parameters, if something writes to one."""
+    told = observer()
+    try:
+        Machine(log, inputs, told).run()
+    except WouldWrite:
+        told = observer()
+        Machine(log, inputs, told, borrow=False).run()
+    return told

@@ -1,0 +1,124 @@
+"""Runs the plain model once more, from the random state of a logged pass, and watches it by plain forward hooks.
+
+Afterwards the model, its inputs and the random states are as they were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.nn.modules import module as module_hooks
+
+from ..capture.modules import arguments_of, is_uninitialised, roots_of, without_parallelism, wrapped_module
+from ..capture.randomness import RandomState
+from ..capture.recorder import tensors_in
+from ..capture.surroundings import Surroundings
+from ..capture.values import find_tensors, shares_no_container
+from ..records import Log, ModuleCall
+from .comparison import difference, same_bits
+from .report import Check
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def run_plainly(model: Callable[..., Any], arguments: Arguments, state: RandomState | None) -> list[Tensor]:
+    """The tensors in what the model returns, when run from this random state. Leaves everything as it was."""
+    args, kwargs = shares_no_container(arguments)
+    given = [tensor for _, tensor in find_tensors((args, kwargs))]
+    modules = [inner for root, _ in roots_of(model) for inner in root.modules()]
+    if any(map(is_uninitialised, modules)):
+        model, modules = copy.deepcopy(model), []  # making its parameters would change it for good
+    surroundings = Surroundings(modules, given)
+    surroundings.back_up_everything()
+    before = RandomState.now()
+    try:
+        if state is not None:
+            state.restore()
+        with _as_logged():
+            result = without_parallelism(model)(*args, **kwargs)
+        return [tensor.detach().clone() for _, tensor in find_tensors(result)]
+    finally:
+        surroundings.restore()
+        before.restore()
+
+
+@contextlib.contextmanager
+def _as_logged() -> Iterator[None]:
+    """While a model is logged, compiled parts run eagerly and attention does not take its fused path."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with (
+            torch.compiler.set_stance("force_eager") if "torch._dynamo.eval_frame" in sys.modules else contextlib.nullcontext()
+        ):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+class HookWatch:
+    """Compares what plain hooks see cross every module with what a log kept for it."""
+
+    def __init__(self, log: Log, check: Check) -> None:
+        self._log = log
+        self._check = check
+        self._begun = 0
+        self._running: list[tuple[Module, ModuleCall | None]] = []
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Inside, every module of the process is watched."""
+        handles = [
+            module_hooks.register_module_forward_pre_hook(self._enter),
+            module_hooks.register_module_forward_hook(self._exit, with_kwargs=True),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+                getattr(module_hooks, "_global_forward_hooks_with_kwargs", {}).pop(handle.id, None)
+
+    def finish(self) -> None:
+        """The pass is over: every call that was logged must have been seen."""
+        if self._begun != len(self._log.modules):
+            self._check.disagree(
+                "the module calls", f"{len(self._log.modules)} were logged, plain hooks saw {self._begun}", None
+            )
+
+    def _enter(self, module: Module, args: tuple[Any, ...]) -> None:
+        if wrapped_module(module) is not None:
+            return
+        call = self._log.modules[self._begun] if self._begun < len(self._log.modules) else None
+        self._begun += 1
+        self._running.append((module, call))
+        if call is not None:
+            self._compare(call, "input", call.inputs, arguments_of(args))
+
+    def _exit(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if not self._running or self._running[-1][0] is not module:
+            return
+        call = self._running.pop()[1]
+        if call is not None:
+            named = arguments_of(tuple(kwargs.values()))
+            self._compare(call, "input", call.inputs[len(call.inputs) - len(named) :], named)
+            self._compare(call, "output", call.outputs, tensors_in(result))
+
+    def _compare(self, call: ModuleCall, side: str, numbers: tuple[int, ...], tensors: list[Tensor]) -> None:
+        label = f"{call.address or call.class_name}:{call.call}"
+        if side == "output" and len(numbers) != len(tensors):
+            self._check.disagree(label, f"{len(numbers)} {side}s were logged, plain hooks saw {len(tensors)}")
+        for position, (number, tensor) in enumerate(zip(numbers, tensors, strict=False)):
+            kept = self._log.values[number] if number >= 0 else None
+            if not isinstance(kept, Tensor):
+                continue
+            self._check.count += 1
+            if not same_bits(kept, tensor):
+                self._check.disagree(label, f"{side} {position}: {difference(kept, tensor)}")

@@ -1,0 +1,303 @@
+"""Proves a log: the plain model agrees with it, and running its graph again gives every value in it.
+
+1. outputs: the plain model, from the same random state, gives the same bits;
+2. values: the recorded graph, run from inputs, parameters and constants alone, gives the same bits at every operation;
+3. edges: every tensor argument is accounted for, writes that reach a tensor through other memory are known, and changing an
+   argument changes the result;
+4. modules: what crossed every module is what plain forward hooks see;
+5. another input: the graph, run from another input, gives what the model gives for it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..capture.callsite import source_of
+from ..capture.identity import TensorTable, storage_of
+from ..capture.retention import version_of
+from ..capture.values import find_tensors, template
+from ..errors import InvalidArgument, ReplayFailed
+from ..history import History
+from ..history.filling import run
+from ..history.history import first_difference
+from ..records import TEMPLATE, OperationRecord, Origin
+from .comparison import difference, is_close, same_bits
+from .edges import EdgeProver
+from .machine import given_because, run_again
+from .plain import Arguments, HookWatch, run_plainly
+from .report import Check, ValidationReport
+
+_MOST_DISAGREEMENTS = 20
+NONDETERMINISTIC = "compared with a tolerance, not deterministic"
+
+
+def validate(history: History) -> ValidationReport:
+    """Check what a history can prove by itself: its values and its edges."""
+    _refuse_unfit(history)
+    replayed = _replay(history)
+    return ValidationReport(history.model_name, history.num_operations, tuple(replayed))
+
+
+def validate_against(history: History, model: Callable[..., Any], arguments: Arguments) -> ValidationReport:
+    """Check a history of `model` against the model itself as well."""
+    _refuse_unfit(history)
+    plain = _compare_with_plain(history, model, arguments)
+    replayed = _replay(history)
+    another = _another_input(history, model, arguments)
+    checks = (plain[0], *replayed, plain[1], another)
+    return ValidationReport(history.model_name, history.num_operations, checks)
+
+
+def _refuse_unfit(history: History) -> None:
+    if not history.is_complete:
+        raise InvalidArgument("only the history of a pass that ran to its end can be validated.")
+    if not history._log.holds_tensors:
+        raise InvalidArgument("a history made with activation_postfunc has no tensors to validate; log without it.")
+
+
+# Against the plain model -----------------------------------------------------------------------------------------------
+
+
+def _compare_with_plain(history: History, model: Callable[..., Any], arguments: Arguments) -> tuple[Check, Check]:
+    outputs, modules = Check("outputs equal those of the plain model"), Check("modules hold what plain hooks see")
+    watch = HookWatch(history._log, modules)
+    with watch.watching():
+        plain = run_plainly(model, arguments, history.random_state)
+    watch.finish()
+    logged = history.outputs
+    if len(logged) != len(plain):
+        outputs.disagree("the outputs", f"{len(logged)} tensors were logged, the plain model returned {len(plain)}")
+    for ours, theirs in zip(logged, plain, strict=False):
+        if ours.has_saved_activations:
+            outputs.count += 1
+            if not same_bits(ours.tensor_contents, theirs):
+                outputs.disagree(ours.label, difference(ours.tensor_contents, theirs), ours.source)
+    return outputs, modules
+
+
+# By running it again ---------------------------------------------------------------------------------------------------
+
+
+def _replay(history: History) -> list[Check]:
+    try:
+        told = run_again(history._log, {}, lambda: _Comparing(history))
+    except ReplayFailed as error:
+        values = Check("values come again from inputs, parameters and constants alone")
+        values.disagree("the replay", str(error))
+        return [values]
+    return [told.values, told.memory, told.edges]
+
+
+class _Comparing:
+    """Compares every value of a replay with what was kept, and tries every edge."""
+
+    def __init__(self, history: History) -> None:
+        self.values = Check("values come again from inputs, parameters and constants alone")
+        self.memory = Check("writes that reach a tensor through other memory are known")
+        self.edges = Check("changing an argument changes the result")
+        self._history = history
+        self._log = history._log
+        self._prover = EdgeProver(self.edges)
+        self._table = TensorTable()
+        self._versions: list[tuple[Tensor, int]] = []  # the arguments of the call that is being made, as torch counts writes
+
+    def before(self, record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        tensors: list[Tensor] = []
+        template((*args, *kwargs.values()), tensors.append)
+        self._check_memory(record, tensors)
+        self._prover.try_call(record, args, kwargs)
+        self._versions = [(tensor, version_of(tensor)) for tensor in tensors]
+
+    def after(self, number: int, value: Any) -> Any:
+        record = self._log.operations[number]
+        self._check_writes(record)
+        self._note(record, value)
+        kept = record.value
+        if not isinstance(kept, Tensor):
+            self.values.exempt["not kept"] += 1
+            return value
+        reason = given_because(record)
+        if reason is not None:
+            self.values.exempt[reason] += 1
+            return value
+        self.values.count += 1
+        if not same_bits(kept, value) and len(self.values.disagreements) < _MOST_DISAGREEMENTS:
+            self._disagree(record, kept, value)
+        return value
+
+    def _disagree(self, record: OperationRecord, kept: Tensor, value: Any) -> None:
+        if isinstance(value, Tensor) and record.function.name in _NONDETERMINISTIC and is_close(kept, value):
+            self.values.exempt[f"{NONDETERMINISTIC} ({record.function.name})"] += 1
+            return
+        self.values.disagree(self._label(record), difference(kept, value), source_of(record.site, record.module))
+
+    def _label(self, record: OperationRecord) -> str:
+        index = self._history._index
+        if index.table.shows(record.number):
+            return index.label(record.number)
+        return f"{record.function.name} (operation {record.number}, not connected to any output)"
+
+    # Memory: the same bookkeeping as when it was logged, on the tensors of the replay
+
+    def _note(self, record: OperationRecord, value: Any) -> None:
+        if not isinstance(value, Tensor):
+            return
+        with torch._C.DisableTorchFunction():
+            storage = storage_of(value)
+            self._table.point(value, record.number, storage)
+            if storage is not None and record.details.mutated and record.call == record.number:
+                self._table.wrote(value, storage, record.number)
+
+    def _check_writes(self, record: OperationRecord) -> None:
+        """A call must have written to the arguments the log says, and to no others."""
+        written = {storage_of(self._versions[slot][0]) for slot in record.details.mutated if slot < len(self._versions)}
+        for slot, (tensor, version) in enumerate(self._versions):
+            if version_of(tensor) != version and storage_of(tensor) not in written:
+                self.memory.disagree(
+                    self._label(record),
+                    f"it writes to its argument {slot}, which the log does not say",
+                    source_of(record.site, record.module),
+                )
+        self._versions = []
+
+    def _check_memory(self, record: OperationRecord, tensors: list[Tensor]) -> None:
+        if not self._table.last_write:
+            return
+        known = {*record.dependencies}
+        for tensor, parent in zip(tensors, record.parents, strict=True):
+            storage = storage_of(tensor)
+            if parent < 0 or storage is None or storage not in self._table.last_write:
+                continue
+            self.memory.count += 1
+            missing = [n for n in self._table.writes_since(tensor, storage, parent) if n not in known and n != parent]
+            if missing:
+                writers = ", ".join(self._label(self._log.operations[n]) for n in missing[:3])
+                self.memory.disagree(
+                    self._label(record),
+                    f"its argument was overwritten by {writers}, which it does not depend on",
+                    source_of(record.site, record.module),
+                )
+
+
+# Functions that torch itself does not promise to be deterministic, mostly because of atomic additions on accelerators.
+_NONDETERMINISTIC = frozenset(
+    "index_add index_add_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ index_put index_put_ __setitem__ put_ "
+    "bincount cumsum cumsum_ cumprod histc interpolate grid_sample ctc_loss embedding_bag median kthvalue nll_loss "
+    "adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool2d fold grad scaled_dot_product_attention".split()
+)
+
+
+# Another input ---------------------------------------------------------------------------------------------------------
+
+
+def _another_input(history: History, model: Callable[..., Any], arguments: Arguments) -> Check:
+    check = Check("the graph gives what the model gives for another input")
+    check.skipped = _why_not_another(history)
+    if check.skipped is not None:
+        return check
+    changed, inputs = _changed_inputs(history, arguments)
+    if not inputs:
+        check.skipped = "no input can be changed"
+        return check
+    try:
+        expected = run_plainly(model, changed, history.random_state)
+    except Exception as error:  # whatever a model may raise when it does not like an input
+        check.skipped = f"the model does not take the changed input: {type(error).__name__}"
+        return check
+    try:
+        told = run_again(history._log, inputs, lambda: _Outputs(history))
+    except ReplayFailed as error:
+        return _explained(check, history, model, changed, str(error))
+    check.count = len(expected)
+    for label, ours, theirs in zip(told.labels, told.values, expected, strict=False):
+        if not same_bits(ours, theirs):
+            return _explained(check, history, model, changed, f"{label}: {difference(theirs, ours)}")
+    return check
+
+
+def _why_not_another(history: History) -> str | None:
+    if history.escapes:
+        return f"values left for Python {len(history.escapes)} times, and may decide what runs"
+    opaque = Counter(given_because(record) for record in history._log.operations if record.origin is not Origin.SOURCE)
+    opaque.pop(None, None)
+    return f"{sum(opaque.values())} values were {', '.join(map(str, opaque))}" if opaque else None
+
+
+def _changed_inputs(history: History, arguments: Arguments) -> tuple[Arguments, dict[int, Tensor]]:
+    """The arguments with every float input moved a little and every other one turned around, and those by number."""
+    generator = torch.Generator().manual_seed(7)
+    records = [record for record in history._log.operations if record.origin is Origin.INPUT]
+    by_path = {path: record.number for record in records for path in history._log.input_paths.get(record.number, ())}
+    replaced: dict[int, Tensor] = {}
+    numbers: dict[int, Tensor] = {}
+    for side, values in zip(("args", "kwargs"), arguments, strict=True):
+        for path, tensor in find_tensors(values):
+            number = by_path.get((side, *path))
+            if number is None or tensor.layout is not torch.strided or tensor.is_nested or tensor.device.type == "meta":
+                continue
+            if id(tensor) not in replaced:
+                replaced[id(tensor)] = _moved(tensor, generator)
+            numbers[number] = replaced[id(tensor)]
+    return _with(arguments, replaced), numbers
+
+
+def _moved(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    with torch.no_grad():
+        value = tensor.detach().clone()
+        if value.is_floating_point():
+            value += 0.1 * torch.rand(value.shape, generator=generator).to(value)
+        elif value.dtype is not torch.bool and not value.is_complex():
+            value = value.flip(tuple(range(value.dim()))).clone()
+    return value.requires_grad_(tensor.requires_grad)
+
+
+def _with(arguments: Arguments, replaced: dict[int, Tensor]) -> Arguments:
+    memo: dict[int, Any] = dict(replaced)
+    for _, tensor in find_tensors(arguments):
+        memo.setdefault(id(tensor), tensor)
+    changed: Arguments = copy.deepcopy(arguments, memo)
+    return changed
+
+
+def _explained(check: Check, history: History, model: Callable[..., Any], changed: Arguments, what: str) -> Check:
+    """A disagreement, unless the model simply runs other operations on the other input."""
+    other = type(history)(history.model_name, history._options)
+    run(other, model, *changed, None)
+    if first_difference(history, other) is not None or not _same_constants(history, other):
+        check.skipped = "on another input the model runs other operations, or with other sizes"
+    else:
+        check.disagree("another input", what)
+    return check
+
+
+def _same_constants(one: History, other: History) -> bool:
+    """Whether the arguments of all calls, apart from tensors, are the same."""
+    pairs = zip(one._log.rows, other._log.rows, strict=True)
+    try:
+        return all(bool(a[TEMPLATE] == b[TEMPLATE]) for a, b in pairs)
+    except (RuntimeError, ValueError):  # a stranger's __eq__
+        return False
+
+
+class _Outputs:
+    """Collects the outputs of a replay."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self.labels: list[str] = []
+        self.values: list[Any] = []
+
+    def before(self, record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Nothing to do."""
+
+    def after(self, number: int, value: Any) -> Any:
+        if self._history._log.operations[number].origin is Origin.OUTPUT:
+            self.labels.append(self._history._index.label(number))
+            self.values.append(value.detach().clone() if isinstance(value, Tensor) else value)
+        return value

@@ -1,0 +1,456 @@
+"""A history is proved by running it again, a wrong one is caught, and a replay with changes is an intervention."""
+
+from __future__ import annotations
+
+import copy
+import re
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import torcheer
+from models import Branching, Convolutional, Mlp, Stateful, log, unchanged
+from programs import COLUMNS, ROWS, Program, programs
+from test_recurrence import Attending
+from torcheer.records import FUNCTION, PARENTS
+from torcheer.replay import validate_against
+from torcheer.replay.comparison import difference, same_bits
+from torcheer.replay.edges import IGNORED, SATURATED
+
+x = torch.rand(3, 4)
+
+
+def validate(model, *args, **kwargs):
+    return torcheer.validate_forward_pass(model, args, kwargs)
+
+
+# What is valid ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("build", "shape"),
+    [(Mlp, (3, 4)), (Branching, (3, 4)), (Convolutional, (2, 3, 8, 8)), (Stateful, (3, 3)), (Attending, (3, 2, 4))],
+)
+@pytest.mark.parametrize("training", [False, True])
+def test_models_are_valid_and_left_as_they_were(build, shape, training):
+    model, given = build().train(training), torch.rand(shape)
+    with unchanged(model):
+        report = validate(model, given)
+    assert report, report
+    assert [check.count > 0 for check in report.checks if check.skipped is None].count(False) <= 1, report
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(programs, st.booleans())
+def test_random_programs_are_valid(steps, training):
+    torch.manual_seed(3)
+    model, given = Program(steps).train(training), torch.randn(ROWS, COLUMNS)
+    with unchanged(model):
+        report = validate(model, given)
+    assert report, report
+
+
+def in_place(t):
+    y = t.clone()
+    row = y[0]
+    row.add_(1)
+    y[1] = 0.5
+    y.mul_(2)
+    return y + row.sum()
+
+
+def uninitialised(t):
+    y = torch.empty(3, 4)
+    y[:2] = t[:2]
+    return y[:2] * 2
+
+
+def out_argument(t):
+    y = torch.empty(3, 4)
+    torch.add(t, 1, out=y)
+    return y * 2
+
+
+def energy(t):
+    t = t.detach().requires_grad_(True)
+    (gradient,) = torch.autograd.grad((t**3).sum(), t, create_graph=True)
+    return gradient * 2
+
+
+def several(t):
+    values, where = t.sort(-1)
+    first, *rest = values.unbind(-1)
+    return torch.stack([first, *rest]), where
+
+
+def generator(t):
+    draw = torch.Generator().manual_seed(3)
+    return t + torch.rand(t.shape, generator=draw) + torch.rand(t.shape, generator=draw)
+
+
+def autocast(t):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return (t @ t.t()).float()
+
+
+def strange_numbers(t):
+    return (t - t) / (t - t), torch.log(t - 1), -0.0 * t
+
+
+def complex_numbers(t):
+    return torch.fft.ifft(torch.fft.fft(t) * 1j).real
+
+
+def sparse(t):
+    return torch.sparse.mm(t.t().to_sparse(), t)
+
+
+def inside_transforms(t):
+    gradients = torch.func.vmap(torch.func.grad(lambda row: (row**2).sum()))(t)
+    return torch.func.vmap(lambda row: row.tanh().sum())(t) + gradients.sum()
+
+
+def attention(t):
+    weights, eye = torch.rand(12, 4), torch.eye(4)
+    return F.multi_head_attention_forward(t, t, t, 4, 2, weights, None, None, None, False, 0.1, eye, None)[0]
+
+
+def packed(t):
+    return nn.utils.rnn.pack_padded_sequence(t[None], [3], batch_first=True).data * 2
+
+
+def quantized(t):
+    return torch.quantize_per_tensor(t, 0.1, 0, torch.quint8).dequantize()
+
+
+def checkpointed(t):
+    return torch.utils.checkpoint.checkpoint(torch.tanh, t, use_reentrant=False)
+
+
+PROGRAMS = [
+    *(in_place, uninitialised, out_argument, energy, several, generator, autocast, strange_numbers, complex_numbers),
+    *(sparse, inside_transforms, attention, packed, quantized, checkpointed),
+    lambda t: F.dropout(t, 0.5) + torch.rand_like(t) + torch.randn(4),
+    lambda t: t.numpy().sum() + t,
+    lambda t: torch.from_numpy(t.numpy()).reshape(-1) * 2,
+    lambda t: t.data.view(-1)[1:].relu(),
+    lambda t: t.to_sparse().to_dense(),
+    lambda t: torch.as_strided(t, (2, 2), (4, 1), 1) * 2,
+    lambda t: nn.GRU(4, 4)(t)[0],
+    lambda t: F.gumbel_softmax(t),
+    lambda t: torch.einsum("ij,kj->ik", t, t),
+    lambda t: t.new_zeros(3) + t[:, 0],
+    lambda t: torch.where(t > 0, t, -t),
+]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.quantize_per_tensor")
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("inference", [False, True])
+def test_programs_are_valid(program, inference):
+    if inference and program is energy:
+        pytest.skip("there are no gradients in inference mode")
+    with torch.inference_mode(inference):
+        report = validate(program, torch.rand(3, 4))
+    assert report, report
+
+
+def test_an_input_that_requires_gradients():
+    report = validate(lambda t: torch.autograd.grad((t**2).sum(), t)[0], torch.rand(3, requires_grad=True))
+    assert report, report
+
+
+def test_a_layer_that_torch_would_fuse():
+    report = validate(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval(), torch.rand(2, 5, 8))
+    assert report, report
+
+
+def test_the_report_says_what_was_checked():
+    text = str(validate(Mlp(), x))
+    assert text.startswith("Validation of Mlp, 6 operations: valid\n")
+    for what in ("outputs equal", "values come again", "changing an argument", "modules hold", "another input"):
+        assert re.search(rf"ok .*{what}.*: \d+ checked", text)
+
+
+def test_a_history_validates_itself():
+    report = log(Mlp(), x).validate()
+    assert report
+    assert len(report.checks) == 3
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        (lambda t: torch.zeros_like(t) + t, IGNORED),
+        (lambda t: torch.relu(-t - 1) + t, None),
+        (lambda t: t.masked_fill(torch.ones(3, 4, dtype=torch.bool), 0.0), SATURATED),
+        (lambda t: t[:, torch.ones(4, dtype=torch.bool)], None),
+        (lambda t: t[torch.tensor([1, 1, 1]) * 0], None),
+        (lambda t: torch.where(torch.ones(4, dtype=torch.bool), t, t), None),
+    ],
+)
+def test_edges_without_effect_are_exempt_and_named(program, reason):
+    report = validate(program, torch.rand(3, 4) + 0.1)
+    (edges,) = [check for check in report.checks if "changing" in check.name]
+    assert report, report
+    assert reason is None or edges.exempt[reason] >= 1, edges
+
+
+def test_what_left_for_python_is_not_tried_on_another_input():
+    report = validate(lambda t: t * t.sum().item(), x)
+    assert report
+    assert "left for Python" in report.checks[-1].skipped
+
+
+def test_operations_that_depend_on_data_are_not_tried_on_another_input():
+    report = validate(lambda t: t[t > 0.5] * 2, torch.linspace(0, 1, 7) ** 3)
+    assert report, report
+
+
+# What is wrong is caught -----------------------------------------------------------------------------------------
+
+
+def subtraction(t):
+    a = t * 2
+    b = t.tanh()
+    c = a - b
+    return c.relu()
+
+
+def first_wrong(history):
+    report = history.validate()
+    assert not report
+    assert not report.is_valid
+    return report.first_disagreement
+
+
+def number_of(history, key):
+    return history[key].passes[0]._number
+
+
+def set_row(history, key, change):
+    number = number_of(history, key)
+    history._log.rows[number] = change(history._log.rows[number])
+
+
+def test_a_dropped_edge_is_caught():
+    history = log(subtraction, x)
+    set_row(history, "sub_1", lambda row: row[:-1])
+    assert "edge is missing" in str(first_wrong(history))
+
+
+def test_an_edge_too_many_is_caught():
+    history = log(subtraction, x)
+    set_row(history, "relu_1", lambda row: (*row, 1))
+    assert "edge is missing" in str(first_wrong(history))
+
+
+def test_swapped_arguments_are_caught():
+    history = log(subtraction, x)
+    set_row(history, "sub_1", lambda row: (*row[:PARENTS], *reversed(row[PARENTS:])))
+    wrong = first_wrong(history)
+    assert wrong.where == "sub_1_3"
+    assert "c = a - b" in wrong.source
+    assert "was logged" in wrong.what
+
+
+def test_a_wrong_parent_is_caught():
+    history = log(subtraction, x)
+    set_row(history, "relu_1", lambda row: (*row[:PARENTS], 1))
+    assert first_wrong(history).where == "relu_1_4"
+
+
+def test_an_altered_activation_is_caught():
+    history = log(subtraction, x)
+    history["tanh_1"].tensor_contents[1, 2] += 1
+    wrong = first_wrong(history)
+    assert wrong.where == "tanh_1_2"
+    assert "1 of 12 values differ; at [1, 2]" in wrong.what
+
+
+def writes(t):
+    y = t.clone()
+    view = y[0]
+    view.add_(1)
+    return y * 2
+
+
+def test_a_missing_write_is_caught():
+    history = log(writes, x)
+    history._log.detail(number_of(history, "add_1")).mutated = ()
+    assert "writes to its argument 0" in str(first_wrong(history))
+
+
+def test_a_write_that_was_not_made_is_caught():
+    history = log(writes, x)
+    add = torcheer.capture.functions.describe(torch.add)
+    history._log.functions.append(add)
+    set_row(history, "add_1", lambda row: (len(history._log.functions) - 1, *row[FUNCTION + 1 :]))
+    assert first_wrong(history).where == "mul_1_4"
+
+
+def test_a_missing_dependency_through_memory_is_caught():
+    history = log(writes, x)
+    history._log.detail(number_of(history, "mul_1")).also = ()
+    assert "overwritten by add_1_3" in str(first_wrong(history))
+
+
+def test_a_wrong_parent_with_the_same_value_is_caught_by_another_input():
+    def model(t):
+        return t.floor() - t.ceil()  # equal at whole numbers
+
+    whole = torch.arange(4.0)
+    history = log(model, whole)
+    set_row(history, "sub_1", lambda row: (*row[:PARENTS], 1, 1))
+    assert history.validate()
+    report = validate_against(history, model, ((whole,), {}))
+    assert not report
+    assert report.first_disagreement.where == "another input"
+
+
+def test_a_model_that_is_not_the_logged_one_is_caught():
+    model = Mlp()
+    history = log(model, x)
+    with torch.no_grad():
+        model.fc1.weight.add_(1)
+    report = validate_against(history, model, ((x,), {}))
+    assert not report
+    assert report.first_disagreement.where == "output_1_5"
+    assert any(one.where == "fc1:1" for one in report.disagreements)
+
+
+def test_a_history_without_its_inputs_says_what_to_do():
+    assert "Log with layers_to_save='all'" in str(log(Mlp(), x, layers_to_save="none").validate())
+    with pytest.raises(torcheer.InvalidArgument, match="log without it"):
+        log(Mlp(), x, activation_postfunc=torch.mean).validate()
+
+
+def test_a_history_with_some_values_is_checked_where_it_has_them():
+    report = log(Mlp(), x, layers_to_save=["input", "fc2"]).validate()
+    assert report
+    assert report.checks[0].count == 2
+
+
+# Replay as intervention ------------------------------------------------------------------------------------------
+
+
+def test_another_input_gives_what_the_model_gives():
+    model, y = Convolutional().eval(), torch.rand(2, 3, 8, 8)
+    history = log(model, torch.rand(2, 3, 8, 8))
+    before = {one.label: one.tensor_contents.clone() for one in history.operations}
+    with unchanged(model):
+        again = history.replay(inputs=y)
+    assert isinstance(again, torcheer.ModelHistory)
+    other = log(model, y)
+    assert again.layer_labels == history.layer_labels
+    for one, expected in zip(again.operations, other.operations, strict=True):
+        assert torch.equal(one.tensor_contents, expected.tensor_contents), one.label
+    for one in history.operations:
+        assert torch.equal(one.tensor_contents, before[one.label])
+
+
+@pytest.mark.parametrize("key", ["relu_1", "act", "relu_1_2", "act:1"])
+def test_a_change_flows_downstream_and_nowhere_else(key):
+    model = Mlp()
+    history = log(model, x)
+    changed = history.replay(changes={key: lambda t: t * 0})
+    assert torch.equal(changed["fc1"].tensor_contents, history["fc1"].tensor_contents)
+    assert torch.equal(changed["relu_1"].tensor_contents, torch.zeros(3, 8))
+    assert torch.allclose(changed["output"].tensor_contents, torch.tanh(model.fc2.bias).expand(3, 3))
+
+
+def test_a_change_may_be_a_tensor_and_concern_one_pass():
+    def model(t):
+        for _ in range(3):
+            t = t + 1
+        return t
+
+    changed = log(model, torch.zeros(2)).replay(changes={"add_1:2": torch.tensor([10.0, 20.0])})
+    assert changed["output"].tensor_contents.tolist() == [11.0, 21.0]
+    everywhere = log(model, torch.zeros(2)).replay(changes={"add_1": lambda t: t * 2})
+    assert everywhere["output"].tensor_contents.tolist() == [14.0, 14.0]
+
+
+def test_a_change_to_what_is_written_in_place_reaches_its_views():
+    def model(t):
+        y = t.clone()
+        row = y[0]
+        y.add_(1)
+        return row * 2
+
+    changed = log(model, x).replay(changes={"add_1": lambda t: t * 0 + 5})
+    assert changed["output"].tensor_contents.tolist() == [10.0] * 4
+
+
+def test_a_replay_of_a_replay():
+    history = log(Mlp(), x)
+    y, z = torch.rand(3, 4), torch.rand(3, 4)
+    twice = history.replay(inputs=y).replay(inputs=[z])
+    assert torch.equal(twice["output"].tensor_contents, history.replay({"input": z})["output"].tensor_contents)
+    assert twice.validate()
+
+
+def test_in_place_writes_do_not_reach_what_a_replay_kept():
+    history = log(in_place, x).replay(inputs=x + 1)
+    assert torch.equal(history["clone_1"].tensor_contents, x + 1)
+    assert history.validate()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"inputs": [x, x]}, "one tensor for each of the 1 inputs"),
+        ({"changes": {"relu_1": 3}}, "a tensor or a function"),
+        ({"changes": {"nothing": x}}, "no layer fits"),
+        ({"changes": {"relu_1": torch.rand(2)}}, r"must be a tensor of shape \(3, 8\)"),
+        ({"inputs": torch.rand(3, 5)}, "cannot be run again"),
+    ],
+)
+def test_bad_input_is_an_error_of_ours(options, message):
+    history = log(Mlp(), x)
+    with pytest.raises(torcheer.TorcheerError, match=message):
+        history.replay(**options)
+
+
+def test_a_recorded_training_step_is_valid():
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+    weight = net[0].weight.detach().clone()
+    with torcheer.recording(net) as history:
+        for _ in range(2):
+            optimizer.zero_grad()
+            net(x).sum().backward()
+            optimizer.step()
+    report = history.validate()
+    assert report, report
+    assert report.checks[0].exempt["a gradient"] == 8
+    assert torch.equal(history["linear_1:1"].creation_args[1], weight)
+    assert not torch.equal(net[0].weight, weight)
+
+
+# Comparing -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        (torch.tensor([float("nan")]), torch.tensor([float("nan")]), True),
+        (torch.tensor(0.0), torch.tensor(-0.0), False),
+        (torch.tensor(1), torch.tensor(1.0), False),
+        (torch.tensor([1 + 2j]), torch.tensor([1 + 2j]), True),
+        (torch.rand(3)[::2], torch.rand(3)[::2], False),
+        (torch.eye(2).to_sparse(), torch.eye(2).to_sparse(), True),
+        (torch.zeros(2, device="meta"), torch.zeros(2, device="meta"), True),
+        (torch.tensor(True), torch.tensor(True), True),
+        (torch.rand(0, 3), torch.rand(0, 3), True),
+        (torch.ones(2, dtype=torch.bfloat16), torch.ones(2, dtype=torch.bfloat16), True),
+    ],
+)
+def test_bits_are_compared(one, other, equal):
+    assert same_bits(one, other) is equal
+    assert same_bits(one, copy.deepcopy(one))
+    assert (difference(one, other) == "no difference") is equal

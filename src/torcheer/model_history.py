@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from .graph import Graph, build_graph
 from .history import History
 from .replay import Change, ValidationReport, replay, validate
 
@@ -20,6 +21,16 @@ class ModelHistory(History):
     >>> history["relu_1"].tensor_shape == history["1"].tensor_shape == history[2].tensor_shape
     True
     """
+
+    _made_graph: tuple[object, Graph] | None = None
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of the pass, operation by operation: what `torcheer.graph` turns into views and pictures are drawn from."""
+        index = self._index
+        if self._made_graph is None or self._made_graph[0] is not index:
+            self._made_graph = (index, build_graph(self))
+        return self._made_graph[1]
 
     def validate(self) -> ValidationReport:
         """Run the recorded graph again, from inputs, parameters and constants alone, and compare every value; try every edge.

@@ -1,1 +1,32 @@
-"""Views of a history as a graph."""
+"""Graphs of a history, and pure functions from graph to graph, free to compose in any order."""
+
+from .buffers import add_buffer_nodes as add_buffer_nodes
+from .buffers import drop_buffer_nodes as drop_buffer_nodes
+from .build import build_graph as build_graph
+from .chains import merge_elementwise as merge_elementwise
+from .collapsing import collapse as collapse
+from .collapsing import keep_module_outputs as keep_module_outputs
+from .facts import Arguments as Arguments
+from .facts import BufferUse as BufferUse
+from .facts import Departure as Departure
+from .facts import Place as Place
+from .folding import fold_repeats as fold_repeats
+from .identities import expand_identities as expand_identities
+from .model import Edge as Edge
+from .model import Graph as Graph
+from .model import ModuleBox as ModuleBox
+from .model import Node as Node
+from .paths import ancestors as ancestors
+from .paths import descendants as descendants
+from .paths import path_to_output as path_to_output
+from .paths import subgraph_between as subgraph_between
+from .pruning import add_input_nodes as add_input_nodes
+from .pruning import add_output_nodes as add_output_nodes
+from .pruning import drop_input_nodes as drop_input_nodes
+from .pruning import drop_output_nodes as drop_output_nodes
+from .pruning import prune_dead_ends as prune_dead_ends
+from .pruning import prune_internal as prune_internal
+from .pruning import show_internal as show_internal
+from .rolling import format_passes as format_passes
+from .rolling import roll as roll
+from .rolling import unroll as unroll

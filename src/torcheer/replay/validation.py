@@ -213,11 +213,11 @@ def _another_input(history: History, model: Callable[..., Any], arguments: Argum
     try:
         told = run_again(history._log, inputs, lambda: _Outputs(history))
     except ReplayFailed as error:
-        return _explained(check, history, model, changed, str(error))
+        return _explained(check, history, model, [arguments, changed], str(error))
     check.count = len(expected)
     for label, ours, theirs in zip(told.labels, told.values, expected, strict=False):
         if not same_bits(ours, theirs):
-            return _explained(check, history, model, changed, f"{label}: {difference(theirs, ours)}")
+            return _explained(check, history, model, [arguments, changed], f"{label}: {difference(theirs, ours)}")
     return check
 
 
@@ -265,11 +265,13 @@ def _with(arguments: Arguments, replaced: dict[int, Tensor]) -> Arguments:
     return changed
 
 
-def _explained(check: Check, history: History, model: Callable[..., Any], changed: Arguments, what: str) -> Check:
-    """A disagreement, unless the model simply runs other operations on the other input."""
-    other = type(history)(history.model_name, history._options)
-    run(other, model, *changed, None)
-    if first_difference(history, other) is not None or not _same_constants(history, other):
+def _explained(check: Check, history: History, model: Callable[..., Any], both: list[Arguments], what: str) -> Check:
+    """A disagreement, unless the model simply runs other operations on the other input. Logs both anew to tell."""
+    logs = []
+    for arguments in both:
+        logs.append(type(history)(history.model_name, history._options))
+        run(logs[-1], model, *arguments, None)
+    if first_difference(*logs) is not None or not _same_constants(*logs):
         check.skipped = "on another input the model runs other operations, or with other sizes"
     else:
         check.disagree("another input", what)

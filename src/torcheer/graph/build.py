@@ -1,0 +1,322 @@
+"""From a history to its graph: one node per visible operation, in one walk along the rows of the log."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from ..capture.collector import fewer_collections
+from ..capture.values import PLAIN, format_path, slot_paths
+from ..history.history import History
+from ..history.index import Index
+from ..history.layer import Operation
+from ..history.param import Param, describe_param
+from ..records import (
+    ELAPSED,
+    FACTS,
+    FUNCTION,
+    MODULE,
+    NAMES,
+    PARENTS,
+    SITE,
+    TEMPLATE,
+    TENSOR,
+    Facts,
+    Failure,
+    ModuleCall,
+    Origin,
+    Row,
+)
+from .facts import Arguments, BufferUse, Departure, Place
+from .model import Edge, Graph, ModuleBox, Node, Shape
+
+_ONCE = ((1, 1),)
+_RUNNING_STATISTICS = ("batch_norm", "instance_norm")  # write to buffers, and return something else
+
+
+def build_graph(history: History) -> Graph:
+    """The graph of a history, every pass on its own.
+
+    >>> import torch, torcheer
+    >>> graph = build_graph(torcheer.log_forward_pass(lambda x: x.relu() + x, torch.ones(2)))
+    >>> [(edge.source, edge.positions) for edge in graph.edges if edge.target == "add_1_2:1"]
+    [('relu_1_1:1', ('args[0]',)), ('input_1_0:1', ('args[1]',))]
+    """
+    with torch._C.DisableTorchFunction(), fewer_collections():
+        return _Builder(history._index).graph()
+
+
+class _Builder:
+    """One history's graph in the making: what operations share is worked out once."""
+
+    def __init__(self, index: Index) -> None:
+        self.index = index
+        self.log = index.log
+        self.made: dict[int, Node] = {}  # by operation
+        self.labels: dict[int, tuple[str, int, int]] = {}  # by operation: layer label, pass, number of passes
+        for layer in index.table.layers:
+            label, count = index.table.label(layer), len(layer.passes)
+            for turn, number in enumerate(layer.passes, 1):
+                self.labels[number] = (label, turn, count)
+        self._places: dict[tuple[int, int], Place] = {}
+        self._positions: dict[Any, list[str]] = {}
+        self._names: dict[torch.dtype | torch.device, str] = {}
+        self._sizes: dict[tuple[Shape, torch.dtype], int] = {}
+        self._params: dict[int, Param] = {}
+        self._behind: dict[int, int] = {}  # by operation that wrote over a parameter or buffer: its number
+
+    def graph(self) -> Graph:
+        made = self.made
+        edges: list[Edge] = []
+        for number in self.index.operations:
+            row = self.log.rows[number]
+            node = made[number] = self._node(number, row)
+            edges += self._edges(number, node, row)
+        nodes = list(made.values())
+        if self.log.failure is not None:
+            nodes.append(self._failed(self.log.failure))
+            sources = dict.fromkeys(n for n in self.log.failure.parents if n in made)
+            edges += [_edge(made[n], nodes[-1], (), is_memory=False) for n in sources]
+        return Graph(self.log.title, tuple(nodes), tuple(edges), tuple(self._box(c) for c in self.log.modules if c.address))
+
+    # Nodes --------------------------------------------------------------------------------------------------------
+
+    def _node(self, number: int, row: Row) -> Node:
+        label, turn, count = self.labels[number]
+        function = self.log.functions[row[FUNCTION]]
+        shape, dtype, device = self._tensor(number)
+        params, buffers = self._states(number, row)
+        exits = self.index.exits.get(number, ())
+        kind = function.origin
+        details = self.log.details.get(number)
+        mutated = details is not None and bool(details.mutated) and function.name not in _RUNNING_STATISTICS
+        return Node(
+            key=f"{label}:{turn}",
+            label=label,
+            kind=kind.value,
+            type=function.type,
+            function=function.name,
+            passes=(turn,),
+            num_passes=count,
+            operations=(number,),
+            modules=self.paths[row[MODULE]],
+            exits=tuple([f"{call.address}:{call.call}" for call in exits if call.address]) if exits else (),
+            bottom_level_module=Operation(self.index, number).bottom_level_module if exits else None,
+            shape=shape,
+            dtype=self._name(dtype),
+            device=self._name(device),
+            bytes=self._bytes(shape, dtype),
+            seconds=row[ELAPSED] / 1e9,
+            params=params,
+            buffers=buffers,
+            is_inplace=mutated,
+            from_input=bool(self.index.from_input[number]),
+            to_output=bool(self.to_output[number]),
+            departures=self.departures.get(number, ()),
+            composite=details.composite.name if details is not None and details.composite is not None else None,
+            call=details.call if details is not None and details.call >= 0 else number,
+            output_path=format_path(details.output_path) if details is not None and kind is not Origin.OUTPUT else "",
+            role=Operation(self.index, number).io_role if function.func is None else "",
+            place=self._place(row[SITE], row[MODULE]),
+            arguments=Arguments(row[TEMPLATE], row[NAMES]) if row[TEMPLATE] else None,
+        )
+
+    def _failed(self, failure: Failure) -> Node:
+        known = [n for n in failure.parents if n >= 0]
+        states = dict.fromkeys(self._param(n) for n in failure.parents if n < 0)
+        site = failure.site.number if failure.site is not None else -1
+        module = failure.module.number if failure.module is not None else -1
+        label = f"{failure.function.type}_failed"
+        return Node(
+            key=f"{label}:1",
+            label=label,
+            kind="failed",
+            type=failure.function.type,
+            function=failure.function.name,
+            modules=self.paths[module],
+            input_shapes=failure.shapes,
+            params=tuple(param for param in states if not param.is_buffer),
+            buffers=tuple(BufferUse(param) for param in states if param.is_buffer),
+            from_input=any(self.index.from_input[n] for n in known),
+            error=failure.error,
+            place=self._place(site, module),
+        )
+
+    @cached_property
+    def to_output(self) -> bytearray:
+        """Which operations lead to an output or to the operation that raised."""
+        failure = self.log.failure
+        if failure is None:
+            return self.index.to_output
+        found = bytearray(self.index.to_output)
+        for parent in failure.parents:
+            if parent >= 0:
+                found[parent] = 1
+        for number in range(len(found) - 1, -1, -1):
+            if found[number]:
+                for parent in self.index.record(number).dependencies:
+                    found[parent] = 1
+        return found
+
+    @cached_property
+    def departures(self) -> dict[int, tuple[Departure, ...]]:
+        """By operation: the values that left for Python."""
+        found: dict[int, list[Departure]] = defaultdict(list)
+        for escape in self.log.escapes:
+            departure = Departure(escape.function.name, escape.value, Place(escape.site, escape.module))
+            for parent in dict.fromkeys(escape.parents):
+                found[parent].append(departure)
+        return {number: tuple(some) for number, some in found.items()}
+
+    # Tensors ------------------------------------------------------------------------------------------------------
+
+    def _tensor(self, number: int) -> Facts:
+        facts: Facts | None = self.log.rows[number][FACTS]
+        if facts is None:
+            value = self.log.values[number]
+            facts = (tuple(value.shape), value.dtype, value.device)
+        return facts
+
+    def _name(self, what: torch.dtype | torch.device) -> str:
+        found = self._names.get(what)
+        if found is None:
+            found = self._names[what] = str(what).removeprefix("torch.")
+        return found
+
+    def _bytes(self, shape: Shape, dtype: torch.dtype) -> int:
+        found = self._sizes.get((shape, dtype))
+        if found is None:
+            ragged = any(size < 0 for size in shape)
+            found = self._sizes[shape, dtype] = 0 if ragged else math.prod(shape) * dtype.itemsize
+        return found
+
+    def _place(self, site: int, module: int) -> Place | None:
+        if site < 0 and module < 0:
+            return None
+        place = self._places.get((site, module))
+        if place is None:
+            where = self.log.sites[site] if site >= 0 else None
+            place = self._places[site, module] = Place(where, self.log.modules[module] if module >= 0 else None)
+        return place
+
+    # Parameters and buffers ---------------------------------------------------------------------------------------
+
+    def _param(self, reference: int) -> Param:
+        param = self._params.get(reference)
+        if param is None:
+            state = self.index.state(reference)
+            param = self._params[reference] = describe_param(self.index, self.index.state_name(state), state.tensor)
+        return param
+
+    def _states(self, number: int, row: Row) -> tuple[tuple[Param, ...], tuple[BufferUse, ...]]:
+        """The parameters and buffers an operation used, also those that were overwritten earlier in the pass."""
+        parents = row[PARENTS:]
+        behind = self._behind
+        used = [p for p in parents if p < 0 or p in behind]
+        if not used:
+            return (), ()
+        details = self.log.details.get(number)
+        slots = details.mutated if details is not None else ()
+        written = {p if p < 0 else behind.get(p) for slot in slots if slot < len(parents) for p in [parents[slot]]}
+        if slots and slots[0] < len(parents) and self.log.functions[row[FUNCTION]].name not in _RUNNING_STATISTICS:
+            first = parents[slots[0]]
+            if first < 0 or first in behind:
+                behind[number] = first if first < 0 else behind[first]
+        params: dict[Param, None] = {}
+        buffers: dict[int, list[str]] = {}
+        paths = self._paths_of(row) if any(self._param(p).is_buffer for p in parents if p < 0) else []
+        for slot, parent in enumerate(parents):
+            if parent >= 0 and parent not in behind:
+                continue
+            reference = parent if parent < 0 else behind[parent]
+            if not self._param(reference).is_buffer:
+                params[self._param(reference)] = None
+                continue
+            positions = buffers.setdefault(reference, [])
+            if parent < 0 and slot < len(paths):
+                positions.append(paths[slot])
+        uses = [BufferUse(self._param(n), tuple(found), n in written) for n, found in buffers.items()]
+        return tuple(params), tuple(uses)
+
+    # Edges --------------------------------------------------------------------------------------------------------
+
+    def _edges(self, number: int, node: Node, row: Row) -> list[Edge]:
+        made = self.made
+        found: dict[int, list[str]] = {}
+        paths = self._paths_of(row)
+        known = len(paths)
+        for slot, parent in enumerate(row[PARENTS:]):
+            if parent in made:
+                positions = found.get(parent)
+                if positions is None:
+                    positions = found[parent] = []
+                if slot < known:
+                    positions.append(paths[slot])
+        edges = [_edge(made[parent], node, tuple(positions), is_memory=False) for parent, positions in found.items()]
+        details = self.log.details.get(number)
+        if details is not None and details.also:
+            unseen = dict.fromkeys(parent for parent in details.also if parent in made and parent not in found)
+            edges += [_edge(made[parent], node, (), is_memory=True) for parent in unseen]
+        return edges
+
+    def _paths_of(self, row: Row) -> list[str]:
+        """The positions of a call's tensors, in order."""
+        template, names = row[TEMPLATE], row[NAMES]
+        count = len(template) - len(names)
+        pattern = []
+        for value in template:
+            if value is TENSOR:
+                pattern.append(True)
+            elif type(value) in PLAIN:
+                pattern.append(False)
+            else:
+                return _positions(template, names, count)
+        key = (tuple(pattern), names)
+        found = self._positions.get(key)
+        if found is None:
+            found = self._positions[key] = _positions(template, names, count)
+        return found
+
+    # Modules ------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def paths(self) -> dict[int, tuple[str, ...]]:
+        """By module call: the keys of the boxes around its operations."""
+        found: dict[int, tuple[str, ...]] = {-1: ()}
+        for call in self.log.modules:  # a call comes after the one around it
+            around = found[call.outer.number] if call.outer is not None else ()
+            found[call.number] = (*around, f"{call.address}:{call.call}") if call.address else around
+        return found
+
+    def _box(self, call: ModuleCall) -> ModuleBox:
+        shown = self.made
+        return ModuleBox(
+            path=self.paths[call.number],
+            address=call.address,
+            class_name=call.class_name,
+            calls=(call.call,),
+            num_calls=len(self.index.calls[call.address]),
+            training=call.training,
+            seconds=call.elapsed / 1e9,
+            inputs=tuple([n for n in call.inputs if n in shown]),
+            outputs=tuple([n for n in call.outputs if n in shown]),
+            input_shapes=tuple([self._tensor(n)[0] for n in call.inputs if n >= 0]),
+            output_shapes=tuple([self._tensor(n)[0] for n in call.outputs if n >= 0]),
+            span=(call.first, call.end if call.end >= 0 else self.index.length),
+            place=self._place(call.site.number if call.site is not None else -1, call.outer.number if call.outer else -1),
+        )
+
+
+def _edge(source: Node, target: Node, positions: tuple[str, ...], *, is_memory: bool) -> Edge:
+    passes = _ONCE if source.passes == target.passes == (1,) else ((source.passes[0], target.passes[0]),)
+    carried = source.operations, source.shape, source.bytes
+    return Edge(source.key, target.key, positions, is_memory, False, False, passes, "", *carried)
+
+
+def _positions(template: tuple[Any, ...], names: tuple[str, ...], count: int) -> list[str]:
+    paths = slot_paths(template[:count], dict(zip(names, template[count:], strict=True)))
+    return [format_path(path, "kwargs" if isinstance(path[0], str) else "args") for path in paths]

@@ -1,0 +1,86 @@
+"""What a node knows besides plain values: facts that are looked up or put into words only when somebody reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..capture.callsite import SourceLine, source_of
+from ..history.param import Param
+from ..records import TENSOR, ModuleCall, Site
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """Where in the program something ran. The line is looked up when it is read."""
+
+    site: Site | None
+    module: ModuleCall | None
+
+    @property
+    def line(self) -> SourceLine | None:
+        """The line of the program (not of torch)."""
+        return source_of(self.site, self.module)
+
+    def __str__(self) -> str:
+        line = self.line
+        return str(line) if line is not None else ""
+
+
+class _Blank:
+    """Shown in place of a tensor."""
+
+    def __repr__(self) -> str:
+        return "·"
+
+
+_BLANK = _Blank()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arguments:
+    """The arguments of a call without its tensors: `·, 2, dim=-1`. Put into words when they are read."""
+
+    template: tuple[Any, ...]
+    names: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        count = len(self.template) - len(self.names)
+        positional = [repr(_blanked(value)) for value in self.template[:count]]
+        named = [f"{name}={_blanked(value)!r}" for name, value in zip(self.names, self.template[count:], strict=True)]
+        return ", ".join([*positional, *named])
+
+
+def _blanked(value: Any) -> Any:
+    if value is TENSOR:
+        return _BLANK
+    if type(value) in (tuple, list):
+        return type(value)(_blanked(item) for item in value)
+    if type(value) is dict:
+        return {key: _blanked(item) for key, item in value.items()}
+    if type(value) is slice:
+        return slice(_blanked(value.start), _blanked(value.stop), _blanked(value.step))
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class BufferUse:
+    """A buffer that was used. Without positions, only what had been written over it earlier in the pass was read."""
+
+    buffer: Param
+    positions: tuple[str, ...] = ()
+    is_written: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """A value of this tensor that left for Python: `bool(t)`, `t.item()`."""
+
+    function: str
+    value: Any  # when it is a plain number or truth value
+    place: Place | None = field(default=None, compare=False)
+
+    @property
+    def is_decision(self) -> bool:
+        """Whether a truth value left, which can decide what runs next."""
+        return isinstance(self.value, bool)

@@ -1,0 +1,320 @@
+"""Graph: nodes, edges and module boxes, immutable, with every fact a picture needs and no way back to the history.
+
+Nodes stand in execution order. An edge that goes against that order, which only folding and rolling make, says so
+(`is_feedback`); without those edges the order is topological. A hidden node stays in the graph, out of sight, so that
+it can be shown again.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Literal
+
+from ..errors import AmbiguousKey, InvalidArgument, LayerNotFound
+from ..history.param import Param
+from .export import as_dict, as_networkx, listing
+from .facts import Arguments, BufferUse, Departure, Place
+
+Kind = Literal["input", "output", "operation", "opaque", "alias", "source", "failed", "buffer", "identity", "chain", "module"]
+Sharing = Literal["", "shared", "own", "mixed"]
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One operation, or several that are drawn as one. Sums (`bytes`, `seconds`) are over all it stands for."""
+
+    key: str  # unique in its graph: `relu_1_2:1`; a collapsed module is `@features.6:1`
+    label: str  # the same for every pass: `relu_1_2`, `features.6`
+    kind: Kind = "operation"
+    type: str = ""  # as labels spell it; the class of a module
+    function: str = ""
+    passes: tuple[int, ...] = (1,)  # those it stands for
+    num_passes: int = 1  # how often the layer ran, or the module was called
+    repeats: int = 1  # how many equal blocks were folded into this one
+    sharing: Sharing = ""  # whether those have the same parameters
+    operations: tuple[int, ...] = ()  # the numbers of the operations it stands for
+    parts: tuple[str, ...] = ()  # of a chain: its types, in order
+    modules: tuple[str, ...] = ()  # the keys of the boxes it is in, outermost first
+    exits: tuple[str, ...] = ()  # the module calls that returned it, innermost first
+    bottom_level_module: str | None = None
+    shape: Shape | None = None  # None where there is no one answer
+    dtype: str | None = None
+    device: str | None = None
+    bytes: int = 0
+    seconds: float = 0.0
+    input_shapes: tuple[Shape, ...] = ()  # of a module
+    output_shapes: tuple[Shape, ...] = ()
+    params: tuple[Param, ...] = ()
+    buffers: tuple[BufferUse, ...] = ()
+    is_inplace: bool = False
+    from_input: bool = True
+    to_output: bool = True  # leads to an output, or to the operation that raised
+    is_hidden: bool = False
+    departures: tuple[Departure, ...] = ()  # values that left for Python
+    error: str = ""  # of the operation that raised
+    composite: str | None = None
+    call: int | None = None  # the same for all tensors of one call
+    output_path: str = ""  # which of them this is
+    role: str = ""  # where an input was given or an output returned; what a source is called
+    place: Place | None = field(default=None, compare=False)
+    arguments: Arguments | None = field(default=None, compare=False)
+    structure: Callable[[], object] | None = field(default=None, compare=False, repr=False)  # of what is inside a module
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether it was born inside the model and has no input among its ancestors."""
+        return not self.from_input and self.kind not in ("output", "failed", "buffer")
+
+    @property
+    def is_module_output(self) -> bool:
+        return bool(self.exits)
+
+    @property
+    def num_operations(self) -> int:
+        return len(self.operations)
+
+    @property
+    def num_params(self) -> int:
+        """How many parameter values it used, each parameter counted once."""
+        return sum(param.numel for param in self.params)
+
+    @property
+    def trainable(self) -> Literal["", "trainable", "frozen", "mixed"]:
+        """Of its parameters; empty when it has none."""
+        kinds = {param.is_trainable for param in self.params}
+        if not kinds:
+            return ""
+        return "mixed" if len(kinds) == 2 else "trainable" if True in kinds else "frozen"
+
+    @property
+    def title(self) -> str:
+        """What it is, in a word: `relu`, `add → relu → mul`, `BasicBlock`."""
+        return " → ".join(self.parts) if self.parts else self.type
+
+    @property
+    def source(self) -> str:
+        """The line of the program it ran for, looked up now; empty when unknown."""
+        return str(self.place) if self.place is not None else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Everything that flows from one node to another."""
+
+    source: str
+    target: str
+    positions: tuple[str, ...] = ()  # the arguments it came through: `args[0]`, `kwargs['mask']`
+    is_memory: bool = False  # through shared memory only: a write that reached the target by another view
+    is_bridge: bool = False  # through nodes that are not in this graph
+    is_feedback: bool = False  # from a later node to an earlier one, or from one repeat or pass to the next
+    passes: tuple[tuple[int, int], ...] = ((1, 1),)  # pass of the source, pass of the target
+    pass_note: str = ""  # in a rolled graph, the passes that travel it, where that needs saying
+    tensors: tuple[int, ...] = ()  # the operations whose tensors it carries
+    shape: Shape | None = None  # None where they differ
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleBox:
+    """One call of a module, or several that are drawn as one."""
+
+    path: tuple[str, ...]  # the keys of the boxes around it, outermost first, and its own
+    address: str
+    class_name: str
+    calls: tuple[int, ...] = (1,)
+    num_calls: int = 1
+    repeats: int = 1
+    sharing: Sharing = ""  # whether the repeats have the same parameters
+    is_parallel: bool = False  # the repeats do not feed one another
+    folded: tuple[str, ...] = ()  # the keys of the boxes that were folded into it
+    training: bool = False
+    seconds: float = 0.0  # from entry to exit, on the clock
+    inputs: tuple[int, ...] = ()  # operations
+    outputs: tuple[int, ...] = ()
+    input_shapes: tuple[Shape, ...] = ()
+    output_shapes: tuple[Shape, ...] = ()
+    span: tuple[int, int] = (0, 0)  # operations `first <= n < end` ran inside
+    place: Place | None = field(default=None, compare=False)
+
+    @property
+    def key(self) -> str:
+        """`features.6:1`; without the call in a rolled graph."""
+        return self.path[-1]
+
+    @property
+    def parent(self) -> str | None:
+        return self.path[-2] if len(self.path) > 1 else None
+
+    @property
+    def depth(self) -> int:
+        """1 for a module that the model itself calls."""
+        return len(self.path)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes in execution order, edges between them, and the boxes of the modules they ran in.
+
+    >>> import torch, torcheer
+    >>> from torcheer.graph import build_graph
+    >>> graph = build_graph(torcheer.log_forward_pass(torch.nn.Sequential(torch.nn.ReLU()), torch.ones(2)))
+    >>> [node.key for node in graph.nodes]
+    ['input_1_0:1', 'relu_1_1:1', 'output_1_2:1']
+    >>> graph.node("relu_1_1").modules
+    ('0:1',)
+    """
+
+    title: str
+    all_nodes: tuple[Node, ...]  # hidden ones included, as in `all_edges`
+    all_edges: tuple[Edge, ...] = ()
+    all_boxes: tuple[ModuleBox, ...] = ()  # of every module call, also those without a node
+    unrolled: Graph | None = field(default=None, repr=False)  # in a rolled graph, what was rolled
+
+    def __post_init__(self) -> None:
+        if len(self.by_key) != len(self.all_nodes):
+            raise InvalidArgument("two nodes of a graph have the same key.")
+
+    # What is seen -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """The visible nodes, in execution order."""
+        return tuple([node for node in self.all_nodes if not node.is_hidden])
+
+    @cached_property
+    def edges(self) -> tuple[Edge, ...]:
+        """The edges between visible nodes, by target, in the order of arguments."""
+        hidden = {node.key for node in self.all_nodes if node.is_hidden}
+        if not hidden:
+            return self.all_edges
+        return tuple([edge for edge in self.all_edges if edge.source not in hidden and edge.target not in hidden])
+
+    @cached_property
+    def modules(self) -> Mapping[str, ModuleBox]:
+        """The boxes that hold a visible node, by key, outer ones first."""
+        seen = dict.fromkeys(key for path in dict.fromkeys(node.modules for node in self.nodes) for key in path)
+        return MappingProxyType({key: self.boxes[key] for key in seen})
+
+    @property
+    def is_rolled(self) -> bool:
+        """Whether the passes of a layer are one node."""
+        return self.unrolled is not None
+
+    @property
+    def roots(self) -> tuple[Node, ...]:
+        """The nodes that nothing leads to."""
+        entered = {edge.target for edge in self.edges if not edge.is_feedback}
+        return tuple(node for node in self.nodes if node.key not in entered)
+
+    @property
+    def leaves(self) -> tuple[Node, ...]:
+        """The nodes that lead nowhere."""
+        left = {edge.source for edge in self.edges if not edge.is_feedback}
+        return tuple(node for node in self.nodes if node.key not in left)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes)
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and any(not node.is_hidden for node in self._found(key))
+
+    # Neighbours and lookup ----------------------------------------------------------------------------------------
+
+    @cached_property
+    def by_key(self) -> Mapping[str, Node]:
+        """Every node, hidden or not, by its key."""
+        return MappingProxyType({node.key: node for node in self.all_nodes})
+
+    @cached_property
+    def boxes(self) -> Mapping[str, ModuleBox]:
+        """Every box, whether it holds a node or not, by its key."""
+        return MappingProxyType({box.key: box for box in self.all_boxes})
+
+    @cached_property
+    def edges_out(self) -> Mapping[str, list[Edge]]:
+        """The edges that leave each node, hidden ones included, in execution order."""
+        return MappingProxyType(_gathered(self.all_edges, lambda edge: edge.source))
+
+    @cached_property
+    def edges_in(self) -> Mapping[str, list[Edge]]:
+        """The edges that enter each node, hidden ones included, in the order of arguments."""
+        return MappingProxyType(_gathered(self.all_edges, lambda edge: edge.target))
+
+    def node(self, key: str) -> Node:
+        """The visible node a key means: a node's key, or the label or module address of just one node."""
+        found = [node for node in self.find(key) if not node.is_hidden]
+        if len(found) > 1:
+            raise AmbiguousKey(f"{key!r} fits {len(found)} nodes: {', '.join(node.key for node in found[:12])}.")
+        if not found:
+            raise LayerNotFound(f"{key!r} is hidden in this view of the graph.")
+        return found[0]
+
+    def find(self, key: str) -> tuple[Node, ...]:
+        """Every node, hidden or not, that a key means: by key, by label, or as what leaves a module."""
+        found = self._found(key)
+        if not found:
+            near = difflib.get_close_matches(key, [*self._by_label, *self.by_key], n=5, cutoff=0.5)
+            hint = f" The nearest keys are {', '.join(map(repr, near))}." if near else ""
+            raise LayerNotFound(f"no node fits {key!r}: this graph has {len(self)} nodes.{hint}")
+        return found
+
+    def _found(self, key: str) -> tuple[Node, ...]:
+        for name in (key, f"@{key}"):
+            if name in self.by_key:
+                return (self.by_key[name],)
+        return tuple(self._by_label.get(key) or self._by_exit.get(key) or ())
+
+    @cached_property
+    def _by_label(self) -> dict[str, list[Node]]:
+        return _gathered(self.all_nodes, lambda node: node.label)
+
+    @cached_property
+    def _by_exit(self) -> dict[str, list[Node]]:
+        """By module call, and by module address."""
+        found: dict[str, dict[str, Node]] = {}
+        for node in self.all_nodes:
+            for key in node.exits:
+                found.setdefault(key, {})[node.key] = node
+                found.setdefault(key.rpartition(":")[0], {})[node.key] = node
+        return {key: list(nodes.values()) for key, nodes in found.items()}
+
+    def parents(self, key: str) -> tuple[Node, ...]:
+        """The visible nodes that lead to a node, in the order of its arguments."""
+        edges = self.edges_in.get(self.node(key).key, ())
+        return tuple(node for edge in edges if not (node := self.by_key[edge.source]).is_hidden)
+
+    def children(self, key: str) -> tuple[Node, ...]:
+        """The visible nodes that a node leads to, in execution order."""
+        edges = self.edges_out.get(self.node(key).key, ())
+        return tuple(node for edge in edges if not (node := self.by_key[edge.target]).is_hidden)
+
+    # Other forms --------------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """What is seen, as plain values that JSON can hold."""
+        return as_dict(self)
+
+    def to_networkx(self) -> Any:
+        """What is seen, as a networkx DiGraph whose nodes and edges have the fields of these. Needs networkx."""
+        return as_networkx(self)
+
+    def __str__(self) -> str:
+        return listing(self)
+
+    def __repr__(self) -> str:
+        return listing(self).partition("\n")[0].removesuffix(":")
+
+
+def _gathered(items: tuple[Any, ...], name: Callable[[Any], str]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for item in items:
+        found.setdefault(name(item), []).append(item)
+    return found

@@ -1,0 +1,77 @@
+"""What a block of a graph is, apart from where it stands and what its parts are called: equal forms, equal blocks."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from .model import Edge, Graph, ModuleBox, Node
+
+
+class Block:
+    """The nodes of one module call, in order, or one node that is a collapsed module call."""
+
+    def __init__(self, graph: Graph, nodes: list[Node], box: ModuleBox | None) -> None:
+        self.graph = graph
+        self.nodes = nodes
+        self.box = box
+        self.numbers = {node.key: number for number, node in enumerate(nodes)}
+
+    @property
+    def key(self) -> str:
+        return self.box.key if self.box is not None else self.nodes[0].key
+
+    @property
+    def class_name(self) -> str:
+        return self.box.class_name if self.box is not None else self.nodes[0].type
+
+    @cached_property
+    def entries(self) -> list[tuple[int, Edge]]:
+        """The edges that come from outside, each with the number of the node it enters."""
+        edges = self.graph.edges_in
+        return [
+            (number, edge)
+            for number, node in enumerate(self.nodes)
+            for edge in edges.get(node.key, ())
+            if edge.source not in self.numbers and not edge.is_feedback
+        ]
+
+    @cached_property
+    def form(self) -> tuple[object, ...]:
+        """Everything that must be the same in two blocks: what runs, on what shapes, how it is wired, with which constants."""
+        self._states: dict[str, int] = {}
+        self._calls: dict[int | None, int] = {}
+        self._boxes: dict[str, int] = {}
+        nodes = tuple([self._node_form(node) for node in self.nodes])
+        leaving = tuple([number for number, node in enumerate(self.nodes) if self._leaves(node)])
+        return (self.class_name, nodes, leaving, tuple(self._box_form(key) for key in self._boxes))
+
+    def _leaves(self, node: Node) -> bool:
+        return any(e.target not in self.numbers and not e.is_feedback for e in self.graph.edges_out.get(node.key, ()))
+
+    def _node_form(self, node: Node) -> tuple[object, ...]:
+        depth = self.box.depth if self.box is not None else len(node.modules)
+        states = [(use.buffer, (use.positions, use.is_written)) for use in node.buffers]
+        return (
+            (node.kind, node.type, node.function, node.shape, node.dtype, node.is_inplace, node.output_path, node.composite),
+            (node.parts, node.input_shapes, node.output_shapes, len(node.passes), node.repeats, node.sharing),
+            str(node.arguments) if node.arguments is not None else "",
+            self._calls.setdefault(node.call, len(self._calls)) if node.call is not None else -1,
+            tuple([self._boxes.setdefault(key, len(self._boxes)) for key in node.modules[depth:]]),
+            tuple(
+                [
+                    (self._states.setdefault(one.name, len(self._states)), one.shape, one.dtype, one.is_trainable, how)
+                    for one, how in (*((param, None) for param in node.params), *states)
+                ]
+            ),
+            tuple([departure.function for departure in node.departures]),
+            tuple([self._edge_form(edge) for edge in self.graph.edges_in.get(node.key, ()) if not edge.is_feedback]),
+            node.structure() if node.structure is not None else None,
+        )
+
+    def _edge_form(self, edge: Edge) -> tuple[object, ...]:
+        return (self.numbers.get(edge.source, -1), edge.positions, edge.is_memory, edge.is_bridge, edge.shape)
+
+    def _box_form(self, key: str) -> tuple[object, ...]:
+        box = self.graph.boxes[key]
+        name = box.address.removeprefix(f"{self.box.address}.") if self.box is not None else box.address
+        return (box.class_name, name, box.training)

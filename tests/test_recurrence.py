@@ -434,6 +434,26 @@ def test_a_training_loop_in_one_recording():
     ]
 
 
+@pytest.mark.parametrize("options", [{"foreach": True}, {"fused": True}])
+def test_optimizers_that_write_many_parameters_at_once(options):
+    net = nn.Sequential(linear(), nn.ReLU(), linear())
+    optimizer = torch.optim.AdamW(net.parameters(), 0.1, **options)
+    with torcheer.recording(net) as history:
+        for _ in range(2):
+            net(x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert [history[name].num_passes for name in ("0", "1", "2")] == [2, 2, 2]
+    assert [param.name for param in history["0:2"].parent_params] == ["0.weight", "0.bias"]
+    assert history.validate(), history.validate()
+
+
+def test_running_statistics_are_no_parameters_of_what_follows():
+    history = log(nn.Sequential(nn.BatchNorm1d(4), nn.ReLU()).train(), x)
+    assert history["relu_1"].parent_buffers == []
+    assert not history["batchnorm_1"].is_inplace
+
+
 def test_outputs_of_one_call_are_layers_of_their_own():
     def forward(t):
         for _ in range(2):

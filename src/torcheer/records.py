@@ -70,6 +70,7 @@ class TorchFunction:
     opened: Callable[..., Any] | None = None
     origin: Origin = Origin.OPERATION
     is_attribute: bool = False  # a property read, such as `.grad`
+    writes_aside: bool = False  # what it writes to (running statistics) is not what it returns
 
 
 @dataclass(slots=True, eq=False)
@@ -226,6 +227,17 @@ class OperationRecord:
     def details(self) -> Details:
         """What is out of the ordinary. Not to be written to: see `Log.detail`."""
         return self.log.details.get(self.number, _ORDINARY)
+
+    @property
+    def overwritten(self) -> int | None:
+        """The slot of the argument that this tensor is, when the call wrote its result in place."""
+        slots = self.details.mutated
+        if not slots or self.function.writes_aside:
+            return None
+        path = self.details.output_path
+        turn = path[0] if path and type(path[0]) is int else 0
+        slot = slots[min(turn, len(slots) - 1)]
+        return slot if slot < len(self._row) - PARENTS else None
 
     @property
     def call(self) -> int:

@@ -124,7 +124,8 @@ def _classify(func: Any) -> TorchFunction:
     opened = opened_copy(func) if kind is Kind.COMPOSITE else None
     written = _written(func, name) if kind in (Kind.OPERATION, Kind.COMPOSITE) else None
     is_attribute = getattr(func, "__name__", None) == "__get__"
-    return TorchFunction(func, name, label_type(name), kind, written, opened, is_attribute=is_attribute)
+    aside = written in (_running_statistics, _native_running_statistics)
+    return TorchFunction(func, name, label_type(name), kind, written, opened, is_attribute=is_attribute, writes_aside=aside)
 
 
 def _name(func: Any) -> str:
@@ -189,8 +190,6 @@ def _written(func: Any, name: str) -> Writes | None:
         return _running_statistics
     if name in ("batch_norm", "instance_norm", "native_batch_norm"):
         return _native_running_statistics
-    if name.startswith(("_foreach_", "_fused_", "_amp_foreach")) and name.endswith("_"):
-        return _every_list
     positions, names = set(), set()
     for schema in _schemas(func, name):
         if schema.name.endswith("_out") or any(argument.is_out for argument in schema.arguments):
@@ -200,7 +199,7 @@ def _written(func: Any, name: str) -> Writes | None:
                 positions.add(position)
                 names.add(argument.name)
     if positions:
-        return _Marked(frozenset(positions), frozenset(names))
+        return _Marked(tuple(sorted(positions)), frozenset(names))
     if name.endswith("_") and not name.endswith("__"):
         return _first_argument
     return None
@@ -236,14 +235,10 @@ def _native_running_statistics(args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return [t for t in (*args[3:5], *named) if t is not None] if updates else []
 
 
-def _every_list(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    return [t for a in (*args, *kwargs.values()) if isinstance(a, (list, tuple)) for t in a if isinstance(t, Tensor)]
-
-
 class _Marked:
     """The arguments torch's schema marks as written, and `out=`."""
 
-    def __init__(self, positions: frozenset[int], names: frozenset[str]) -> None:
+    def __init__(self, positions: tuple[int, ...], names: frozenset[str]) -> None:
         self.positions = positions
         self.names = names
 

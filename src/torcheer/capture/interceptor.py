@@ -23,7 +23,7 @@ from ..records import TENSOR, UNSAVED, Composite, Details, EscapeRecord, Failure
 from .callsite import CallSites
 from .functions import describe, out_or_inplace
 from .identity import Entry, is_wrapped, storage_address, storage_of
-from .recorder import Recorder, describe_tensor, node_name, tensors_in
+from .recorder import Recorder, describe_tensor, tensors_in
 from .surroundings import Surroundings
 from .values import PLAIN, find_tensors, template
 
@@ -60,7 +60,7 @@ class Interceptor(TorchFunctionMode):
         self._met: dict[Any, tuple[int, TorchFunction, bool]] = {}
         self._composite: Composite | None = None
         self._open: list[TorchFunction] = []
-        self._nodes: dict[type, str] = {}  # autograd node -> its name
+        self._nodes = recorder.nodes
         self._is_selective = self.keeper.selection is not None
         self._is_special = not self.keeper.is_plain  # no operation of this recording is ordinary
         self._is_nested = False
@@ -142,13 +142,12 @@ class Interceptor(TorchFunctionMode):
         if type(result) is Tensor:
             try:
                 storage = storage_address(result)
-                node = result.grad_fn
                 value = result.detach()
                 version = value._version
             except (NotImplementedError, RuntimeError):
-                pass  # one without memory or versions, or that will not tell its history
+                pass  # one without memory or versions
             else:
-                name = None if node is None else self._nodes.get(type(node)) or self._node_name(node)
+                name = self._nodes.name(result, function_number) if result.requires_grad else None
                 number = len(self._rows)
                 self._rows.append((function_number, whole, names, module, site, started, elapsed, name, None, *parents))
                 self._values.append(value)
@@ -325,13 +324,14 @@ class Interceptor(TorchFunctionMode):
             if type(tensor) is not Tensor:
                 return False
             try:
-                facts.append((storage_address(tensor), tensor.grad_fn, tensor.detach(), tensor._version))
+                facts.append((storage_address(tensor), tensor.detach(), tensor._version))
             except (NotImplementedError, RuntimeError):
                 return False
         first = len(self._rows)
-        for (path, tensor), (storage, node, value, version) in zip(made, facts, strict=True):
+        for (path, tensor), (storage, value, version) in zip(made, facts, strict=True):
             number = len(self._rows)
-            self._rows.append((*call, None if node is None else self._node_name(node), None, *parents))
+            node = self._nodes.name(tensor, call[0]) if tensor.requires_grad else None
+            self._rows.append((*call, node, None, *parents))
             self._values.append(value)
             self._versions.append(version)
             self._storages.append(storage)
@@ -347,7 +347,7 @@ class Interceptor(TorchFunctionMode):
         first = len(log.rows)
         with torch._C.DisableTorchFunctionSubclass():
             for path, tensor in made:
-                number = recorder.append((*call, node_name(tensor), describe_tensor(tensor), *parents))
+                number = recorder.append((*call, self._nodes.name(tensor, call[0]), describe_tensor(tensor), *parents))
                 self._note_details(number, first, path, details)
                 self._note_context(number)
                 if is_wrapped(tensor):
@@ -372,9 +372,6 @@ class Interceptor(TorchFunctionMode):
             self.log.detail(number).autocast = _autocast_state()
         if self._composite is not None:
             self.log.detail(number).composite = self._composite
-
-    def _node_name(self, node: object) -> str:
-        return self._nodes.setdefault(type(node), type(node).__name__)
 
     def _note_write(self, tensor: Tensor, number: int) -> None:
         with torch._C.DisableTorchFunctionSubclass():

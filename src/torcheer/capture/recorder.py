@@ -22,6 +22,7 @@ from ..errors import UnseenWorkWarning
 from ..records import TENSOR, UNSAVED, Details, Facts, Kind, Log, ModuleCall, Origin, Row, StateRecord, TorchFunction
 from .functions import label_type
 from .identity import Entry, TensorTable, is_same_view, is_wrapped, storage_of
+from .nodes import NodeNames
 from .retention import Keeper, version_of
 from .values import find_tensors
 
@@ -42,6 +43,7 @@ class Recorder:
         self.log = log
         self.keeper = keeper
         self.table = TensorTable()
+        self.nodes = NodeNames(log.rows)
         self.stack: list[ModuleCall] = []
         self.running: list[torch.nn.Module] = []  # the modules of `stack`
         self.buffers: dict[int, Tensor] = {}
@@ -252,7 +254,8 @@ class Recorder:
     ) -> Row:
         template, names, site = arguments
         module = self.stack[-1].number if self.stack else -1
-        number, node = self.function_number(function), node_name(tensor)
+        number = self.function_number(function)
+        node = self.nodes.name(tensor, number)
         return (number, template, names, module, site, 0, 0, node, describe_tensor(tensor), *parents)
 
     def _write(
@@ -334,15 +337,6 @@ def view_of(tensor: Tensor, other: Tensor) -> Arguments:
 def describe_tensor(tensor: Tensor) -> Facts:
     """What can be told of a tensor without reading it."""
     return _shape(tensor), tensor.dtype, tensor.device
-
-
-def node_name(tensor: Tensor) -> str | None:
-    """The name of the autograd node that made a tensor."""
-    try:
-        node = tensor.grad_fn
-    except RuntimeError:  # a view made in no_grad whose base was written to
-        return None
-    return type(node).__name__ if node is not None else None
 
 
 def _shape(tensor: Tensor) -> tuple[int, ...]:

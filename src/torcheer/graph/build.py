@@ -35,7 +35,6 @@ from .facts import Arguments, BufferUse, Departure, Place
 from .model import Edge, Graph, ModuleBox, Node, Shape
 
 _ONCE = ((1, 1),)
-_RUNNING_STATISTICS = ("batch_norm", "instance_norm")  # write to buffers, and return something else
 
 
 def build_graph(history: History) -> Graph:
@@ -93,7 +92,7 @@ class _Builder:
         exits = self.index.exits.get(number, ())
         kind = function.origin
         details = self.log.details.get(number)
-        mutated = details is not None and bool(details.mutated) and function.name not in _RUNNING_STATISTICS
+        mutated = details is not None and bool(details.mutated) and not function.writes_aside
         return Node(
             key=f"{label}:{turn}",
             label=label,
@@ -222,8 +221,9 @@ class _Builder:
         details = self.log.details.get(number)
         slots = details.mutated if details is not None else ()
         written = {p if p < 0 else behind.get(p) for slot in slots if slot < len(parents) for p in [parents[slot]]}
-        if slots and slots[0] < len(parents) and self.log.functions[row[FUNCTION]].name not in _RUNNING_STATISTICS:
-            first = parents[slots[0]]
+        slot = self.log.operations[number].overwritten if slots else None
+        if slot is not None:
+            first = parents[slot]
             if first < 0 or first in behind:
                 behind[number] = first if first < 0 else behind[first]
         params: dict[Param, None] = {}

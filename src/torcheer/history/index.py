@@ -198,14 +198,12 @@ class Index:
 
     def state_behind(self, reference: int) -> StateRecord | None:
         """The parameter or buffer an argument is, also when it was overwritten in place earlier in the pass."""
-        seen = 0
         while reference >= 0:
             record = self.record(reference)
-            slots = record.details.mutated
-            seen += 1
-            if not slots or slots[0] >= len(record.parents) or seen > self.length:
+            slot = record.overwritten
+            if slot is None:
                 return None
-            reference = record.parents[slots[0]]
+            reference = record.parents[slot]
         return self.state(reference)
 
     def all_parameters(self) -> dict[str, torch.nn.Parameter]:

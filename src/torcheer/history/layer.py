@@ -200,7 +200,7 @@ class Operation:
     @property
     def is_inplace(self) -> bool:
         """Whether the function wrote its result into one of its arguments."""
-        return bool(self._record.details.mutated) and self._record.function.name not in ("batch_norm", "instance_norm")
+        return self._record.overwritten is not None
 
     @property
     def output_path(self) -> str:

@@ -84,7 +84,7 @@ class Recurrence:
                 for parent in detail.also:
                     latest = max(latest, nearest[parent])
                 if detail.mutated:
-                    self._note_overwritten(number, row, detail.mutated[0])
+                    self._note_overwritten(number, is_parameter)
             if behind:
                 parameters += [behind[parent] for parent in row[PARENTS:] if parent in behind]
             nearest.append(number if parameters else latest)
@@ -101,10 +101,13 @@ class Recurrence:
             else:
                 first.append(self._without_parameters(number, (address, kind, path, places[row[SITE]]), latest))
 
-    def _note_overwritten(self, number: int, row: tuple[Any, ...], slot: int) -> None:
-        parents = row[PARENTS:]
-        parent = parents[slot] if slot < len(parents) else 0
-        if parent < 0:
+    def _note_overwritten(self, number: int, is_parameter: list[bool]) -> None:
+        record = self._log.operations[number]
+        slot = record.overwritten
+        if slot is None:
+            return
+        parent = record.parents[slot]
+        if parent < 0 and is_parameter[-1 - parent]:
             self._behind[number] = parent
         elif parent in self._behind:
             self._behind[number] = self._behind[parent]

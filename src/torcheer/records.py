@@ -290,7 +290,6 @@ class StateRecord:
 
     number: int  # negative
     tensor: torch.Tensor
-    version: int
     before: torch.Tensor | None = None  # what it was, if the recording overwrote it for good
 
     @property

@@ -278,10 +278,10 @@ class Interceptor(TorchFunctionMode):
         """Keep the old value of what is about to be overwritten, wherever somebody may want it."""
         storage = storage_of(tensor)
         self.keeper.before_write(storage)
-        if storage is None or storage not in self.recorder.outside:
+        if storage is None:
             return
         if self.surroundings is not None:
-            self.surroundings.back_up(self.recorder.outside[storage])
+            self.surroundings.back_up(self.recorder.outside(storage))
         elif not self._is_selective:
             self.recorder.keep_states(storage)
 

@@ -23,7 +23,7 @@ from ..records import TENSOR, UNSAVED, Details, Facts, Kind, Log, ModuleCall, Or
 from .functions import label_type
 from .identity import Entry, TensorTable, is_same_view, is_wrapped, storage_of
 from .nodes import NodeNames
-from .retention import Keeper, version_of
+from .retention import Keeper
 from .values import find_tensors
 
 _MARKERS = {
@@ -47,7 +47,8 @@ class Recorder:
         self.stack: list[ModuleCall] = []
         self.running: list[torch.nn.Module] = []  # the modules of `stack`
         self.buffers: dict[int, Tensor] = {}
-        self.outside: dict[int, list[Tensor]] = {}  # by storage: tensors that were there before, and will be after
+        self._outside: dict[int, list[Tensor]] = {}  # by storage: tensors that were there before, and will be after
+        self._filed_states = 0  # how many parameters and buffers are in `_outside`
         self.sources_are_inputs = False  # at top level, in a recording that was given no inputs
         self.calls = 0
         self._function_numbers: dict[TorchFunction, int] = {}
@@ -87,13 +88,19 @@ class Recorder:
         states = self.log.states
         number = -1 - len(states)
         storage = storage_of(tensor)
-        states.append(StateRecord(number, tensor, version_of(tensor)))
-        self._from_outside(tensor, storage)
+        states.append(StateRecord(number, tensor))
         return self.table.point(tensor, number, storage)
+
+    def outside(self, storage: int) -> list[Tensor]:
+        """The tensors in this storage that were there before the pass, and will be after."""
+        for state in self.log.states[self._filed_states :]:
+            self._from_outside(state.tensor, storage_of(state.tensor))
+        self._filed_states = len(self.log.states)
+        return self._outside.get(storage, [])
 
     def keep_states(self, storage: int) -> None:
         """Parameters and buffers in this storage are about to be overwritten for good: keep what they were."""
-        tensors = set(map(id, self.outside[storage]))
+        tensors = set(map(id, self.outside(storage)))
         for state in self.log.states:
             if state.before is None and id(state.tensor) in tensors:
                 with torch.no_grad():
@@ -101,7 +108,7 @@ class Recorder:
 
     def _from_outside(self, tensor: Tensor, storage: int | None) -> None:
         if storage is not None:
-            self.outside.setdefault(storage, []).append(tensor)
+            self._outside.setdefault(storage, []).append(tensor)
 
     def _alias(self, tensor: Tensor, storage: int | None) -> Entry | None:
         relatives = self.keeper.kept_in(storage) or self.table.living_in(storage) if storage is not None else []
@@ -322,7 +329,7 @@ class Recorder:
         self.table.clear()
         self.stack.clear()
         self.buffers.clear()
-        self.outside.clear()
+        self._outside.clear()
         self.running.clear()
 
 

@@ -180,7 +180,11 @@ class Keeper:
     def settle(self, living: set[int]) -> None:
         """The pass is over: copy what shares memory with anything that lives on."""
         self.forget_arguments()
-        self._catch_up()
+        for number in range(self._filed, len(self.storages)):  # the rest need not be filed any more
+            storage = self.storages[number]
+            if storage in living and storage is not None:
+                self._by_storage.setdefault(storage, []).append(number)
+        self._filed = len(self.storages)
         for storage in living & self._by_storage.keys():
             self.before_write(storage)
         self._by_storage.clear()

@@ -1,13 +1,15 @@
 # make demo   set everything up and log a model that ships with the package
 # make test   set everything up and run lint, types, the import contract and the tests
+# make zoo    set everything up and prove the logs of some hundred models (an hour or so), writing build/zoo.json
 # make bench  set everything up, measure time and memory, and write build/benchmarks.json
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.bench-installed
+ZOO_STAMP := $(VENV)/.zoo-installed
 
-.PHONY: setup demo test lint types imports bench clean
+.PHONY: setup demo test lint types imports zoo bench clean
 
 setup: $(STAMP)
 
@@ -32,6 +34,15 @@ types: setup
 
 imports: setup
 	$(BIN)/lint-imports
+
+# timm, a part of the zoo, is not part of 'setup'. Without it the zoo says so and goes on.
+$(ZOO_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt huggingface_hub safetensors pyyaml \
+		&& $(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt timm && touch $(ZOO_STAMP)
+
+zoo: setup
+	-$(MAKE) $(ZOO_STAMP)
+	PYTHONPATH=tests $(BIN)/python -m zoo
 
 # TorchLens, which the benchmarks compare with, is not part of 'setup'. Without it they say so and go on.
 $(BENCH_STAMP): $(STAMP)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import GraphChanged, NotPicklable
-from ..records import Details, Held, Log, OperationRecord, Origin, was_overwritten
+from ..records import PARENTS, UNSAVED, Details, Held, Log, OperationRecord, Origin, was_overwritten
 from .escape import Escape
 from .filling import Options, run
 from .index import Index
@@ -175,22 +175,27 @@ class History:
 
     @property
     def num_tensors_saved(self) -> int:
-        return len(self.saved)
+        values = self._log.values
+        return sum(1 for number in self._index.operations if values[number] is not UNSAVED)
 
     @property
     def tensor_fsize_total(self) -> int:
         """Bytes of all tensors. An output is the tensor some operation made, so it adds nothing."""
-        return sum(one.tensor_fsize for one in self.operations if not one.is_output_layer)
+        index = self._index
+        return sum(index.tensor_bytes(number) for number in index.operations if number not in index.outputs)
 
     @property
     def tensor_fsize_saved(self) -> int:
-        return sum(one.tensor_fsize for one in self.saved if not one.is_output_layer)
+        index, values = self._index, self._log.values
+        saved = (number for number in index.operations if values[number] is not UNSAVED and number not in index.outputs)
+        return sum(map(index.tensor_bytes, saved))
 
     @property
     def num_param_operations(self) -> int:
         """How many operations used parameters."""
         index = self._index
-        return sum(1 for n in index.operations if any(r < 0 and index.state(r).is_parameter for r in index.record(n).parents))
+        parameters = {state.number for state in self._log.states if state.is_parameter}
+        return sum(1 for number in index.operations if not parameters.isdisjoint(self._log.rows[number][PARENTS:]))
 
     @property
     def num_params_total(self) -> int:

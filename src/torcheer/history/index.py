@@ -5,12 +5,13 @@ An `Index` is a snapshot. While a recording grows, a new one is made when somebo
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from functools import cached_property
 
 import torch
 
-from ..records import Log, ModuleCall, OperationRecord, Origin, StateRecord
+from ..records import FUNCTION, PARENTS, Log, ModuleCall, OperationRecord, Origin, StateRecord
 from .connection import CallCounts, input_descendants, output_ancestors
 from .labels import LayerEntry, LayerTable
 
@@ -55,9 +56,23 @@ class Index:
         label = self.table.label(layer)
         return label if len(layer.passes) == 1 else f"{label}:{self.table.pass_number(number)}"
 
+    def tensor_bytes(self, number: int) -> int:
+        """The size of an operation's tensor in bytes; 0 where a dimension is ragged."""
+        shape, dtype, _ = self.log.operations[number].facts
+        return 0 if any(size < 0 for size in shape) else math.prod(shape) * dtype.itemsize
+
+    @cached_property
+    def outputs(self) -> frozenset[int]:
+        """The operations that stand for what the model returned."""
+        marker = {number for number, function in enumerate(self.log.functions) if function.origin is Origin.OUTPUT}
+        return frozenset(number for number in self.operations if self.log.rows[number][FUNCTION] in marker)
+
     def parents(self, number: int) -> list[int]:
         """The visible operations this one depends on, each once."""
-        return list(dict.fromkeys(p for p in self.record(number).dependencies if self.table.shows(p)))
+        found = self.log.rows[number][PARENTS:]
+        if number in self.log.details:
+            found += self.log.details[number].also
+        return list(dict.fromkeys([parent for parent in found if self.table.shows(parent)]))
 
     @cached_property
     def children(self) -> dict[int, list[int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -140,8 +139,7 @@ class Operation:
     @property
     def tensor_fsize(self) -> int:
         """The size of the tensor in bytes."""
-        shape, dtype, _ = self._record.facts
-        return 0 if any(size < 0 for size in shape) else math.prod(shape) * dtype.itemsize
+        return self._index.tensor_bytes(self._number)
 
     @property
     def grad_contents(self) -> Tensor | None:

@@ -170,6 +170,25 @@ def test_a_layer_that_torch_would_fuse():
     assert report, report
 
 
+def test_modules_inside_a_transform_are_compared_whole():
+    net = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    report = validate(lambda t: torch.func.vmap(net)(t[None] + torch.zeros(2, 1, 1)), x)
+    assert report, report
+
+
+def test_a_function_that_is_not_deterministic_is_named():
+    calls = iter(range(100))
+
+    @torch.library.custom_op("torcheer_tests::jitter", mutates_args=())
+    def jitter(t: torch.Tensor) -> torch.Tensor:
+        return t + 1e-7 * next(calls)
+
+    report = validate(lambda t: torch.ops.torcheer_tests.jitter(t), x + 1)
+    (values,) = [check for check in report.checks if "values come again" in check.name]
+    assert values.passed, report
+    assert any("not deterministic (jitter)" in why for why in values.exempt), values
+
+
 def test_the_report_says_what_was_checked():
     text = str(validate(Mlp(), x))
     assert text.startswith("Validation of Mlp, 6 operations: valid\n")

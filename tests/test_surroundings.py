@@ -256,3 +256,31 @@ def test_a_recording_keeps_the_effects_of_the_users_code():
         model(image)
     assert not torch.equal(model.features[1].running_mean, before)
     assert not torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("options", [{}, {"foreach": True}])
+def test_a_model_that_trains_itself_keeps_its_optimizer_as_it_was(options):
+    class Learner(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+            self.optimizer = torch.optim.Adam(self.fc.parameters(), 0.1, **options)
+
+        def forward(self, t):
+            self.optimizer.zero_grad()
+            loss = self.fc(t).square().mean()
+            loss.backward()
+            self.optimizer.step()
+            return loss
+
+    def state(model):
+        return copy.deepcopy(model.optimizer.state_dict())
+
+    model, given = Learner(), torch.rand(3, 4)
+    for _ in range(2):  # without a state, and with one
+        before = state(model)
+        with unchanged(model):
+            torcheer.log_forward_pass(model, given)
+            assert torcheer.validate_forward_pass(model, given)
+        assert same(before, state(model))
+        model(given)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from itertools import islice
-from operator import eq, is_
+from operator import is_
 from typing import Any
 
 import torch
@@ -50,6 +50,13 @@ class Surroundings:
                         self._filled.append((value, value.copy()))
                     else:
                         self._empty.append(value)
+                elif isinstance(value, torch.optim.Optimizer):
+                    self.remember(value)
+
+    def remember(self, optimizer: torch.optim.Optimizer) -> None:
+        """The pass may step this optimizer: remember what it keeps for each parameter."""
+        containers = [optimizer.state, *optimizer.state.values(), *optimizer.param_groups]
+        self._filled += [(container, dict(container)) for container in containers]
 
     def hooks_start_here(self) -> None:
         """Hooks registered from now on belong to the pass."""
@@ -137,7 +144,7 @@ def _same_items(container: Any, saved: Any) -> bool:
     if len(container) != len(saved):
         return False
     if isinstance(container, dict):
-        return all(map(is_, container.values(), saved.values())) and all(map(eq, container, saved))
+        return all(map(is_, container.values(), saved.values())) and all(map(is_, container, saved))
     if isinstance(container, set):
         return bool(container == saved)
     return all(map(is_, container, saved))

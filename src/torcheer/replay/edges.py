@@ -131,6 +131,27 @@ class _Again:
         return [tensor.detach() for tensor in found]
 
 
+def varies(record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call gives other bits when it is made again, with its arguments elsewhere in memory."""
+    tensors: list[Tensor] = []
+    call = _Again(record, template((*args, *kwargs.values()), tensors.append), len(kwargs))
+    first = call.results([_copy(tensor) for tensor in tensors])
+    if first is None:
+        return False
+    others = (call.results([_elsewhere(tensor, shift) for tensor in tensors]) for shift in range(1, 9))
+    return any(other is not None and _differ(other, first) for other in others)
+
+
+def _elsewhere(tensor: Tensor, shift: int) -> Tensor:
+    """A copy that starts so many elements into its memory."""
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized or tensor.device.type == "meta":
+        return _copy(tensor)
+    with torch.no_grad():
+        room = torch.empty(tensor.numel() + shift, dtype=tensor.dtype, device=tensor.device)
+        moved = room[shift:].view(tensor.shape).copy_(tensor.detach())
+    return moved.detach().requires_grad_(tensor.requires_grad)
+
+
 def _random_states() -> list[tuple[Any, Tensor]]:
     states: list[tuple[Any, Tensor]] = [(torch.default_generator, torch.default_generator.get_state())]
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's own

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.modules import module as module_hooks
 
+from ..capture.identity import is_wrapped, unwrap
 from ..capture.modules import arguments_of, is_uninitialised, roots_of, without_parallelism, wrapped_module
 from ..capture.randomness import RandomState
 from ..capture.recorder import tensors_in
@@ -120,5 +121,7 @@ class HookWatch:
             if not isinstance(kept, Tensor):
                 continue
             self._check.count += 1
+            if is_wrapped(tensor):
+                tensor = unwrap(tensor)  # a slice of a batch that is kept whole
             if not same_bits(kept, tensor):
                 self._check.disagree(label, f"{side} {position}: {difference(kept, tensor)}")

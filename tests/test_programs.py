@@ -75,6 +75,8 @@ def test_parents_come_before_children_and_edges_go_both_ways(steps):
             assert one.label in history[child].parent_layers
         for key in one.lookup_keys:
             assert history[key].label == one.label
+    for layer in history:
+        assert all(history[key] == layer for key in layer.lookup_keys)
 
 
 @common

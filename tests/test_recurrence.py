@@ -497,6 +497,25 @@ def test_passes_are_found_by_label_and_by_call(looping):
             assert all(looping[key] in (one, layer) for key in one.lookup_keys)
 
 
+def test_the_address_of_a_module_called_once_is_its_one_output():
+    net = model(inner_loop, fc=linear())
+    outer = nn.Sequential(net)
+    history = log(outer, x)
+    assert history["0"] == history["tanh_1:2"]
+    assert "0" in history["tanh_1:2"].lookup_keys
+    assert history["tanh_1"].lookup_keys == [-2, 2, "tanh_1_2"]
+
+
+def test_the_address_of_a_module_whose_calls_left_some_passes_asks_which():
+    def forward(self, t):
+        return self.inner(self.inner(t))
+
+    history = log(model(forward, inner=model(inner_loop, fc=linear())), x)
+    with pytest.raises(torcheer.AmbiguousKey, match=r"inner:1 \(tanh_1_2:2\), inner:2 \(tanh_1_2:4\)"):
+        history["inner"]
+    assert history["inner:2"] == history["tanh_1:4"]
+
+
 def test_a_layer_answers_what_its_passes_share(looping):
     layer = looping["fc"]
     assert layer.tensor_shape == (2, 4)

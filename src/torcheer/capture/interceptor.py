@@ -28,6 +28,7 @@ from .surroundings import Surroundings
 from .values import PLAIN, find_tensors, template
 
 _NOTHING = contextlib.nullcontext()
+_TOUCH_GRADIENTS = frozenset({"grad", "_grad", "set_grad", "set__grad"})
 _GRADIENT_SWITCHES = frozenset({"requires_grad_", "set_requires_grad"})
 _NO_KWARGS: dict[str, Any] = {}
 _TENSORS = tuple((TENSOR,) * count for count in range(8))  # the templates of calls with nothing but tensors
@@ -178,6 +179,8 @@ class Interceptor(TorchFunctionMode):
     ) -> Any:
         """Run a call that is no ordinary operation."""
         kind = function.kind
+        if function.name in _TOUCH_GRADIENTS and self.surroundings is not None:
+            self.surroundings.before_backward()
         if kind is Kind.QUERY:
             if function.name in _GRADIENT_SWITCHES:
                 self._note_leaf(args[0], all((*args[1:], *kwargs.values())))

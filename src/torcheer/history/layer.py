@@ -427,15 +427,7 @@ class Layer:
     @property
     def lookup_keys(self) -> list[int | str]:
         """Every key that finds this layer."""
-        if self.num_passes == 1:
-            return self.passes[0].lookup_keys
-        number, total = self._entry.number, len(self._index.table)
-        keys: list[int | str] = [number - total, number, self.label]
-        for number in self._entry.passes:
-            for call in self._index.exits.get(number, ()):
-                if call.address and call.address not in keys and call.outputs[0] == number:
-                    keys.append(call.address)
-        return keys
+        return Lookup(self._index).keys_of_layer(self._entry)
 
     def __getitem__(self, number: int) -> Operation:
         """Pass `number`, from 1 as in labels."""

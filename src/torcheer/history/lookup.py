@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..errors import AmbiguousKey, LayerNotFound
-from ..records import Origin
+from ..records import ModuleCall, Origin
 from .index import Index
 from .labels import DEFAULT_FORMAT, LayerEntry
 
@@ -90,15 +90,23 @@ class Lookup:
             raise LayerNotFound(f"{label} has {passes}, so there is no {key!r}.")
         return Found(layer, layer.passes[number - 1])
 
+    def _means(self, address: str) -> Found | None:
+        """What a module's address means: what left its only call, or the layer whose passes left its calls; else None."""
+        leaving = dict.fromkeys(n for n in map(_first_output, self.index.calls[address]) if self._table.shows(n))
+        layers = list(dict.fromkeys(self._table.layer_of(n) for n in leaving))
+        if len(leaving) == 1:
+            return Found(layers[0], next(iter(leaving)))
+        return Found(layers[0]) if len(layers) == 1 and len(layers[0].passes) == len(leaving) else None
+
     def _address(self, key: str) -> Found | None:
         calls = self.index.calls
         if key in calls:
-            leaving = [call.outputs[0] for call in calls[key] if call.outputs and call.outputs[0] >= 0]
-            layers = list(dict.fromkeys(self._table.layer_of(n) for n in leaving if self._table.shows(n)))
-            if len(layers) > 1:
-                options = ", ".join(f"{key}:{call.call} ({self._leaving(call.outputs[0])})" for call in calls[key])
-                raise AmbiguousKey(f"module {key!r} was called {len(calls[key])} times: say which, by {options}.")
-            return Found(layers[0]) if layers else None
+            found = self._means(key)
+            if found is None and any(self._table.shows(_first_output(call)) for call in calls[key]):
+                options = ", ".join(f"{key}:{call.call} ({self._leaving(_first_output(call))})" for call in calls[key][:12])
+                more = f" and {len(calls[key]) - 12} more" if len(calls[key]) > 12 else ""
+                raise AmbiguousKey(f"module {key!r} was called {len(calls[key])} times: say which, by {options}{more}.")
+            return found
         match = _WITH_PASS.match(key)
         if match is None or match["name"] not in calls:
             return None
@@ -174,9 +182,30 @@ class Lookup:
             found += [layer.number - total, layer.number, label]
         found.append(f"{label}:{index.table.pass_number(number)}")
         for call in index.exits.get(number, ()):
-            clashes = (self._short(call.address) or layer) != layer
-            if call.address and call.outputs[0] == number and not clashes:
-                if len(layer.passes) == 1 and len(index.calls[call.address]) == 1:
+            if call.address and call.outputs[0] == number and not self._clashes(call.address, layer):
+                means = self._means(call.address)
+                if means is not None and (means.number == number or len(layer.passes) == 1) and call.address not in found:
                     found.append(call.address)
                 found.append(f"{call.address}:{call.call}")
         return found
+
+    def keys_of_layer(self, layer: LayerEntry) -> list[int | str]:
+        """The keys that find this layer, all its passes together."""
+        if len(layer.passes) == 1:
+            return self.keys_of(layer.passes[0])
+        found: list[int | str] = [layer.number - len(self._table), layer.number, self._table.label(layer)]
+        for number in layer.passes:
+            for call in self.index.exits.get(number, ()):
+                if call.address and call.address not in found and not self._clashes(call.address, layer):
+                    means = self._means(call.address)
+                    if means is not None and means.number is None and means.layer == layer:
+                        found.append(call.address)
+        return found
+
+    def _clashes(self, address: str, layer: LayerEntry) -> bool:
+        """Whether an address is also the short label of another layer."""
+        return (self._short(address) or layer) != layer
+
+
+def _first_output(call: ModuleCall) -> int:
+    return call.outputs[0] if call.outputs else -1

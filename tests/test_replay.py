@@ -170,6 +170,25 @@ def test_a_layer_that_torch_would_fuse():
     assert report, report
 
 
+def test_hooks_of_the_user_run_and_stay():
+    net = nn.Sequential(nn.Linear(4, 2))
+    net[0].register_forward_hook(lambda module, args, output: output + 1)
+    with unchanged(net):
+        report = validate(net, x)
+    assert report, report
+
+
+def test_a_loop_over_what_was_found_is_not_tried_on_another_input():
+    def model(t):
+        total = t.sum()
+        for index in (t < 0).nonzero():
+            total = total + t[index].sum()
+        return total
+
+    report = validate(model, torch.tensor([0.05, -0.01, 0.02, -0.03]))
+    assert report, report
+
+
 def test_modules_inside_a_transform_are_compared_whole():
     net = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
     report = validate(lambda t: torch.func.vmap(net)(t[None] + torch.zeros(2, 1, 1)), x)

@@ -161,3 +161,14 @@ def test_the_notebook_form_is_html_and_harmless():
 def test_any_shape_can_be_printed(tensor):
     history = log(lambda t: t.clone(), tensor)
     assert "Output tensor" in str(history["clone_1"])
+
+
+def test_a_ragged_tensor_can_be_printed():
+    def model(t):
+        ragged = torch.nested.nested_tensor([t[:1], t])
+        return torch.nested.to_padded_tensor(ragged * 2, 0.0)
+
+    history = log(model, torch.rand(2, 3))
+    assert "mul_1" in str(history)
+    assert "(2, -1, 3)" in str(history["mul_1"])
+    assert len(history.graph) == len(history.operations)

@@ -13,6 +13,7 @@ from types import CodeType
 from typing import Any, Final, overload
 
 import torch
+from torch.nn.parameter import is_lazy
 
 # Stands in an argument template where a tensor was. Compared by identity, so no argument can be mistaken for it; a
 # string, because tuples of strings and numbers are left alone by the garbage collector (a big log is all such tuples).
@@ -203,8 +204,7 @@ class OperationRecord:
         facts: Facts | None = self._row[FACTS]
         if facts is None:
             with torch._C.DisableTorchFunction():
-                value = self.log.values[self.number]
-                facts = tuple(value.shape), value.dtype, value.device
+                facts = facts_of(self.log.values[self.number])
         return facts
 
     @property
@@ -440,3 +440,24 @@ class Log:
 def was_overwritten(value: Any, version: int) -> bool:
     """Whether a tensor has been written to since it had this version."""
     return version >= 0 and isinstance(value, torch.Tensor) and value._version != version
+
+
+def facts_of(tensor: torch.Tensor) -> Facts:
+    """What can be told of a tensor without reading it."""
+    return _shape(tensor), tensor.dtype, tensor.device
+
+
+def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The shape, with -1 for each ragged dimension of a nested tensor; () of a parameter that is yet to be made."""
+    if is_lazy(tensor):
+        return ()
+    if not tensor.is_nested:
+        return tuple(tensor.shape)
+    shape = []
+    for dimension in range(tensor.dim()):
+        try:
+            size = tensor.size(dimension)
+            shape.append(size if type(size) is int else -1)
+        except RuntimeError:
+            shape.append(-1)
+    return tuple(shape)

@@ -19,11 +19,11 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
-from ..records import TENSOR, UNSAVED, Composite, Details, EscapeRecord, Failure, Held, Kind, TorchFunction
+from ..records import TENSOR, UNSAVED, Composite, Details, EscapeRecord, Failure, Held, Kind, TorchFunction, facts_of
 from .callsite import CallSites
 from .functions import describe, out_or_inplace
 from .identity import Entry, is_wrapped, storage_address, storage_of
-from .recorder import Recorder, describe_tensor, tensors_in
+from .recorder import Recorder, tensors_in
 from .surroundings import Surroundings
 from .values import PLAIN, find_tensors, template
 
@@ -350,7 +350,7 @@ class Interceptor(TorchFunctionMode):
         first = len(log.rows)
         with torch._C.DisableTorchFunctionSubclass():
             for path, tensor in made:
-                number = recorder.append((*call, self._nodes.name(tensor, call[0]), describe_tensor(tensor), *parents))
+                number = recorder.append((*call, self._nodes.name(tensor, call[0]), facts_of(tensor), *parents))
                 self._note_details(number, first, path, details)
                 self._note_context(number)
                 if is_wrapped(tensor):

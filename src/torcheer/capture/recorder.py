@@ -16,10 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Parameter
-from torch.nn.parameter import is_lazy
 
 from ..errors import UnseenWorkWarning
-from ..records import TENSOR, UNSAVED, Details, Facts, Kind, Log, ModuleCall, Origin, Row, StateRecord, TorchFunction
+from ..records import TENSOR, UNSAVED, Details, Kind, Log, ModuleCall, Origin, Row, StateRecord, TorchFunction, facts_of
 from .functions import label_type
 from .identity import Entry, TensorTable, is_same_view, is_wrapped, storage_of
 from .nodes import NodeNames
@@ -263,7 +262,7 @@ class Recorder:
         module = self.stack[-1].number if self.stack else -1
         number = self.function_number(function)
         node = self.nodes.name(tensor, number)
-        return (number, template, names, module, site, 0, 0, node, describe_tensor(tensor), *parents)
+        return (number, template, names, module, site, 0, 0, node, facts_of(tensor), *parents)
 
     def _write(
         self,
@@ -339,27 +338,6 @@ def view_of(tensor: Tensor, other: Tensor) -> Arguments:
         return (), (), -1
     distance = (tensor.data_ptr() - other.data_ptr()) // tensor.element_size()
     return (TENSOR, tuple(tensor.shape), tensor.stride(), distance), (), -1
-
-
-def describe_tensor(tensor: Tensor) -> Facts:
-    """What can be told of a tensor without reading it."""
-    return _shape(tensor), tensor.dtype, tensor.device
-
-
-def _shape(tensor: Tensor) -> tuple[int, ...]:
-    """The shape, with -1 for each ragged dimension of a nested tensor; () of a parameter that is yet to be made."""
-    if is_lazy(tensor):
-        return ()
-    if not tensor.is_nested:
-        return tuple(tensor.shape)
-    shape = []
-    for dimension in range(tensor.dim()):
-        try:
-            size = tensor.size(dimension)
-            shape.append(size if type(size) is int else -1)
-        except RuntimeError:
-            shape.append(-1)
-    return tuple(shape)
 
 
 def tensors_in(value: Any) -> list[Tensor]:

@@ -34,7 +34,7 @@ class Surroundings:
         self._inputs = inputs
         self._backups: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
         self._gradients: list[tuple[Tensor, Tensor | None, Tensor | None]] | None = None
-        self._first_new_hook = 0
+        self._first_new_hook = RemovableHandle.next_id
         for module in modules:
             attributes = module.__dict__
             names, values = tuple(attributes), tuple(attributes.values())

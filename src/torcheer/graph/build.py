@@ -176,8 +176,7 @@ class _Builder:
     def _tensor(self, number: int) -> Facts:
         facts: Facts | None = self.log.rows[number][FACTS]
         if facts is None:
-            value = self.log.values[number]
-            facts = (tuple(value.shape), value.dtype, value.device)
+            facts = self.log.operations[number].facts
         return facts
 
     def _name(self, what: torch.dtype | torch.device) -> str:

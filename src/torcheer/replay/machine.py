@@ -156,7 +156,13 @@ class Machine:
                 f"{record.function.name!r} (operation {record.number}) cannot be run again: {type(error).__name__}: {error}"
             ) from error
         for number in numbers:
-            self._settle(number, self._value(number, result, args, kwargs))
+            try:
+                value = self._value(number, result, args, kwargs)
+            except (IndexError, KeyError, AttributeError) as error:
+                raise ReplayFailed(
+                    f"{record.function.name!r} (operation {record.number}) returned something else than when it was logged."
+                ) from error
+            self._settle(number, value)
 
     def arguments(self, record: OperationRecord) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call, with the tensors of this replay."""

@@ -1,0 +1,135 @@
+"""Goes through the zoo: one line per run, totals, `build/zoo.json`; fails when a log is wrong.
+
+PYTHONPATH=tests python -m zoo [--quick] [--family transformers] [--only gpt2] [--fast]
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+import torchvision_operators
+
+from .cases import QUICK, Case, Mode, Unavailable, all_cases, named
+from .checking import check
+
+RESULTS = Path("build/zoo.json")
+LIMIT_S = 120
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of one run of one case."""
+
+    name: str
+    mode: str
+    dtype: str
+    outcome: str
+    operations: int
+    seconds: float
+    reason: str = ""
+
+    def __str__(self) -> str:
+        facts = (
+            f"{self.outcome:4} {self.name:45} {self.mode:5} {self.dtype:8} {self.operations:6} operations {self.seconds:6.1f} s"
+        )
+        return f"{facts}  {self.reason.splitlines()[0][:200]}" if self.reason else facts
+
+
+class TooSlow(Exception):
+    """A run took longer than the limit."""
+
+
+@contextmanager
+def time_limit(seconds: int) -> Iterator[None]:
+    """Raises `TooSlow` inside when it takes longer."""
+
+    def stop(*_: object) -> None:
+        raise TooSlow(f"took longer than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def run(case: Case, mode: Mode, dtype: torch.dtype, limit: int = LIMIT_S) -> Result:
+    """Build and check one case; whatever it raises is its result."""
+    started = time.perf_counter()
+    operations, outcome, reason = 0, "ok", ""
+    try:
+        with time_limit(limit):
+            operations, problem = check(*case.make(mode, dtype))
+        if problem is not None:
+            outcome, reason = "FAIL", problem
+    except Unavailable as error:
+        outcome, reason = "skip", str(error)
+    except Exception as error:
+        outcome, reason = "FAIL", f"{type(error).__name__}: {error}"
+    seconds = round(time.perf_counter() - started, 2)
+    return Result(case.name, mode, str(dtype).removeprefix("torch."), outcome, operations, seconds, reason)
+
+
+def chosen(options: argparse.Namespace) -> list[Case]:
+    """The cases that the command line asks for."""
+    cases = named(*QUICK) if options.quick else all_cases()
+    return [
+        case
+        for case in cases
+        if options.only in case.name and options.family in ("", case.family) and not (options.fast and case.slow)
+    ]
+
+
+def totals(results: list[Result]) -> Iterator[str]:
+    """One line per family and one for everything."""
+    families = list(dict.fromkeys(result.name.split("/")[0] for result in results))
+    for family in [*families, "all"]:
+        own = [result for result in results if family in ("all", result.name.split("/")[0])]
+        count = Counter(result.outcome for result in own)
+        models = len({result.name for result in own})
+        yield (
+            f"{family:14} {models:4} models {len(own):5} runs: {count['ok']:5} ok {count['FAIL']:4} failed {count['skip']:4} "
+            f"skipped {sum(result.operations for result in own):8} operations {sum(r.seconds for r in own):7.1f} s"
+        )
+
+
+def main() -> int:
+    """Run the sweep; the exit status says whether every log was right."""
+    parser = argparse.ArgumentParser(prog="zoo", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="only the representative few of the default test run")
+    parser.add_argument("--family", default="", help="only one family: torchvision, transformers, timm, handwritten")
+    parser.add_argument("--only", default="", help="only names with this in them")
+    parser.add_argument("--fast", action="store_true", help="leave out the slow cases")
+    options = parser.parse_args()
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    torch.set_num_threads(1)
+    torchvision_operators.declare()
+    results = []
+    for case in chosen(options):
+        for mode, dtype in case.runs:
+            results.append(run(case, mode, dtype))
+            print(results[-1], flush=True)
+        gc.collect()
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps([asdict(result) for result in results], indent=1) + "\n")
+    print(*totals(results), sep="\n")
+    return int(any(result.outcome == "FAIL" for result in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -30,6 +30,7 @@ from .values import PLAIN, find_tensors, template
 _NOTHING = contextlib.nullcontext()
 _TOUCH_GRADIENTS = frozenset({"grad", "_grad", "set_grad", "set__grad"})
 _GRADIENT_SWITCHES = frozenset({"requires_grad_", "set_requires_grad"})
+_NOTED = _TOUCH_GRADIENTS | _GRADIENT_SWITCHES  # queries that tell something all the same
 _NO_KWARGS: dict[str, Any] = {}
 _TENSORS = tuple((TENSOR,) * count for count in range(8))  # the templates of calls with nothing but tensors
 _FLOAT16, _BFLOAT16 = torch.float16, torch.bfloat16
@@ -57,7 +58,7 @@ class Interceptor(TorchFunctionMode):
         self.sites = sites
         self.surroundings = surroundings
         self.failure: tuple[BaseException, Failure] | None = None
-        # torch function -> its number in the log, what it is, whether calls of it may be ordinary operations
+        # torch function -> its number in the log (-1: its calls are not noted), what it is, whether they may be ordinary
         self._met: dict[Any, tuple[int, TorchFunction, bool]] = {}
         self._composite: Composite | None = None
         self._open: list[TorchFunction] = []
@@ -99,6 +100,8 @@ class Interceptor(TorchFunctionMode):
             or (kwargs and ("out" in kwargs or kwargs.get("inplace")))
             or (function.written is not None and function.written(args, kwargs))
         ):
+            if function_number < 0:  # a question
+                return func(*args, **kwargs)
             return self._run(function_number, function, func, args, kwargs)
         table = self._table
         entries, last_write = table.entries, table.last_write
@@ -111,7 +114,7 @@ class Interceptor(TorchFunctionMode):
                 entry = entries.get(id(value))
                 if entry is None or entry() is not value:
                     entry = self.recorder.explain(value)
-                if entry.storage in last_write and last_write[entry.storage] > entry.number:
+                if last_write and entry.storage in last_write and last_write[entry.storage] > entry.number:
                     return self._run_operation(function_number, function, func, args, kwargs, sys._getframe(1))
                 parents.append(entry.number)
                 outline.append(TENSOR)
@@ -169,7 +172,8 @@ class Interceptor(TorchFunctionMode):
     def _meet(self, func: Any) -> tuple[int, TorchFunction, bool]:
         function = describe(func)
         may_be_ordinary = function.kind is Kind.OPERATION and not function.is_attribute
-        met = self.recorder.function_number(function), function, may_be_ordinary
+        is_question = function.kind is Kind.QUERY and function.name not in _NOTED
+        met = -1 if is_question else self.recorder.function_number(function), function, may_be_ordinary
         with contextlib.suppress(TypeError):  # an unhashable callable
             self._met[func] = met
         return met

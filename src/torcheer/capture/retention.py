@@ -75,7 +75,7 @@ class Keeper:
         self.log.values[number] = value
         if isinstance(value, Tensor):
             self.log.versions[number] = version_of(value)
-            self._file(number, storage_of(tensor))
+            self._note(number, storage_of(tensor))
 
     def _post(self, number: int, value: Tensor) -> Any:
         assert self._postfunc is not None
@@ -94,12 +94,17 @@ class Keeper:
         """Keep for one operation what is kept for another."""
         self.log.values[number] = self.log.values[source]
         self.log.versions[number] = self.log.versions[source]
-        self._file(number, storage)
+        self._note(number, storage)
+
+    def _note(self, number: int, storage: int | None) -> None:
+        """From now on an operation holds a tensor of this storage."""
+        if number >= self._filed:
+            self.storages[number] = storage
+        else:
+            self._file(number, storage)
 
     def _file(self, holder: Holder, storage: int | None) -> None:
-        """From now on `holder` holds a tensor of this storage."""
         if storage is not None:
-            self._catch_up()
             self._by_storage.setdefault(storage, []).append(holder)
 
     def _catch_up(self) -> None:

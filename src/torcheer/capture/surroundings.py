@@ -35,6 +35,7 @@ class Surroundings:
         self._backups: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
         self._gradients: list[tuple[Tensor, Tensor | None, Tensor | None]] | None = None
         self._first_new_hook = RemovableHandle.next_id
+        harmless: set[type] = set()  # classes of attributes that hold nothing a pass could change
         for module in modules:
             attributes = module.__dict__
             names, values = tuple(attributes), tuple(attributes.values())
@@ -45,13 +46,17 @@ class Surroundings:
                 if type(value) in _CONTAINERS:
                     self._filled.append((value, value.copy()))
             for value in values[own:]:
-                if type(value) in _CONTAINERS:
+                cls = type(value)
+                if cls in _CONTAINERS:
                     if value:
                         self._filled.append((value, value.copy()))
                     else:
                         self._empty.append(value)
-                elif isinstance(value, torch.optim.Optimizer):
-                    self.remember(value)
+                elif cls not in harmless:
+                    if isinstance(value, torch.optim.Optimizer):
+                        self.remember(value)
+                    else:
+                        harmless.add(cls)
 
     def remember(self, optimizer: torch.optim.Optimizer) -> None:
         """The pass may step this optimizer: remember what it keeps for each parameter."""

@@ -7,6 +7,7 @@ neither an input nor an output (orphans) are left out once the pass is complete 
 from __future__ import annotations
 
 import string
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -43,7 +44,6 @@ class LayerTable:
         self._recurrence: Recurrence | None = None
         self._layer_of: list[int] = []  # by operation: the number of its layer, or -1 for an orphan
         self._first: list[int] = []  # by layer: the operation that is its first pass
-        self._type_number: list[int] = []  # by layer
         self._of_type: dict[str, list[int]] = {}  # the layers of each type
         self._passes: dict[int, list[int]] = {}  # by layer, where there is more than one pass
         self._later_passes: dict[int, int] = {}  # which pass an operation is, where it is not the first
@@ -63,18 +63,35 @@ class LayerTable:
         """Take in a complete log: only what is connected to an input or an output, unless orphans are to be kept."""
         self.connected = None if keep_orphans else connected_operations(self.log)
         if nothing_repeats(self.log):
-            self._number(range(len(self.log.rows)))
+            if self.connected is None:
+                self._number_all()
+            else:
+                self._number(range(len(self.log.rows)))
         else:
             recurrence = Recurrence(self.log)
             recurrence.extend(self.connected)
             recurrence.settle()
             self._number(recurrence.first)
 
+    def _number_all(self) -> None:
+        """Number the layers, when every operation is one."""
+        of_function: list[list[int]] = [[] for _ in self.log.functions]
+        for number, row in enumerate(self.log.rows):
+            of_function[row[FUNCTION]].append(number)
+        for function, numbers in zip(self.log.functions, of_function, strict=True):
+            same = self._of_type.get(function.type)
+            if same is not None:
+                self._of_type[function.type] = sorted(same + numbers)
+            elif numbers:
+                self._of_type[function.type] = numbers
+        self._first = list(range(len(self.log.rows)))
+        self._layer_of = self._first
+
     def _number(self, firsts: Sequence[int]) -> None:
         """Number the layers, given the first pass of each operation's layer."""
         types = [function.type for function in self.log.functions]
         rows, connected = self.log.rows, self.connected
-        layer_of, first, numbers, of_type = self._layer_of, self._first, self._type_number, self._of_type
+        layer_of, first, of_type = self._layer_of, self._first, self._of_type
         for number in range(len(layer_of), len(rows)):
             if connected is not None and not connected[number]:
                 layer_of.append(-1)
@@ -88,7 +105,6 @@ class LayerTable:
             if same is None:
                 same = of_type[kind] = []
             same.append(len(first))
-            numbers.append(len(same))
             layer_of.append(len(first))
             first.append(number)
 
@@ -108,7 +124,8 @@ class LayerTable:
         """Layer `number`."""
         first = self._first[number]
         kind = self.log.functions[self.log.rows[first][FUNCTION]].type
-        return LayerEntry(kind, self._type_number[number], number, self._passes.get(number) or (first,))
+        type_number = bisect_left(self._of_type[kind], number) + 1
+        return LayerEntry(kind, type_number, number, self._passes.get(number) or (first,))
 
     def layer_of(self, operation: int) -> LayerEntry:
         """The layer an operation belongs to."""

@@ -30,6 +30,7 @@ def main() -> int:
     }
     results["plain_after_use"] = {tool: _after_use(tool) for tool in tools if tool != "hooks"}
     results["tiny_operations"] = _measured("tiny_operations", 1_000, 100_000)
+    results["grouping"] = _measured("grouping", 100_000, 1_000_000)
     results["held_memory"] = {case: _measured("held_memory", case) for case in CASES if case != "gpt2_tiny"}
     results["held_memory"]["tiny_loop"] = _measured("held_memory", "tiny_loop", 10_000)
     results["graph_only_peak"] = _measured("graph_only_peak", 100_000)

@@ -13,6 +13,7 @@ NOISE = 0.02  # what remains in a ratio that should be exactly 1
 GROWTH = 1.3  # time per operation, long loop against short
 ACTIVATIONS = 1.05  # times their bytes
 BYTES_PER_OPERATION = 1500
+GROUPING = 1.5  # seconds for 100,000 operations
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class Verdict:
 
 def judge(results: dict[str, Any]) -> list[Verdict]:
     """A verdict for every promise."""
-    return [*_speed(results), _after_use(results), _growth(results), *_held(results), *_graph_only(results)]
+    return [*_speed(results), _after_use(results), _growth(results), _grouping(results), *_held(results), *_graph_only(results)]
 
 
 def _speed(results: dict[str, Any]) -> list[Verdict]:
@@ -47,6 +48,10 @@ def _after_use(results: dict[str, Any]) -> Verdict:
 
 def _growth(results: dict[str, Any]) -> Verdict:
     return _at_most("time per operation, 100,000 against 1,000", results["tiny_operations"].get("ratio"), GROWTH, "{:.3f}×")
+
+
+def _grouping(results: dict[str, Any]) -> Verdict:
+    return _at_most("grouping and labelling 100,000 operations", results["grouping"].get("few_seconds"), GROUPING, "{:.2f} s")
 
 
 def _held(results: dict[str, Any]) -> list[Verdict]:

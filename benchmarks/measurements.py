@@ -7,6 +7,7 @@ import tracemalloc
 from collections.abc import Callable
 from dataclasses import asdict
 from statistics import median
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -102,7 +103,7 @@ def tiny_operations(few: int, many: int) -> dict[str, Any]:
 
         def once() -> Any:
             history = torcheer.log_forward_pass(loop, x)
-            return history, history["add_5_5"]
+            return history, history["add_1_1"]
 
         return once
 
@@ -126,6 +127,22 @@ def tiny_operations(few: int, many: int) -> dict[str, Any]:
         "few_without_gc_us": few_alone,
         "many_without_gc_us": many_alone,
     }
+
+
+def grouping(few: int, many: int) -> dict[str, Any]:
+    """Seconds to find out which operations are the same layer, and to label them, in a loop of so many."""
+    import torcheer
+
+    def seconds(operations: int, rounds: int) -> float:
+        taken = []
+        for _ in range(rounds):
+            history = torcheer.log_forward_pass(tiny_loop(operations), torch.zeros(_TINY), layers_to_save="none")
+            start = perf_counter()
+            assert len(history.layer_labels) == 3
+            taken.append(perf_counter() - start)
+        return median(taken)
+
+    return {"few": few, "few_seconds": seconds(few, 3), "many": many, "many_seconds": seconds(many, 1)}
 
 
 def held_memory(case: str, operations: int = 0) -> dict[str, Any]:
@@ -193,5 +210,5 @@ def _per(value: int | None, count: int) -> float | None:
     return None if value is None else value / count
 
 
-_ALL = (speed, plain_after_use, serve_plain_passes, tiny_operations, held_memory, graph_only_peak)
+_ALL = (speed, plain_after_use, serve_plain_passes, tiny_operations, grouping, held_memory, graph_only_peak)
 MEASUREMENTS: dict[str, Callable[..., dict[str, Any]]] = {function.__name__: function for function in _ALL}

@@ -31,6 +31,7 @@ def report(results: dict[str, Any], verdicts: list[Verdict]) -> str:
             _peak(results["speed"]),
             _after_use(results["plain_after_use"]),
             _tiny(results["tiny_operations"]),
+            _grouping(results["grouping"]),
             _held(results["held_memory"]),
             _graph_only(results["graph_only_peak"]),
             table(
@@ -89,6 +90,11 @@ def _tiny(tiny: dict[str, Any]) -> str:
     row = ["µs per operation", *(_figure(tiny, key, "{:.2f}") for key in keys), _figure(tiny, "ratio", "{:.2f}×")]
     headers = ["x + 1, 4×4", "plain", "1,000", "100,000", "1,000, no gc", "100,000, no gc", "100,000/1,000"]
     return table("A loop of tiny operations, everything kept", headers, [row])
+
+
+def _grouping(found: dict[str, Any]) -> str:
+    row = ["seconds", _figure(found, "few_seconds", "{:.2f}"), _figure(found, "many_seconds", "{:.2f}")]
+    return table("Which operations are the same layer, and their labels", ["x + 1 in a loop", "100,000", "1,000,000"], [row])
 
 
 def _held(by_case: dict[str, Any]) -> str:

@@ -203,9 +203,9 @@ def test_a_function_that_is_not_deterministic_is_named():
         return t + 1e-7 * next(calls)
 
     report = validate(lambda t: torch.ops.torcheer_tests.jitter(t), x + 1)
-    (values,) = [check for check in report.checks if "values come again" in check.name]
-    assert values.passed, report
-    assert any("not deterministic (jitter)" in why for why in values.exempt), values
+    assert report, report
+    assert str(report).count("jitter is not deterministic") >= 1
+    assert "not deterministic (jitter)" in str(report)
 
 
 def test_the_report_says_what_was_checked():

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from .report import Check
 
 _WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -85,6 +88,21 @@ def _first_difference(one: Tensor, other: Tensor) -> str:
     count = int(different.sum())
     values = f"{one[where].item()!r} was logged, {other[where].item()!r} came"
     return f"{count} of {one.numel()} values differ; at {list(where)} {values}"
+
+
+class Agreement:
+    """Compares two values of a pass: bit by bit, or with a tolerance where functions in it are not deterministic."""
+
+    def __init__(self, not_deterministic: Sequence[str] = ()) -> None:
+        self._functions = ", ".join(not_deterministic)
+
+    def __call__(self, check: Check, one: Any, other: Any) -> bool:
+        if same_bits(one, other):
+            return True
+        if self._functions and isinstance(one, Tensor) and isinstance(other, Tensor) and is_close(one, other):
+            check.exempt[f"compared with a tolerance, {self._functions} is not deterministic"] += 1
+            return True
+        return False
 
 
 def is_close(one: Tensor, other: Tensor) -> bool:

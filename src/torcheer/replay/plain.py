@@ -23,7 +23,7 @@ from ..capture.recorder import tensors_in
 from ..capture.surroundings import Surroundings
 from ..capture.values import find_tensors, shares_no_container
 from ..records import Log, ModuleCall
-from .comparison import difference, same_bits
+from .comparison import Agreement, difference
 from .report import Check
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -67,7 +67,8 @@ def _as_logged() -> Iterator[None]:
 class HookWatch:
     """Compares what plain hooks see cross every module with what a log kept for it."""
 
-    def __init__(self, log: Log, check: Check) -> None:
+    def __init__(self, log: Log, check: Check, agrees: Agreement) -> None:
+        self._agrees = agrees
         self._log = log
         self._check = check
         self._begun = 0
@@ -123,5 +124,5 @@ class HookWatch:
             self._check.count += 1
             if is_wrapped(tensor):
                 tensor = unwrap(tensor)  # a slice of a batch that is kept whole
-            if not same_bits(kept, tensor):
+            if not self._agrees(self._check, kept, tensor):
                 self._check.disagree(label, f"{side} {position}: {difference(kept, tensor)}")

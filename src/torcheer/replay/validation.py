@@ -27,31 +27,29 @@ from ..history import History
 from ..history.filling import run
 from ..history.history import first_difference
 from ..records import TEMPLATE, OperationRecord, Origin
-from .comparison import difference, is_close, same_bits
+from .comparison import Agreement, difference, is_close, same_bits
 from .edges import EdgeProver, varies
 from .machine import given_because, run_again
 from .plain import Arguments, HookWatch, run_plainly
 from .report import Check, ValidationReport
 
 _MOST_DISAGREEMENTS = 20
-NONDETERMINISTIC = "compared with a tolerance, not deterministic"
 
 
 def validate(history: History) -> ValidationReport:
     """Check what a history can prove by itself: its values and its edges."""
     _refuse_unfit(history)
-    replayed = _replay(history)
-    return ValidationReport(history.model_name, history.num_operations, tuple(replayed))
+    checks, _ = _replay(history)
+    return ValidationReport(history.model_name, history.num_operations, tuple(checks))
 
 
 def validate_against(history: History, model: Callable[..., Any], arguments: Arguments) -> ValidationReport:
     """Check a history of `model` against the model itself as well."""
     _refuse_unfit(history)
-    plain = _compare_with_plain(history, model, arguments)
-    replayed = _replay(history)
-    another = _another_input(history, model, arguments)
-    checks = (plain[0], *replayed, plain[1], another)
-    return ValidationReport(history.model_name, history.num_operations, checks)
+    replayed, agrees = _replay(history)
+    outputs, modules = _compare_with_plain(history, model, arguments, agrees)
+    another = _another_input(history, model, arguments, agrees)
+    return ValidationReport(history.model_name, history.num_operations, (outputs, *replayed, modules, another))
 
 
 def _refuse_unfit(history: History) -> None:
@@ -64,9 +62,11 @@ def _refuse_unfit(history: History) -> None:
 # Against the plain model -----------------------------------------------------------------------------------------------
 
 
-def _compare_with_plain(history: History, model: Callable[..., Any], arguments: Arguments) -> tuple[Check, Check]:
+def _compare_with_plain(
+    history: History, model: Callable[..., Any], arguments: Arguments, agrees: Agreement
+) -> tuple[Check, Check]:
     outputs, modules = Check("outputs equal those of the plain model"), Check("modules hold what plain hooks see")
-    watch = HookWatch(history._log, modules)
+    watch = HookWatch(history._log, modules, agrees)
     with watch.watching():
         plain = run_plainly(model, arguments, history.random_state)
     watch.finish()
@@ -76,7 +76,7 @@ def _compare_with_plain(history: History, model: Callable[..., Any], arguments: 
     for ours, theirs in zip(logged, plain, strict=False):
         if ours.has_saved_activations:
             outputs.count += 1
-            if not same_bits(ours.tensor_contents, theirs):
+            if not agrees(outputs, ours.tensor_contents, theirs):
                 outputs.disagree(ours.label, difference(ours.tensor_contents, theirs), ours.source)
     return outputs, modules
 
@@ -84,14 +84,15 @@ def _compare_with_plain(history: History, model: Callable[..., Any], arguments: 
 # By running it again ---------------------------------------------------------------------------------------------------
 
 
-def _replay(history: History) -> list[Check]:
+def _replay(history: History) -> tuple[list[Check], Agreement]:
+    """What a replay says, and how values of this history are to be compared from now on."""
     try:
         told = run_again(history._log, {}, lambda: _Comparing(history))
     except ReplayFailed as error:
         values = Check("values come again from inputs, parameters and constants alone")
         values.disagree("the replay", str(error))
-        return [values]
-    return [told.values, told.memory, told.edges]
+        return [values], Agreement()
+    return [told.values, told.memory, told.edges], Agreement(told.not_deterministic())
 
 
 class _Comparing:
@@ -136,7 +137,7 @@ class _Comparing:
 
     def _disagree(self, record: OperationRecord, kept: Tensor, value: Any) -> None:
         if isinstance(value, Tensor) and is_close(kept, value) and self._varies(record):
-            self.values.exempt[f"{NONDETERMINISTIC} ({record.function.name})"] += 1
+            self.values.exempt[f"compared with a tolerance, not deterministic ({record.function.name})"] += 1
             return
         self.values.disagree(self._label(record), difference(kept, value), source_of(record.site, record.module))
 
@@ -146,6 +147,14 @@ class _Comparing:
         if is_known or (not record.details.mutated and varies(record, *self._latest)):
             self._varied.add(record.number)
         return record.number in self._varied
+
+    def not_deterministic(self) -> list[str]:
+        """The functions of this history that are not deterministic, as found, or as torch says of those on accelerators."""
+        found = {record.function.name for record in map(self._log.operations.__getitem__, self._varied)}
+        for record in self._log.operations:
+            if record.function.name in _NONDETERMINISTIC and record.device.type not in ("cpu", "meta"):
+                found.add(record.function.name)
+        return sorted(found - {"output"})
 
     def _label(self, record: OperationRecord) -> str:
         index = self._history._index
@@ -206,7 +215,7 @@ _NONDETERMINISTIC = frozenset(
 # Another input ---------------------------------------------------------------------------------------------------------
 
 
-def _another_input(history: History, model: Callable[..., Any], arguments: Arguments) -> Check:
+def _another_input(history: History, model: Callable[..., Any], arguments: Arguments, agrees: Agreement) -> Check:
     check = Check("the graph gives what the model gives for another input")
     check.skipped = _why_not_another(history)
     if check.skipped is not None:
@@ -226,7 +235,7 @@ def _another_input(history: History, model: Callable[..., Any], arguments: Argum
         return _explained(check, history, model, [arguments, changed], str(error))
     check.count = len(expected)
     for label, ours, theirs in zip(told.labels, told.values, expected, strict=False):
-        if not same_bits(ours, theirs):
+        if not agrees(check, theirs, ours):
             return _explained(check, history, model, [arguments, changed], f"{label}: {difference(theirs, ours)}")
     return check
 

@@ -22,7 +22,6 @@ x = torch.rand(3, 4)
         ({"random_seed": -1}, "random_seed must be"),
         ({"random_seed": "seven"}, "random_seed must be"),
         ({"random_seed": True}, "random_seed must be"),
-        ({"vis_opt": "unrolled"}, "vis_opt='unrolled'"),
         ({"vis_opt": "nonsense"}, "vis_opt"),
         ({"activation_postfunc": 3}, "activation_postfunc must be"),
     ],

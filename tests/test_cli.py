@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import sys
 
 import pytest
 
@@ -21,6 +22,10 @@ def test_the_demo_prints_a_history_a_layer_and_its_files(tmp_path, capsys):
     assert text.read_text(encoding="utf-8").startswith("Log of AlexNet")
     with table.open(encoding="utf-8") as file:
         assert [row["label"] for row in csv.DictReader(file)][7] == "conv2d_3_7"
+    for name in ("alexnet", "recurrent_unrolled", "recurrent_rolled"):
+        assert str(tmp_path / "out" / name) in printed
+        assert (tmp_path / "out" / f"{name}.svg").read_text(encoding="utf-8").startswith("<svg")
+        assert (tmp_path / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_in_words(tmp_path, capsys):
@@ -35,3 +40,73 @@ def test_the_version_is_told(capsys):
     with pytest.raises(SystemExit):
         main(["--version"])
     assert __version__ in capsys.readouterr().out
+
+
+MODELS = """
+import torch
+net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+class Net(torch.nn.Module):
+    def forward(self, x):
+        for _ in range(3):
+            x = x.sin()
+        return x
+def made(width=4):
+    return torch.nn.Linear(width, 2)
+def function(ids, x):
+    return x[ids]
+number = 7
+"""
+
+
+@pytest.fixture
+def models(tmp_path, monkeypatch):
+    (tmp_path / "some_models.py").write_text(MODELS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    sys.modules.pop("some_models", None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["some_models:net", "--input", "1,4"], "relu_1_2"),
+        (["some_models:Net", "--input", "1,4", "--rolled"], "sin_1_1 ×3"),
+        (["some_models:Net", "--input", "1,4", "--unrolled"], "sin_1_1 (pass 3/3)"),
+        (["some_models:made", "--input", "1,4", "--theme", "dark"], "linear_1_1"),
+        (["some_models:function", "--input", "3:int64", "--input", "5,2", "--direction", "right"], "getitem_1_2"),
+        (["some_models:net", "--input", "1,4", "--depth", "all"], "linear_1_1"),
+        (["some_models:net", "--input", "1,4", "--depth", "1"], "linear_1_1"),
+    ],
+)
+def test_draw_draws_what_is_named(models, arguments, expected, capsys):
+    assert main(["draw", *arguments, "-o", "out.svg"]) == 0
+    assert expected in (models / "out.svg").read_text(encoding="utf-8")
+    assert "Written: out.svg" in capsys.readouterr().out
+
+
+def test_draw_without_an_output_shows(models, capsys):
+    assert main(["draw", "some_models:net", "--input", "1,4"]) == 0
+    assert (models / "torcheer_Sequential_unrolled.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["some_models", "--input", "1"], "module:name"),
+        (["some_models:nothing"], "nothing"),
+        (["no_such_module_here:net"], "no_such_module_here"),
+        (["some_models:number"], "int, not a model"),
+        (["some_models:net", "--input", "1,x"], "shape such as"),
+        (["some_models:net", "--input", "1,4:floaty"], "shape such as"),
+        (["some_models:net", "--input", "1,4", "-o", "out.bmp"], ".svg, .png, .pdf, .dot"),
+        (["some_models:net", "--input", "1,4", "-o", "nowhere/out.svg"], "cannot be written"),
+        (["some_models:net", "--input", "1,4", "--depth", "deep"], "or 'all'"),
+        (["some_models:net", "--input", "1,4", "--direction", "round"], "direction is one of"),
+    ],
+)
+def test_draw_tells_what_is_wrong(models, arguments, message, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["draw", *arguments])
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err

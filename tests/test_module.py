@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import pytest
@@ -137,14 +138,15 @@ def test_a_module_that_is_not_there_is_an_error_with_near_matches(key):
 
 
 TABLE = """\
-module     class            calls  in      out     params
-─────────  ──────────  ──────────  ──────  ──────  ──────
-(model)    Twice                1  (3, 4)  (3, 4)       –
-├─ block   Sequential           2  (3, 4)  (3, 4)       –
-│  ├─ 0    Linear               2  (3, 4)  (3, 4)      20
-│  └─ 1    ReLU                 2  (3, 4)  (3, 4)       –
-└─ unused  Linear      not called                      10
-─────────  ──────────  ──────────  ──────  ──────  ──────
+module     class                     calls  in      out     params
+─────────  ───────────────────  ──────────  ──────  ──────  ──────
+(model)    Twice                         1  (3, 4)  (3, 4)       –
+├─ block   Sequential                    2  (3, 4)  (3, 4)       –
+│  ├─ 0    Linear                        2  (3, 4)  (3, 4)      20
+│  └─ 1    ReLU                          2  (3, 4)  (3, 4)       –
+├─ unused  Linear               not called                      10
+└─ again   the same as block.0
+─────────  ───────────────────  ──────────  ──────  ──────  ──────
 params: 30 (120 B); trainable 30, frozen 0"""
 
 
@@ -206,6 +208,79 @@ def test_what_crosses_a_module_is_what_crossed_it_even_if_written_through_a_view
     history = log(model, x)
     assert torch.equal(history["inner"].tensor_contents, seen["inner"])
     assert torch.equal(history.modules["act:1"].args[0], seen["act"])
+
+
+class Shares(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = self.b = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+
+    def forward(self, t):
+        return self.b(self.a(t))
+
+
+def test_a_shared_module_is_known_by_all_its_names():
+    history = log(Shares(), x)
+    assert history["b:2"] == history["a:2"]
+    assert history["b"] == history["a"]
+    assert history.modules["b.0"] == history.modules["a.0"]
+    assert history.modules["a"].num_params_shared == 20
+    assert re.search(r"└─ b +the same as a", str(history.modules))
+
+
+def test_totals_count_a_parameter_once_across_models_and_also_one_in_no_module():
+    one, two, stranger = nn.Linear(4, 4), nn.Linear(4, 4), nn.Parameter(torch.rand(3, 4))
+    two.weight = one.weight
+    with torcheer.recording(one, two) as history:
+        kept = two(one(x)) * stranger
+    assert kept.shape == (3, 4)
+    assert history.num_params_total == 16 + 4 + 4 + 12
+    text = str(history.modules)
+    assert text.splitlines()[-1].startswith("params: 36 ")
+    assert re.search(r"\(in no module\) +1 parameter +12$", text, re.M)
+
+
+def test_tensors_inside_a_dataclass_enter_a_module():
+    @dataclasses.dataclass
+    class Batch:
+        x: torch.Tensor
+        scale: float
+
+    class Inner(nn.Module):
+        def forward(self, batch):
+            return batch.x * batch.scale
+
+    history = log(nn.Sequential(Inner()), Batch(x, 2.0))
+    assert history.modules["0:1"].inputs == history.inputs
+
+
+@pytest.mark.parametrize(
+    ("key", "message"), [("quiet", "no tensor left it"), ("unused", "was not called"), ("unused:1", "was not")]
+)
+def test_the_address_of_a_module_that_gave_nothing_is_an_error(key, message):
+    class Quiet(nn.Module):
+        def forward(self, t):
+            return None
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.quiet, self.unused, self.unused_too = Quiet(), nn.ReLU(), nn.ReLU()
+
+        def forward(self, t):
+            self.quiet(t)
+            return self.unused_too(t)
+
+    with pytest.raises(torcheer.LayerNotFound, match=message):
+        log(Model(), x)[key]
+
+
+def test_lists_of_things_read_as_lists():
+    history = log(Twice(), x)
+    assert repr(history.modules["block:2"].outputs) == "[<Operation relu_1_2:2: float32 (3, 4)>]"
+    assert repr(history.layers[1]) == "<Layer linear_1_1: 2 passes>"
+    assert repr(history.modules["block"].calls) == "[<Call block:1 of Sequential>, <Call block:2 of Sequential>]"
+    assert repr(history.modules["unused"]) == "<Module 'unused': Linear, 0 calls>"
 
 
 def test_looking_changes_nothing():

@@ -394,6 +394,32 @@ def test_a_loop_entered_from_another_layer(times):
     assert layers(log(model(forward, stem=linear(), fc=linear()), x)) == expected
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_stem_and_different_blocks_after_an_operation(count):
+    def forward(self, t):
+        t = self.stem(t)
+        for fc in self.fcs:
+            t = fc(torch.relu(t))
+        return t
+
+    history = log(model(forward, stem=linear(), fcs=nn.ModuleList([linear() for _ in range(count)])), x)
+    assert [name for name in layers(history) if "relu" in name] == [f"relu_{n}" for n in range(1, count + 1)]
+
+
+def test_one_parameter_used_twice_by_one_function_whatever_else_repeats():
+    def forward(self, t):
+        return torch.add(t + self.p, self.p)
+
+    def also(self, t):
+        t = torch.add(t + self.p, self.p)
+        for _ in range(2):
+            t = t.sin()
+        return t
+
+    for program, more in ((forward, []), (also, ["sin_1×2"])):
+        assert layers(log(model(program, p=nn.Parameter(torch.rand(4))), x)) == ["add_1×2", *more]
+
+
 def test_a_stem_and_a_loop_over_different_blocks():
     def forward(self, t):
         t = self.stem(t)

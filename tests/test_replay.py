@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+import threading
 
 import pytest
 import torch
@@ -354,16 +355,46 @@ def test_a_wrong_parent_with_the_same_value_is_caught_by_another_input():
 def test_a_model_that_is_not_the_logged_one_is_caught():
     model = Mlp()
     history = log(model, x)
+    other = copy.deepcopy(model)
     with torch.no_grad():
-        model.fc1.weight.add_(1)
-    report = validate_against(history, model, ((x,), {}))
+        other.fc1.weight.add_(1)
+    report = validate_against(history, other, ((x,), {}))
     assert not report
     assert report.first_disagreement.where == "output_1_5"
     assert any(one.where == "fc1:1" for one in report.disagreements)
 
 
+@pytest.mark.parametrize(
+    "corrupt",
+    [
+        lambda log: setattr(log.modules[1], "inputs", ()),
+        lambda log: setattr(log.modules[1], "address", "fc2"),
+        lambda log: setattr(log.modules[1], "end", log.modules[1].first),
+        lambda log: log.rows.__setitem__(2, (*log.rows[2][:3], 1, *log.rows[2][4:])),
+    ],
+    ids=["inputs", "address", "range", "operation"],
+)
+def test_wrong_facts_about_modules_are_caught(corrupt):
+    model = Mlp()
+    history = log(model, x)
+    corrupt(history._log)
+    assert not validate_against(history, model, ((x,), {}))
+
+
+def test_weights_that_changed_since_are_named():
+    model = Mlp()
+    history = log(model, x)
+    with torch.no_grad():
+        model.fc1.weight.add_(1)
+    for use in (history.validate, history.replay):
+        with pytest.raises(torcheer.InvalidArgument, match=r"'fc1.weight' changed since"):
+            use()
+
+
 def test_a_history_without_its_inputs_says_what_to_do():
-    assert "Log with layers_to_save='all'" in str(log(Mlp(), x, layers_to_save="none").validate())
+    for keys in ("none", ["relu_1"], "modules"):
+        with pytest.raises(torcheer.InvalidArgument, match="layers_to_save='all'"):
+            log(nn.Sequential(Mlp()), x, layers_to_save=keys).validate()
     with pytest.raises(torcheer.InvalidArgument, match="log without it"):
         log(Mlp(), x, activation_postfunc=torch.mean).validate()
 
@@ -425,6 +456,109 @@ def test_a_change_to_what_is_written_in_place_reaches_its_views():
     assert changed["output"].tensor_contents.tolist() == [10.0] * 4
 
 
+def test_the_change_of_an_output_reaches_nothing_else():
+    class Returns(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(3, 4))
+
+        def forward(self, t):
+            y = t.relu()
+            return y, y, self.w, self.w.view(12)
+
+    model = Returns()
+    with unchanged(model):
+        changed = log(model, x).replay(changes={f"output_{n}": lambda t: t * 0 for n in (1, 3, 4)})
+    assert changed["output_1"].tensor_contents.sum() == 0
+    assert torch.equal(changed["output_2"].tensor_contents, x.relu())
+    assert torch.equal(changed["relu_1"].tensor_contents, x.relu())
+
+
+def test_a_view_whose_memory_is_written_later_cannot_be_changed_alone():
+    def writes_through(t):
+        y = t.clone()
+        row = y[0]
+        row.add_(1)
+        return y
+
+    def writes_under(t):
+        y = t.clone()
+        row = y[0]
+        y.mul_(2)
+        return row + 0
+
+    for model in (writes_through, writes_under):
+        with pytest.raises(torcheer.ReplayFailed, match="getitem_1_2 cannot be changed: it is a view"):
+            log(model, x).replay(changes={"getitem_1": lambda t: t + 100})
+    only_read = log(lambda t: t.clone()[0] * 2, x).replay(changes={"getitem_1": lambda t: t * 0})
+    assert only_read["output"].tensor_contents.sum() == 0
+
+
+def test_a_key_of_one_pass_goes_before_a_key_of_all():
+    def model(t):
+        for _ in range(3):
+            t = t + 1
+        return t
+
+    for keys in (("add_1", "add_1:2"), ("add_1:2", "add_1")):
+        values = {"add_1": torch.zeros(2), "add_1:2": torch.ones(2)}
+        changed = log(model, torch.zeros(2)).replay(changes={key: values[key] for key in keys})
+        assert [one.tensor_contents[0].item() for one in changed["add_1"].passes] == [0, 1, 0]
+
+
+def test_generators_give_the_same_numbers_again_and_stay_where_they_were():
+    class Noisy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.generator = torch.Generator().manual_seed(1)
+
+        def forward(self, t, other):
+            return t + torch.rand(4, generator=self.generator) + torch.rand(4, generator=other)
+
+    model, other = Noisy(), torch.Generator().manual_seed(2)
+    before = model.generator.get_state(), other.get_state()
+    history = log(model, x, other)
+    assert torch.equal(history.replay()["output"].tensor_contents, history.replay()["output"].tensor_contents)
+    assert validate(model, x, other)
+    assert torch.equal(before[0], model.generator.get_state())
+    assert torch.equal(before[1], other.get_state())
+
+
+def test_the_callers_autocast_is_not_the_recorded_one():
+    def model(t):
+        with torch.autocast("cpu", enabled=False):
+            y = t @ t.t()
+        return y @ y
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert validate(model, x)
+        assert log(lambda t: t @ t.t(), x).validate()
+    history = log(lambda t: t @ t.t(), x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert history.replay()["output"].tensor_dtype is torch.float32
+
+
+@pytest.mark.parametrize("size", [(2, 2), (5, 4)])
+def test_a_resized_tensor_follows_its_input(size):
+    def model(t):
+        y = t.clone()
+        y.resize_(*size)
+        return y.reshape(-1)[:4] * 2
+
+    assert validate(model, x), validate(model, x)
+    again = log(model, x).replay(inputs=torch.ones(3, 4))
+    assert torch.equal(again["output"].tensor_contents, torch.full((4,), 2.0))
+
+
+def test_arguments_that_cannot_be_copied_are_no_obstacle():
+    assert validate(lambda t, lock: t * 2, x, threading.Lock())
+
+
+def test_an_input_is_known_by_the_name_it_was_given():
+    history = torcheer.log_forward_pass(lambda a, b: a - b, (x,), {"b": x.clone()})
+    assert torch.equal(history.replay(inputs={"b": x * 0})["output"].tensor_contents, x)
+
+
 def test_a_replay_of_a_replay():
     history = log(Mlp(), x)
     y, z = torch.rand(3, 4), torch.rand(3, 4)
@@ -446,7 +580,11 @@ def test_in_place_writes_do_not_reach_what_a_replay_kept():
         ({"changes": {"relu_1": 3}}, "a tensor or a function"),
         ({"changes": {"nothing": x}}, "no layer fits"),
         ({"changes": {"relu_1": torch.rand(2)}}, r"must be a tensor of shape \(3, 8\)"),
+        ({"changes": {"relu_1": lambda t: 5}}, "must be a tensor of shape"),
         ({"inputs": torch.rand(3, 5)}, "cannot be run again"),
+        ({"inputs": 3}, "must be a tensor; got int"),
+        ({"inputs": {"input": 3}}, "must be a tensor; got int"),
+        ({"inputs": {"linear_1": x}}, "is no input of this history"),
     ],
 )
 def test_bad_input_is_an_error_of_ours(options, message):

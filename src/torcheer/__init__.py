@@ -4,11 +4,14 @@ from importlib.metadata import PackageNotFoundError, version
 
 from .api import log_forward_pass as log_forward_pass
 from .api import recording as recording
+from .api import show_model_graph as show_model_graph
 from .api import validate_forward_pass as validate_forward_pass
 from .errors import ActivationLost as ActivationLost
 from .errors import ActivationNotSaved as ActivationNotSaved
 from .errors import AmbiguousKey as AmbiguousKey
+from .errors import DrawingFailed as DrawingFailed
 from .errors import GraphChanged as GraphChanged
+from .errors import GraphvizNotFound as GraphvizNotFound
 from .errors import InvalidArgument as InvalidArgument
 from .errors import LayerNotFound as LayerNotFound
 from .errors import NotPicklable as NotPicklable
@@ -21,6 +24,8 @@ from .history import Layer as Layer
 from .history import Module as Module
 from .history import Operation as Operation
 from .model_history import ModelHistory as ModelHistory
+from .render import Picture as Picture
+from .render import PictureOptions as PictureOptions
 from .replay import ValidationReport as ValidationReport
 
 try:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from .history.filling import Options, explain, finish, open_session, parse_argum
 from .history.labels import DEFAULT_FORMAT
 from .history.selection import LayersToSave
 from .model_history import ModelHistory
+from .render import Picture, make_picture, picture_options, present
 from .replay import ValidationReport, validate_against
 
 Device = torch.device | str | None
@@ -34,6 +36,7 @@ def log_forward_pass(
     random_seed: int | None = None,
     output_device: Device = None,
     activation_postfunc: Postfunc = None,
+    save_gradients: bool | LayersToSave = False,
     keep_orphans: bool = False,
     layer_label_format: str = DEFAULT_FORMAT,
     vis_opt: VisOpt = "none",
@@ -54,21 +57,59 @@ def log_forward_pass(
         random_seed: seeds Python, NumPy and torch for this pass. The random states are put back afterwards.
         output_device: where kept activations are moved as they are made.
         activation_postfunc: keeps what this returns instead of the tensor.
+        save_gradients: follow gradients too: True, or what `layers_to_save` takes. The outputs then carry their autograd graph:
+            compute a loss from `history.outputs[0].tensor_contents` and run `loss.backward()` or `history.log_backward(loss)`.
         keep_orphans: also show operations that are connected to neither an input nor an output.
         layer_label_format: how labels look, for example `"{type}{type_number}"`.
-        vis_opt: `"none"`. Drawing is not available yet.
+        vis_opt: also shows a picture: `"unrolled"`, each pass of a layer on its own, or `"rolled"`, each layer once. What more
+            there is to say about a picture, `history.draw(…)` takes.
 
     Limits: work on other threads cannot be seen (a warning says so), nor can the inside of TorchScript and compiled
     extensions, which are logged as one opaque operation.
     """
     if not callable(model):
         raise InvalidArgument(f"model must be callable, usually an nn.Module; got {type(model).__name__}: {model!r:.80}.")
-    if vis_opt != "none":
-        raise InvalidArgument(f"vis_opt={vis_opt!r}: drawing is not available in this version; use vis_opt='none'.")
-    options = Options(layers_to_save, output_device, activation_postfunc, keep_orphans, layer_label_format)
+    if vis_opt not in ("none", "unrolled", "rolled"):
+        raise InvalidArgument(f"vis_opt is one of 'none', 'unrolled', 'rolled'; got {vis_opt!r}.")
+    options = Options(layers_to_save, output_device, activation_postfunc, keep_orphans, layer_label_format, save_gradients)
     history = ModelHistory(_title(model), options)
     run(history, model, input_args, input_kwargs, random_seed)
+    if vis_opt != "none":
+        try:
+            present(make_picture(history.graph, picture_options({"vis_opt": vis_opt})))
+        except Exception as error:
+            error.history = history  # type: ignore[attr-defined]  # what the pass logged is not lost
+            raise
     return history
+
+
+def show_model_graph(
+    model: Callable[..., Any],
+    input_args: Any,
+    input_kwargs: dict[str, Any] | None = None,
+    *,
+    path: str | os.PathLike[str] | IO[Any] | None = None,
+    random_seed: int | None = None,
+    **options: Any,
+) -> Picture:
+    """Run a model once and draw what it did.
+
+    >>> import io, torch, torcheer
+    >>> picture = torcheer.show_model_graph(torch.nn.Linear(2, 3), torch.ones(1, 2), path=io.BytesIO())
+    >>> picture.title
+    'Linear'
+
+    Args:
+        model, input_args, input_kwargs, random_seed: as in `log_forward_pass`.
+        path: where to write the picture; without one it is shown.
+        options: as in `ModelHistory.draw`.
+    """
+    saved: LayersToSave = "all" if callable(options.get("color_by")) else "none"
+    picture_options(
+        {name: value for name, value in options.items() if name != "format"}
+    )  # what is wrong is told before the model runs
+    history = log_forward_pass(model, input_args, input_kwargs, layers_to_save=saved, random_seed=random_seed)
+    return history.draw(path, **options)
 
 
 def validate_forward_pass(
@@ -106,7 +147,8 @@ class recording:  # noqa: N801 - used as a function: `with recording() as histor
     Args:
         models: models to know by name. A single one gives its modules their plain addresses; of several, and of models
             not named here, addresses start with the class name.
-        layers_to_save, output_device, activation_postfunc, keep_orphans, layer_label_format: as in `log_forward_pass`.
+        layers_to_save, output_device, activation_postfunc, save_gradients, keep_orphans, layer_label_format: as in
+            `log_forward_pass`.
 
     The history can be looked at while it grows and is complete when the block ends. The code is the user's own, so its
     effects (updated weights, random state) stay.
@@ -118,6 +160,7 @@ class recording:  # noqa: N801 - used as a function: `with recording() as histor
         layers_to_save: LayersToSave = "all",
         output_device: Device = None,
         activation_postfunc: Postfunc = None,
+        save_gradients: bool | LayersToSave = False,
         keep_orphans: bool = False,
         layer_label_format: str = DEFAULT_FORMAT,
     ) -> None:
@@ -126,7 +169,7 @@ class recording:  # noqa: N801 - used as a function: `with recording() as histor
                 raise InvalidArgument(f"recording() takes modules to know by name; got {type(model).__name__}.")
         self._models = models
         names = [type(model).__name__ for model in models]
-        options = Options(layers_to_save, output_device, activation_postfunc, keep_orphans, layer_label_format)
+        options = Options(layers_to_save, output_device, activation_postfunc, keep_orphans, layer_label_format, save_gradients)
         self._history = ModelHistory(", ".join(names) if names else "recorded", options)
         self._session: Session | None = None
 

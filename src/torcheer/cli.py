@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Sequence
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from . import __version__
-from .api import log_forward_pass
-from .demo import AlexNet
+from .api import log_forward_pass, show_model_graph
+from .demo import AlexNet, SimpleRecurrent
+from .errors import InvalidArgument, TorcheerError
 from .history import History
+from .render import PictureOptions
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,17 +27,105 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="torcheer", description="See everything a PyTorch model does.")
     parser.add_argument("--version", action="version", version=f"torcheer {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
-    demo = commands.add_parser("demo", help="log AlexNet, print its history and one layer, and write both to files")
+    demo = commands.add_parser("demo", help="log and draw AlexNet and a recurrent model, and write everything to files")
     demo.add_argument("--folder", type=Path, default=Path("torcheer_demo"), help="where to write (default: %(default)s)")
+    _add_draw(commands.add_parser("draw", help="draw a model: torcheer draw torchvision.models:resnet18 --input 1,3,224,224"))
     options = parser.parse_args(argv)
+    if options.command == "draw":
+        try:
+            return run_draw(options)
+        except (TorcheerError, OSError, ImportError, AttributeError) as error:
+            parser.exit(2, f"torcheer: {error}\n")
     try:
         return run_demo(options.folder)
     except OSError as error:
         parser.exit(2, f"torcheer: cannot write to {options.folder}: {error.strerror or error}\n")
 
 
+# Drawing ----------------------------------------------------------------------------------------------------------
+
+
+def _add_draw(draw: argparse.ArgumentParser) -> None:
+    draw.add_argument(
+        "model", metavar="MODULE:NAME", help="a model, a class or function that makes one, or a function of tensors"
+    )
+    draw.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="SHAPE",
+        help="the shape of an input, '1,3,224,224'; other than float32 as '2,6:int64'; once for each input",
+    )
+    draw.add_argument("-o", "--output", type=Path, help="an .svg, .png, .pdf or .dot file (default: shown)")
+    how = draw.add_mutually_exclusive_group()
+    how.add_argument("--rolled", action="store_true", help="each layer once, however often it ran")
+    how.add_argument("--unrolled", action="store_true", help="each pass of a layer on its own")
+    draw.add_argument("--depth", help="how many levels of modules are opened, or 'all' (default: as many as can be read)")
+    draw.add_argument("--direction", default="down", help="down, up, right or left")
+    draw.add_argument("--theme", default="light", help="light, dark or paper")
+
+
+def run_draw(options: argparse.Namespace) -> int:
+    """Draw the model that a command line names."""
+    depth = options.depth
+    chosen = PictureOptions(
+        rolled=True if options.rolled else False if options.unrolled else None,
+        nesting_depth=int(depth) if depth is not None and depth.isdigit() else depth,
+        direction=options.direction,
+        theme=options.theme,
+    )
+    model = find_model(options.model)
+    inputs = tuple(make_input(shape) for shape in options.input)
+    with torch.no_grad():
+        show_model_graph(model, inputs, path=options.output, options=chosen)
+    if options.output is not None:
+        print(f"Written: {options.output}")
+    return 0
+
+
+def find_model(name: str) -> Callable[..., Any]:
+    """What `module:name` means: a model, or what makes one when called without arguments."""
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise InvalidArgument(f"a model is named module:name, as in torchvision.models:resnet18; got {name!r}.")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    found: Any = importlib.import_module(module)
+    for part in attribute.split("."):
+        found = getattr(found, part)
+    if isinstance(found, type) or (not isinstance(found, torch.nn.Module) and callable(found) and _needs_nothing(found)):
+        found = found()
+    if not callable(found):
+        raise InvalidArgument(f"{name} is a {type(found).__name__}, not a model.")
+    return found.eval() if isinstance(found, torch.nn.Module) else found
+
+
+def _needs_nothing(function: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return all(p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
+
+
+def make_input(text: str) -> torch.Tensor:
+    """A tensor of a shape: `1,3,224,224`, `2,6:int64`."""
+    sizes, _, kind = text.partition(":")
+    dtype = getattr(torch, kind or "float32", None)
+    try:
+        shape = [int(size) for size in sizes.split(",") if size.strip()]
+        if not isinstance(dtype, torch.dtype) or any(size < 0 for size in shape):
+            raise ValueError
+    except ValueError:
+        raise InvalidArgument(f"an input is a shape such as 1,3,224,224 or 2,6:int64; got {text!r}.") from None
+    return torch.rand(shape).to(dtype) if dtype.is_floating_point else torch.ones(shape, dtype=dtype)
+
+
+# The demo ---------------------------------------------------------------------------------------------------------
+
+
 def run_demo(folder: Path) -> int:
-    """Log AlexNet and show what there is to see."""
+    """Log AlexNet and a recurrent model, and show what there is to see."""
     folder.mkdir(parents=True, exist_ok=True)
     history = log_forward_pass(AlexNet(), torch.rand(1, 3, 224, 224), random_seed=0)
     layer = history["conv2d_3_7"]
@@ -41,6 +136,12 @@ def run_demo(folder: Path) -> int:
     text.write_text(f"{history}\n\n{layer}\n", encoding="utf-8")
     write_table(history, table)
     print(f"\nWritten: {text} (what is printed above)\n         {table} (one row per operation)")
+    recurrent = log_forward_pass(SimpleRecurrent(), torch.rand(1, 5), random_seed=0)
+    pictures = (("alexnet", history, None), ("recurrent_unrolled", recurrent, False), ("recurrent_rolled", recurrent, True))
+    for name, drawn, is_rolled in pictures:
+        picture = drawn.draw(folder / f"{name}.svg", rolled=is_rolled)
+        picture.save(folder / f"{name}.png")
+        print(f"         {folder / name}.svg and .png (a picture)")
     return 0
 
 

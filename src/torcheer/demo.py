@@ -1,4 +1,4 @@
-"""The model of the README, so that the demo needs nothing but torch."""
+"""The models of the README, so that the demo needs nothing but torch."""
 
 from __future__ import annotations
 
@@ -41,3 +41,18 @@ class AlexNet(nn.Module):
         features: Tensor = self.avgpool(self.features(pictures))
         scores: Tensor = self.classifier(torch.flatten(features, 1))
         return scores
+
+
+class SimpleRecurrent(nn.Module):
+    """Three layers, four passes each: the recurrent model of the pictures."""
+
+    def __init__(self, width: int = 5) -> None:
+        super().__init__()
+        self.fc = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(4):
+            x = self.fc(x)
+            x = x + 1
+            x = x * 2
+        return x

@@ -44,6 +44,16 @@ class GraphChanged(TorcheerError):
 class ReplayFailed(TorcheerError):
     """A history could not be run again."""
 
+    operation: int | None = None  # the number of the operation it failed at
+
+
+class DrawingFailed(TorcheerError):
+    """A picture could not be made."""
+
+
+class GraphvizNotFound(DrawingFailed, ImportError):
+    """Nothing on this machine can lay a graph out."""
+
 
 class NotPicklable(TorcheerError, TypeError):
     """Histories are not pickled: loading a pickle can run code."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import os
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import IO, Any
 
-from .graph import Graph, build_graph
-from .history import History
+from .graph import Graph, Node, build_graph
+from .history import History, Operation
+from .render import Picture, make_picture, picture_options, show
 from .replay import Change, ValidationReport, replay, validate
 
 
@@ -31,6 +34,52 @@ class ModelHistory(History):
         if self._made_graph is None or self._made_graph[0] is not index:
             self._made_graph = (index, build_graph(self))
         return self._made_graph[1]
+
+    def draw(
+        self,
+        path: str | os.PathLike[str] | IO[Any] | None = None,
+        *,
+        format: str | None = None,
+        **options: Any,
+    ) -> Picture:
+        """Draw the graph: as SVG, PNG, PDF or DOT to a path or file object, or on the screen.
+
+        >>> import io, torch, torcheer
+        >>> history = torcheer.log_forward_pass(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU()), torch.ones(1, 2))
+        >>> picture = history.draw(io.BytesIO(), direction="right")
+        >>> "linear_1_1" in picture.svg
+        True
+
+        Args:
+            path: where to write; the ending says the form. Without one, a notebook shows what is returned, and elsewhere it is
+                saved in the current folder and, where there is a screen, opened.
+            format: `"svg"`, `"png"`, `"pdf"` or `"dot"`, when the ending does not say.
+            options: the fields of `PictureOptions`, or one as `options=`; and `vis_opt="rolled"` or `"unrolled"`. A function in
+                `color_by` gets an `Operation`; a node that stands for several has their mean.
+
+        Too large a graph is drawn with fewer modules open, and the picture says so; so `time_limit` holds.
+        """
+        chosen = dict(options)
+        if callable(chosen.get("color_by")):
+            chosen["color_by"] = self._of_node(chosen["color_by"])
+        picture = make_picture(self.graph, picture_options(chosen))
+        if path is None:
+            show(picture)
+        else:
+            picture.save(path, format)
+        return picture
+
+    def _of_node(self, of_operation: Callable[[Operation], float | None]) -> Callable[[Node], float | None]:
+        """A function of an operation as a function of a node: of all it stands for, the mean."""
+        index = self._index
+
+        @wraps(of_operation)
+        def of_node(node: Node) -> float | None:
+            found = [of_operation(Operation(index, number)) for number in node.operations]
+            known = [float(value) for value in found if value is not None]
+            return sum(known) / len(known) if known else None
+
+        return of_node
 
     def validate(self) -> ValidationReport:
         """Run the recorded graph again, from inputs, parameters and constants alone, and compare every value; try every edge.

@@ -64,7 +64,8 @@ class Interceptor(TorchFunctionMode):
         self._open: list[TorchFunction] = []
         self._nodes = recorder.nodes
         self._is_selective = self.keeper.selection is not None
-        self._is_special = not self.keeper.is_plain  # no operation of this recording is ordinary
+        # whether no operation of this recording is ordinary
+        self._is_special = not self.keeper.is_plain or recorder.gradients is not None
         self._is_nested = False
         # what the hot path reaches for
         self._table = recorder.table
@@ -222,6 +223,8 @@ class Interceptor(TorchFunctionMode):
         with torch._C.DisableTorchFunction() if self._is_nested else _NOTHING:
             outline, names, parents, tensors = self._read(args, kwargs)
             details, written = self._prepare(function, args, kwargs, parents, tensors)
+            if func is torch.autograd.grad and self.recorder.gradients is not None:
+                self.recorder.gradients.watch(tensors)
         started = now()
         try:
             result = func(*args, **kwargs)
@@ -363,6 +366,8 @@ class Interceptor(TorchFunctionMode):
                 storage = storage_of(tensor)
                 recorder.table.point(tensor, number, storage)
                 recorder.table.point_inside(tensor, number, storage)
+                if recorder.gradients is not None:
+                    recorder.gradients.note(number, tensor)
 
     def _note_details(self, number: int, call: int, path: tuple[Any, ...], details: Details | None) -> None:
         if path:
@@ -428,6 +433,9 @@ class Interceptor(TorchFunctionMode):
         with torch._C.DisableTorchFunction():
             roots = tuple(self.recorder.ref(tensor) for tensor in tensors_in((args, kwargs)))
             self.recorder.gradients_arrived(roots)
+            if self.recorder.gradients is not None:
+                self.recorder.gradients.watch(tensors_in((args, kwargs)))
+                self.recorder.note_scale(roots)
             if self.surroundings is not None:
                 self.surroundings.before_backward()
         return func(*args, **kwargs)

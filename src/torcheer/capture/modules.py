@@ -8,7 +8,9 @@ A module that belongs to no known model becomes a root of its own, named after i
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
+from collections.abc import Mapping
 from threading import get_ident
 from time import perf_counter_ns as now
 from typing import Any
@@ -78,9 +80,7 @@ class ModuleWatcher:
             address, module = waiting.pop()
             key = id(module)
             if key in known:
-                first = known[key]
-                if first is not None and first.address != address:
-                    first.other_addresses.append(address)
+                self._note_other_address(module, address)
                 continue
             new.append(module)
             inner = wrapped_module(module)
@@ -107,6 +107,14 @@ class ModuleWatcher:
                 waiting += below
         self._known += new
         return new
+
+    def _note_other_address(self, module: Module, address: str) -> None:
+        """A module that is known was met again under another name, and so was all that is inside it."""
+        for name, inner in module.named_modules():
+            known = self._registered.get(id(inner))
+            other = ".".join(part for part in (address, name) if part)
+            if known is not None and known.address != other and other not in known.other_addresses:
+                known.other_addresses.append(other)
 
     def start(self) -> None:
         self._handles.append(module_hooks.register_module_forward_pre_hook(self._enter))
@@ -263,8 +271,10 @@ class Other:
 
 def _outline(value: Any) -> Any:
     """`value`, or a stand-in where it is an object that may hold tensors."""
-    if isinstance(value, (Tensor, int, float, str, bool, type(None), tuple, list, dict, torch.dtype, torch.device)):
+    if isinstance(value, (Tensor, int, float, str, bool, type(None), tuple, list, Mapping, torch.dtype, torch.device)):
         return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     return Other(type(value).__name__)
 
 

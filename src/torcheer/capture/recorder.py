@@ -7,6 +7,7 @@ what left a module nobody could look into; autograd's own account of it; otherwi
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 import weakref
@@ -19,10 +20,11 @@ from torch.nn import Parameter
 
 from ..errors import UnseenWorkWarning
 from ..records import TENSOR, UNSAVED, Details, Kind, Log, ModuleCall, Origin, Row, StateRecord, TorchFunction, facts_of
+from .backward import GradientWatcher
 from .functions import label_type
 from .identity import Entry, TensorTable, is_same_view, is_wrapped, storage_of
 from .nodes import NodeNames
-from .retention import Keeper
+from .retention import Keeper, version_of
 from .values import find_tensors
 
 _MARKERS = {
@@ -30,6 +32,7 @@ _MARKERS = {
     for origin in (Origin.INPUT, Origin.OUTPUT, Origin.ALIAS, Origin.SOURCE)
 }
 _AUTOGRAD_LIMIT = 2000
+_SCALER = os.path.join("amp", "grad_scaler.py")
 
 # Of a record that is no torch call: a template of its arguments, the names of the last of them, its site.
 Arguments = tuple[tuple[Any, ...], tuple[str, ...], int]
@@ -43,6 +46,7 @@ class Recorder:
         self.keeper = keeper
         self.table = TensorTable()
         self.nodes = NodeNames(log.rows)
+        self.gradients = GradientWatcher(log.backward, self._leaf) if log.backward is not None else None
         self.stack: list[ModuleCall] = []
         self.running: list[torch.nn.Module] = []  # the modules of `stack`
         self.buffers: dict[int, Tensor] = {}
@@ -230,7 +234,9 @@ class Recorder:
         log = self.log
         number = self.append(self._row(_MARKERS[Origin.OUTPUT], (parent,), tensor))
         log.details[number] = Details(also=also, output_path=path)
-        if parent >= 0 and log.values[parent] is not UNSAVED and not also and self.keeper.selection is None:
+        if self.gradients is not None:
+            log.values[number] = tensor  # with its autograd graph, for the user to run backward from
+        elif parent >= 0 and log.values[parent] is not UNSAVED and not also and self.keeper.selection is None:
             self.keeper.share(number, parent, known.storage)
         else:
             self.keeper.keep_if_wanted(number, tensor)
@@ -279,7 +285,16 @@ class Recorder:
             self.log.leaves.add(number)
         self.keeper.keep_if_wanted(number, tensor)
         self.table.point_inside(tensor, number, storage)
+        if self.gradients is not None:
+            self.gradients.note(number, tensor)
         return self.table.point(tensor, number, storage)
+
+    def _leaf(self, tensor: Tensor) -> int | None:
+        """The number of an input or parameter whose gradient autograd adds up."""
+        entry = self.table.find(tensor)
+        if entry is None and isinstance(tensor, Parameter):
+            entry = self._state(tensor)
+        return entry.number if entry is not None else None
 
     # Memory ---------------------------------------------------------------------------------------------------------
 
@@ -321,11 +336,23 @@ class Recorder:
         """A backward pass from these records is about to fill `.grad`s."""
         self._backward_roots = roots
 
+    def note_scale(self, roots: tuple[int, ...]) -> None:
+        """Note what a gradient scaler multiplied the loss by. Not read here: that would wait for the device."""
+        assert self.log.backward is not None
+        self.log.backward.scale = None
+        for record in (self.log.operations[number] for number in roots if number >= 0):
+            if record.site is not None and any(code.co_filename.endswith(_SCALER) for code in record.site.codes):
+                factor = self.log.values[record.parents[-1]]  # the loss times the scale
+                self.log.backward.scale = factor if isinstance(factor, Tensor) else None
+
     def backward_roots(self) -> tuple[int, ...]:
         return tuple(n for n in self._backward_roots if n >= 0)
 
     def close(self) -> None:
         """Let go of everything but the log."""
+        for state in self.log.states:
+            state.version = version_of(state.tensor)
+        self.gradients = None
         self.table.clear()
         self.stack.clear()
         self.buffers.clear()

@@ -80,7 +80,7 @@ class Session:
                 model = copy.deepcopy(model)  # making its parameters would change it for good
                 self.watcher.forget()
                 modules = self._register(model)
-            surroundings = Surroundings(modules, list(inputs.values()))
+            surroundings = Surroundings(modules, list(inputs.values()), (*args, *kwargs.values()))
             self.interceptor.surroundings = self.watcher.surroundings = surroundings
             for path, tensor in find_tensors(args):
                 self.recorder.add_input(tensor, ("args", *path))
@@ -103,8 +103,12 @@ class Session:
             ended = perf_counter()
             with torch._C.DisableTorchFunction():
                 if error is None:
-                    for path, tensor in find_tensors(result):
+                    outputs = list(find_tensors(result))
+                    for path, tensor in outputs:
                         self.recorder.add_output(tensor, path)
+                    if self.recorder.gradients is not None:
+                        self.recorder.gradients.watch([tensor for _, tensor in outputs])
+                    del outputs
                 del result
                 for storage in surroundings.written_storages():
                     self.keeper.before_write(storage)

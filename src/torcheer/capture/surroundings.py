@@ -27,7 +27,7 @@ _CONTAINERS = frozenset({dict, list, set, deque, type(Module()._forward_hooks)})
 class Surroundings:
     """Remembers modules and tensors, and restores them."""
 
-    def __init__(self, modules: list[Module], inputs: list[Tensor]) -> None:
+    def __init__(self, modules: list[Module], inputs: list[Tensor], arguments: Iterable[Any] = ()) -> None:
         self._attributes: list[tuple[dict[str, Any], int, tuple[str, ...], tuple[Any, ...], tuple[Any, ...]]] = []
         self._filled: list[tuple[Any, Any]] = []
         self._empty: list[Any] = []
@@ -35,6 +35,7 @@ class Surroundings:
         self._backups: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
         self._gradients: list[tuple[Tensor, Tensor | None, Tensor | None]] | None = None
         self._first_new_hook = RemovableHandle.next_id
+        self._generators = [(value, value.get_state()) for value in arguments if type(value) is torch.Generator]
         harmless: set[type] = set()  # classes of attributes that hold nothing a pass could change
         for module in modules:
             attributes = module.__dict__
@@ -54,11 +55,13 @@ class Surroundings:
                         self._empty.append(value)
                 elif cls not in harmless:
                     if isinstance(value, torch.optim.Optimizer):
-                        self.remember(value)
+                        self._remember(value)
+                    elif cls is torch.Generator:
+                        self._generators.append((value, value.get_state()))
                     else:
                         harmless.add(cls)
 
-    def remember(self, optimizer: torch.optim.Optimizer) -> None:
+    def _remember(self, optimizer: torch.optim.Optimizer) -> None:
         """The pass may step this optimizer: remember what it keeps for each parameter."""
         containers = [optimizer.state, *optimizer.state.values(), *optimizer.param_groups]
         self._filled += [(container, dict(container)) for container in containers]
@@ -109,6 +112,8 @@ class Surroundings:
                 container.extend(saved) if isinstance(container, (list, deque)) else container.update(saved)
         for container in self._empty:
             container.clear()
+        for generator, state in self._generators:
+            generator.set_state(state)
         if RemovableHandle.next_id != self._first_new_hook:
             self._remove_new_hooks()
         with torch._C.DisableTorchFunction(), torch.no_grad():

@@ -160,6 +160,8 @@ def fill(value: Any, tensors: Iterator[Any]) -> Any:
     cls = type(value)
     if cls in PLAIN:
         return value
+    if cls is torch.Generator:
+        return value.clone_state()  # whoever uses it moves it on
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return _remade(value, [fill(item, tensors) for item in value])
     if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):

@@ -16,10 +16,12 @@ from .model import Edge as Edge
 from .model import Graph as Graph
 from .model import ModuleBox as ModuleBox
 from .model import Node as Node
+from .omitting import omit_middle as omit_middle
 from .paths import ancestors as ancestors
 from .paths import descendants as descendants
 from .paths import path_to_output as path_to_output
 from .paths import subgraph_between as subgraph_between
+from .ports import merge_ports as merge_ports
 from .pruning import add_input_nodes as add_input_nodes
 from .pruning import add_output_nodes as add_output_nodes
 from .pruning import drop_input_nodes as drop_input_nodes

@@ -19,7 +19,9 @@ from ..history.param import Param
 from .export import as_dict, as_networkx, listing
 from .facts import Arguments, BufferUse, Departure, Place
 
-Kind = Literal["input", "output", "operation", "opaque", "alias", "source", "failed", "buffer", "identity", "chain", "module"]
+Kind = Literal[
+    "input", "output", "operation", "opaque", "alias", "source", "failed", "buffer", "identity", "chain", "module", "omitted"
+]
 Sharing = Literal["", "shared", "own", "mixed"]
 Shape = tuple[int, ...]
 

@@ -89,6 +89,7 @@ class CallCounts:
         if connected is not None:
             uncounted.update(number for number, is_connected in enumerate(connected) if not is_connected)
         self._log = log
+        self._outputs: dict[int, frozenset[int]] = {}
         self._uncounted = sorted(uncounted)
 
     def inside(self, call: ModuleCall) -> int:
@@ -99,4 +100,9 @@ class CallCounts:
 
     def is_alone(self, number: int, call: ModuleCall) -> bool:
         """Whether an operation is the only one that ran inside a module call, and what left it."""
-        return call.first <= number < call.end and number in call.outputs and self.inside(call) == 1
+        if not call.first <= number < call.end or self.inside(call) != 1:
+            return False
+        outputs = self._outputs.get(call.number)
+        if outputs is None:
+            outputs = self._outputs[call.number] = frozenset(call.outputs)
+        return number in outputs

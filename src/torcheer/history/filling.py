@@ -34,9 +34,14 @@ class Options:
     activation_postfunc: Callable[[Tensor], Any] | None = None
     keep_orphans: bool = False
     layer_label_format: str = DEFAULT_FORMAT
+    save_gradients: bool | LayersToSave = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers_to_save", parse_layers_to_save(self.layers_to_save))
+        wanted = self.save_gradients
+        if isinstance(wanted, bool):
+            wanted = "all" if wanted else "none"
+        object.__setattr__(self, "save_gradients", parse_layers_to_save(wanted))
         check_format(self.layer_label_format)
         if self.activation_postfunc is not None and not callable(self.activation_postfunc):
             raise InvalidArgument(f"activation_postfunc must be a function of a tensor; got {self.activation_postfunc!r}.")
@@ -64,6 +69,7 @@ def run(history: History, model: Callable[..., Any], input_args: Any, input_kwar
 
 def finish(history: History) -> None:
     """Release what was kept only because it might have been wanted."""
+    _release_gradients(history)
     wanted = history._options.layers_to_save
     if not isinstance(wanted, list):
         return
@@ -79,6 +85,19 @@ def finish(history: History) -> None:
     for number in range(len(log.rows)):
         if number not in numbers:
             log.forget(number)
+
+
+def _release_gradients(history: History) -> None:
+    """From now on keep only the gradients that were asked for; let go of others that came during a recording."""
+    backward, wanted = history._log.backward, history._options.save_gradients
+    if backward is None or wanted == "all":
+        return
+    if isinstance(wanted, list):
+        numbers = {number for key in wanted for number in operations_meant(history, key)}
+    else:
+        assert callable(wanted)
+        numbers = {number for number in history._index.operations if wanted(Operation(history._index, number))}
+    backward.only(numbers)
 
 
 def _hold_arguments(log: Log, number: int, kept: set[int]) -> None:

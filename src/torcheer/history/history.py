@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from ..errors import GraphChanged, NotPicklable
-from ..records import PARENTS, UNSAVED, Details, Held, Log, OperationRecord, Origin, was_overwritten
+from ..errors import GraphChanged, InvalidArgument, NotPicklable
+from ..records import PARENTS, UNSAVED, BackwardLog, Details, Held, Log, OperationRecord, Origin, was_overwritten
+from .backward import BackwardPass
 from .escape import Escape
 from .filling import Options, run
 from .index import Index
@@ -31,7 +32,8 @@ class History:
     """What one recording knows: layers, operations, parameters, and the lookup of each."""
 
     def __init__(self, title: str, options: Options) -> None:
-        self._log = Log(title, holds_tensors=options.activation_postfunc is None)
+        backward = None if options.save_gradients == "none" else BackwardLog()
+        self._log = Log(title, holds_tensors=options.activation_postfunc is None, backward=backward)
         self._options = options
         self._growing = LayerTable(self._log, options.layer_label_format)
         self._made_index: Index | None = None
@@ -232,6 +234,38 @@ class History:
         index = self._index
         return [Escape(index, record) for record in self._log.escapes]
 
+    # Backward -----------------------------------------------------------------------------------------------------
+
+    @property
+    def backward_passes(self) -> list[BackwardPass]:
+        """The backward passes that were followed, in order. Needs `save_gradients`."""
+        passes = self._log.backward.passes if self._log.backward is not None else []
+        return [BackwardPass(self._index, record, number) for number, record in enumerate(passes, 1)]
+
+    @property
+    def param_grads(self) -> dict[str, Tensor]:
+        """The gradient of every parameter in the last backward pass, by name."""
+        passes = self.backward_passes
+        return passes[-1].param_grads if passes else {}
+
+    def log_backward(self, loss: Tensor, gradient: Tensor | None = None, **options: Any) -> BackwardPass:
+        """Run `loss.backward(gradient, **options)` and return what happened.
+
+        The loss is computed from this history's outputs, which carry their autograd graph when gradients are asked for.
+        """
+        if self._log.backward is None:
+            raise InvalidArgument("this history does not follow gradients: log with save_gradients=True.")
+        if not isinstance(loss, Tensor) or loss.grad_fn is None:
+            raise InvalidArgument(
+                "log_backward takes a tensor computed, with gradients enabled, from history.outputs[…].tensor_contents."
+            )
+        before = len(self._log.backward.passes)
+        loss.backward(gradient, **options)  # type: ignore[no-untyped-call]  # torch's own
+        passes = self.backward_passes
+        if len(passes) == before:
+            raise InvalidArgument("the loss does not depend on the outputs of this history, so nothing of it ran backward.")
+        return passes[-1]
+
     @property
     def notes(self) -> list[str]:
         """What a reader should know about this history, such as work that could not be watched."""
@@ -270,9 +304,11 @@ class History:
     # Activations ------------------------------------------------------------------------------------------------
 
     def clear_activations(self) -> None:
-        """Free every kept tensor and keep the graph."""
+        """Free every kept tensor, gradients too, and keep the graph."""
         for number in range(len(self._log.rows)):
             self._log.forget(number)
+        if self._log.backward is not None:
+            self._log.backward.clear()
 
     def save_new_activations(
         self,
@@ -335,6 +371,7 @@ class History:
         log.versions = [-1] * len(pairs)
         log._lost = lost if log.is_complete else None
         log.details = {number: _copied(details, memo) for number, details in self._log.details.items()}
+        log.backward = self._log.backward.copy() if self._log.backward is not None else None
         new = type(self)(log.title, self._options)
         new._log, new._growing = log, LayerTable(log, self._options.layer_label_format)
         return new

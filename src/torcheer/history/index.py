@@ -157,6 +157,16 @@ class Index:
         return found
 
     @cached_property
+    def shared_children(self) -> dict[str, dict[str, str]]:
+        """By address of the module around: the names of modules in it that were registered elsewhere before, and where."""
+        found: dict[str, dict[str, str]] = defaultdict(dict)
+        for other, address in self.first_addresses.items():
+            above, _, name = other.rpartition(".")
+            if above in self.log.registered:
+                found[above][name] = address
+        return found
+
+    @cached_property
     def first_addresses(self) -> dict[str, str]:
         """The first address of modules that have others, by each of those."""
         return {other: address for address, module in self.log.registered.items() for other in module.other_addresses}

@@ -161,7 +161,10 @@ def check_format(label_format: str) -> str:
     """The format, if it can make labels that tell layers apart."""
     try:
         names = {name for _, name, _, _ in string.Formatter().parse(label_format) if name is not None}
-    except ValueError as error:
+        label_format.format(type="relu", type_number=1, number=1)
+    except KeyError:
+        names = set()
+    except (ValueError, IndexError, AttributeError) as error:
         raise InvalidArgument(f"layer_label_format {label_format!r} is no format string: {error}") from error
     if not names <= _FIELDS or not (names >= {"type", "type_number"} or "number" in names):
         raise InvalidArgument(

@@ -141,10 +141,45 @@ class Operation:
         """The size of the tensor in bytes."""
         return self._index.tensor_bytes(self._number)
 
+    # The gradient -------------------------------------------------------------------------------------------------
+
+    @property
+    def grads(self) -> list[Tensor]:
+        """The gradients at this operation's output, one for each backward pass that reached it."""
+        backward = self._index.log.backward
+        found = [one.gradient(self._number) for one in backward.passes] if backward is not None else []
+        return [gradient for gradient in found if gradient is not None]
+
     @property
     def grad_contents(self) -> Tensor | None:
-        """The gradient at this operation's output, where gradients were asked for."""
-        return None
+        """The gradient at this operation's output in the last backward pass that reached it; None where there is none."""
+        grads = self.grads
+        return grads[-1] if grads else None
+
+    @property
+    def grad_shape(self) -> tuple[int, ...] | None:
+        gradient = self.grad_contents
+        return tuple(gradient.shape) if gradient is not None else None
+
+    @property
+    def grad_dtype(self) -> torch.dtype | None:
+        gradient = self.grad_contents
+        return gradient.dtype if gradient is not None else None
+
+    @property
+    def grad_fsize(self) -> int:
+        """The size of the gradient in bytes; 0 where there is none."""
+        gradient = self.grad_contents
+        return gradient.numel() * gradient.element_size() if gradient is not None else 0
+
+    @property
+    def grad_nonfinite(self) -> int:
+        """How many values of the gradient are not finite."""
+        gradient = self.grad_contents
+        if gradient is None:
+            return 0
+        with torch._C.DisableTorchFunction():
+            return int((~torch.isfinite(gradient)).sum())
 
     # The call ---------------------------------------------------------------------------------------------------
 
@@ -394,8 +429,12 @@ class Operation:
             return format_path(self._record.details.output_path, "output")
         return log.source_names.get(self._number, "")
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         return describe_operation(self)
+
+    def __repr__(self) -> str:
+        dtype = str(self.tensor_dtype).removeprefix("torch.")
+        return f"<Operation {self.label}: {dtype} {self.tensor_shape}>"
 
 
 class Layer:
@@ -433,7 +472,7 @@ class Layer:
         """Pass `number`, from 1 as in labels."""
         if not 1 <= number <= self.num_passes:
             raise IndexError(f"{self.label} has passes 1 to {self.num_passes}; there is no pass {number}.")
-        return self.passes[number - 1]
+        return Operation(self._index, self._entry.passes[number - 1])
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or not hasattr(Operation, name):
@@ -453,8 +492,11 @@ class Layer:
     def __hash__(self) -> int:
         return hash((id(self._index.log), self._entry.passes[0]))
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         return describe_layer(self)
+
+    def __repr__(self) -> str:
+        return f"<Layer {self.label}: {self.num_passes} pass{'es' if self.num_passes > 1 else ''}>"
 
 
 def _same(one: Any, other: Any) -> bool:

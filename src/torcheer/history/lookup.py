@@ -16,6 +16,7 @@ from .labels import DEFAULT_FORMAT, LayerEntry
 _WITH_PASS = re.compile(r"^(?P<name>.+):(?P<pass>\d+)$")
 _FULL = re.compile(r"^(?P<type>[^_]+)_(?P<number>\d+)_\d+$")
 _SHORT = re.compile(r"^(?P<type>[^_]+)_(?P<number>\d+)$")
+_CALL = re.compile(r":\d+$")
 _END = re.compile(r"^(?P<kind>input|output)_?(?P<number>\d+)?$")
 
 
@@ -33,6 +34,7 @@ class Lookup:
     def __init__(self, index: Index) -> None:
         self.index = index
         self._table = index.table
+        self._meanings: dict[str, Found | None] = {}
 
     @cached_property
     def _in_other_form(self) -> dict[str, LayerEntry]:
@@ -73,7 +75,19 @@ class Lookup:
         short, address = self._label(key, self._short), self._address(key)
         if short is not None and address is not None and short.layer != address.layer:
             raise AmbiguousKey(f"{key!r} is a short label and a module address: {self._names([short.layer, address.layer])}.")
-        return address or short or self._end(key) or self._part(key)
+        found = address or short or self._end(key)
+        if found is None and self._first_address(_CALL.sub("", key)) in self.index.log.registered:
+            raise LayerNotFound(self._nothing_left(key))
+        return found or self._part(key)
+
+    def _first_address(self, address: str) -> str:
+        """The first address of a module, by any of its addresses."""
+        return self.index.first_addresses.get(address, address)
+
+    def _nothing_left(self, key: str) -> str:
+        if self._first_address(_CALL.sub("", key)) not in self.index.calls:
+            return f"module {key!r} was not called, so it has no output."
+        return f"module {key!r} was called, but no tensor left it that was logged. history.modules[{key!r}] knows it."
 
     def _label(self, key: str, named: Callable[[str], LayerEntry | None]) -> Found | None:
         layer = named(key)
@@ -92,6 +106,12 @@ class Lookup:
 
     def _means(self, address: str) -> Found | None:
         """What a module's address means: what left its only call, or the layer whose passes left its calls; else None."""
+        if address in self._meanings:
+            return self._meanings[address]
+        found = self._meanings[address] = self._work_out(address)
+        return found
+
+    def _work_out(self, address: str) -> Found | None:
         leaving = dict.fromkeys(n for n in map(_first_output, self.index.calls[address]) if self._table.shows(n))
         layers = list(dict.fromkeys(self._table.layer_of(n) for n in leaving))
         if len(leaving) == 1:
@@ -100,6 +120,7 @@ class Lookup:
 
     def _address(self, key: str) -> Found | None:
         calls = self.index.calls
+        key = self._first_address(key)
         if key in calls:
             found = self._means(key)
             if found is None and any(self._table.shows(_first_output(call)) for call in calls[key]):
@@ -108,9 +129,9 @@ class Lookup:
                 raise AmbiguousKey(f"module {key!r} was called {len(calls[key])} times: say which, by {options}{more}.")
             return found
         match = _WITH_PASS.match(key)
-        if match is None or match["name"] not in calls:
+        if match is None or self._first_address(match["name"]) not in calls:
             return None
-        of_module = calls[match["name"]]
+        of_module = calls[self._first_address(match["name"])]
         number = int(match["pass"])
         if not 1 <= number <= len(of_module):
             raise LayerNotFound(f"module {match['name']!r} was called {len(of_module)} times, so there is no {key!r}.")
@@ -156,9 +177,6 @@ class Lookup:
         count = len(self._table)
         near = difflib.get_close_matches(key, self.keys(), n=5, cutoff=0.5)
         hint = f" The nearest keys are {', '.join(map(repr, near))}." if near else ""
-        uncalled = key in self.index.log.registered and key not in self.index.calls
-        if uncalled:
-            hint = " The model has a module of that name, but it was not called." + hint
         return f"no layer fits {key!r}: this history has {count} layers.{hint}"
 
     def keys(self) -> list[str]:

@@ -160,8 +160,11 @@ class Call:
     def __hash__(self) -> int:
         return id(self._record)
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         return describe_call(self)
+
+    def __repr__(self) -> str:
+        return f"<Call {self.label} of {self.class_name}>"
 
 
 class Module:
@@ -209,6 +212,11 @@ class Module:
         registered = self._index.log.registered
         return [Module(self._index, registered[address]) for address in self._index.module_children[self.address]]
 
+    @property
+    def shared_children(self) -> dict[str, str]:
+        """Modules registered in this one that are known by an earlier address: their names here, and that address."""
+        return self._index.shared_children.get(self.address, {})
+
     # Calls --------------------------------------------------------------------------------------------------------
 
     @property
@@ -224,7 +232,7 @@ class Module:
         """Call `number`, from 1 as in `address:1`."""
         if not 1 <= number <= self.num_calls:
             raise IndexError(f"module {self.address!r} was called {self.num_calls} times; there is no call {number}.")
-        return self.calls[number - 1]
+        return Call(self._index, self._index.calls[self.address][number - 1])
 
     @property
     def operations(self) -> list[Operation]:
@@ -322,8 +330,11 @@ class Module:
     def __hash__(self) -> int:
         return id(self._record)
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         return describe_module(self)
+
+    def __repr__(self) -> str:
+        return f"<Module {self.address!r}: {self.class_name}, {self.num_calls} calls>"
 
 
 class Modules(Mapping[str, Module]):

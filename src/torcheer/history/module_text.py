@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .param import describe_param
 from .text import human_size, plural
 
 if TYPE_CHECKING:
@@ -17,9 +18,14 @@ _HEAD = ("module", "class", "calls", "in", "out", "params")
 def describe_modules(modules: Modules) -> str:
     """The table of all modules, and the totals."""
     rows: list[tuple[str, ...]] = []
-    counted: set[str] = set()
+    counted: set[int] = set()
     for root in modules.roots:
         rows += _rows(root, "", "", counted)
+    names = modules._index.state_names
+    strangers = [tensor for tensor in modules._index.all_parameters().values() if id(tensor) not in names]
+    if strangers:
+        count = sum(tensor.numel() for tensor in strangers)
+        rows.append(("(in no module)", plural(len(strangers), "parameter"), "", "", "", f"{count:,}"))
     cut = len(rows) - _ROWS_SHOWN
     lines = _table(rows[:_ROWS_SHOWN])
     if cut > 0:
@@ -28,18 +34,19 @@ def describe_modules(modules: Modules) -> str:
 
 
 def _totals(modules: Modules) -> list[str]:
-    params = {param.name: param for root in modules.roots for param in root.params}
-    total = sum(param.numel for param in params.values())
-    trainable = sum(param.numel for param in params.values() if param.is_trainable)
-    size = human_size(sum(param.fsize for param in params.values()))
+    params = [describe_param(modules._index, name, tensor) for name, tensor in modules._index.all_parameters().items()]
+    total = sum(param.numel for param in params)
+    trainable = sum(param.numel for param in params if param.is_trainable)
+    size = human_size(sum(param.fsize for param in params))
     return [f"params: {total:,} ({size}); trainable {trainable:,}, frozen {total - trainable:,}"]
 
 
-def _rows(module: Module, branch: str, indent: str, counted: set[str]) -> list[tuple[str, ...]]:
+def _rows(module: Module, branch: str, indent: str, counted: set[int]) -> list[tuple[str, ...]]:
     """The rows of a module and those inside it. A parameter is counted where it is met first."""
-    own = module.own_params
-    new = {param.name: param.numel for param in own if not {param.name, *param.other_names} & counted}
-    counted.update(name for param in own for name in (param.name, *param.other_names))
+    own = {param.name: param for param in module.own_params}
+    tensors = {name: module._record.parameters[name.rpartition(".")[2]] for name in own}
+    new = {name: param.numel for name, param in own.items() if id(tensors[name]) not in counted}
+    counted.update(map(id, tensors.values()))
     params = f"{sum(new.values()):,}" if new else "–"
     if len(new) < len(own):
         params += " (shared)"
@@ -47,10 +54,14 @@ def _rows(module: Module, branch: str, indent: str, counted: set[str]) -> list[t
     shapes = [_both([call.input_shapes for call in called]), _both([call.output_shapes for call in called])]
     title = branch + (module.name or "(model)")
     rows = [(title, module.class_name, str(len(called)) if called else "not called", *shapes, params)]
-    children = module.children
+    children: list[Module | tuple[str, str]] = [*module.children, *module.shared_children.items()]
     for number, child in enumerate(children, 1):
         last = number == len(children)
-        rows += _rows(child, indent + ("└─ " if last else "├─ "), indent + ("   " if last else "│  "), counted)
+        twig = indent + ("└─ " if last else "├─ ")
+        if isinstance(child, tuple):
+            rows.append((twig + child[0], f"the same as {child[1]}", "", "", "", ""))
+        else:
+            rows += _rows(child, twig, indent + ("   " if last else "│  "), counted)
     return rows
 
 
@@ -93,7 +104,10 @@ def describe_module(module: Module) -> str:
     if module.num_calls > 4:
         lines.append(f"\t… {plural(module.num_calls - 4, 'call')} more …")
     if module.children:
-        lines += ["\tInside:", *(f"\t\t{row}" for row in _table(_rows(module, "", "", set())[:_ROWS_SHOWN]))]
+        rows = _rows(module, "", "", set())
+        lines += ["\tInside:", *(f"\t\t{row}" for row in _table(rows[:_ROWS_SHOWN]))]
+        if len(rows) > _ROWS_SHOWN:
+            lines.append(f"\t\t… {plural(len(rows) - _ROWS_SHOWN, 'module')} more …")
     return "\n".join(lines)
 
 
@@ -108,7 +122,7 @@ def _flow(call: Call) -> str:
 
 def describe_call(call: Call) -> str:
     """The facts of one call of a module."""
-    lines = [f"Call {call.label or call.call_num} of {call.class_name}: {_flow(call)}"]
+    lines = [f"Call {call.label if call.address else call.call_num} of {call.class_name}: {_flow(call)}"]
     lines.append(f"\tInputs: {', '.join(one.label for one in call.inputs) or 'none'}")
     lines.append(f"\tOutputs: {', '.join(one.label for one in call.outputs) or 'none'}")
     inside = [one.label for one in call.operations]

@@ -8,9 +8,9 @@ In this order, and always of the same function in the module of the same address
    same layers, where those are repeated themselves.
 
 A tensor is downstream of the parameter-using operation that ran last among its ancestors. A first iteration joins the
-rest, when the rest is one layer, if it is downstream of none, or of one that was called from elsewhere (a loop is entered
-from a different place than it goes on from; a loop over different blocks calls them all from one place). Every operation
-is looked at once.
+rest, when the rest is one layer, if it is downstream of none; or if the rest is downstream of a repeated layer, and it of
+one that was called from elsewhere (a loop is entered from a different place than it goes on from; a loop over different
+blocks calls them all from one place). Every operation is looked at once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def nothing_repeats(log: Log) -> bool:
     places = [row[MODULE] << 32 | row[SITE] for row in log.rows if row[SITE] >= 0]
     if len(set(places)) != len(places) - several:
         return False
-    uses = [(row[FUNCTION], parent) for row in log.rows for parent in row[PARENTS:] if parent < 0]
+    types = [function.type for function in log.functions]
+    uses = [(types[row[FUNCTION]], parent) for row in log.rows for parent in row[PARENTS:] if parent < 0]
     return len(set(uses)) == len(uses)
 
 
@@ -152,7 +153,9 @@ class Recurrence:
         before, again = self._nearest[first], self._nearest[rest]
         if before < 0:
             return True
-        return self._passes[first] == 1 and self._called_from(before, address) != self._called_from(again, address)
+        if self._passes[first] > 1 or self._passes[self.first[again]] == 1:
+            return False  # it comes again; or what the rest is downstream of does not
+        return self._called_from(before, address) != self._called_from(again, address)
 
     @cached_property
     def _passes(self) -> Counter[int]:

@@ -58,7 +58,12 @@ def describe_history(history: History) -> str:
     seed = log.random_seed if log.random_seed is not None else "none given; ran from the random state it found"
     lines.append(f"\tRandom seed: {seed}")
     lines.append(f"\tTime elapsed: {history.time_elapsed:.3f}s")
+    hidden = history._index.length - len(history._index.operations)
+    if hidden:
+        words = f"{plural(hidden, 'operation')} connected to no input or output"
+        lines.append(f"\t{words}, not shown (keep_orphans=True shows them).")
     lines += _decisions(history)
+    lines += [f"\t{passed!r}" for passed in history.backward_passes]
     lines += [f"\tNote: {note}" for note in log.notes]
     if log.failure is not None:
         lines.append(f"\tFailed: {describe_failure(log.failure)}")
@@ -183,6 +188,7 @@ def _facts(operation: Operation) -> list[str]:
         f"size={human_size(operation.tensor_fsize)}"
     ]
     lines.append("\t\t" + _preview(operation))
+    lines += _gradient(operation)
     lines.append(f"\tParams: {_params(operation)}")
     lines.append(f"\tParent Layers: {_names(operation.parent_layers)}")
     lines.append(f"\tChild Layers: {_names(operation.child_layers)}")
@@ -195,17 +201,28 @@ def _facts(operation: Operation) -> list[str]:
     lines.append(f"\tOutput of modules: {_names(exited)}")
     if operation.bottom_level_module is not None:
         lines.append(f"\tOutput of bottom-level module: {operation.bottom_level_module}")
-    lines.append(f"\tLookup keys: {_names(_sorted(operation.lookup_keys), limit=40)}")
+    lines.append(f"\tLookup keys: {_keys(operation.lookup_keys)}")
     return lines
+
+
+def _gradient(operation: Operation) -> list[str]:
+    grads = operation.grads
+    if not grads:
+        return []
+    bad = f", {operation.grad_nonfinite} not finite" if operation.grad_nonfinite else ""
+    times = f" (of {len(grads)} backward passes, the last)" if len(grads) > 1 else ""
+    return [f"\tGradient: shape={operation.grad_shape}, size={human_size(operation.grad_fsize)}{bad}{times}"]
 
 
 def _called_once(operation: Operation, name: str) -> bool:
     return len(operation._index.calls[name.rpartition(":")[0]]) == 1
 
 
-def _sorted(keys: list[int | str]) -> list[int | str]:
-    """Positions first, then names."""
-    return [*sorted(key for key in keys if isinstance(key, int)), *sorted(key for key in keys if isinstance(key, str))]
+def _keys(keys: list[int | str]) -> str:
+    """Positions first, then names; a name that could be taken for a position is quoted."""
+    names = sorted(key for key in keys if isinstance(key, str))
+    shown = [*sorted(key for key in keys if isinstance(key, int)), *(repr(n) if n[0].isdigit() else n for n in names)]
+    return _names(shown, limit=40)
 
 
 def _function(operation: Operation) -> str:
@@ -267,14 +284,15 @@ def describe_layer(layer: Layer) -> str:
     size = sum(one.tensor_fsize for one in passes)
     lines.append(f"\tOutput tensors: shape={_names(shapes, 4)}, dtype={first.tensor_dtype}, size={human_size(size)} in all")
     lines.append(f"\tParams: {_params(first)}")
-    parents = dict.fromkeys(p.partition(":")[0] for one in passes for p in one.parent_layers)
-    children = dict.fromkeys(c.partition(":")[0] for one in passes for c in one.child_layers)
+    index = layer._index
+    parents = dict.fromkeys(index.layer_label(n) for one in passes for n in index.parents(one._number))
+    children = dict.fromkeys(index.layer_label(n) for one in passes for n in index.children.get(one._number, ()))
     lines.append(f"\tParent Layers: {_names(parents)}")
     lines.append(f"\tChild Layers: {_names(children)}")
     lines.append(f"\tFunction: {_function(first)}")
     lines.append(f"\tComputed inside module: {first.containing_module or 'not computed inside a module'}")
     lines.append(f"\tTime elapsed: {sum(one.func_time_elapsed for one in passes): .3E}s in all")
-    lines.append(f"\tLookup keys: {_names(_sorted(layer.lookup_keys), limit=40)}")
+    lines.append(f"\tLookup keys: {_keys(layer.lookup_keys)}")
     return "\n".join(lines)
 
 

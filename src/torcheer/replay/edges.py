@@ -43,7 +43,6 @@ class EdgeProver:
         outline = template((*args, *kwargs.values()), tensors.append)
         if not tensors:
             return
-        self.check.count += len(tensors)
         if sum(tensor.numel() for tensor in tensors if not tensor.is_nested) > _LARGEST:
             self.check.exempt[LARGE] += len(tensors)
             return
@@ -57,7 +56,9 @@ class EdgeProver:
             return
         for slot in range(len(tensors)):
             reason = self._effect(call, tensors, slot, expected)
-            if reason is not None:
+            if reason is None:
+                self.check.count += 1
+            else:
                 self.check.exempt[reason] += 1
 
     def _effect(self, call: _Again, tensors: list[Tensor], slot: int, expected: list[Any]) -> str | None:

@@ -6,7 +6,7 @@ The graph is the recorded one, whatever the values: a branch that was taken stay
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -18,8 +18,8 @@ from ..capture.retention import Keeper
 from ..errors import InvalidArgument, ReplayFailed
 from ..history import History
 from ..history.filling import operations_meant
-from ..records import FACTS, PARENTS, UNSAVED, OperationRecord, Origin
-from .machine import run_again
+from ..records import FACTS, PARENTS, UNSAVED, OperationRecord, facts_of
+from .machine import refuse_changed_states, run_again, written_by
 
 Change = Tensor | Callable[[Tensor], Tensor]
 Kind = TypeVar("Kind", bound=History)
@@ -31,25 +31,32 @@ def replay(history: Kind, inputs: Any = None, changes: Mapping[Any, Change] | No
         raise InvalidArgument("only the history of a pass that ran to its end can be run again.")
     if not history._log.holds_tensors:
         raise InvalidArgument("a history made with activation_postfunc has no tensors to run again; log without it.")
+    refuse_changed_states(history)
     by_number = _changes(history, changes or {})
     given = _inputs(history, inputs)
     started = perf_counter()
     told = run_again(history._log, given, lambda: _Rerun(history, by_number))
     told.keeper.settle(set())
     told.log.seconds = {"replay": perf_counter() - started}
+    what = f" with {', '.join(map(str, changes))} changed" if changes else ""
+    told.log.notes = [*told.log.notes, f"this is a replay of the recorded graph{what}"]
     new = type(history)(history.model_name, history._options)
     new._log = told.log
     return new
 
 
 def _changes(history: History, changes: Mapping[Any, Change]) -> dict[int, Change]:
-    found: dict[int, Change] = {}
+    """The change of each operation. A key that means fewer operations goes before one that means more."""
+    meant: list[tuple[list[int], Change]] = []
     for key, change in changes.items():
         if not isinstance(change, Tensor) and not callable(change):
             raise InvalidArgument(f"a change is a tensor or a function of a tensor; {key!r} has {type(change).__name__}.")
-        for number in operations_meant(history, key):
-            found[number] = change
-    return found
+        numbers = [number for number in operations_meant(history, key) if number >= 0]
+        if not numbers:
+            raise InvalidArgument(f"{key!r} stands for no operation of this history, so there is nothing to change.")
+        meant.append((numbers, change))
+    meant.sort(key=lambda pair: -len(pair[0]))
+    return {number: change for numbers, change in meant for number in numbers}
 
 
 def _inputs(history: History, inputs: Any) -> dict[int, Tensor]:
@@ -57,14 +64,33 @@ def _inputs(history: History, inputs: Any) -> dict[int, Tensor]:
     if inputs is None:
         return {}
     if isinstance(inputs, Mapping):
-        return {n: tensor for key, tensor in inputs.items() for n in operations_meant(history, key)}
-    values: Sequence[Tensor] = [inputs] if isinstance(inputs, Tensor) else list(inputs)
-    if len(values) != len(numbers) or not all(isinstance(value, Tensor) for value in values):
+        given = {_input_meant(history, key, numbers): value for key, value in inputs.items()}
+    else:
+        values = list(inputs) if isinstance(inputs, (tuple, list)) else [inputs]
+        if len(values) != len(numbers):
+            raise InvalidArgument(
+                f"inputs must be one tensor for each of the {len(numbers)} inputs, in their order, or a dictionary from labels "
+                f"to tensors; got {len(values)}."
+            )
+        given = dict(zip(numbers, values, strict=True))
+    for number, value in given.items():
+        if not isinstance(value, Tensor):
+            label = history._index.label(number)
+            raise InvalidArgument(f"the input {label} must be a tensor; got {type(value).__name__}: {value!r:.60}.")
+    return given
+
+
+def _input_meant(history: History, key: Any, numbers: list[int]) -> int:
+    for number in numbers:
+        if ("kwargs", key) in history._log.input_paths.get(number, ()):
+            return number
+    meant = operations_meant(history, key)
+    if len(meant) != 1 or meant[0] not in numbers:
+        labels = ", ".join(history._index.label(number) for number in numbers)
         raise InvalidArgument(
-            f"inputs must be one tensor for each of the {len(numbers)} inputs, in their order, or a dictionary from labels to "
-            f"tensors; got {len(values)}."
+            f"{key!r} is no input of this history; its inputs are {labels or 'none'}. Use changes= for others."
         )
-    return dict(zip(numbers, values, strict=True))
+    return meant[0]
 
 
 class _Rerun:
@@ -76,22 +102,26 @@ class _Rerun:
         log.rows, log.details = list(old.rows), {n: copy.copy(details) for n, details in old.details.items()}
         log.values, log.versions = [UNSAVED] * len(old.rows), [-1] * len(old.rows)
         log._lost = None
+        log.backward = None
         for details in log.details.values():
             details.held = None
         self._history = history
+        self._storages: set[int | None] = set()  # of the values so far
+        self._cut: dict[int | None, str] = {}  # memory that a change cut a view off from, and that view
         self._old = old
         self._changes = changes
         self.keeper = Keeper(log, None, None, None)
         self.keeper.storages.extend([None] * len(old.rows))
 
     def before(self, record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        function = record.function
-        if function.written is not None or record.details.mutated:
-            written = function.written(args, kwargs) if function.written is not None else []
-            for tensor in written:
-                self.keeper.before_write(storage_of(tensor))
-            if not written and args and isinstance(args[0], Tensor):
-                self.keeper.before_write(storage_of(args[0]))
+        for tensor in written_by(record.function, args, kwargs):
+            storage = storage_of(tensor)
+            self.keeper.before_write(storage)
+            if storage in self._cut:
+                raise ReplayFailed(
+                    f"{self._cut[storage]} cannot be changed: it is a view, and {record.function.name!r} (operation "
+                    f"{record.number}) writes to its memory later. Change the result of that instead."
+                )
 
     def after(self, number: int, value: Any) -> Any:
         if number in self._changes:
@@ -99,30 +129,30 @@ class _Rerun:
         row = self.log.rows[number]
         self.log.rows[number] = (*row[:FACTS], None, *row[PARENTS:])
         if self._old.values[number] is UNSAVED or not isinstance(value, Tensor):
-            self.log.rows[number] = (*row[:FACTS], _facts(value), *row[PARENTS:])
+            facts = facts_of(value) if isinstance(value, Tensor) else None
+            self.log.rows[number] = (*row[:FACTS], facts, *row[PARENTS:])
         else:
             self.keeper.keep(number, value)
+        self._storages.add(storage_of(value) if isinstance(value, Tensor) else None)
         return value
 
     def _changed(self, number: int, value: Tensor) -> Tensor:
         change = self._changes[number]
+        label = self._history._index.label(number)
         with torch.no_grad():
             new = change if isinstance(change, Tensor) else change(value.detach().clone())
-        label = self._history._index.label(number)
         if not isinstance(new, Tensor) or new.shape != value.shape:
             came = f"{tuple(new.shape)}" if isinstance(new, Tensor) else type(new).__name__
             raise ReplayFailed(f"the change of {label} must be a tensor of shape {tuple(value.shape)}; got {came}.")
+        if not torch.can_cast(new.dtype, value.dtype):
+            raise ReplayFailed(f"the change of {label} must be {value.dtype}, or what can be made that; got {new.dtype}.")
         new = new.detach().to(value.device, value.dtype).clone()
-        if self._log_says_shared(number):
+        storage = storage_of(value)
+        if self._old.operations[number].overwritten is not None:  # others look at the memory that was written
+            self.keeper.before_write(storage)
             with torch.no_grad():
-                value.copy_(new)  # others look at the same memory
+                value.copy_(new)
             return value
+        if storage in self._storages and storage is not None:
+            self._cut[storage] = self._cut[storage_of(new)] = label
         return new
-
-    def _log_says_shared(self, number: int) -> bool:
-        record = self._old.operations[number]
-        return bool(record.details.mutated) or record.origin is Origin.OUTPUT
-
-
-def _facts(value: Any) -> Any:
-    return (tuple(value.shape), value.dtype, value.device) if isinstance(value, Tensor) else None

@@ -17,15 +17,20 @@ from torch import Tensor
 from ..capture.functions import out_or_inplace
 from ..capture.identity import storage_of
 from ..capture.randomness import RandomState
+from ..capture.retention import version_of
 from ..capture.values import fill, get_path
-from ..errors import ReplayFailed
-from ..records import PARENTS, Log, OperationRecord, Origin
+from ..errors import InvalidArgument, ReplayFailed
+from ..history import History
+from ..records import PARENTS, Log, OperationRecord, Origin, TorchFunction
 
 # Functions whose result is whatever was in memory: what they gave is a constant.
-UNINITIALISED = frozenset(
-    "empty empty_like new_empty empty_strided new_empty_strided empty_permuted resize_ resize_as_ new "
-    "_resize_output_ resize".split()
-)
+UNINITIALISED = frozenset("empty empty_like new_empty empty_strided new_empty_strided empty_permuted new".split())
+
+# Functions of whose result only what lies beyond the old size is such memory.
+RESIZING = frozenset({"resize_", "resize_as_", "_resize_output_"})
+
+
+_AUTOCAST = ("cpu", "cuda", "mps", "xpu")
 
 
 class WouldWrite(Exception):
@@ -100,7 +105,8 @@ class Machine:
 
     def _settle(self, number: int, value: Any) -> None:
         value = self._observer.after(number, value)
-        if number in self.log.leaves and isinstance(value, Tensor) and not value.requires_grad:
+        is_leaf = number in self.log.leaves and isinstance(value, Tensor) and not value.requires_grad
+        if is_leaf and (value.is_floating_point() or value.is_complex()):
             value = value if value.grad_fn is None else value.detach()
             value.requires_grad_()
         self._live[number] = value
@@ -149,19 +155,17 @@ class Machine:
             tensors = [self._argument(record.parents[slot]) for slot in slots if slot < len(record.parents)]
             if any(storage_of(tensor) in self._borrowed for tensor in tensors):
                 raise WouldWrite
+        size = args[0].numel() if record.function.name in RESIZING else -1
         try:
             result = call_again(record, args, kwargs)
         except Exception as error:
-            raise ReplayFailed(
-                f"{record.function.name!r} (operation {record.number}) cannot be run again: {type(error).__name__}: {error}"
-            ) from error
+            raise _failed(record, f"cannot be run again: {type(error).__name__}: {error}") from error
         for number in numbers:
             try:
-                value = self._value(number, result, args, kwargs)
+                value = outcome(self.log.operations[number], result, args, kwargs)
             except (IndexError, KeyError, AttributeError) as error:
-                raise ReplayFailed(
-                    f"{record.function.name!r} (operation {record.number}) returned something else than when it was logged."
-                ) from error
+                raise _failed(record, "returned something else than when it was logged") from error
+            self._fill_uninitialised(number, value, size)
             self._settle(number, value)
 
     def arguments(self, record: OperationRecord) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -178,20 +182,27 @@ class Machine:
         count = len(filled) - len(record.names)
         return filled[:count], dict(zip(record.names, filled[count:], strict=True))
 
-    def _value(self, number: int, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        record = self.log.operations[number]
-        value = outcome(record, result, args, kwargs)
-        if record.function.name in UNINITIALISED and isinstance(self.log.values[number], Tensor):
-            with torch.no_grad():
-                value.copy_(self.log.values[number])
-        return value
+    def _fill_uninitialised(self, number: int, value: Any, size: int) -> None:
+        """What was in memory that nobody wrote to is a constant."""
+        kept = self.log.values[number]
+        if not isinstance(kept, Tensor) or not isinstance(value, Tensor):
+            return
+        with torch.no_grad():
+            if self.log.operations[number].function.name in UNINITIALISED:
+                value.copy_(kept)
+            elif 0 <= size < value.numel() and value.is_contiguous():
+                value.view(-1)[size:] = kept.reshape(-1)[size:]
 
 
 def _unaccounted(record: OperationRecord) -> ReplayFailed:
-    return ReplayFailed(
-        f"{record.function.name!r} (operation {record.number}) has {len(record.parents)} parents, but not that many tensors "
-        "among its arguments: an edge is missing."
-    )
+    count = len(record.parents)
+    return _failed(record, f"has {count} parents, but not that many tensors among its arguments: an edge is missing")
+
+
+def _failed(record: OperationRecord, what: str) -> ReplayFailed:
+    error = ReplayFailed(f"{record.function.name!r} (operation {record.number}) {what}.")
+    error.operation = record.number
+    return error
 
 
 def call_again(record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -201,9 +212,30 @@ def call_again(record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str,
     with contextlib.ExitStack() as context:
         follows = record.gradfunc is not None or not any(_requires_grad(value) for value in (*args, *kwargs.values()))
         context.enter_context(torch.set_grad_enabled(follows))
-        for device, dtype in record.details.autocast:
-            context.enter_context(torch.autocast(device, dtype=dtype, cache_enabled=False))
+        recorded = dict(record.details.autocast)
+        for device in _AUTOCAST:
+            if device in recorded:
+                context.enter_context(torch.autocast(device, dtype=recorded[device], cache_enabled=False))
+            elif torch.is_autocast_enabled(device):
+                context.enter_context(torch.autocast(device, enabled=False))
         return func(*args, **kwargs)
+
+
+def written_by(function: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The tensors a call writes to."""
+    return function.written(args, kwargs) if function.written is not None else out_or_inplace(args, kwargs)
+
+
+def refuse_changed_states(history: History) -> None:
+    """Parameters and buffers must be what they were when the pass was logged."""
+    changed = [s for s in history._log.states if s.before is None and s.version != version_of(s.tensor)]
+    if changed:
+        names = ", ".join(repr(history._index.state_name(state)) for state in changed[:3])
+        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+        raise InvalidArgument(
+            f"{names}{more} changed since this history was logged, so it cannot be run again as it was. Log again, or restore "
+            "the weights (by load_state_dict) and log."
+        )
 
 
 def _requires_grad(value: Any) -> bool:
@@ -216,9 +248,7 @@ def outcome(record: OperationRecord, result: Any, args: tuple[Any, ...], kwargs:
     """The tensor among what a call returned, or wrote to, that a record stands for."""
     path = record.details.output_path
     if result is None:  # the argument that was written to is the result
-        function = record.function
-        written = function.written(args, kwargs) if function.written is not None else out_or_inplace(args, kwargs)
-        return written[path[0] if path else 0]
+        return written_by(record.function, args, kwargs)[path[0] if path else 0]
     return get_path(result, path)
 
 
@@ -248,12 +278,10 @@ def _last_uses(log: Log) -> dict[int, list[int]]:
         for parent in row[PARENTS:]:
             if parent >= 0:
                 last[parent] = number
+    ends = {number: together[-1] for together in _calls(log) for number in together}
     found: dict[int, list[int]] = {}
     for number, use in last.items():
-        end = use
-        while end + 1 < len(log.rows) and end + 1 in log.details and 0 <= log.details[end + 1].call <= use:
-            end += 1  # the other results of the same call
-        found.setdefault(end, []).append(number)
+        found.setdefault(ends[use], []).append(number)
     return found
 
 

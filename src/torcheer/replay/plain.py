@@ -36,7 +36,7 @@ def run_plainly(model: Callable[..., Any], arguments: Arguments, state: RandomSt
     modules = [inner for root, _ in roots_of(model) for inner in root.modules()]
     if any(map(is_uninitialised, modules)):
         model, modules = copy.deepcopy(model), []  # making its parameters would change it for good
-    surroundings = Surroundings(modules, given)
+    surroundings = Surroundings(modules, given, (*args, *kwargs.values()))
     surroundings.back_up_everything()
     before = RandomState.now()
     try:
@@ -67,12 +67,13 @@ def _as_logged() -> Iterator[None]:
 class HookWatch:
     """Compares what plain hooks see cross every module with what a log kept for it."""
 
-    def __init__(self, log: Log, check: Check, agrees: Agreement) -> None:
+    def __init__(self, log: Log, check: Check, agrees: Agreement, addresses: dict[int, str]) -> None:
         self._agrees = agrees
+        self._addresses = addresses  # by id of the module, where a module has one name
         self._log = log
         self._check = check
         self._begun = 0
-        self._running: list[tuple[Module, ModuleCall | None]] = []
+        self._running: list[tuple[Module, ModuleCall | None, int]] = []
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -100,25 +101,28 @@ class HookWatch:
             return
         call = self._log.modules[self._begun] if self._begun < len(self._log.modules) else None
         self._begun += 1
-        self._running.append((module, call))
+        given = arguments_of(args)
+        self._running.append((module, call, len(given)))
         if call is not None:
-            self._compare(call, "input", call.inputs, arguments_of(args))
+            address = self._addresses.get(id(module), call.address)
+            if address != call.address:
+                self._check.disagree(f"{call.address}:{call.call}", f"plain hooks see module {address!r} run here")
+            self._compare(call, "input", call.inputs[: len(given)], given)
 
     def _exit(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if not self._running or self._running[-1][0] is not module:
             return
-        call = self._running.pop()[1]
+        _, call, positional = self._running.pop()
         if call is not None:
-            named = arguments_of(tuple(kwargs.values()))
-            self._compare(call, "input", call.inputs[len(call.inputs) - len(named) :], named)
+            self._compare(call, "named input", call.inputs[positional:], arguments_of(tuple(kwargs.values())))
             self._compare(call, "output", call.outputs, tensors_in(result))
 
     def _compare(self, call: ModuleCall, side: str, numbers: tuple[int, ...], tensors: list[Tensor]) -> None:
         label = f"{call.address or call.class_name}:{call.call}"
-        if side == "output" and len(numbers) != len(tensors):
+        if len(numbers) != len(tensors):
             self._check.disagree(label, f"{len(numbers)} {side}s were logged, plain hooks saw {len(tensors)}")
         for position, (number, tensor) in enumerate(zip(numbers, tensors, strict=False)):
-            kept = self._log.values[number] if number >= 0 else None
+            kept = self._log.values[number] if number >= 0 else self._log.states[-1 - number].value
             if not isinstance(kept, Tensor):
                 continue
             self._check.count += 1
@@ -126,3 +130,14 @@ class HookWatch:
                 tensor = unwrap(tensor)  # a slice of a batch that is kept whole
             if not self._agrees(self._check, kept, tensor):
                 self._check.disagree(label, f"{side} {position}: {difference(kept, tensor)}")
+
+
+def addresses_of(model: Callable[..., Any]) -> dict[int, str]:
+    """The address of every module that has just one, by its id; wrappers have none."""
+    names: dict[int, list[str]] = {}
+    for root, prefix in roots_of(without_parallelism(model)):
+        for name, module in root.named_modules(remove_duplicate=False):
+            if wrapped_module(module) is not None:
+                return {}
+            names.setdefault(id(module), []).append(".".join(part for part in (prefix, name) if part))
+    return {key: found[0] for key, found in names.items() if len(found) == 1}

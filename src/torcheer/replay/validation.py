@@ -26,14 +26,12 @@ from ..errors import InvalidArgument, ReplayFailed
 from ..history import History
 from ..history.filling import run
 from ..history.history import first_difference
-from ..records import TEMPLATE, OperationRecord, Origin
+from ..records import MODULE, TEMPLATE, OperationRecord, Origin
 from .comparison import Agreement, difference, is_close, same_bits
 from .edges import EdgeProver, varies
-from .machine import given_because, run_again
-from .plain import Arguments, HookWatch, run_plainly
+from .machine import UNINITIALISED, given_because, refuse_changed_states, run_again
+from .plain import Arguments, HookWatch, addresses_of, run_plainly
 from .report import Check, ValidationReport
-
-_MOST_DISAGREEMENTS = 20
 
 
 def validate(history: History) -> ValidationReport:
@@ -57,6 +55,14 @@ def _refuse_unfit(history: History) -> None:
         raise InvalidArgument("only the history of a pass that ran to its end can be validated.")
     if not history._log.holds_tensors:
         raise InvalidArgument("a history made with activation_postfunc has no tensors to validate; log without it.")
+    for record in history._log.operations:
+        is_given = record.origin is Origin.INPUT or given_because(record) is not None
+        if is_given and not record.is_saved:
+            raise InvalidArgument(
+                f"this history did not keep its {record.function.name}s, so it cannot be run again. Log with "
+                "layers_to_save='all', or with 'input' in the list."
+            )
+    refuse_changed_states(history)
 
 
 # Against the plain model -----------------------------------------------------------------------------------------------
@@ -66,7 +72,8 @@ def _compare_with_plain(
     history: History, model: Callable[..., Any], arguments: Arguments, agrees: Agreement
 ) -> tuple[Check, Check]:
     outputs, modules = Check("outputs equal those of the plain model"), Check("modules hold what plain hooks see")
-    watch = HookWatch(history._log, modules, agrees)
+    _check_ranges(history, modules)
+    watch = HookWatch(history._log, modules, agrees, addresses_of(model))
     with watch.watching():
         plain = run_plainly(model, arguments, history.random_state)
     watch.finish()
@@ -81,6 +88,20 @@ def _compare_with_plain(
     return outputs, modules
 
 
+def _check_ranges(history: History, check: Check) -> None:
+    """Every operation lies inside the module call it ran in, and every call inside the one around it."""
+    log = history._log
+    for number, row in enumerate(log.rows):
+        if row[MODULE] >= 0:
+            call = log.modules[row[MODULE]]
+            if not call.first <= number < call.end:
+                check.disagree(history._index.label(number), f"it did not run inside {call.address}:{call.call}")
+    for call in log.modules:
+        outer = call.outer
+        if outer is not None and not outer.first <= call.first <= call.end <= outer.end:
+            check.disagree(f"{call.address}:{call.call}", f"it did not run inside {outer.address}:{outer.call}")
+
+
 # By running it again ---------------------------------------------------------------------------------------------------
 
 
@@ -90,7 +111,9 @@ def _replay(history: History) -> tuple[list[Check], Agreement]:
         told = run_again(history._log, {}, lambda: _Comparing(history))
     except ReplayFailed as error:
         values = Check("values come again from inputs, parameters and constants alone")
-        values.disagree("the replay", str(error))
+        record = history._log.operations[error.operation] if error.operation is not None else None
+        where = _label(history, record) if record is not None else "the replay"
+        values.disagree(where, str(error), source_of(record.site, record.module) if record is not None else None)
         return [values], Agreement()
     return [told.values, told.memory, told.edges], Agreement(told.not_deterministic())
 
@@ -126,12 +149,12 @@ class _Comparing:
         if not isinstance(kept, Tensor):
             self.values.exempt["not kept"] += 1
             return value
-        reason = given_because(record)
+        reason = given_because(record) or ("uninitialised memory" if record.function.name in UNINITIALISED else None)
         if reason is not None:
             self.values.exempt[reason] += 1
             return value
         self.values.count += 1
-        if not same_bits(kept, value) and len(self.values.disagreements) < _MOST_DISAGREEMENTS:
+        if not same_bits(kept, value):
             self._disagree(record, kept, value)
         return value
 
@@ -157,10 +180,7 @@ class _Comparing:
         return sorted(found - {"output"})
 
     def _label(self, record: OperationRecord) -> str:
-        index = self._history._index
-        if index.table.shows(record.number):
-            return index.label(record.number)
-        return f"{record.function.name} (operation {record.number}, not connected to any output)"
+        return _label(self._history, record)
 
     # Memory: the same bookkeeping as when it was logged, on the tensors of the replay
 
@@ -204,6 +224,12 @@ class _Comparing:
                 )
 
 
+def _label(history: History, record: OperationRecord) -> str:
+    if history._index.table.shows(record.number):
+        return history._index.label(record.number)
+    return f"{record.function.name} (operation {record.number}, not connected to any output)"
+
+
 # Functions that torch itself does not promise to be deterministic, mostly because of atomic additions on accelerators.
 _NONDETERMINISTIC = frozenset(
     "index_add index_add_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ index_put index_put_ __setitem__ put_ "
@@ -220,7 +246,11 @@ def _another_input(history: History, model: Callable[..., Any], arguments: Argum
     check.skipped = _why_not_another(history)
     if check.skipped is not None:
         return check
-    changed, inputs = _changed_inputs(history, arguments)
+    try:
+        changed, inputs = _changed_inputs(history, arguments)
+    except Exception as error:  # whatever a stranger's object may raise when it is to be copied
+        check.skipped = f"the arguments cannot be copied: {type(error).__name__}"
+        return check
     if not inputs:
         check.skipped = "no input can be changed"
         return check
@@ -261,7 +291,10 @@ def _changed_inputs(history: History, arguments: Arguments) -> tuple[Arguments, 
             if number is None or tensor.layout is not torch.strided or tensor.is_nested or tensor.device.type == "meta":
                 continue
             if id(tensor) not in replaced:
-                replaced[id(tensor)] = _moved(tensor, generator)
+                moved = _moved(tensor, generator)
+                if same_bits(moved, tensor.detach()):
+                    continue
+                replaced[id(tensor)] = moved
             numbers[number] = replaced[id(tensor)]
     return _with(arguments, replaced), numbers
 

@@ -1,0 +1,130 @@
+"""What a user holds of a backward pass: every autograd node that ran, and the gradients."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ..records import BackwardRecord, NodeRecord
+from .index import Index
+
+
+class BackwardOperation:
+    """One autograd node that ran, tied to the forward operation it came from."""
+
+    __slots__ = ("_index", "_record")
+
+    def __init__(self, index: Index, record: NodeRecord) -> None:
+        self._index = index
+        self._record = record
+
+    @property
+    def name(self) -> str:
+        """The node, as autograd calls it: `AddmmBackward0`."""
+        return self._record.name
+
+    @property
+    def role(self) -> str:
+        """What it is to the forward pass.
+
+        `result`: it takes the gradient of an operation's output; `inside`: it is a further part of an operation, such as the
+        transpose inside `linear`; `accumulation`: it adds up the gradient of a parameter or an input; `other`: it belongs to
+        nothing that was logged, such as the loss.
+        """
+        return self._record.role
+
+    @property
+    def _number(self) -> int | None:
+        is_operation = self._record.operation >= 0 and self._index.table.shows(self._record.operation)
+        return self._record.operation if is_operation else None
+
+    @property
+    def layer_label(self) -> str | None:
+        """The label of the forward operation (with its pass, if there are several); None for parameters and `other`."""
+        return self._index.label(self._number) if self._number is not None else None
+
+    @property
+    def param(self) -> str | None:
+        """The name of the parameter whose gradient it adds up."""
+        if self._record.role != "accumulation" or self._record.operation >= 0:
+            return None
+        return self._index.state_name(self._index.state(self._record.operation))
+
+    @property
+    def containing_module(self) -> str | None:
+        """The address of the module the forward operation ran in; None in the model's own forward."""
+        if self._number is None:
+            return self.param.rpartition(".")[0] or None if self.param is not None else None
+        call = self._index.record(self._number).module
+        return (call.address or None) if call is not None else None
+
+    @property
+    def time_elapsed(self) -> float:
+        """Seconds the node took."""
+        return self._record.elapsed / 1e9
+
+    @property
+    def grad_output_shapes(self) -> list[tuple[int, ...] | None]:
+        """The shapes of the gradients that came in: of what the forward operation made."""
+        return list(self._record.given)
+
+    @property
+    def grad_input_shapes(self) -> list[tuple[int, ...] | None]:
+        """The shapes of the gradients that went out: of what the forward operation used."""
+        return list(self._record.made)
+
+    def __repr__(self) -> str:
+        what = self.layer_label or self.param or "nothing that was logged"
+        shapes = ", ".join(map(str, self.grad_output_shapes)), ", ".join(map(str, self.grad_input_shapes))
+        return f"{self.name} ({self.role} of {what}): {shapes[0]} → {shapes[1]}, {self.time_elapsed:.3E}s"
+
+
+class BackwardPass:
+    """One backward pass."""
+
+    __slots__ = ("_index", "_record", "number")
+
+    def __init__(self, index: Index, record: BackwardRecord, number: int) -> None:
+        self._index = index
+        self._record = record
+        self.number = number
+
+    @property
+    def operations(self) -> list[BackwardOperation]:
+        """Every node that ran, in order."""
+        return [BackwardOperation(self._index, record) for record in self._record.nodes]
+
+    @property
+    def gradients(self) -> dict[str, Tensor]:
+        """The gradients at the outputs of operations, by label, in execution order of the forward pass."""
+        numbers = sorted({*self._record.gradients, *self._record.summed})
+        shown = [number for number in numbers if self._index.table.shows(number)]
+        return {self._index.label(number): self._gradient(number) for number in shown}
+
+    @property
+    def param_grads(self) -> dict[str, Tensor]:
+        """What this pass adds to the gradient of each parameter, by name."""
+        numbers = sorted({*self._record.gradients, *self._record.summed}, reverse=True)
+        states = [(number, self._index.state(number)) for number in numbers if number < 0]
+        return {self._index.state_name(state): self._gradient(number) for number, state in states}
+
+    def _gradient(self, number: int) -> Tensor:
+        gradient = self._record.gradient(number)
+        assert gradient is not None
+        return gradient
+
+    @property
+    def scale(self) -> float | None:
+        """What a gradient scaler multiplied the loss by; the gradients are that much larger. None where there was none."""
+        return float(self._record.scale) if self._record.scale is not None else None
+
+    @property
+    def time_elapsed(self) -> float:
+        """Seconds of all nodes together."""
+        return sum(record.elapsed for record in self._record.nodes) / 1e9
+
+    def __repr__(self) -> str:
+        scaled = f", loss scaled by {self.scale:g}" if self.scale is not None else ""
+        return (
+            f"Backward pass {self.number}: {len(self._record.nodes)} nodes, {len(self.gradients)} gradients of operations, "
+            f"{len(self.param_grads)} of parameters, {self.time_elapsed:.3E}s{scaled}"
+        )

@@ -1,0 +1,235 @@
+"""A drawing as DOT text. Whatever comes from the user stands in it as escaped text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from .drawing import Drawing, DrawnBox, DrawnEdge, DrawnNode
+from .legend import escape, head
+from .themes import contrast
+
+FONT = "Helvetica,Arial,sans-serif"
+_DIRECTIONS = {"down": "TB", "up": "BT", "right": "LR", "left": "RL"}
+_LEGEND_COLUMN = 165.0  # points
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a layout put everything, as Graphviz writes it, by the names in the DOT text; edges by number."""
+
+    bounds: str
+    head: str = ""
+    nodes: Mapping[str, str] = field(default_factory=dict)
+    edges: Mapping[int, str] = field(default_factory=dict)
+    edge_texts: Mapping[int, str] = field(default_factory=dict)
+    boxes: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # bounds and place of the title
+    cuts: Mapping[str, int] = field(default_factory=dict)  # how much shorter a title has to be, by box
+
+
+def quote(text: object) -> str:
+    """Text between quotes, as DOT reads it back.
+
+    >>> print(quote('say "hi"'))
+    "say \\"hi\\""
+    """
+    escaped = str(text).replace("\x00", "").replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def box_name(number: int) -> str:
+    """The name of the n-th box."""
+    return f"cluster_{number}"
+
+
+def dot_text(drawing: Drawing, places: Places | None = None, *, edge_texts: bool = True) -> str:
+    """The drawing as DOT: to be laid out, or with the places a layout found, to be drawn as it is."""
+    theme = drawing.theme
+    names = {box.key: box_name(number) for number, box in enumerate(drawing.boxes)}
+    lines = ["digraph {"]
+    whole: dict[str, object] = {
+        "rankdir": _DIRECTIONS[drawing.direction],
+        "bgcolor": theme.page,
+        "fontname": FONT,
+        "fontcolor": theme.ink,
+        "fontsize": 10,
+        "labelloc": "t",
+        "labeljust": "l",
+        "nodesep": 0.28,
+        "ranksep": _room(drawing),
+        "ordering": "out",
+        "newrank": "true",  # ranks are found for the whole graph; box by box, some arrows would go against the flow
+        "pad": 0.12,
+        "outputorder": "edgesfirst",
+    }
+    if places is not None:
+        whole |= {"bb": places.bounds, "lp": places.head}
+    whole |= drawing.attributes
+    lines.append(f"  graph [{_listed(whole)} label=<{head(drawing, _columns(drawing))}>];")
+    lines.append(f'  node [shape=box fontname="{FONT}" fontsize=9 margin="0.11,0.055" height=0.2 width=0.4];')
+    lines.append(
+        f'  edge [color="{theme.edge}" fontcolor="{theme.faint}" fontname="{FONT}" fontsize=8 arrowsize=0.6 penwidth=0.9];'
+    )
+    lines += _nested(drawing, names, places)
+    lines += [_edge(number, edge, places, edge_texts) for number, edge in enumerate(drawing.edges)]
+    return "\n".join([*lines, "}", ""])
+
+
+def _nested(drawing: Drawing, names: Mapping[str, str], places: Places | None) -> list[str]:
+    """Boxes and nodes, each inside the box it is in, in execution order."""
+    inside: dict[str | None, list[DrawnNode | DrawnBox]] = {}
+    parents = {box.key: box for box in drawing.boxes}
+    entered: set[str] = set()
+
+    def enter(key: str | None) -> None:
+        if key is not None and key not in entered:
+            entered.add(key)
+            enter(parents[key].parent)
+            inside.setdefault(parents[key].parent, []).append(parents[key])
+
+    for node in drawing.nodes:
+        enter(node.box)
+        inside.setdefault(node.box, []).append(node)
+
+    def written(key: str | None, indent: str) -> Iterable[str]:
+        for item in inside.get(key, ()):
+            if isinstance(item, DrawnNode):
+                yield indent + _node(item, drawing, places)
+                continue
+            name = names[item.key]
+            yield f"{indent}subgraph {name} {{"
+            yield f"{indent}  graph [{_box(item, name, drawing, places)}];"
+            yield from written(item.key, indent + "  ")
+            yield f"{indent}}}"
+
+    return list(written(None, "  "))
+
+
+def _node(node: DrawnNode, drawing: Drawing, places: Places | None) -> str:
+    look, theme = node.look, drawing.theme
+    styles = ["filled", *([look.line] if look.line != "solid" else []), *(["rounded"] if node.shape == "pill" else [])]
+    attributes: dict[str, object] = {
+        "shape": "box" if node.shape == "pill" else node.shape,
+        "style": ",".join(styles),
+        "fillcolor": look.fill,
+        "color": look.border,
+        "penwidth": look.width,
+        "fontcolor": look.text or theme.ink,
+    }
+    if node.shape == "box3d":
+        attributes["margin"] = "0.16,0.09"
+    if ":" in look.fill:
+        attributes["gradientangle"] = 0
+    if node.is_double:
+        attributes["peripheries"] = 2
+    if node.is_reference:
+        attributes |= {"fontsize": 8, "margin": "0.05,0.02", "height": 0.1, "width": 0.1}
+    if places is not None and node.id in places.nodes:
+        attributes["pos"] = places.nodes[node.id]
+    fills = look.fill.split(":")
+    faint = look.text or (theme.faint if min(contrast(theme.faint, fill) for fill in fills) >= 4.5 else theme.ink)
+    attributes |= node.attributes
+    if "label" in node.attributes:
+        return f"{node.id} [{_listed(attributes)}];"
+    return f"{node.id} [{_listed(attributes)} label=<{_words(node, faint)}>];"
+
+
+def _words(node: DrawnNode, faint: str) -> str:
+    name, *facts = node.lines
+    if node.is_reference:
+        return f"<i>{escape(name)}</i>"
+    lines = [f'<font point-size="10.5"><b>{escape(name)}</b></font>']
+    lines += [f'<font color="{faint}">{escape(fact)}</font>' if fact[:1] != "@" else escape(fact) for fact in facts]
+    rows = "".join(f"<tr><td>{line}</td></tr>" for line in lines)
+    return f'<table border="0" cellborder="0" cellspacing="0" cellpadding="0.6">{rows}</table>' if facts else lines[0]
+
+
+def _box(box: DrawnBox, name: str, drawing: Drawing, places: Places | None) -> str:
+    theme = drawing.theme
+    attributes: dict[str, object] = {
+        "style": "filled,rounded",
+        "fillcolor": theme.box_fills[(box.depth - 1) % len(theme.box_fills)],
+        "color": theme.box_border,
+        "penwidth": max(0.5, 2.0 - 0.45 * (box.depth - 1)),
+        "margin": 9,
+        "labelloc": "t",
+        "labeljust": "l",
+        "fontsize": 9,
+    }
+    if places is not None and name in places.boxes:
+        attributes["bb"], attributes["lp"] = places.boxes[name]
+    attributes |= box.attributes
+    title, *facts = title_lines(box, places.cuts.get(name, 0) if places is not None else 0)
+    rows = [f'<font point-size="10"><b>{escape(title)}</b></font>', *(escape(fact) for fact in facts)]
+    cells = "".join(f'<tr><td align="left">{row}</td></tr>' for row in rows)
+    wide = title_width((title, *facts))
+    width = f' width="{wide if places is not None else 2 * wide + 12:.0f}"'
+    return f'{_listed(attributes)} label=<<table border="0" cellspacing="0" cellpadding="0"{width}>{cells}</table>>'
+
+
+def title_lines(box: DrawnBox, cut: int = 0) -> tuple[str, ...]:
+    """The title of a box; with less of it where there is no room: first without remarks, then with the end of the address."""
+    if cut == 0:
+        return box.lines
+    address, *facts = box.lines
+    parts = address.split(".")
+    last = "…." + ".".join(parts[-2:]) if cut > 1 and len(parts) > 2 else address
+    return (last, *(fact.partition(",")[0] for fact in facts))
+
+
+def title_width(lines: tuple[str, ...]) -> float:
+    """About how many points wide a title is. Twice that is asked for, so that an arrow can pass beside it."""
+    title, *facts = lines
+    return max(6.6 * len(title), *(5.3 * len(fact) for fact in facts), 20.0)
+
+
+def _room(drawing: Drawing) -> float:
+    """Inches between ranks: more where many arrows have notes."""
+    notes = sum(len(edge.text) > 3 for edge in drawing.edges if edge.source != edge.target)
+    return 0.34 if notes * 4 < len(drawing.edges) else 0.52
+
+
+def _edge(number: int, edge: DrawnEdge, places: Places | None, texts: bool) -> str:
+    attributes: dict[str, object] = {"weight": edge.weight}
+    if edge.line != "solid":
+        attributes["style"] = edge.line
+    if edge.is_free and not edge.is_backward:
+        attributes["constraint"] = "false"
+    if places is None:
+        attributes["id"] = f"e{number}"
+        if edge.text and edge.source == edge.target:  # room for it is found with the layout
+            attributes["label"] = f" {edge.text}"
+        elif edge.text and texts:
+            attributes["xlabel"] = edge.text
+    else:
+        attributes["pos"] = places.edges.get(number, "")
+        if edge.text and number in places.edge_texts:
+            attributes |= {"label": edge.text, "lp": places.edge_texts[number]}
+    first, last = edge.source, edge.target
+    if edge.is_backward:  # laid out as an arrow that goes with the others, and drawn the other way
+        first, last = last, first
+        attributes["dir"] = "back"
+    attributes |= edge.attributes
+    return f"  {first} -> {last} [{_listed(attributes)}];"
+
+
+def _listed(attributes: Mapping[str, object]) -> str:
+    return " ".join(f"{name}={quote(value)}" for name, value in attributes.items())
+
+
+def _columns(drawing: Drawing) -> int:
+    """How many columns the legend has: about as many as the picture is wide."""
+    order = {node.id: position for position, node in enumerate(drawing.nodes)}
+    rank = [0] * len(drawing.nodes)
+    for edge in drawing.edges:
+        if not edge.is_free and not edge.is_backward:
+            rank[order[edge.target]] = max(rank[order[edge.target]], rank[order[edge.source]] + 1)
+    sizes: dict[int, float] = {}
+    for position, node in enumerate(drawing.nodes):
+        width = 24 + 5.0 * max(map(len, node.lines))
+        sizes[rank[position]] = sizes.get(rank[position], 0.0) + width
+    if drawing.direction in ("right", "left"):
+        widest = len(sizes) * 150.0
+    else:
+        widest = max(sizes.values(), default=0.0)
+    return max(2, min(6, int(widest / _LEGEND_COLUMN)))

@@ -1,0 +1,240 @@
+"""The drawing: plain nodes, edges and boxes with their words and looks, before anybody decides where they go."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from ..graph import Edge, Graph, ModuleBox, Node
+from ..history.text import plural
+from .hubs import References, references
+from .options import PictureOptions, Value
+from .scale import Scale, make_scale
+from .spine import spine
+from .themes import THEMES, Look, LookName, Theme, ramp_color, readable_ink
+from .views import View
+from .wording import box_lines, clean, edge_text, formatted, human_count, node_lines, own_lines
+
+Attributes = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnNode:
+    """A node with its words and its looks. The first line is its name."""
+
+    id: str
+    key: str
+    lines: tuple[str, ...]
+    look: Look
+    shape: str
+    box: str | None = None  # the key of the innermost box it is in
+    is_double: bool = False
+    is_reference: bool = False
+    attributes: Attributes = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnEdge:
+    source: str
+    target: str
+    text: str = ""
+    line: str = "solid"
+    weight: int = 1
+    is_free: bool = False  # has no say in the layout
+    is_backward: bool = False  # goes against the order of the nodes
+    attributes: Attributes = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnBox:
+    key: str
+    parent: str | None
+    lines: tuple[str, ...]
+    depth: int
+    attributes: Attributes = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Everything in a picture, in execution order; boxes, outer ones first."""
+
+    title: str
+    notes: tuple[str, ...]
+    theme: Theme
+    direction: str
+    nodes: tuple[DrawnNode, ...]
+    edges: tuple[DrawnEdge, ...]
+    boxes: tuple[DrawnBox, ...]
+    seen: tuple[str, ...] = ()  # the kinds of things in it that the legend explains
+    scale: Scale | None = None
+    attributes: Attributes = field(default_factory=dict)
+
+
+def make_drawing(view: View, options: PictureOptions) -> Drawing:
+    """The drawing of a view."""
+    return _Draughtsman(view.graph, options).drawing(view.notes)
+
+
+class _Draughtsman:
+    def __init__(self, graph: Graph, options: PictureOptions) -> None:
+        self.graph = graph
+        self.options = options
+        self.theme = THEMES[options.theme]
+        self.scale = make_scale(graph, options.color_by)
+        self.ids = {node.key: f"n{number}" for number, node in enumerate(graph.nodes)}
+        self.boxes = _boxes_drawn(graph)
+        self.seen: dict[str, None] = {}
+        self.straight: set[tuple[str, str]] = set()
+
+    def drawing(self, notes: tuple[str, ...]) -> Drawing:
+        hubs = references(self.graph)
+        self.straight = spine(self.graph, [edge for edge in self.graph.edges if edge not in hubs.cut])
+        nodes = [self._node(node) for node in self.graph.nodes]
+        edges = [self._edge(edge) for edge in self.graph.edges if edge not in hubs.cut]
+        self._refer(hubs, nodes, edges)
+        boxes = [self._box(box) for key, box in self.graph.modules.items() if key in self.boxes]
+        return Drawing(
+            title=clean(self.graph.title, 80),
+            notes=(_counts(self.graph), *notes),
+            theme=self.theme,
+            direction=self.options.direction,
+            nodes=tuple(nodes),
+            edges=tuple(edges),
+            boxes=tuple(boxes),
+            seen=tuple(self.seen) if self.options.legend else (),
+            scale=self.scale if self.options.legend else None,
+            attributes=self._overrides("graph", self.graph),
+        )
+
+    # Nodes --------------------------------------------------------------------------------------------------------
+
+    def _node(self, node: Node) -> DrawnNode:
+        name = look_name(node)
+        is_double = node.is_inplace and node.kind not in ("module", "input", "output")
+        self._note(name, node, is_double)
+        return DrawnNode(
+            id=self.ids[node.key],
+            key=node.key,
+            lines=tuple(self._lines(node)),
+            look=self._look(name, node),
+            shape=_shape(node),
+            box=self._home(node),
+            is_double=is_double,
+            attributes=self._overrides("node", node),
+        )
+
+    def _lines(self, node: Node) -> list[str]:
+        label = self.options.label
+        if label is None:
+            return node_lines(node, self.graph)
+        return own_lines(formatted(label, node) if isinstance(label, str) else label(node))
+
+    def _look(self, name: LookName, node: Node) -> Look:
+        look = self.theme.looks[name]
+        if self.scale is None:
+            return look
+        value = self.scale.values.get(node.key)
+        fill = ramp_color(self.theme.ramp, self.scale.share(value)) if value is not None else self.theme.unknown
+        return replace(look, fill=fill, text=readable_ink(fill))
+
+    def _note(self, name: LookName, node: Node, is_double: bool) -> None:
+        """Remember what the legend has to explain."""
+        seen: list[str] = [name]
+        if node.kind == "module":
+            seen.append("collapsed")
+        elif name not in ("input", "output", "omitted", "buffer", "failed"):
+            seen.append("module output" if node.exits else "function output")
+        if is_double:
+            seen.append("in place")
+        self.seen.update(dict.fromkeys(seen))
+
+    def _home(self, node: Node) -> str | None:
+        return next((key for key in reversed(node.modules) if key in self.boxes), None)
+
+    # Edges --------------------------------------------------------------------------------------------------------
+
+    def _edge(self, edge: Edge) -> DrawnEdge:
+        line = "dashed" if edge.is_feedback else "dotted" if edge.is_memory else "solid"
+        if line != "solid":
+            self.seen["feedback" if edge.is_feedback else "memory"] = None
+        text = edge_text(edge, self.graph)
+        if edge.positions and text and not text.startswith("pass"):
+            self.seen["positions"] = None
+        source, target = self.ids[edge.source], self.ids[edge.target]
+        is_only = len(self.graph.edges_in[edge.target]) == 1  # a branch begins where it can, not where it must
+        weight = 100 if (edge.source, edge.target) in self.straight else 2 if is_only else 1
+        is_backward = edge.is_feedback and int(source[1:]) > int(target[1:])
+        return DrawnEdge(source, target, text, line, weight, edge.is_feedback, is_backward, self._overrides("edge", edge))
+
+    def _refer(self, hubs: References, nodes: list[DrawnNode], edges: list[DrawnEdge]) -> None:
+        """Draw what feeds very many as a small reference at each of them."""
+        theme = self.theme
+        look = Look(theme.page, theme.looks["internal"].border, 0.8, "dotted", theme.faint)
+        for number, edge in enumerate(hubs.cut):
+            source, target = self.graph.by_key[edge.source], self.graph.by_key[edge.target]
+            name = f"r{number}"
+            text = clean(source.role if source.kind == "buffer" else source.label)
+            if edge.passes and source.num_passes > 1 and not self.graph.is_rolled:
+                text += f":{source.passes[0]}"
+            nodes.append(DrawnNode(name, source.key, (text,), look, "box", self._home(target), is_reference=True))
+            edges.append(replace(self._edge(edge), source=name, line="dotted", weight=20, is_free=False))
+            self.seen["reference"] = None
+
+    # Modules ------------------------------------------------------------------------------------------------------
+
+    def _box(self, box: ModuleBox) -> DrawnBox:
+        around = [key for key in box.path[:-1] if key in self.boxes]
+        parent = around[-1] if around else None
+        lines = tuple(box_lines(box, self.graph))
+        return DrawnBox(box.key, parent, lines, len(around) + 1, self._overrides("module", box))
+
+    def _overrides(self, part: str, thing: object) -> Attributes:
+        return {name: text for name, value in self.options.overrides.get(part, {}).items() if (text := _text(value, thing))}
+
+
+def _text(value: Value, thing: object) -> str:
+    found = value if isinstance(value, (str, int, float)) else value(thing)
+    return "" if found is None else str(found)
+
+
+def look_name(node: Node) -> LookName:
+    """The kind of node a reader is to see at a glance."""
+    if node.kind == "failed" or node.error:
+        return "failed"
+    if node.kind in ("input", "output", "opaque", "buffer", "omitted"):
+        return node.kind
+    if any(departure.is_decision for departure in node.departures):
+        return "decision"
+    if node.trainable:
+        return node.trainable
+    return "internal" if node.is_internal else "function"
+
+
+def _shape(node: Node) -> str:
+    if node.kind == "module":
+        return "box3d"
+    if node.kind == "buffer":
+        return "cylinder"
+    return "box" if node.exits or node.kind in ("input", "output") else "pill"
+
+
+def _boxes_drawn(graph: Graph) -> set[str]:
+    """The modules that get a box: all but those whose one node says by itself which module returned it."""
+    inside: Counter[str] = Counter(key for node in graph.nodes for key in node.modules)
+    alone = set()
+    for node in graph.nodes:
+        exits = {*node.exits, *(key.rpartition(":")[0] for key in node.exits)}
+        if node.kind != "module":
+            alone |= {key for key in node.modules if inside[key] == 1 and key in exits}
+    return {key for key, box in graph.modules.items() if key not in alone or box.repeats > 1}
+
+
+def _counts(graph: Graph) -> str:
+    """The first line below the title."""
+    operations = {number for node in graph.nodes if node.kind not in ("input", "output") for number in node.operations}
+    params = {param.name: param.numel for node in graph.nodes for param in node.params}
+    facts = [plural(len(operations), "operation")]
+    if params:
+        facts.append(f"{human_count(sum(params.values()))} parameters")
+    return " · ".join(facts)

@@ -1,0 +1,67 @@
+"""Calls Graphviz, in another process and with a time limit, whichever way it is there: in pygraphviz, or as `dot`."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from ..errors import DrawingFailed, GraphvizNotFound
+from . import worker
+
+HOW_TO_GET_IT = f"{sys.executable or 'python'} -m pip install 'pygraphviz>=2.0'"
+
+
+class TooSlow(DrawingFailed):
+    """Graphviz was stopped at its time limit."""
+
+
+def run_graphviz(source: str, engine: str, form: str, limit: float) -> bytes:
+    """What Graphviz makes of DOT text."""
+    tried: list[str] = []
+    for command in _commands(engine, form):
+        done = _run(command, source, limit)
+        if done.returncode == 0 and done.stdout:
+            return done.stdout
+        said = done.stderr.decode(errors="replace").strip()
+        tried.append(said or f"stopped with code {done.returncode}")
+        if done.returncode != worker.NOT_IMPORTABLE:
+            raise DrawingFailed(f"Graphviz could not make the picture: {tried[-1][-600:]}")
+    why = f" (pygraphviz does not import: {tried[0][-300:]})" if tried else ""
+    raise GraphvizNotFound(f"drawing needs Graphviz{why}. Run: {HOW_TO_GET_IT}")
+
+
+def _commands(engine: str, form: str) -> list[list[str]]:
+    """The ways to run Graphviz on this machine, the best first."""
+    found = []
+    folder = _pygraphviz_folder()
+    if folder is not None and sys.executable:
+        found.append([sys.executable, "-I", str(Path(worker.__file__)), folder, engine, form])
+    system = shutil.which("dot")
+    if system is not None:
+        found.append([system, f"-K{engine}", f"-T{form}"])
+    return found
+
+
+def _pygraphviz_folder() -> str | None:
+    try:
+        spec = find_spec("pygraphviz")
+    except (ImportError, ValueError):
+        return None
+    if spec is None or spec.origin is None:
+        return None
+    return str(Path(spec.origin).parent.parent)
+
+
+def _run(command: list[str], source: str, limit: float) -> subprocess.CompletedProcess[bytes]:
+    no_window = getattr(subprocess, "CREATE_NO_WINDOW", 0)  # of Windows
+    try:
+        return subprocess.run(
+            command, input=source.encode(), capture_output=True, timeout=limit, check=False, creationflags=no_window
+        )
+    except subprocess.TimeoutExpired as error:
+        raise TooSlow(f"the layout was stopped after {limit:.1f} s.") from error
+    except OSError as error:
+        raise DrawingFailed(f"Graphviz could not be started ({command[0]}: {error}).") from error

@@ -1,0 +1,136 @@
+"""What a picture can be told: one frozen record, checked when it is made."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args
+
+from ..errors import InvalidArgument
+from ..graph import ModuleBox, Node
+from .themes import THEMES
+
+Direction = Literal["down", "up", "right", "left"]
+Measure = Literal["time", "memory", "flops", "params"]
+Pick = int | str | Callable[[ModuleBox], bool]
+Value = str | float | Callable[[Any], str | float | None]
+PARTS = ("graph", "node", "edge", "module")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureOptions:
+    """How a picture looks. The default is a picture that can be read, whatever the model.
+
+    >>> PictureOptions(direction="right", nesting_depth=2).direction
+    'right'
+
+    Args:
+        rolled: each layer once (`×3`) instead of once per pass. None: only when there are too many passes to read.
+        nesting_depth: how many levels of modules are opened; deeper ones are single boxes. `"all"` opens everything; None
+            opens as much as can be read.
+        collapse: modules to draw as one box: a depth, an address (`"layer*.0"`), a class, a function of a `ModuleBox`, or
+            a list of these.
+        direction: where the model goes: `"down"`, `"up"`, `"right"`, `"left"`.
+        merge_elementwise: runs of elementwise operations as one node, `add → relu → mul`.
+        fold_repeats: equal blocks in a row once, with their number. None: only in larger models.
+        show_buffers: buffers as nodes.
+        show_constants: tensors that do not depend on an input.
+        color_by: `"time"`, `"memory"`, `"params"`, `"flops"` where they are known, or a function that gives a number.
+        label: a format string of a node's fields (`"{type} {shape}"`), or a function of a `Node` that gives text.
+        theme: `"light"`, `"dark"`, or `"paper"`, which is grey.
+        overrides: Graphviz attributes by part, `{"node": {"fontsize": 9}}`; the parts are graph, node, edge and module. A value
+            may be a function of the node, edge or module box.
+        legend: whether the picture explains its colours and lines.
+        time_limit: seconds for the layout. What takes longer is drawn with fewer modules open.
+    """
+
+    rolled: bool | None = None
+    nesting_depth: int | Literal["all"] | None = None
+    collapse: Pick | Iterable[Pick] = ()
+    direction: Direction = "down"
+    merge_elementwise: bool = False
+    fold_repeats: bool | None = None
+    show_buffers: bool = False
+    show_constants: bool = True
+    color_by: Measure | Callable[[Any], float | None] | None = None
+    label: str | Callable[[Node], str] | None = None
+    theme: str = "light"
+    overrides: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+    legend: bool = True
+    time_limit: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name in ("merge_elementwise", "show_buffers", "show_constants", "legend"):
+            _one_of(name, getattr(self, name), (True, False))
+        for name in ("rolled", "fold_repeats"):
+            _one_of(name, getattr(self, name), (True, False, None))
+        _one_of("direction", self.direction, get_args(Direction))
+        _one_of("theme", self.theme, tuple(THEMES))
+        depth = self.nesting_depth
+        if depth not in (None, "all") and not _is_count(depth):
+            raise InvalidArgument(f"nesting_depth is a number from 1, or 'all'; got {depth!r}.")
+        if self.color_by is not None and not callable(self.color_by):
+            _one_of("color_by", self.color_by, get_args(Measure), " or a function that gives a number")
+        if self.label is not None and not isinstance(self.label, str) and not callable(self.label):
+            raise InvalidArgument(f"label is a format string or a function of a node; got {self.label!r}.")
+        limit = self.time_limit
+        if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not 0 < limit < float("inf"):
+            raise InvalidArgument(f"time_limit is a number of seconds above 0; got {limit!r}.")
+        for pick in self.picks:
+            if not _is_count(pick) and not isinstance(pick, str) and not callable(pick):
+                raise InvalidArgument(
+                    f"collapse takes a depth from 1, an address, a class name, a function of a module, or a list; got {pick!r}."
+                )
+        _check_overrides(self.overrides)
+
+    @property
+    def picks(self) -> list[Pick]:
+        """What `collapse` names, as a list."""
+        named = self.collapse
+        if isinstance(named, (int, str)) or not isinstance(named, Iterable):
+            return [named]
+        return list(named)
+
+
+def picture_options(options: Mapping[str, Any]) -> PictureOptions:
+    """The options that keywords mean; `vis_opt="rolled"` is another way to say `rolled=True`."""
+    named = dict(options)
+    base = named.pop("options", None)
+    if base is not None and not isinstance(base, PictureOptions):
+        raise InvalidArgument(f"options is a PictureOptions; got {base!r:.80}.")
+    if "vis_opt" in named:
+        mode = named.pop("vis_opt")
+        _one_of("vis_opt", mode, ("unrolled", "rolled"))
+        named.setdefault("rolled", mode == "rolled")
+    known = [f.name for f in fields(PictureOptions)]
+    for name in named:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise InvalidArgument(f"a picture has no option {name!r}.{hint} There are: {', '.join(known)}.")
+    given = {name: getattr(base, name) for name in known} if base is not None else {}
+    return PictureOptions(**{**given, **named})
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _one_of(name: str, value: object, allowed: tuple[object, ...], more: str = "") -> None:
+    if not any(value is one or (isinstance(one, str) and value == one) for one in allowed):
+        raise InvalidArgument(f"{name} is one of {', '.join(map(repr, allowed))}{more}; got {value!r}.")
+
+
+def _check_overrides(overrides: Mapping[str, Mapping[str, Value]]) -> None:
+    if not isinstance(overrides, Mapping):
+        raise InvalidArgument(f"overrides is a dictionary such as {{'node': {{'fontsize': 9}}}}; got {overrides!r:.80}.")
+    for part, attributes in overrides.items():
+        _one_of("a part in overrides", part, PARTS)
+        if not isinstance(attributes, Mapping):
+            raise InvalidArgument(f"overrides[{part!r}] is a dictionary of Graphviz attributes; got {attributes!r:.80}.")
+        for name, value in attributes.items():
+            if not isinstance(name, str) or not name.isidentifier():
+                raise InvalidArgument(f"{name!r} in overrides[{part!r}] is not the name of a Graphviz attribute.")
+            if not isinstance(value, (str, int, float)) and not callable(value):
+                raise InvalidArgument(f"overrides[{part!r}][{name!r}] is text, a number or a function; got {value!r:.80}.")

@@ -1,0 +1,177 @@
+"""A picture: laid out once, then drawn in whatever form it is wanted in."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any
+
+from ..errors import DrawingFailed, InvalidArgument
+from ..graph import Graph
+from .dot import Places, box_name, dot_text
+from .drawing import Drawing, make_drawing
+from .graphviz import TooSlow, run_graphviz
+from .options import PictureOptions
+from .placing import read_layout, size_of
+from .svg import light_svg
+from .views import View, check_drawable, views
+from .wording import clean
+
+FORMATS = ("svg", "png", "pdf", "dot")
+_LONGEST = 16_000  # pixels of a side of a PNG
+_AREA = 60e6  # pixels of a PNG
+_LEAST = 5.0  # seconds that even the last and smallest view gets
+
+
+class Picture:
+    """A picture of a graph. A notebook shows it; `save` writes it.
+
+    >>> import torch, torcheer
+    >>> from torcheer.render import make_picture
+    >>> picture = make_picture(torcheer.log_forward_pass(torch.nn.ReLU(), torch.ones(2)).graph)
+    >>> "relu_1_1" in picture.svg
+    True
+    """
+
+    def __init__(self, view: View, drawing: Drawing, places: Places, time_limit: float) -> None:
+        self.graph = view.graph
+        self.notes = drawing.notes
+        self._drawing = drawing
+        self._places = places
+        self._limit = max(time_limit, _LEAST)
+
+    @property
+    def title(self) -> str:
+        return self._drawing.title
+
+    @property
+    def dot(self) -> str:
+        """The source of the picture in the DOT language, before the layout."""
+        return dot_text(self._drawing)
+
+    @cached_property
+    def svg(self) -> str:
+        """The picture as SVG."""
+        titles = {node.id: clean(node.key, 400) for node in self._drawing.nodes}
+        titles |= {box_name(number): clean(box.key, 400) for number, box in enumerate(self._drawing.boxes)}
+        return light_svg(self._drawn("svg"), titles, self.title)
+
+    def to_bytes(self, form: str) -> bytes:
+        """The picture in one of the forms `svg`, `png`, `pdf` and `dot`."""
+        if form not in FORMATS:
+            raise InvalidArgument(f"a picture has the forms {', '.join(FORMATS)}; got {form!r}.")
+        if form == "svg":
+            return self.svg.encode()
+        return self.dot.encode() if form == "dot" else self._drawn(form)
+
+    def _drawn(self, form: str) -> bytes:
+        drawing = self._drawing
+        if form == "png":
+            width, height = size_of(self._places)
+            points = max(width, height, 1.0)
+            sharp = min(144.0, 72 * _LONGEST / points, 72 * (_AREA / max(width * height, 1.0)) ** 0.5)
+            attributes = {"dpi": f"{sharp:.1f}", **drawing.attributes}
+        else:
+            attributes = dict(drawing.attributes)
+        source = dot_text(_with(drawing, attributes), self._places)
+        return run_graphviz(source, "nop2", form, self._limit)
+
+    def save(self, target: str | os.PathLike[str] | IO[Any], format: str | None = None) -> None:
+        """Write the picture to a path, whose ending says the form, or to a file object.
+
+        A file is there whole or not at all.
+        """
+        if not isinstance(target, (str, os.PathLike)):
+            self._write(target, format)
+            return
+        path = Path(target)
+        form = (format or path.suffix.removeprefix(".")).lower()
+        if form == "gv":
+            form = "dot"
+        if form not in FORMATS:
+            endings = ", ".join(f".{one}" for one in FORMATS)
+            raise InvalidArgument(f"the ending of a picture's path is one of {endings}; got {str(target)!r}.")
+        write_whole(path, self.to_bytes(form))
+
+    def _write(self, file: IO[Any], form: str | None) -> None:
+        if not hasattr(file, "write"):
+            raise InvalidArgument(f"a picture is written to a path or a file object; got {file!r:.80}.")
+        named = Path(str(getattr(file, "name", ""))).suffix.removeprefix(".").lower()
+        form = form or (named if named in FORMATS else "svg")
+        data = self.to_bytes(form)
+        is_text = hasattr(file, "encoding") or (hasattr(file, "getvalue") and isinstance(file.getvalue(), str))
+        if is_text and form in ("png", "pdf"):
+            raise InvalidArgument(f"a {form.upper()} needs a file opened in binary mode, open(path, 'wb').")
+        file.write(data.decode() if is_text else data)
+
+    def _repr_svg_(self) -> str:
+        """The picture for a notebook, never wider than the page. Viewers of files cannot all read such a style."""
+        return self.svg.replace("<svg ", '<svg style="max-width:100%;height:auto" ', 1)
+
+    def __repr__(self) -> str:
+        width, height = size_of(self._places)
+        return f"<Picture of {self.title}: {len(self.graph.nodes)} nodes, {width:.0f}×{height:.0f} points>"
+
+
+def make_picture(graph: Graph, options: PictureOptions | None = None) -> Picture:
+    """Lay a graph out; what is too large or too slow is drawn with fewer modules open, and the picture says so."""
+    options = options or PictureOptions()
+    check_drawable(graph)
+    end = time.monotonic() + options.time_limit
+    slow = 0
+    for view in views(graph, options):
+        if slow:
+            note = f"Laying out {slow:,} nodes took more than its time; this view has fewer."
+            view = View(view.graph, (*view.notes, note))
+        drawing = make_drawing(view, options)
+        left = max(end - time.monotonic(), 0.0)
+        limit = left if view.size <= 60 else left * 0.6
+        try:
+            laid_out = run_graphviz(
+                dot_text(drawing, edge_texts=False), "dot", "json0", max(limit, min(_LEAST, options.time_limit))
+            )
+        except TooSlow:
+            slow = view.size
+            continue
+        return Picture(view, drawing, read_layout(laid_out, drawing), options.time_limit)
+    raise DrawingFailed(
+        f"no view of {graph.title} could be laid out within {options.time_limit:g} s. Give it more time (time_limit=120), or "
+        "draw less of it (nesting_depth=1)."
+    )
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file under another name and rename it, so that nobody finds half of it."""
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name[:40]}.", dir=path.parent or ".")
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, path)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+
+
+def _unwritable(path: Path, error: OSError) -> OSError:
+    return type(error)(error.errno, f"the picture cannot be written: {error.strerror or error}", str(path))
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _with(drawing: Drawing, attributes: dict[str, str]) -> Drawing:
+    return replace(drawing, attributes=attributes)

@@ -1,0 +1,158 @@
+"""Which view of a graph is drawn: what was asked for, and where nothing was, as much as can be read.
+
+The views come in order, each with less in it than the one before: when the layout of one takes too long, the next is drawn.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..errors import InvalidArgument
+from ..graph import (
+    Graph,
+    ModuleBox,
+    add_buffer_nodes,
+    collapse,
+    fold_repeats,
+    merge_elementwise,
+    merge_ports,
+    omit_middle,
+    prune_internal,
+    roll,
+)
+from .options import PictureOptions
+
+SMALL = 48  # nodes up to which nothing is folded
+READABLE = 64
+SPARSE = 12  # a view with fewer nodes hides too much, if the one before it is not hopeless
+LARGE = 200
+WHOLE = 600  # nodes up to which a graph without modules is drawn whole
+POSSIBLE = 3000  # nodes of the largest graph that is laid out at all
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A graph to draw, and what a reader must know about it."""
+
+    graph: Graph
+    notes: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        return len(self.graph.nodes)
+
+
+def views(graph: Graph, options: PictureOptions) -> Iterator[View]:
+    """The views to try, the best first. Each is made when it is asked for."""
+    asked = _asks_for_detail(options)
+    smallest: View | None = None
+    began = False
+    for view in _ladder(_base(graph, options), options):
+        view = View(merge_ports(view.graph), view.notes)
+        if smallest is not None and view.size >= smallest.size:
+            continue
+        if began or view.size <= (POSSIBLE if asked else READABLE):
+            if not began and not asked and smallest is not None and view.size < SPARSE and smallest.size <= LARGE:
+                yield smallest
+            began = True
+            yield view
+        smallest = view
+    assert smallest is not None
+    if not began and smallest.size <= WHOLE:
+        yield smallest
+    for keep in (200, 60) if asked else (60,):
+        if smallest.size > keep:
+            cut = omit_middle(smallest.graph, keep)
+            left_out = sum(node.num_operations for node in cut.nodes if node.kind == "omitted")
+            yield View(cut, (*smallest.notes, f"Too large to draw: {left_out:,} operations in the middle are left out."))
+
+
+def _asks_for_detail(options: PictureOptions) -> bool:
+    return options.nesting_depth is not None or bool(options.picks)
+
+
+def _base(graph: Graph, options: PictureOptions) -> Graph:
+    """What the options ask for outright."""
+    if not options.show_constants:
+        graph = prune_internal(graph)
+    if options.show_buffers:
+        graph = add_buffer_nodes(graph)
+    for pick in options.picks:
+        graph = _collapsed(graph, pick)
+    return merge_elementwise(graph) if options.merge_elementwise else graph
+
+
+def _collapsed(graph: Graph, pick: object) -> Graph:
+    if isinstance(pick, int):
+        return _to_depth(graph, pick)
+    if callable(pick):
+        return collapse(graph, where=pick)
+    assert isinstance(pick, str)
+    classes = {box.class_name for box in graph.all_boxes}
+    return collapse(graph, class_name=pick) if pick in classes else collapse(graph, address=pick)
+
+
+def _to_depth(graph: Graph, depth: int) -> Graph:
+    """Modules at this depth as one node each; a module of one operation stays that operation."""
+    inside = Counter(key for node in graph.nodes for key in node.modules)
+
+    def is_closed(box: ModuleBox) -> bool:
+        return box.depth == depth and inside[box.key] > 1
+
+    return collapse(graph, where=is_closed)
+
+
+def _ladder(graph: Graph, options: PictureOptions) -> Iterator[View]:
+    """From everything to little: as it is, folded, rolled, then with fewer and fewer levels of modules open."""
+    start = options.nesting_depth
+    deepest = max((len(node.modules) for node in graph.nodes), default=0)
+    if start is None or start == "all":
+        yield from _opened(graph, options)
+        below = deepest - 1
+    else:
+        yield from _opened(_to_depth(graph, start), options)
+        below = min(start, deepest) - 1
+    known = len(graph.nodes)
+    for depth in range(below, 0, -1):
+        shut = _to_depth(graph, depth)
+        if len(shut.nodes) < known:
+            known = len(shut.nodes)
+            asked = "" if start is None else " to depth " + str(depth)
+            why = f"Modules are collapsed at depth {depth}" if start is None else f"Too large as asked for: collapsed{asked}"
+            hint = f"; nesting_depth={depth + 1} opens more, 'all' everything." if start is None else "."
+            yield from list(_opened(shut, options, (f"{why}, of {_counted(graph)}{hint}",)))[-1:]
+
+
+def _counted(graph: Graph) -> str:
+    return f"{sum(node.num_operations for node in graph.nodes if node.kind not in ('input', 'output')):,} operations"
+
+
+def _opened(graph: Graph, options: PictureOptions, notes: tuple[str, ...] = ()) -> Iterator[View]:
+    """A graph as it is, folded and rolled, as far as the options leave that open."""
+    if options.rolled:
+        graph = roll(graph)
+    is_small = len(graph.nodes) <= SMALL
+    if options.fold_repeats is not True and (is_small or options.fold_repeats is False or _asks_for_all(options)):
+        yield View(graph, notes)
+    if options.fold_repeats is not False:
+        folded = fold_repeats(graph)
+        if len(folded.nodes) < len(graph.nodes):
+            graph = folded
+            notes = (*notes, "Equal blocks in a row are drawn once.")
+        yield View(graph, notes)
+    if options.rolled is None and any(node.num_passes > 1 for node in graph.nodes):
+        rolled = roll(graph)
+        if len(rolled.nodes) < len(graph.nodes):
+            yield View(rolled, (*notes, "Passes are rolled up: ×N is how often a layer ran."))
+
+
+def _asks_for_all(options: PictureOptions) -> bool:
+    return options.nesting_depth == "all"
+
+
+def check_drawable(graph: Graph) -> None:
+    """Raises when there is nothing to draw."""
+    if not graph.nodes:
+        raise InvalidArgument(f"the history of {graph.title} is empty: there is nothing to draw.")

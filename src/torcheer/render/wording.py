@@ -1,0 +1,273 @@
+"""What is written on nodes, edges and modules."""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+
+import torch
+
+from ..errors import InvalidArgument
+from ..graph import Edge, Graph, ModuleBox, Node, format_passes
+from ..history.text import human_size, plural
+
+_WIDEST = 46  # characters in a line
+_SHAPES_SHOWN = 4
+_SYMMETRIC = frozenset(
+    "add mul multiply eq ne notequal maximum minimum logicaland logicalor logicalxor bitwiseand bitwiseor bitwisexor "
+    "and or xor hypot logaddexp logaddexp2 isclose allclose equal dot vdot inner cdist mseloss l1loss gcd lcm".split()
+)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]+")
+
+
+def clean(text: object, limit: int = _WIDEST) -> str:
+    """Text for one line of a picture: no control characters, cut in the middle when it is very long.
+
+    >>> clean("a\\nb"), clean("x" * 60, limit=9)
+    ('a b', 'xxxx…xxxx')
+    """
+    plain = _CONTROL.sub(" ", str(text)).strip()
+    if len(plain) <= limit:
+        return plain
+    half = (limit - 1) // 2
+    return f"{plain[: limit - 1 - half]}…{plain[-half:]}"
+
+
+def human_count(count: float) -> str:
+    """A large number in few characters.
+
+    >>> human_count(512), human_count(75_008), human_count(61_100_840)
+    ('512', '75.0K', '61.1M')
+    """
+    if count < 1000:
+        return f"{count:g}"
+    for unit in ("K", "M", "G"):
+        count /= 1000
+        if count < 999.95:
+            return f"{count:.1f}{unit}"
+    return f"{count / 1000:.1f}T"
+
+
+def dimensions(shape: tuple[int, ...]) -> str:
+    """A shape: `1×64×55×55`."""
+    return "×".join("?" if size < 0 else str(size) for size in shape) or "scalar"
+
+
+# Nodes ------------------------------------------------------------------------------------------------------------
+
+
+def node_lines(node: Node, graph: Graph) -> list[str]:
+    """What is written on a node, its name first."""
+    if node.kind == "omitted":
+        return [f"… {plural(node.num_operations, 'operation')} left out …"]
+    if node.kind == "module":
+        return _module_lines(node, graph)
+    lines = [_name(node, graph)]
+    if node.kind in ("input", "output") and node.num_operations > 1:
+        lines.append(f"{node.num_operations} {node.kind}s")
+    if node.kind in ("input", "output", "source") and node.role and node.role not in ("args[0]", "output"):
+        lines.append(clean(node.role))
+    if node.kind == "identity":
+        return [*lines, "returns its input"]
+    if node.kind == "failed":
+        lines += _raised(node.error)
+        if node.input_shapes:
+            lines.append("given " + ", ".join(map(dimensions, node.input_shapes[:_SHAPES_SHOWN])))
+    if (address := _address(node, graph)) is not None:
+        lines.append("@" + clean(address))
+    if node.dtype is not None or node.shape is not None:
+        lines.append(_tensor(node))
+    lines += _marks(node)
+    if node.params:
+        lines.append(_params(node))
+    return lines
+
+
+def _name(node: Node, graph: Graph) -> str:
+    if node.kind == "buffer":
+        return clean(node.role)
+    if node.kind == "failed":
+        return node.type
+    if node.kind == "identity":
+        return clean(node.label)
+    name = clean(node.title if node.parts else node.label, 60)
+    return name + _turns(node, graph)
+
+
+def _turns(node: Node, graph: Graph) -> str:
+    """Which of its passes a node stands for."""
+    if graph.is_rolled:
+        return f" ×{len(node.passes)}" if len(node.passes) > 1 else ""
+    if node.num_passes == 1:
+        return ""
+    noun = "call" if node.kind == "module" else "pass"
+    several = f"{noun}{'es' if noun == 'pass' else 's'}"
+    return f" ({noun if len(node.passes) == 1 else several} {format_passes(node.passes)}/{node.num_passes})"
+
+
+def _address(node: Node, graph: Graph) -> str | None:
+    """The module that returned it; with its call where there are several."""
+    if not node.exits:
+        return None
+    address, _, call = node.exits[0].rpartition(":")
+    box = graph.boxes.get(node.exits[0]) or graph.boxes.get(address)
+    is_repeated = box is not None and box.num_calls > 1
+    return f"{address}:{call}" if is_repeated and not graph.is_rolled else address
+
+
+def _tensor(node: Node) -> str:
+    if node.shape is None:
+        return f"{node.dtype or 'dtypes differ'}, shapes differ · {human_size(node.bytes)} in all"
+    dtype = getattr(torch, node.dtype or "", None)
+    known = isinstance(dtype, torch.dtype) and all(size >= 0 for size in node.shape)
+    size = math.prod(node.shape) * dtype.itemsize if known and dtype is not None else 0
+    return f"{node.dtype or 'dtypes differ'} {dimensions(node.shape)}" + (f" · {human_size(size)}" if known else "")
+
+
+def _marks(node: Node) -> list[str]:
+    """What is unusual about it, in words."""
+    words = []
+    if node.is_inplace:
+        words.append("in place")
+    if node.kind == "opaque":
+        words.append("opaque")
+    lines = [" · ".join(words)] if words else []
+    for departure in node.departures[:1]:
+        how = departure.function.strip("_")
+        values = list(dict.fromkeys(str(one.value) for one in node.departures if one.value is not None))
+        got = f" = {' and '.join(values[:2])}{' …' if len(values) > 2 else ''}" if values else ""
+        lines.append(f"left for Python: {how}{clean(got, 30) and ' ' + clean(got, 30)}")
+    return lines
+
+
+def _params(node: Node) -> str:
+    own = len(node.params) // node.repeats if node.sharing == "own" else len(node.params)
+    shapes = [dimensions(param.shape) for param in node.params[:own]]  # of the first of several equal blocks
+    more = f", … {len(shapes) - _SHAPES_SHOWN} more" if len(shapes) > _SHAPES_SHOWN else ""
+    return f"params {', '.join(shapes[:_SHAPES_SHOWN])}{more}{_frozen(node)}"
+
+
+def _frozen(node: Node) -> str:
+    return {"frozen": " · frozen", "mixed": " · partly frozen"}.get(node.trainable, "")
+
+
+def _module_lines(node: Node, graph: Graph) -> list[str]:
+    times = max(node.repeats, 1)
+    passes = len(node.passes) if graph.is_rolled else 1
+    each = "each " if times * passes > 1 else ""
+    facts = [each + plural(node.num_operations // (times * passes) or node.num_operations, "operation")]
+    if node.params:
+        share = times if node.sharing == "own" else 1
+        facts.append(f"{human_count(node.num_params / share)} params{_frozen(node)}")
+    lines = [clean(node.label) + _turns(node, graph), clean(node.type)]
+    own = times // math.prod(graph.boxes[key].repeats for key in node.modules)
+    if own > 1:
+        lines.append(_repeated(own, node.sharing))
+    lines.append(" · ".join(facts))
+    if node.input_shapes or node.output_shapes:
+        lines.append(f"{_shapes(node.input_shapes)} → {_shapes(node.output_shapes)}")
+    if node.error:
+        lines += _raised(node.error)
+    return lines
+
+
+def _raised(error: str) -> list[str]:
+    said = clean(error, 160) or "an error"
+    return textwrap.wrap(f"raised {said}", _WIDEST, max_lines=4, placeholder=" …")
+
+
+def _shapes(shapes: tuple[tuple[int, ...], ...]) -> str:
+    shown = list(dict.fromkeys(dimensions(shape) for shape in shapes))
+    more = f", … {len(shown) - 2} more" if len(shown) > 2 else ""
+    return ", ".join(shown[:2]) + more if shown else "–"
+
+
+def _repeated(times: int, sharing: str) -> str:
+    how = {"shared": ", same params", "own": ", own params", "mixed": ", some shared"}
+    return f"{times} in a row{how.get(sharing, '')}"
+
+
+def own_lines(text: object) -> list[str]:
+    """The lines of a text that the user wrote for a node; a word instead of nothing."""
+    return [clean(line, 120) for line in str(text).splitlines() if clean(line)] or ["·"]
+
+
+def formatted(template: str, node: Node) -> str:
+    """A user's format string, filled with the fields of a node."""
+    names = {name: getattr(node, name) for name in dir(type(node)) if not name.startswith("_")}
+    readable = {
+        "shape": dimensions(node.shape) if node.shape is not None else "",
+        "bytes": human_size(node.bytes),
+        "time": f"{node.seconds:.2e} s",
+        "module": node.exits[0].rpartition(":")[0] if node.exits else "",
+        "params": ", ".join(dimensions(param.shape) for param in node.params),
+    }
+    try:
+        return template.format(**{**names, **readable})
+    except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
+        fields = ", ".join(sorted({*names, *readable}))
+        raise InvalidArgument(f"label={template!r} cannot be filled in ({error!r}). A node has: {fields}.") from error
+
+
+# Modules and edges ------------------------------------------------------------------------------------------------
+
+
+def box_lines(box: ModuleBox, graph: Graph) -> list[str]:
+    """The title of a module: its address, and below it the class and how often it ran."""
+    turn = ""
+    if box.num_calls > 1:
+        noun = "call" if len(box.calls) == 1 else "calls"
+        turn = f" ×{box.num_calls}" if graph.is_rolled else f" ({noun} {format_passes(box.calls)}/{box.num_calls})"
+    lines = [clean(box.address, 34) + turn, clean(box.class_name, 34)]
+    if box.repeats > 1:
+        lines.append(_repeated(box.repeats, box.sharing))
+    return lines
+
+
+def edge_text(edge: Edge, graph: Graph) -> str:
+    """What an edge says: the argument it goes in through, where order matters, and the passes that travel it."""
+    notes = []
+    if edge.positions and _order_matters(edge, graph):
+        notes.append(_position(edge, graph))
+    if edge.pass_note and not _is_obvious(edge, graph):
+        notes.append(f"pass {edge.pass_note}" if edge.pass_note.isdigit() else f"passes {edge.pass_note}")
+    return " · ".join(notes)
+
+
+def _is_obvious(edge: Edge, graph: Graph) -> bool:
+    """Whether simply all passes travel an edge, between a node that ran once and one that ran often."""
+    source, target = graph.by_key[edge.source].passes, graph.by_key[edge.target].passes
+    every = max(source, target, key=lambda passes: len(passes))
+    return not edge.is_feedback and 1 in (len(source), len(target)) and edge.pass_note == format_passes(every)
+
+
+def _order_matters(edge: Edge, graph: Graph) -> bool:
+    target = graph.by_key[edge.target]
+    if target.kind in ("input", "output", "module", "chain", "identity", "omitted"):
+        return False
+    entering = [one for one in graph.edges_in[edge.target] if one.positions]
+    places = {place for one in entering for place in one.positions}
+    if len(places) < 2:
+        return False
+    return target.type not in _SYMMETRIC or "alpha=" in str(target.arguments or "")
+
+
+def _position(edge: Edge, graph: Graph) -> str:
+    """Its argument positions, short: `0`, `mask`, `[2]`."""
+    places = {place for one in graph.edges_in[edge.target] for place in one.positions}
+    heads = {place.partition("]")[0] + "]" for place in places}
+    short = []
+    for place in sorted(edge.positions, key=_in_order):
+        if len(heads) == 1:  # all in one list: torch.cat([a, b])
+            place = place[len(next(iter(heads))) :] or place
+        name = re.fullmatch(r"kwargs\[['\"](.*)['\"]\](.*)", place)
+        number = re.fullmatch(r"args\[(\d+)\](.*)", place)
+        found = name or number
+        short.append(f"{found[1]}{found[2]}" if found else place)
+    return clean(", ".join(short) if len(short) < 4 else f"{short[0]} … {short[-1]}", 24)
+
+
+def _in_order(place: str) -> list[tuple[int, str]]:
+    """Sorts `args[2]` before `args[10]`."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", place)]

@@ -1,0 +1,285 @@
+"""Gradients are those of plain PyTorch, kept apart by backward pass, and every node is tied to its operation."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import weakref
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+import torcheer
+from models import Branching, Convolutional, Mlp, log, unchanged
+from programs import COLUMNS, ROWS, Program, programs
+from torcheer import InvalidArgument
+
+x = torch.rand(3, 4)
+
+
+class Retaining(TorchFunctionMode):
+    """The plainest oracle: asks torch to retain the gradient of everything a torch function makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.made = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.requires_grad and not result.is_leaf:
+            result.retain_grad()
+            self.made.append(result)
+        return result
+
+
+def test_gradients_at_every_output_are_those_torch_retains():
+    model = Mlp()
+    twin = copy.deepcopy(model)
+    with Retaining() as oracle:
+        expected = twin(x)
+    expected.square().sum().backward()
+    history = log(model, x, save_gradients=True)
+    history["output"].tensor_contents.square().sum().backward()
+    operations = [one for one in history.operations if one.gradfunc is not None and not one.is_output_layer]
+    assert [one.layer_type for one in operations] == ["linear", "relu", "linear", "tanh"]
+    for one, theirs in zip(operations, oracle.made, strict=True):
+        assert torch.equal(one.grad_contents, theirs.grad), one.label
+    for name, parameter in twin.named_parameters():
+        assert torch.equal(history.param_grads[name], parameter.grad), name
+        assert torch.equal(dict(model.named_parameters())[name].grad, parameter.grad)
+
+
+def test_facts_of_a_gradient():
+    history = log(Mlp(), x, save_gradients=True)
+    assert history["linear_1"].grad_contents is None
+    loss = history["output"].tensor_contents.sum() / 0
+    loss.backward()
+    one = history["linear_2"]
+    assert (one.grad_shape, one.grad_dtype, one.grad_fsize) == ((3, 3), torch.float32, 36)
+    assert one.grad_nonfinite > 0
+
+
+def test_log_backward_returns_the_pass():
+    history = log(Branching(), x, save_gradients=True)
+    loss = sum(one.tensor_contents.sum() for one in history.outputs if one.tensor_contents.requires_grad)
+    passed = history.log_backward(loss)
+    assert passed.number == 1
+    assert set(passed.param_grads) == {"a.weight", "a.bias", "b.weight", "b.bias"}
+    assert "linear_1_1" in passed.gradients
+    assert "Backward pass 1" in repr(passed)
+
+
+def test_every_node_says_what_it_is():
+    history = log(Mlp(), x, save_gradients=True)
+    passed = history.log_backward(history["output"].tensor_contents.sum())
+    roles = {}
+    for one in passed.operations:
+        roles.setdefault(one.role, []).append(one.layer_label or one.param)
+    assert roles["result"] == ["tanh_1_4", "linear_2_3", "relu_1_2", "linear_1_1"]
+    assert set(roles["accumulation"]) == {"fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"}
+    assert set(roles["inside"]) <= {"linear_2_3", "linear_1_1"}
+    assert "other" not in roles  # the loss is not the model's: it was not hooked
+    (relu,) = [one for one in passed.operations if one.layer_label == "relu_1_2"]
+    assert relu.name == "ReluBackward0"
+    assert relu.containing_module == "act"
+    assert relu.grad_output_shapes == relu.grad_input_shapes == [(3, 8)]
+    assert relu.time_elapsed > 0
+
+
+def test_several_backward_passes_are_kept_apart():
+    history = log(Mlp(), x, save_gradients=True)
+    y = history["output"].tensor_contents
+    history.log_backward(y.sum(), retain_graph=True)
+    history.log_backward(2 * y.sum())
+    first, second = history.backward_passes
+    assert torch.equal(first.gradients["tanh_1_4"] * 2, second.gradients["tanh_1_4"])
+    assert torch.equal(first.param_grads["fc1.bias"] * 2, second.param_grads["fc1.bias"])
+    assert len(history["relu_1"].grads) == 2
+
+
+def test_accumulation_is_kept_apart_from_what_was_there():
+    model = Mlp()
+    model(x).sum().backward()
+    before = model.fc1.weight.grad.clone()
+    history = log(model, x, save_gradients=True)
+    history["output"].tensor_contents.sum().backward()
+    assert torch.allclose(history.param_grads["fc1.weight"], before)
+    assert torch.allclose(model.fc1.weight.grad, 2 * before)
+
+
+def test_autograd_grad_gives_gradients_of_what_it_was_asked_for():
+    model = Mlp()
+    given = x.clone().requires_grad_()
+    history = log(model, given, save_gradients=True)
+    loss = history["output"].tensor_contents.sum()
+    targets = [given, model.fc1.weight]
+    expected = torch.autograd.grad(loss, targets)
+    assert torch.equal(history["input"].grad_contents, expected[0])
+    assert torch.equal(history.param_grads["fc1.weight"], expected[1])
+    assert model.fc1.weight.grad is None
+
+
+def test_higher_order_gradients():
+    given = torch.rand(3, requires_grad=True)
+    history = log(lambda t: t**3, given, save_gradients=True)
+    y = history["output"].tensor_contents
+    (first,) = torch.autograd.grad(y.sum(), given, create_graph=True)
+    first.sum().backward()
+    assert torch.allclose(given.grad, 6 * given)
+    assert len(history.backward_passes) >= 1
+
+
+def test_in_place_operations():
+    def model(t):
+        y = t * 2
+        y.add_(1)
+        y[0].mul_(3)
+        return y.relu()
+
+    given = torch.rand(3, 4, requires_grad=True)
+    history = log(model, given, save_gradients=True)
+    history["output"].tensor_contents.sum().backward()
+    expected = torch.full((3, 4), 1.0)
+    assert torch.equal(history["relu_1"].grad_contents, expected)
+    expected[0] = 3
+    assert torch.equal(history["add_1"].grad_contents, expected)
+    assert torch.equal(history["input"].grad_contents, 2 * expected)
+
+
+def test_hooks_that_change_gradients():
+    model = Mlp()
+    model.fc2.register_forward_hook(lambda module, args, output: output.register_hook(lambda grad: grad * 0) and None)
+    history = log(model, x, save_gradients=True)
+    history["output"].tensor_contents.sum().backward()
+    assert history["linear_2"].grad_contents.abs().sum() == 0
+    assert history["tanh_1"].grad_contents.abs().sum() > 0
+
+
+def test_detached_parts_have_none():
+    history = log(lambda t: (t * 2).detach() * t, torch.rand(3, requires_grad=True), save_gradients=True)
+    history["output"].tensor_contents.sum().backward()
+    assert history["mul_1"].grad_contents is None
+    assert history["mul_2"].grad_contents is not None
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointing(reentrant):
+    block = nn.Linear(4, 4)
+    given = torch.rand(3, 4, requires_grad=True)
+    model = nn.Module()
+    model.block = block
+    model.forward = lambda t: torch.utils.checkpoint.checkpoint(block, t, use_reentrant=reentrant) * 2
+    history = log(model, given, save_gradients=True)
+    history["output"].tensor_contents.sum().backward()
+    expected = torch.autograd.grad((block(given) * 2).sum(), given)[0]
+    assert torch.equal(history["input"].grad_contents, expected)
+
+
+def test_only_some_gradients_are_kept():
+    history = log(Mlp(), x, save_gradients=["fc2", "relu_1"])
+    passed = history.log_backward(history["output"].tensor_contents.sum())
+    assert set(passed.gradients) == {"linear_2_3", "relu_1_2"}
+    assert len(passed.param_grads) == 4
+
+
+def test_a_recorded_step():
+    model = Mlp()
+    twin = copy.deepcopy(model)
+    twin(x).square().sum().backward()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with torcheer.recording(model, save_gradients=True) as history:
+        model(x).square().sum().backward()
+        optimizer.step()
+    (passed,) = history.backward_passes
+    for name, parameter in twin.named_parameters():
+        assert torch.equal(passed.param_grads[name], parameter.grad), name
+    assert torch.equal(history["sum_1"].grad_contents, torch.ones(()))
+    assert {one.role for one in passed.operations} <= {"result", "inside", "accumulation"}
+
+
+def test_the_scale_of_a_gradient_scaler_is_noted():
+    model = Mlp()
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with torcheer.recording(model, save_gradients=True) as history:
+        for _ in range(2):
+            optimizer.zero_grad()
+            scaler.scale(model(x).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        model(x).sum().backward()
+    assert [one.scale for one in history.backward_passes] == [64.0, 64.0, None]
+    assert "loss scaled by 64" in repr(history.backward_passes[0])
+
+
+def test_a_recording_keeps_only_what_was_asked_for():
+    model = Mlp()
+    with torcheer.recording(model, save_gradients=["fc2"]) as history:
+        model(x).sum().backward()
+    assert set(history.backward_passes[0].gradients) == {"linear_2_3"}
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(programs)
+def test_gradients_of_random_programs_are_those_of_the_plain_model(steps):
+    torch.manual_seed(3)
+    model, given_x = Program(steps).eval(), torch.randn(ROWS, COLUMNS, requires_grad=True)
+    twin, plain_x = copy.deepcopy(model), given_x.detach().clone().requires_grad_()
+    state = torch.get_rng_state()
+    try:
+        loss = sum(t.sum() for t in twin(plain_x))
+        loss.backward()
+    except RuntimeError:  # a program that overwrites what autograd needs
+        return
+    torch.set_rng_state(state)
+    history = log(model, given_x, save_gradients=True)
+    sum(one.tensor_contents.sum() for one in history.outputs).backward()
+    for name, parameter in twin.named_parameters():
+        if parameter.grad is not None:
+            assert torch.equal(history.param_grads[name], parameter.grad), name
+    if plain_x.grad is not None:
+        assert torch.equal(history["input"].grad_contents, plain_x.grad)
+
+
+def test_nothing_is_changed_by_asking():
+    model = Convolutional().train()
+    given = torch.rand(2, 3, 8, 8)
+    with unchanged(model):
+        log(model, given, save_gradients=True)
+
+
+def test_neither_history_nor_graph_keeps_the_other_alive():
+    history = log(Mlp(), x, save_gradients=True)
+    loss = history["output"].tensor_contents.sum()
+    backward = weakref.ref(history._log.backward)
+    gc.disable()
+    try:
+        del history
+        assert backward() is None
+    finally:
+        gc.enable()
+    loss.backward()  # the hooks find nobody to tell
+
+
+def test_gradients_are_printed_copied_and_cleared():
+    history = log(Mlp(), x, save_gradients=True)
+    history.log_backward(history["output"].tensor_contents.sum())
+    assert "Backward pass 1:" in str(history)
+    assert "Gradient: shape=(3, 8), size=96 B" in str(history["relu_1"])
+    twin = copy.deepcopy(history)
+    history.clear_activations()
+    assert history["relu_1"].grad_contents is None
+    assert twin["relu_1"].grad_shape == (3, 8)
+
+
+def test_what_is_wrong_is_said():
+    with pytest.raises(InvalidArgument, match="save_gradients=True"):
+        log(Mlp(), x).log_backward(torch.ones((), requires_grad=True) * 2)
+    history = log(Mlp(), x, save_gradients=True)
+    with pytest.raises(InvalidArgument, match="takes a tensor"):
+        history.log_backward(torch.ones(()))
+    with pytest.raises(InvalidArgument, match="does not depend"):
+        history.log_backward(torch.ones((), requires_grad=True) * 2)

@@ -1,6 +1,7 @@
 # make demo   set everything up and log a model that ships with the package
 # make test   set everything up and run lint, types, the import contract and the tests
 # make zoo    set everything up and prove the logs of some hundred models (an hour or so), writing build/zoo.json
+# make gallery set everything up and draw docs/gallery
 # make bench  set everything up, measure time and memory, and write build/benchmarks.json
 PYTHON ?= python3
 VENV := .venv
@@ -9,7 +10,7 @@ STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.bench-installed
 ZOO_STAMP := $(VENV)/.zoo-installed
 
-.PHONY: setup demo test lint types imports zoo bench clean
+.PHONY: setup demo test lint types imports zoo gallery bench clean
 
 setup: $(STAMP)
 
@@ -43,6 +44,9 @@ $(ZOO_STAMP): $(STAMP)
 zoo: setup
 	-$(MAKE) $(ZOO_STAMP)
 	PYTHONPATH=tests $(BIN)/python -m zoo
+
+gallery: setup
+	$(BIN)/python docs/gallery/make.py
 
 # TorchLens, which the benchmarks compare with, is not part of 'setup'. Without it they say so and go on.
 $(BENCH_STAMP): $(STAMP)

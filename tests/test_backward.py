@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import io
 import weakref
 
 import pytest
@@ -16,6 +17,7 @@ import torcheer
 from models import Branching, Convolutional, Mlp, log, unchanged
 from programs import COLUMNS, ROWS, Program, programs
 from torcheer import InvalidArgument
+from torcheer.graph import add_gradient_edges
 
 x = torch.rand(3, 4)
 
@@ -262,6 +264,26 @@ def test_neither_history_nor_graph_keeps_the_other_alive():
     finally:
         gc.enable()
     loss.backward()  # the hooks find nobody to tell
+
+
+def test_gradients_are_edges_against_the_data():
+    history = log(lambda t: (t * 2).detach() * t.tanh(), torch.rand(3, requires_grad=True), save_gradients=True)
+    assert not any(node.has_gradient for node in history.graph.nodes)
+    history.log_backward(history["output"].tensor_contents.sum())
+    gradients = [edge for edge in add_gradient_edges(history.graph).edges if edge.is_gradient]
+    assert {(edge.source, edge.target) for edge in gradients} == {
+        ("mul_2_4:1", "tanh_1_3:1"),
+        ("tanh_1_3:1", "input_1_0:1"),
+    }
+
+
+def test_pictures_show_gradients():
+    history = log(Mlp(), x, save_gradients=True)
+    history.log_backward(history["output"].tensor_contents.sum())
+    svg = history.draw(io.BytesIO(), show_gradients=True, color_by="grad").svg
+    assert "gradient norm" in svg
+    assert svg.lower().count("#b0006d") >= 3
+    assert "#b0006d" not in history.draw(io.BytesIO()).svg.lower()
 
 
 def test_gradients_are_printed_copied_and_cleared():

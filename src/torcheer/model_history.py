@@ -31,8 +31,9 @@ class ModelHistory(History):
     def graph(self) -> Graph:
         """The graph of the pass, operation by operation: what `torcheer.graph` turns into views and pictures are drawn from."""
         index = self._index
-        if self._made_graph is None or self._made_graph[0] is not index:
-            self._made_graph = (index, build_graph(self))
+        made_of = (id(index), len(self.backward_passes))
+        if self._made_graph is None or self._made_graph[0] != made_of:
+            self._made_graph = (made_of, build_graph(self))
         return self._made_graph[1]
 
     def draw(
@@ -60,6 +61,8 @@ class ModelHistory(History):
         Too large a graph is drawn with fewer modules open, and the picture says so; so `time_limit` holds.
         """
         chosen = dict(options)
+        if chosen.get("color_by") == "grad":
+            chosen["color_by"] = gradient_norm
         if callable(chosen.get("color_by")):
             chosen["color_by"] = self._of_node(chosen["color_by"])
         picture = make_picture(self.graph, picture_options(chosen))
@@ -104,3 +107,9 @@ class ModelHistory(History):
         The model is not touched, and the graph stays the recorded one: a branch that was taken on data stays taken.
         """
         return replay(self, inputs, changes)
+
+
+def gradient_norm(operation: Operation) -> float | None:
+    """The norm of the gradient at an operation's output."""
+    gradient = operation.grad_contents
+    return float(gradient.norm()) if gradient is not None else None

@@ -11,6 +11,7 @@ from .facts import BufferUse as BufferUse
 from .facts import Departure as Departure
 from .facts import Place as Place
 from .folding import fold_repeats as fold_repeats
+from .gradients import add_gradient_edges as add_gradient_edges
 from .identities import expand_identities as expand_identities
 from .model import Edge as Edge
 from .model import Graph as Graph

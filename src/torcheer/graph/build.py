@@ -66,6 +66,8 @@ class _Builder:
         self._names: dict[torch.dtype | torch.device, str] = {}
         self._sizes: dict[tuple[Shape, torch.dtype], int] = {}
         self._params: dict[int, Param] = {}
+        passes = self.log.backward.passes if self.log.backward is not None else []
+        self._reached = {n for one in passes for n in (*one.gradients, *one.summed, *(r.operation for r in one.nodes))}
         self._behind: dict[int, int] = {}  # by operation that wrote over a parameter or buffer: its number
 
     def graph(self) -> Graph:
@@ -115,6 +117,7 @@ class _Builder:
             is_inplace=mutated,
             from_input=bool(self.index.from_input[number]),
             to_output=bool(self.to_output[number]),
+            has_gradient=number in self._reached,
             departures=self.departures.get(number, ()),
             composite=details.composite.name if details is not None and details.composite is not None else None,
             call=details.call if details is not None and details.call >= 0 else number,

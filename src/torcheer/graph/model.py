@@ -56,6 +56,7 @@ class Node:
     is_inplace: bool = False
     from_input: bool = True
     to_output: bool = True  # leads to an output, or to the operation that raised
+    has_gradient: bool = False  # a backward pass that was followed reached it
     is_hidden: bool = False
     departures: tuple[Departure, ...] = ()  # values that left for Python
     error: str = ""  # of the operation that raised
@@ -119,6 +120,7 @@ class Edge:
     tensors: tuple[int, ...] = ()  # the operations whose tensors it carries
     shape: Shape | None = None  # None where they differ
     bytes: int = 0
+    is_gradient: bool = False  # what a backward pass sent, against the data
 
 
 @dataclass(frozen=True, slots=True)

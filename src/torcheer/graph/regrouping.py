@@ -126,6 +126,7 @@ def merge_facts(members: list[Node], **facts: Any) -> Node:
         "is_inplace": any(node.is_inplace for node in members),
         "from_input": any(node.from_input for node in members),
         "to_output": any(node.to_output for node in members),
+        "has_gradient": any(node.has_gradient for node in members),
         "is_hidden": all(node.is_hidden for node in members),
         "call": None,
     }

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ..graph import Edge, Graph, ModuleBox, Node
+from ..graph import Edge, Graph, ModuleBox, Node, add_gradient_edges
 from ..history.text import plural
 from .hubs import References, references
 from .options import PictureOptions, Value
@@ -73,7 +73,8 @@ class Drawing:
 
 def make_drawing(view: View, options: PictureOptions) -> Drawing:
     """The drawing of a view."""
-    return _Draughtsman(view.graph, options).drawing(view.notes)
+    graph = add_gradient_edges(view.graph) if options.show_gradients else view.graph
+    return _Draughtsman(graph, options).drawing(view.notes)
 
 
 class _Draughtsman:
@@ -157,7 +158,7 @@ class _Draughtsman:
     def _edge(self, edge: Edge) -> DrawnEdge:
         line = "dashed" if edge.is_feedback else "dotted" if edge.is_memory else "solid"
         if line != "solid":
-            self.seen["feedback" if edge.is_feedback else "memory"] = None
+            self.seen["gradient" if edge.is_gradient else "feedback" if edge.is_feedback else "memory"] = None
         text = edge_text(edge, self.graph)
         if edge.positions and text and not text.startswith("pass"):
             self.seen["positions"] = None
@@ -165,7 +166,11 @@ class _Draughtsman:
         is_only = len(self.graph.edges_in[edge.target]) == 1  # a branch begins where it can, not where it must
         weight = 100 if (edge.source, edge.target) in self.straight else 2 if is_only else 1
         is_backward = edge.is_feedback and int(source[1:]) > int(target[1:])
-        return DrawnEdge(source, target, text, line, weight, edge.is_feedback, is_backward, self._overrides("edge", edge))
+        own = self._overrides("edge", edge)
+        if edge.is_gradient:  # beside the data it goes against, and no reason to lay anything out otherwise
+            own = {"color": self.theme.gradient, **own}
+            return DrawnEdge(source, target, "", "dashed", 0, True, False, own)
+        return DrawnEdge(source, target, text, line, weight, edge.is_feedback, is_backward, own)
 
     def _refer(self, hubs: References, nodes: list[DrawnNode], edges: list[DrawnEdge]) -> None:
         """Draw what feeds very many as a small reference at each of them."""

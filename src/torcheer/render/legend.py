@@ -25,6 +25,7 @@ _WORDS = {
     "collapsed": "collapsed module",
     "reference": "stands for a node that feeds many",
     "feedback": "to the next pass or block",
+    "gradient": "gradient",
     "memory": "through shared memory",
     "positions": "position of the argument",
 }
@@ -66,8 +67,8 @@ def _grid(entries: list[tuple[str, str]], theme: Theme, columns: int) -> str:
 
 
 def _sample(name: str, theme: Theme, is_colored: bool) -> str:
-    if name in ("feedback", "memory"):
-        return _line("dashed" if name == "feedback" else "dotted", theme)
+    if name in ("feedback", "memory", "gradient"):
+        return _line("dotted" if name == "memory" else "dashed", theme.gradient if name == "gradient" else theme.edge)
     if name == "positions":
         return f'<font point-size="8" color="{theme.faint}">0, 1</font>'
     plain = theme.looks["function"]
@@ -103,8 +104,8 @@ def _double(look: Look, style: str) -> str:
     return f"<table {frame}><tr>{cell}</tr></table>"
 
 
-def _line(style: str, theme: Theme) -> str:
-    cell = f'<td border="1" sides="b" style="{style}" color="{theme.edge}" width="20" height="5" fixedsize="true"></td>'
+def _line(style: str, color: str) -> str:
+    cell = f'<td border="1" sides="b" style="{style}" color="{color}" width="20" height="5" fixedsize="true"></td>'
     below = '<td height="5" fixedsize="true"></td>'
     return f'<table border="0" cellborder="0" cellspacing="0" cellpadding="0"><tr>{cell}</tr><tr>{below}</tr></table>'
 

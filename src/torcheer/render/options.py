@@ -12,7 +12,7 @@ from ..graph import ModuleBox, Node
 from .themes import THEMES
 
 Direction = Literal["down", "up", "right", "left"]
-Measure = Literal["time", "memory", "flops", "params"]
+Measure = Literal["time", "memory", "flops", "params", "grad"]
 Pick = int | str | Callable[[ModuleBox], bool]
 Value = str | float | Callable[[Any], str | float | None]
 PARTS = ("graph", "node", "edge", "module")
@@ -36,7 +36,9 @@ class PictureOptions:
         fold_repeats: equal blocks in a row once, with their number. None: only in larger models.
         show_buffers: buffers as nodes.
         show_constants: tensors that do not depend on an input.
-        color_by: `"time"`, `"memory"`, `"params"`, `"flops"` where they are known, or a function that gives a number.
+        show_gradients: arrows for the gradients of backward passes that were followed.
+        color_by: `"time"`, `"memory"`, `"params"`, `"flops"` and `"grad"` (the norm of the gradient) where they are known, or a
+            function that gives a number.
         label: a format string of a node's fields (`"{type} {shape}"`), or a function of a `Node` that gives text.
         theme: `"light"`, `"dark"`, or `"paper"`, which is grey.
         overrides: Graphviz attributes by part, `{"node": {"fontsize": 9}}`; the parts are graph, node, edge and module. A value
@@ -53,6 +55,7 @@ class PictureOptions:
     fold_repeats: bool | None = None
     show_buffers: bool = False
     show_constants: bool = True
+    show_gradients: bool = False
     color_by: Measure | Callable[[Any], float | None] | None = None
     label: str | Callable[[Node], str] | None = None
     theme: str = "light"
@@ -61,7 +64,7 @@ class PictureOptions:
     time_limit: float = 30.0
 
     def __post_init__(self) -> None:
-        for name in ("merge_elementwise", "show_buffers", "show_constants", "legend"):
+        for name in ("merge_elementwise", "show_buffers", "show_constants", "show_gradients", "legend"):
             _one_of(name, getattr(self, name), (True, False))
         for name in ("rolled", "fold_repeats"):
             _one_of(name, getattr(self, name), (True, False, None))

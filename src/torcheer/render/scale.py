@@ -62,8 +62,8 @@ def make_scale(graph: Graph, color_by: str | Callable[[Any], float | None] | Non
     """The scale that an option means; None for none."""
     if color_by is None:
         return None
-    if color_by == "flops":
-        raise InvalidArgument("color_by='flops': FLOPs are not known for this history; 'time', 'memory' and 'params' are.")
+    if color_by in ("flops", "grad"):
+        raise InvalidArgument(f"color_by={color_by!r} needs a history: use history.draw(color_by={color_by!r}).")
     if isinstance(color_by, str):
         title, value, words = _MEASURES[color_by]
     else:

@@ -45,6 +45,7 @@ class Theme:
     looks: dict[LookName, Look]
     ramp: tuple[str, ...]  # from little to much
     unknown: str  # where nothing is known to colour by
+    gradient: str  # arrows of gradients
 
 
 _LIGHT = Theme(
@@ -70,6 +71,7 @@ _LIGHT = Theme(
     },
     ramp=("#FFFDE7", "#FDE7A5", "#F9C46B", "#EF9A4D", "#D96B3F", "#B23A3A", "#7A1F3D"),
     unknown="#FFFFFF",
+    gradient="#B0006D",
 )
 
 _DARK = Theme(
@@ -95,6 +97,7 @@ _DARK = Theme(
     },
     ramp=("#2B2E34", "#3F3A4F", "#653F63", "#95456A", "#C55A5C", "#EB8B54", "#FAD06A"),
     unknown="#1B1D21",
+    gradient="#F58ACB",
 )
 
 _PAPER = Theme(
@@ -120,6 +123,7 @@ _PAPER = Theme(
     },
     ramp=("#FFFFFF", "#E6E6E6", "#CCCCCC", "#ABABAB", "#858585", "#5C5C5C", "#333333"),
     unknown="#FFFFFF",
+    gradient="#8A8A8A",
 )
 
 THEMES = {"light": _LIGHT, "dark": _DARK, "paper": _PAPER}

@@ -324,8 +324,8 @@ class Sink:
         self.data = data
 
 
-def test_flops_that_are_not_known_are_refused_in_words(alexnet):
-    with pytest.raises(InvalidArgument, match="FLOPs are not known"):
+def test_measures_that_need_a_history_are_refused_in_words(alexnet):
+    with pytest.raises(InvalidArgument, match="needs a history"):
         drawn(alexnet, color_by="flops")
 
 

@@ -37,6 +37,7 @@ def log_forward_pass(
     output_device: Device = None,
     activation_postfunc: Postfunc = None,
     save_gradients: bool | LayersToSave = False,
+    time_on_device: bool = False,
     keep_orphans: bool = False,
     layer_label_format: str = DEFAULT_FORMAT,
     vis_opt: VisOpt = "none",
@@ -59,6 +60,8 @@ def log_forward_pass(
         activation_postfunc: keeps what this returns instead of the tensor.
         save_gradients: follow gradients too: True, or what `layers_to_save` takes. The outputs then carry their autograd graph:
             compute a loss from `history.outputs[0].tensor_contents` and run `loss.backward()` or `history.log_backward(loss)`.
+        time_on_device: time operations on a GPU by events, read after the pass, instead of by the processor's clock, which
+            sees only how long it takes to hand them over. Slower.
         keep_orphans: also show operations that are connected to neither an input nor an output.
         layer_label_format: how labels look, for example `"{type}{type_number}"`.
         vis_opt: also shows a picture: `"unrolled"`, each pass of a layer on its own, or `"rolled"`, each layer once. What more
@@ -71,7 +74,9 @@ def log_forward_pass(
         raise InvalidArgument(f"model must be callable, usually an nn.Module; got {type(model).__name__}: {model!r:.80}.")
     if vis_opt not in ("none", "unrolled", "rolled"):
         raise InvalidArgument(f"vis_opt is one of 'none', 'unrolled', 'rolled'; got {vis_opt!r}.")
-    options = Options(layers_to_save, output_device, activation_postfunc, keep_orphans, layer_label_format, save_gradients)
+    options = Options(
+        layers_to_save, output_device, activation_postfunc, keep_orphans, layer_label_format, save_gradients, time_on_device
+    )
     history = ModelHistory(_title(model), options)
     run(history, model, input_args, input_kwargs, random_seed)
     if vis_opt != "none":
@@ -147,8 +152,8 @@ class recording:  # noqa: N801 - used as a function: `with recording() as histor
     Args:
         models: models to know by name. A single one gives its modules their plain addresses; of several, and of models
             not named here, addresses start with the class name.
-        layers_to_save, output_device, activation_postfunc, save_gradients, keep_orphans, layer_label_format: as in
-            `log_forward_pass`.
+        layers_to_save, output_device, activation_postfunc, save_gradients, time_on_device, keep_orphans,
+            layer_label_format: as in `log_forward_pass`.
 
     The history can be looked at while it grows and is complete when the block ends. The code is the user's own, so its
     effects (updated weights, random state) stay.
@@ -161,6 +166,7 @@ class recording:  # noqa: N801 - used as a function: `with recording() as histor
         output_device: Device = None,
         activation_postfunc: Postfunc = None,
         save_gradients: bool | LayersToSave = False,
+        time_on_device: bool = False,
         keep_orphans: bool = False,
         layer_label_format: str = DEFAULT_FORMAT,
     ) -> None:
@@ -169,7 +175,9 @@ class recording:  # noqa: N801 - used as a function: `with recording() as histor
                 raise InvalidArgument(f"recording() takes modules to know by name; got {type(model).__name__}.")
         self._models = models
         names = [type(model).__name__ for model in models]
-        options = Options(layers_to_save, output_device, activation_postfunc, keep_orphans, layer_label_format, save_gradients)
+        options = Options(
+            layers_to_save, output_device, activation_postfunc, keep_orphans, layer_label_format, save_gradients, time_on_device
+        )
         self._history = ModelHistory(", ".join(names) if names else "recorded", options)
         self._session: Session | None = None
 

@@ -54,6 +54,21 @@ def model_and_input() -> tuple[Network, Tensor]:
     return Network().to(DEVICE).train(), torch.rand(2, 3, 16, 16, device=DEVICE)
 
 
+def times_are_those_of_the_device() -> None:
+    big = torch.rand(8192, 8192, device=DEVICE)
+    multiply = lambda t: t @ t
+    multiply(big)
+    torch.cuda.synchronize()
+    by_clock = torcheer.log_forward_pass(multiply, big)["matmul_1"].func_time_elapsed
+    started = time.perf_counter()
+    multiply(big)
+    torch.cuda.synchronize()
+    real = time.perf_counter() - started
+    by_events = torcheer.log_forward_pass(multiply, big, time_on_device=True)["matmul_1"].func_time_elapsed
+    assert 0.5 * real < by_events < 1.5 * real, (by_events, real)
+    assert by_clock < by_events
+
+
 def outputs_are_bit_equal_to_the_plain_model() -> None:
     torch.use_deterministic_algorithms(False)
     model, x = model_and_input()
@@ -194,6 +209,7 @@ CHECKS = (
     outputs_are_bit_equal_to_the_plain_model,
     logging_forces_no_synchronisation,
     a_recorded_training_step_forces_no_synchronisation,
+    times_are_those_of_the_device,
     seeds_fix_random_functions_on_the_device,
     kept_activations_move_to_the_cpu,
     autocast_is_recorded,

@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..records import TENSOR, UNSAVED, Composite, Details, EscapeRecord, Failure, Held, Kind, TorchFunction, facts_of
 from .callsite import CallSites
+from .device_time import DeviceTimer
 from .functions import describe, out_or_inplace
 from .identity import Entry, is_wrapped, storage_address, storage_of
 from .recorder import Recorder, tensors_in
@@ -50,7 +51,9 @@ CallPart = tuple[int, tuple[Any, ...], tuple[str, ...], int, int, int, int]
 class Interceptor(TorchFunctionMode):
     """Watches every torch function this thread calls."""
 
-    def __init__(self, recorder: Recorder, sites: CallSites, surroundings: Surroundings | None) -> None:
+    def __init__(
+        self, recorder: Recorder, sites: CallSites, surroundings: Surroundings | None, timer: DeviceTimer | None = None
+    ) -> None:
         super().__init__()
         self.recorder = recorder
         self.log = recorder.log
@@ -65,7 +68,8 @@ class Interceptor(TorchFunctionMode):
         self._nodes = recorder.nodes
         self._is_selective = self.keeper.selection is not None
         # whether no operation of this recording is ordinary
-        self._is_special = not self.keeper.is_plain or recorder.gradients is not None
+        self._is_special = not self.keeper.is_plain or recorder.gradients is not None or timer is not None
+        self.timer = timer
         self._is_nested = False
         # what the hot path reaches for
         self._table = recorder.table
@@ -225,6 +229,7 @@ class Interceptor(TorchFunctionMode):
             details, written = self._prepare(function, args, kwargs, parents, tensors)
             if func is torch.autograd.grad and self.recorder.gradients is not None:
                 self.recorder.gradients.watch(tensors)
+        mark = self.timer.mark() if self.timer is not None else None
         started = now()
         try:
             result = func(*args, **kwargs)
@@ -234,8 +239,11 @@ class Interceptor(TorchFunctionMode):
         elapsed = now() - started
         module = self._stack[-1].number if self._stack else -1
         call = (function_number, outline, names, module, self.sites.at(frame), started, elapsed)
+        first = len(self._rows)
         with torch._C.DisableTorchFunction() if self._is_nested else _NOTHING:
             self._write_down(function, call, parents, result, written, details)
+        if self.timer is not None:
+            self.timer.note(first, len(self._rows), mark)
         return result
 
     def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:

@@ -19,6 +19,7 @@ from torch.nn import Module
 from ..records import Log, Origin
 from .callsite import CallSites
 from .collector import fewer_collections
+from .device_time import DeviceTimer
 from .interceptor import Interceptor
 from .modules import ModuleWatcher, is_uninitialised, roots_of, without_parallelism
 from .randomness import RandomState, seed_everything
@@ -30,11 +31,12 @@ from .values import find_tensors, shares_no_container
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """What to keep of every activation, and where."""
+    """What to keep of every activation, and where; and by which clock to time operations."""
 
     selection: Selection | None = None  # None: everything
     output_device: torch.device | str | None = None
     postfunc: Callable[[Tensor], Any] | None = None
+    time_on_device: bool = False
 
 
 class Session:
@@ -46,7 +48,8 @@ class Session:
         self.keeper = Keeper(log, keeping.selection, keeping.output_device, keeping.postfunc)
         self.recorder = Recorder(log, self.keeper)
         self.watcher = ModuleWatcher(self.recorder, self.sites)
-        self.interceptor = Interceptor(self.recorder, self.sites, None)
+        timer = DeviceTimer() if keeping.time_on_device and torch.cuda.is_available() else None
+        self.interceptor = Interceptor(self.recorder, self.sites, None, timer)
         self._leave = contextlib.ExitStack()
 
     def __enter__(self) -> Session:
@@ -168,6 +171,8 @@ class Session:
             self.recorder.add_output(tensor, ())
 
     def _close(self, error: BaseException | None) -> None:
+        if self.interceptor.timer is not None:
+            self.interceptor.timer.settle(self.log)
         self.keeper.settle(self.recorder.table.live_storages())
         self.recorder.close()
         self.log.is_complete = error is None

@@ -35,6 +35,7 @@ class Options:
     keep_orphans: bool = False
     layer_label_format: str = DEFAULT_FORMAT
     save_gradients: bool | LayersToSave = False
+    time_on_device: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers_to_save", parse_layers_to_save(self.layers_to_save))
@@ -50,7 +51,8 @@ class Options:
 def open_session(history: History, outermost: CodeType | None = None) -> Session:
     """A session that writes into `history`."""
     options = history._options
-    keeping = Keeping(_selection(history, options), options.output_device, options.activation_postfunc)
+    selection = _selection(history, options)
+    keeping = Keeping(selection, options.output_device, options.activation_postfunc, options.time_on_device)
     return Session(history._log, keeping, outermost)
 
 

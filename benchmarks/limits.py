@@ -8,6 +8,7 @@ from typing import Any
 from .models import CASES
 
 SPEED = {"gpt2_tiny": 3.5, "gpt2_small": 1.25, "resnet50": 1.4, "alexnet": 1.15}  # times the plain pass
+TRAINING = {"gpt2_small": 1.5, "resnet50": 1.5}  # times the plain step, gradients kept
 PLAIN_AFTER_USE = 1.0
 NOISE = 0.02  # what remains in a ratio that should be exactly 1
 GROWTH = 1.3  # time per operation, long loop against short
@@ -28,7 +29,15 @@ class Verdict:
 
 def judge(results: dict[str, Any]) -> list[Verdict]:
     """A verdict for every promise."""
-    return [*_speed(results), _after_use(results), _growth(results), _grouping(results), *_held(results), *_graph_only(results)]
+    return [
+        *_speed(results),
+        *_training(results),
+        _after_use(results),
+        _growth(results),
+        _grouping(results),
+        *_held(results),
+        *_graph_only(results),
+    ]
 
 
 def _speed(results: dict[str, Any]) -> list[Verdict]:
@@ -36,6 +45,14 @@ def _speed(results: dict[str, Any]) -> list[Verdict]:
     for case, must in SPEED.items():
         ratio = results["speed"][case]["torcheer"].get("ratio")
         found.append(_at_most(f"{CASES[case].title}, against plain", ratio, must, "{:.3f}×"))
+    return found
+
+
+def _training(results: dict[str, Any]) -> list[Verdict]:
+    found = []
+    for case, must in TRAINING.items():
+        ratio = results["training"][case].get("ratio")
+        found.append(_at_most(f"{CASES[case].title}, training step, against plain", ratio, must, "{:.3f}×"))
     return found
 
 

@@ -129,6 +129,32 @@ def tiny_operations(few: int, many: int) -> dict[str, Any]:
     }
 
 
+def training(case: str) -> dict[str, Any]:
+    """A recorded training step, forward and backward with everything kept, against the plain step."""
+    import torcheer
+
+    model, x = build(case)
+    model.train()
+
+    def loss() -> torch.Tensor:
+        output = model(x)
+        return (output if isinstance(output, torch.Tensor) else output[0]).square().mean()
+
+    def plain() -> Any:
+        model.zero_grad()
+        loss().backward()
+
+    def recorded() -> Any:
+        model.zero_grad()
+        with torcheer.recording(model, save_gradients=True) as history:
+            loss().backward()
+        return history
+
+    with torch.enable_grad():
+        raw, used = interleave(rounds_in(SECONDS, plain, recorded), plain, recorded)
+    return {"raw": asdict(raw), "tool": asdict(used), "ratio": used.median / raw.median}
+
+
 def grouping(few: int, many: int) -> dict[str, Any]:
     """Seconds to find out which operations are the same layer, and to label them, in a loop of so many."""
     import torcheer
@@ -210,5 +236,5 @@ def _per(value: int | None, count: int) -> float | None:
     return None if value is None else value / count
 
 
-_ALL = (speed, plain_after_use, serve_plain_passes, tiny_operations, grouping, held_memory, graph_only_peak)
+_ALL = (speed, plain_after_use, serve_plain_passes, tiny_operations, training, grouping, held_memory, graph_only_peak)
 MEASUREMENTS: dict[str, Callable[..., dict[str, Any]]] = {function.__name__: function for function in _ALL}

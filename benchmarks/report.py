@@ -31,6 +31,7 @@ def report(results: dict[str, Any], verdicts: list[Verdict]) -> str:
             _peak(results["speed"]),
             _after_use(results["plain_after_use"]),
             _tiny(results["tiny_operations"]),
+            _training(results["training"]),
             _grouping(results["grouping"]),
             _held(results["held_memory"]),
             _graph_only(results["graph_only_peak"]),
@@ -90,6 +91,20 @@ def _tiny(tiny: dict[str, Any]) -> str:
     row = ["µs per operation", *(_figure(tiny, key, "{:.2f}") for key in keys), _figure(tiny, "ratio", "{:.2f}×")]
     headers = ["x + 1, 4×4", "plain", "1,000", "100,000", "1,000, no gc", "100,000, no gc", "100,000/1,000"]
     return table("A loop of tiny operations, everything kept", headers, [row])
+
+
+def _training(by_case: dict[str, Any]) -> str:
+    rows = [
+        [
+            CASES[case].title,
+            _figure(found.get("raw", {}), "median", "{:.1f}"),
+            _figure(found.get("tool", {}), "median", "{:.1f}"),
+            _figure(found, "ratio", "{:.2f}×"),
+        ]
+        for case, found in by_case.items()
+    ]
+    note = "A training step, forward and backward, everything kept, gradients too"
+    return table(note, ["model", "raw ms", "recorded ms", "torcheer"], rows)
 
 
 def _grouping(found: dict[str, Any]) -> str:

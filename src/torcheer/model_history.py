@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from typing import IO, Any
 
+from .analysis import Cost, MemoryTimeline, Summary, cost_of, largest, memory_of, slowest, summary_of
+from .analysis.summary import DEFAULT_COLUMNS
 from .graph import Graph, Node, build_graph
 from .history import History, Operation
 from .render import Picture, make_picture, picture_options, show
@@ -26,6 +28,7 @@ class ModelHistory(History):
     """
 
     _made_graph: tuple[object, Graph] | None = None
+    _made_cost: tuple[object, Cost] | None = None
 
     @property
     def graph(self) -> Graph:
@@ -63,7 +66,9 @@ class ModelHistory(History):
         chosen = dict(options)
         if chosen.get("color_by") == "grad":
             chosen["color_by"] = gradient_norm
-        if callable(chosen.get("color_by")):
+        if chosen.get("color_by") == "flops":
+            chosen["color_by"] = self._flops_of_node()
+        elif callable(chosen.get("color_by")):
             chosen["color_by"] = self._of_node(chosen["color_by"])
         picture = make_picture(self.graph, picture_options(chosen))
         if path is None:
@@ -83,6 +88,51 @@ class ModelHistory(History):
             return sum(known) / len(known) if known else None
 
         return of_node
+
+    def _flops_of_node(self) -> Callable[[Node], float | None]:
+        cost, index = self.cost, self._index
+
+        def flops(node: Node) -> float | None:
+            """All together of what a node stands for; None where a part of it is not known."""
+            found = [cost.operation(index.label(number)) for number in node.operations]
+            return sum(one.flops for one in found) if found and not any(one.unknown for one in found) else None
+
+        return flops
+
+    # What it cost -------------------------------------------------------------------------------------------------
+
+    @property
+    def cost(self) -> Cost:
+        """FLOPs, MACs, time and traffic: of everything, of an operation, a layer or a module.
+
+        >>> import torch, torcheer
+        >>> history = torcheer.log_forward_pass(torch.nn.Linear(2, 3), torch.ones(1, 2))
+        >>> history.cost.macs, history.cost.module("").total.flops
+        (6, 12)
+        """
+        index = self._index
+        if self._made_cost is None or self._made_cost[0] is not index:
+            self._made_cost = (index, cost_of(self))
+        return self._made_cost[1]
+
+    @property
+    def memory(self) -> MemoryTimeline:
+        """The bytes alive over the pass, the peak, and what was alive then."""
+        return memory_of(self)
+
+    def summary(self, columns: Iterable[str] = DEFAULT_COLUMNS, *, depth: int | None = None) -> Summary:
+        """A table of the modules: shapes, parameters, FLOPs, time, memory; with totals. Prints as text."""
+        return summary_of(self, columns, depth=depth)
+
+    def slowest(self, n: int = 10) -> list[Operation]:
+        """The operations that took longest, longest first."""
+        return slowest(self, n)
+
+    def largest(self, n: int = 10) -> list[Operation]:
+        """The operations with the largest tensors, largest first."""
+        return largest(self, n)
+
+    # Running it again ---------------------------------------------------------------------------------------------
 
     def validate(self) -> ValidationReport:
         """Run the recorded graph again, from inputs, parameters and constants alone, and compare every value; try every edge.

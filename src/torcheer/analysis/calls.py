@@ -1,0 +1,238 @@
+"""A torch call as the counting sees it: what was called, with which shapes, and which shapes came out.
+
+Everything is read from the log's rows, so it is there whether or not activations were kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import cached_property
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import torch
+
+from ..capture.values import fill
+from ..records import ELAPSED, FACTS, FUNCTION, MODULE, NAMES, NODE, PARENTS, TEMPLATE, Facts, Log, TorchFunction, facts_of
+
+# Operators by another name than the function they are.
+_OPERATORS = {
+    "truediv": "div",
+    "floordiv": "floor_divide",
+    "mod": "remainder",
+    "pos": "positive",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
+    "invert": "bitwise_not",
+    "lshift": "bitwise_left_shift",
+    "rshift": "bitwise_right_shift",
+}
+_REFLECTED = frozenset("radd rsub rmul rdiv rtruediv rfloordiv rmod rpow rand ror rxor rlshift rrshift".split())
+_OF_TORCH = ("aten", "prims", "torch")
+
+
+class Operand(NamedTuple):
+    """A tensor among the arguments of a call."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    slot: int
+    needs_grad: bool
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+
+class TorchCall:
+    """One call of a torch function. Made tensors (`results`) and arguments are known by shape, dtype and device.
+
+    Arguments are asked for by position and name, because torch takes them either way: `call.value(3, "stride", 1)`.
+    """
+
+    __slots__ = ("_facts", "_filled", "_log", "_row", "name", "numbers")
+
+    def __init__(self, log: Log, facts: FactsOf, numbers: range) -> None:
+        self._log = log
+        self._facts = facts
+        self._row = log.rows[numbers[0]]
+        self._filled: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self.numbers = numbers  # the operations that are this call's results
+        self.name = facts.names[self._row[FUNCTION]]
+
+    @property
+    def function(self) -> TorchFunction:
+        return self._log.functions[self._row[FUNCTION]]
+
+    @property
+    def elapsed(self) -> int:
+        """Nanoseconds the function took."""
+        elapsed: int = self._row[ELAPSED]
+        return elapsed
+
+    @property
+    def module(self) -> int:
+        """The number of the module call it ran in; -1 outside of all."""
+        module: int = self._row[MODULE]
+        return module
+
+    @property
+    def parents(self) -> tuple[int, ...]:
+        return self._row[PARENTS:]
+
+    @property
+    def results(self) -> list[Facts]:
+        return [self._facts.of(number) for number in self.numbers]
+
+    @property
+    def operands(self) -> list[Operand]:
+        """The tensors among the arguments, in order."""
+        return [Operand(*self._facts.of(n), slot, self._facts.needs_grad(n)) for slot, n in enumerate(self.parents)]
+
+    def _arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if self._filled is None:
+            names = self._row[NAMES]
+            filled = fill(self._row[TEMPLATE], iter(self.operands))
+            count = len(filled) - len(names)
+            self._filled = filled[:count], dict(zip(names, filled[count:], strict=True))
+        return self._filled
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """The positional arguments, with an `Operand` where a tensor was."""
+        return self._arguments()[0]
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        return self._arguments()[1]
+
+    def value(self, position: int, name: str, default: Any = None) -> Any:
+        """An argument, given by name or by position."""
+        args, kwargs = self._arguments()
+        if name in kwargs:
+            return kwargs[name]
+        return args[position] if 0 <= position < len(args) else default
+
+    def operand(self, position: int, name: str) -> Operand:
+        """An argument that must be a tensor; raises LookupError where it is not."""
+        value = self.value(position, name)
+        if not isinstance(value, Operand):
+            raise LookupError(f"{self.name}: argument {name!r} is no tensor")
+        return value
+
+    @property
+    def given(self) -> int:
+        """How many values the first tensor argument has."""
+        parents = self.parents
+        return math.prod(self._facts.of(parents[0])[0]) if parents else 0
+
+    @property
+    def made(self) -> int:
+        """How many values came out, of all results together."""
+        return sum(math.prod(self._facts.of(number)[0]) for number in self.numbers)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the first result."""
+        return self._facts.of(self.numbers[0])[0]
+
+    @property
+    def node(self) -> str | None:
+        """The autograd node of the first result that has one."""
+        rows = self._log.rows
+        return next((rows[number][NODE] for number in self.numbers if rows[number][NODE] is not None), None)
+
+    @property
+    def overwritten(self) -> int | None:
+        """The slot of the argument that the first result was written into."""
+        return self._log.operations[self.numbers[0]].overwritten
+
+    @property
+    def is_complex(self) -> bool:
+        return self._facts.any_complex and any(self._facts.of(n)[1].is_complex for n in (*self.parents, *self.numbers))
+
+    @property
+    def has_known_shapes(self) -> bool:
+        """Whether every shape is what the kernel saw: no ragged dimension, not inside a `torch.func` transform."""
+        details = self._log.details
+        if any(n in details and details[n].is_transformed for n in self.numbers):
+            return False
+        if not self._facts.any_ragged:
+            return True
+        return all(min(self._facts.of(n)[0], default=0) >= 0 for n in (*self.parents, *self.numbers))
+
+
+class FactsOf:
+    """The shape, dtype and device behind every number of a log, and the plain name of every function."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.names = [plain_name(function) for function in log.functions]
+        with torch._C.DisableTorchFunction():
+            rows, values = log.rows, log.values
+            self._made: list[Facts] = [row[FACTS] or facts_of(values[n]) for n, row in enumerate(rows)]
+            self._states: list[Facts] = [facts_of(state.tensor) for state in log.states]
+            self._trained = [state.tensor.requires_grad for state in log.states]
+
+    def of(self, number: int) -> Facts:
+        return self._made[number] if number >= 0 else self._states[-1 - number]
+
+    def bytes(self, number: int) -> int:
+        """The size of a tensor; 0 where a dimension is ragged."""
+        shape, dtype, _ = self.of(number)
+        return 0 if min(shape, default=0) < 0 else math.prod(shape) * dtype.itemsize
+
+    def needs_grad(self, number: int) -> bool:
+        """Whether autograd follows a tensor."""
+        if number < 0:
+            return self._trained[-1 - number]
+        return self._log.rows[number][NODE] is not None or number in self._log.leaves
+
+    @cached_property
+    def any_complex(self) -> bool:
+        return any(facts[1].is_complex for facts in (*self._made, *self._states))
+
+    @cached_property
+    def any_ragged(self) -> bool:
+        return any(size < 0 for facts in self._made for size in facts[0])
+
+
+def calls_of(log: Log, facts: FactsOf, length: int) -> Iterator[TorchCall]:
+    """The first `length` operations of a log as calls: those that one call made are together."""
+    details = log.details
+    first = 0
+    while first < length:
+        end = first + 1
+        if first in details and details[first].call == first:
+            while end < length and end in details and details[end].call == first:
+                end += 1
+        yield TorchCall(log, facts, range(first, end))
+        first = end
+
+
+def plain_name(function: TorchFunction) -> str:
+    """One name for all spellings of a function: `add` for `add_`, `__iadd__`, `__radd__` and `aten.add_.Tensor`.
+
+    A function that is not torch's own keeps its whole name, `library::add`, so that no formula is mistaken for its.
+    """
+    func, name = function.func, function.name
+    if isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        qualified = str(func._schema.name if isinstance(func, torch._ops.OpOverload) else func._qualified_op_name)
+        if qualified.split("::")[0] not in _OF_TORCH:
+            return qualified
+    elif isinstance(func, FunctionType) and not (func.__module__ or "").startswith("torch."):
+        return name if func.__module__ == "torch" else f"{func.__module__}.{name}"
+    if function.is_attribute:
+        return f".{name}"
+    if name.startswith("__") and name.endswith("__"):
+        bare = name[2:-2]
+        if bare in _REFLECTED or (bare.startswith("i") and len(bare) > 1 and hasattr(torch.Tensor, f"__{bare[1:]}__")):
+            bare = bare[1:]
+        return _OPERATORS.get(bare, bare)
+    bare = name.strip("_")
+    for prefix in ("special_", "foreach_"):
+        bare = bare.removeprefix(prefix)
+    return bare

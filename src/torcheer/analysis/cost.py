@@ -1,0 +1,253 @@
+"""Cost: FLOPs, time and traffic of every operation, layer and module, and of the whole pass.
+
+Worked out after the pass, on first use, in one sweep over the log. A call that made several tensors is paid for once: by the
+first of them that is shown. What ran but is not shown (operations connected to nothing) is part of its module and of the total.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+from ..errors import SeveralPasses
+from ..history import History, Layer, Module, Modules, Operation
+from ..history.index import Index
+from ..history.lookup import Lookup
+from ..records import ModuleCall
+from .calls import FactsOf, TorchCall, calls_of
+from .flops import work_of
+from .storage import Storages
+from .work import NOTHING, Formula
+
+
+@dataclass(frozen=True, slots=True)
+class Expense:
+    """What something cost. Expenses add up with `+`."""
+
+    flops: int = 0
+    macs: int = 0
+    backward_flops: int = 0
+    seconds: float = 0.0  # spent in the functions themselves
+    bytes_read: int = 0
+    bytes_written: int = 0
+    parameter_bytes: int = 0  # the part of `bytes_read` that is parameters
+    unknown: int = 0  # calls without a formula; their FLOPs are in no sum
+
+    def __add__(self, other: Expense) -> Expense:
+        return Expense(*(getattr(self, name) + getattr(other, name) for name in _FIELDS))
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs for each byte read or written."""
+        moved = self.bytes_read + self.bytes_written
+        return self.flops / moved if moved else 0.0
+
+
+_FIELDS = tuple(field.name for field in fields(Expense))
+_FREE = Expense()
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleCost:
+    """What a module cost: `own` is what ran in it but in no module inside, `total` is everything that ran in it.
+
+    `seconds` in those is time spent in functions. `elapsed` is from entry to exit of its calls, `own_elapsed` without the
+    calls of modules inside; both contain the recording's own work.
+    """
+
+    address: str
+    own: Expense
+    total: Expense
+    elapsed: float
+    own_elapsed: float
+
+
+class Cost:
+    """What a pass cost. The totals are properties; parts are asked for by label or address."""
+
+    def __init__(self, index: Index, formulas: Mapping[str, Formula] | None = None) -> None:
+        self._index = index
+        self._formulas = dict(formulas or {})
+
+    @cached_property
+    def _sweep(self) -> _Sweep:
+        return _Sweep(self._index, self._formulas)
+
+    # The whole pass -----------------------------------------------------------------------------------------------
+
+    @property
+    def total(self) -> Expense:
+        """The whole pass."""
+        return self._sweep.total
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the forward pass, where they are known."""
+        return self.total.flops
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates: the part of `flops` that is matrix products and convolutions, two FLOPs each."""
+        return self.total.macs
+
+    @property
+    def backward_flops(self) -> int:
+        """Floating-point operations that a backward pass through everything autograd followed would take."""
+        return self.total.backward_flops
+
+    @property
+    def seconds(self) -> float:
+        """Seconds spent in the functions themselves."""
+        return self.total.seconds
+
+    @property
+    def unknown(self) -> Counter[str]:
+        """How often each function ran for which there is no formula. Their FLOPs are missing from every sum."""
+        return Counter(self._sweep.unknown)
+
+    @property
+    def hidden(self) -> Expense:
+        """The part of the total that no shown operation pays for: work connected to neither input nor output."""
+        return self._sweep.hidden
+
+    # Parts ----------------------------------------------------------------------------------------------------------
+
+    def operation(self, key: Any) -> Expense:
+        """One operation, by label or any other key that means one: `cost.operation("conv2d_1")`."""
+        if isinstance(key, Operation):
+            return self._sweep.of_operation(key._number)
+        found = Lookup(self._index).find(key)
+        if found.number is None and len(found.layer.passes) > 1:
+            label = self._index.table.label(found.layer)
+            raise SeveralPasses(
+                f"{label} has {len(found.layer.passes)} passes: ask for one of them ({label}:1, …), or for layer({label!r})."
+            )
+        return self._sweep.of_operation(found.number if found.number is not None else found.layer.passes[0])
+
+    def layer(self, key: Any) -> Expense:
+        """All passes of a layer together."""
+        entry = key._entry if isinstance(key, Layer) else Lookup(self._index).find(key).layer
+        return _sum([self._sweep.of_operation(number) for number in entry.passes])
+
+    def module(self, key: Any) -> ModuleCost:
+        """All calls of a module together, by address; `""` is the model itself."""
+        module = key if isinstance(key, Module) else Modules(self._index)[key]
+        return self._sweep.of_module(module.address)
+
+    def __repr__(self) -> str:
+        total = self.total
+        missing = f", {total.unknown} calls unknown" if total.unknown else ""
+        return f"Cost({total.flops:,} FLOPs, {total.macs:,} MACs, {total.seconds:.3E} s{missing})"
+
+
+def cost_of(history: History, formulas: Mapping[str, Formula] | None = None) -> Cost:
+    """What a pass cost: FLOPs, MACs, seconds, bytes; in total, and by operation, layer and module.
+
+    >>> import torch, torcheer
+    >>> history = torcheer.log_forward_pass(torch.nn.Linear(4, 8), torch.ones(2, 4))
+    >>> cost = cost_of(history)
+    >>> cost.flops, cost.macs, cost.operation("linear_1").flops
+    (128, 64, 128)
+
+    Args:
+        history: what `log_forward_pass` or `recording` returned; activations need not be kept.
+        formulas: how to count functions torcheer does not know, by name (`library::name` for other libraries' operators):
+            a function of a `TorchCall` that returns `Work`.
+
+    A FLOP is counted as docs/cost.md says. Nothing is computed until it is asked for.
+    """
+    return Cost(history._index, formulas)
+
+
+class _Sweep:
+    """The costs of every call of a log."""
+
+    def __init__(self, index: Index, formulas: Mapping[str, Formula]) -> None:
+        log = index.log
+        facts = FactsOf(log)
+        storages = Storages(log, facts, index.length)
+        self._index = index
+        self._by_operation: dict[int, Expense] = {}
+        self._own: dict[int, Expense] = {}  # by number of the module call; -1: in none
+        self.unknown: Counter[str] = Counter()
+        hidden: list[Expense] = []
+        parameters = frozenset(state.number for state in log.states if state.is_parameter)
+        by_call: dict[int, list[Expense]] = {}
+        for call in calls_of(log, facts, index.length):
+            expense = self._expense(call, facts, storages, parameters, formulas)
+            bearer = next((number for number in call.numbers if index.table.shows(number)), None)
+            if bearer is None:
+                hidden.append(expense)
+            else:
+                self._by_operation[bearer] = expense
+            by_call.setdefault(call.module, []).append(expense)
+        self._own = {number: _sum(expenses) for number, expenses in by_call.items()}
+        self.hidden = _sum(hidden)
+        self.total = _sum(list(self._own.values()))
+
+    def _expense(
+        self,
+        call: TorchCall,
+        facts: FactsOf,
+        storages: Storages,
+        parameters: frozenset[int],
+        formulas: Mapping[str, Formula],
+    ) -> Expense:
+        work = work_of(call, formulas)
+        if work is None:
+            self.unknown[call.name] += 1
+        flops, macs, backward = work or NOTHING
+        log = self._index.log
+        written = read = from_parameters = 0
+        if call.function.func is not None:
+            made = [n for n in call.numbers if storages.is_fresh(n) or log.operations[n].overwritten is not None]
+            written = sum(map(facts.bytes, made))
+            if made:
+                moves = work is not None and not flops  # what only moves values reads no more than it writes
+                for number in dict.fromkeys(call.parents):
+                    size = min(facts.bytes(number), written) if moves else facts.bytes(number)
+                    read += size
+                    from_parameters += size if number in parameters else 0
+        return Expense(flops, macs, backward, call.elapsed / 1e9, read, written, from_parameters, int(work is None))
+
+    def of_operation(self, number: int) -> Expense:
+        return self._by_operation.get(number, _FREE)
+
+    @cached_property
+    def _modules(self) -> dict[str, ModuleCost]:
+        log = self._index.log
+        total = dict(self._own)
+        inside = dict.fromkeys(range(len(log.modules)), 0)
+        for call in reversed(log.modules):
+            if call.outer is not None:
+                total[call.outer.number] = total.get(call.outer.number, _FREE) + total.get(call.number, _FREE)
+                inside[call.outer.number] += call.elapsed
+        found: dict[str, ModuleCost] = {}
+        for address, calls in self._index.calls.items():
+            outermost = [call for call in calls if not _is_nested(call)]
+            own = sum(call.elapsed - inside[call.number] for call in calls)
+            found[address] = ModuleCost(
+                address,
+                _sum([self._own.get(call.number, _FREE) for call in calls]),
+                _sum([total.get(call.number, _FREE) for call in outermost]),
+                sum(call.elapsed for call in outermost) / 1e9,
+                own / 1e9,
+            )
+        return found
+
+    def of_module(self, address: str) -> ModuleCost:
+        return self._modules.get(address) or ModuleCost(address, _FREE, _FREE, 0.0, 0.0)
+
+
+def _is_nested(call: ModuleCall) -> bool:
+    """Whether a call runs inside another call of the same module."""
+    return any(outer.address == call.address for outer in call.stack()[:-1])
+
+
+def _sum(expenses: list[Expense]) -> Expense:
+    if len(expenses) == 1:
+        return expenses[0]
+    return Expense(*(sum(getattr(expense, name) for expense in expenses) for name in _FIELDS))

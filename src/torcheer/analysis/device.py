@@ -1,0 +1,46 @@
+"""Memory of the process and of the device, as they are now. Nothing of it is asked during a pass."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Bytes in use; None where that cannot be read."""
+
+    process: int | None  # resident memory of this process
+    allocated: int | None  # on the CUDA device: what tensors hold
+    reserved: int | None  # on the CUDA device: what torch has taken from it
+    peak_allocated: int | None  # on the CUDA device: the most since it was last reset
+
+
+def device_memory(device: torch.device | str | int | None = None) -> DeviceMemory:
+    """The memory in use now, of this process and of a CUDA device (the current one, unless told).
+
+    >>> memory = device_memory()
+    >>> memory.process is None or memory.process > 0
+    True
+
+    Process memory is read from `/proc`, so it is None outside Linux. CUDA figures are None where CUDA is not in use.
+    """
+    wanted = torch.device(device) if device is not None and not isinstance(device, int) else device
+    is_cuda = not isinstance(wanted, torch.device) or wanted.type == "cuda"
+    cuda = torch.cuda
+    in_use = cuda.is_available() and cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch's own
+    if not (is_cuda and in_use):
+        return DeviceMemory(_resident(), None, None, None)
+    return DeviceMemory(
+        _resident(), cuda.memory_allocated(wanted), cuda.memory_reserved(wanted), cuda.max_memory_allocated(wanted)
+    )
+
+
+def _resident() -> int | None:
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None

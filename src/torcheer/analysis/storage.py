@@ -1,0 +1,206 @@
+"""Which tensors share memory: views, in-place results, and what only sometimes copies (`reshape`, `contiguous`, `to`).
+
+Views are known from torch's schemas. Whether `reshape` and its like copied depends on strides, which a log does not hold: they
+are followed from view to view on meta tensors, and taken from kept activations where there are any. A tensor that is no view
+is taken to be contiguous, except that elementwise results are laid out like their first argument of the same shape.
+"""
+
+from __future__ import annotations
+
+import types
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..capture.values import fill, get_path
+from ..records import NAMES, TEMPLATE, Log, Origin, TorchFunction
+from .calls import FactsOf, TorchCall, calls_of
+from .elementwise import PER_ELEMENT
+
+Strides = tuple[int, ...]
+
+_CONVERSIONS = frozenset(
+    "to type type_as float double half bfloat16 int long short char byte bool cfloat cdouble chalf cpu cuda xpu".split()
+)
+_RESHAPES = frozenset("reshape reshape_as flatten ravel".split())
+_DROPOUTS = frozenset("dropout alpha_dropout feature_dropout feature_alpha_dropout dropout1d dropout2d dropout3d".split())
+_ONE_FOR_EACH = frozenset("broadcast_tensors meshgrid atleast_1d atleast_2d atleast_3d".split())
+# Views that no schema calls so.
+_VIEWS = frozenset(
+    "unsafe_view reshape_alias unsafe_chunk unsafe_split unsafe_split_with_sizes resolve_conj resolve_neg "
+    ".T .mT .H .mH .real .imag .data".split()
+)
+_LAID_OUT_LIKE = (
+    frozenset(name for names in PER_ELEMENT.values() for name in names.split())
+    | _DROPOUTS
+    | {"gelu", "clone", "scaled_dot_product_attention"}
+)
+
+
+@cache
+def is_view(name: str) -> bool:
+    """Whether torch's schemas say that a function returns (in every form of it) the memory of an argument."""
+    schemas = [schema for schema in torch._C._jit_get_schemas_for_operator(f"aten::{name}") if _is_plain(schema)]
+    return bool(schemas) and all(
+        any(result.alias_info is not None and not result.alias_info.is_write for result in schema.returns) for schema in schemas
+    )
+
+
+def _is_plain(schema: Any) -> bool:
+    """Whether a schema takes a tensor (TorchScript has functions of the same name for strings and lists) and has no `out=`."""
+    arguments = schema.arguments
+    return bool(arguments) and "Tensor" in str(arguments[0].type) and not any(argument.is_out for argument in arguments)
+
+
+class Storages:
+    """The memory behind every operation of a log.
+
+    `roots[n]` is the operation that first had the memory of operation `n`; a negative number is a parameter or a buffer.
+    """
+
+    def __init__(self, log: Log, facts: FactsOf, length: int) -> None:
+        self._log = log
+        self._facts = facts
+        self._strides: dict[int, Strides] = {}  # where not contiguous
+        self.roots: list[int] = []
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            for call in calls_of(log, facts, length):
+                for number in call.numbers:
+                    slot = self._shared(call, number)
+                    base = call.parents[slot] if slot is not None and slot < len(call.parents) else None
+                    self.roots.append(number if base is None else self.root(base))
+                    self._note_strides(call, number, base)
+
+    def root(self, number: int) -> int:
+        return self.roots[number] if number >= 0 else number
+
+    def is_fresh(self, number: int) -> bool:
+        """Whether an operation's tensor has memory of its own, which nothing had before it."""
+        return self.roots[number] == number
+
+    def strides(self, number: int) -> Strides:
+        """How a tensor is laid out, as far as it is known."""
+        if number < 0:
+            state = self._log.states[-1 - number].tensor
+            return tuple(state.stride()) if state.layout is torch.strided else ()
+        return self._strides.get(number) or _contiguous(self._facts.of(number)[0])
+
+    def reshapes_freely(self, number: int, shape: tuple[int, ...]) -> bool:
+        """Whether a tensor can be seen in another shape without a copy."""
+        if number >= 0 and number not in self._strides:
+            return True
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            tensor = self._meta(number)
+            return _memory(tensor.reshape(shape)) == _memory(tensor)
+
+    def _shared(self, call: TorchCall, number: int) -> int | None:
+        """The slot of the argument that a result shares its memory with."""
+        function = call.function
+        if function.origin is not Origin.OPERATION:
+            return 0 if function.origin in (Origin.ALIAS, Origin.OUTPUT) else None
+        record = self._log.operations[number]
+        if record.overwritten is not None:
+            return record.overwritten
+        name, parents = call.name, call.parents
+        if not parents:
+            return None
+        if name == "getitem":
+            return 0 if self._is_basic(call) else None
+        if name in _CONVERSIONS:
+            same = self._facts.of(number)[1:] == self._facts.of(parents[0])[1:]
+            return 0 if same and not (call.value(-1, "copy") or call.value(-1, "memory_format")) else None
+        if name == "contiguous":
+            return 0 if call.value(1, "memory_format") is None and self.strides(parents[0]) == _contiguous(call.shape) else None
+        if name in _RESHAPES:
+            return 0 if self.reshapes_freely(parents[0], self._facts.of(number)[0]) else None
+        if name in _DROPOUTS:  # hands back its argument where there is nothing to drop
+            training = call.value(2, "training", call.value(2, "train", True))
+            return None if call.value(1, "p", 0.5) and training else 0
+        if name in _ONE_FOR_EACH:
+            return number - call.numbers[0]
+        return 0 if name in _VIEWS or (is_view(name) and not _is_python_unfold(function)) else None
+
+    def _is_basic(self, call: TorchCall) -> bool:
+        """Whether an index makes a view: no lists, masks or tensors of indices in it."""
+        index = call.args[1]
+        items = index if type(index) is tuple else (index,)
+        for item in items:
+            if item is None or item is ... or type(item) in (int, slice):
+                continue
+            shape, dtype = getattr(item, "shape", None), getattr(item, "dtype", None)
+            if shape != () or dtype is torch.bool:
+                return False
+        return True
+
+    # Layout ---------------------------------------------------------------------------------------------------------
+
+    def _note_strides(self, call: TorchCall, number: int, base: int | None) -> None:
+        shape = self._facts.of(number)[0]
+        if min(shape, default=0) < 0 or not shape:
+            return
+        found: Strides | None
+        if base is None:
+            found = self._kept_strides(number, shape) or self._inherited(call, shape)
+        elif self._facts.of(base)[0] == shape and self._log.operations[number].overwritten is not None:
+            found = self.strides(base)
+        else:
+            found = self._viewed(call, number)
+        if found is not None and found != _contiguous(shape):
+            self._strides[number] = found
+
+    def _kept_strides(self, number: int, shape: tuple[int, ...]) -> Strides | None:
+        value = self._log.values[number]
+        if isinstance(value, Tensor) and self._log.holds_tensors and value.layout is torch.strided and value.shape == shape:
+            return tuple(value.stride())
+        return None
+
+    def _inherited(self, call: TorchCall, shape: tuple[int, ...]) -> Strides | None:
+        if call.name in _LAID_OUT_LIKE:
+            for parent in call.parents:
+                if self._facts.of(parent)[0] == shape:
+                    is_plain = parent >= 0 and parent not in self._strides
+                    return None if is_plain else tuple(torch.empty_like(self._meta(parent)).stride())
+        return None
+
+    def _viewed(self, call: TorchCall, number: int) -> Strides | None:
+        """The strides of a view: of the same view of a meta tensor."""
+        func = call.function.func
+        if func is None or call.name in _DROPOUTS or call.name in _CONVERSIONS:
+            parent = call.parents[0]
+            return self.strides(parent) if self._facts.of(parent)[0] == call.shape else None
+        row = self._log.rows[number]
+        tensors = (self._meta(parent) for parent in call.parents)
+        try:
+            filled = fill(row[TEMPLATE], tensors)
+            count = len(filled) - len(row[NAMES])
+            result = func(*filled[:count], **dict(zip(row[NAMES], filled[count:], strict=True)))
+            view = get_path(result, self._log.operations[number].details.output_path)
+        except Exception:  # whatever a function may raise where there are no values
+            return None
+        return tuple(view.stride()) if isinstance(view, Tensor) and view.layout is torch.strided else None
+
+    def _meta(self, number: int) -> Tensor:
+        shape, dtype, _ = self._facts.of(number)
+        if not shape and not dtype.is_floating_point and not dtype.is_complex:
+            return torch.zeros((), dtype=dtype)  # may be an index, and then its value is asked for
+        return torch.empty_strided(shape, self.strides(number), dtype=dtype, device="meta")
+
+
+def _memory(tensor: Tensor) -> int:
+    memory: int = tensor.untyped_storage()._cdata
+    return memory
+
+
+def _contiguous(shape: tuple[int, ...]) -> Strides:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def _is_python_unfold(function: TorchFunction) -> bool:
+    """`F.unfold` copies patches; `Tensor.unfold` is a view."""
+    return function.name == "unfold" and isinstance(function.func, types.FunctionType)

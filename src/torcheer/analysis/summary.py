@@ -1,0 +1,291 @@
+"""A table per module with the columns somebody asked for, and totals that add up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import InvalidArgument
+from ..history import History, Module, Operation
+from ..history.text import human_size, plural
+from ..records import Origin
+from .calls import FactsOf, calls_of
+from .cost import Cost, Expense, cost_of
+from .storage import Storages
+
+_ROWS_SHOWN = 400
+_SHAPES_SHOWN = 2
+_NOT_CALLED = "not called"
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """How a column is aligned and written, and whether its rows add up to its total."""
+
+    text: Callable[[Any], str]
+    is_number: bool = True
+    adds_up: bool = True
+
+
+def _count(value: int) -> str:
+    """`1.23 G`: three digits and a unit of 1000."""
+    size = float(value)
+    if size < 1000:
+        return str(value)
+    for unit in ("k", "M", "G", "T", "P"):
+        size /= 1000
+        if size < 999.5 or unit == "P":
+            break
+    return f"{size:.3g} {unit}" if size < 1000 else f"{size:.0f} {unit}"
+
+
+def _seconds(value: float) -> str:
+    for scale, unit in ((1.0, "s"), (1e3, "ms")):
+        if value * scale >= 1:
+            return f"{value * scale:.3g} {unit}"
+    return f"{value * 1e6:.3g} µs"
+
+
+def _shapes(calls: Sequence[Sequence[tuple[int, ...]]]) -> str:
+    """The shapes of the first call; `…` where there are more, or where other calls have others."""
+    if not calls:
+        return ""
+    text = ", ".join(map(str, calls[0][:_SHAPES_SHOWN]))
+    if len(calls[0]) > _SHAPES_SHOWN:
+        text += f", … ({len(calls[0])})"
+    return text if all(other == calls[0] for other in calls[1:]) else f"{text} …"
+
+
+def _number(value: int) -> str:
+    return f"{value:,}" if value else "–"
+
+
+COLUMNS: dict[str, _Column] = {
+    "calls": _Column(lambda value: "" if value is None else str(value or _NOT_CALLED), adds_up=False),
+    "in": _Column(_shapes, is_number=False, adds_up=False),
+    "out": _Column(_shapes, is_number=False, adds_up=False),
+    "params": _Column(_number),
+    "trainable": _Column(_number),
+    "flops": _Column(_count),
+    "total flops": _Column(_count, adds_up=False),
+    "macs": _Column(_count),
+    "backward flops": _Column(_count),
+    "self time": _Column(_seconds),
+    "time": _Column(_seconds, adds_up=False),
+    "memory": _Column(human_size, adds_up=False),
+    "%": _Column(lambda value: f"{value:.1f}"),
+}
+DEFAULT_COLUMNS = ("calls", "in", "out", "params", "flops", "self time", "memory")
+
+
+class Summary:
+    """A table per module. Printed it is text; `to_rows()` has the numbers, `totals` what the columns add up to."""
+
+    def __init__(self, rows: list[dict[str, Any]], titles: list[str], totals: dict[str, Any], notes: list[str]) -> None:
+        self._rows = rows
+        self._titles = titles
+        self._notes = notes
+        self.totals = totals
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One dictionary per row: the module's address and class, and a plain value for each column."""
+        return [dict(row) for row in self._rows]
+
+    def __str__(self) -> str:
+        names = list(self.totals)
+        head = ("module", "class", *names)
+        body = [
+            (title, row["class"], *(COLUMNS[name].text(row[name]) for name in names))
+            for title, row in zip(self._titles, self._rows, strict=True)
+        ]
+        last = ("total", "", *("" if self.totals[name] is None else COLUMNS[name].text(self.totals[name]) for name in names))
+        cut = len(body) - _ROWS_SHOWN
+        body = body[:_ROWS_SHOWN]
+        widths = [max(map(len, cells)) for cells in zip(head, last, *body, strict=True)]
+        right = [False, False, *(COLUMNS[name].is_number for name in names)]
+
+        def line(cells: tuple[str, ...]) -> str:
+            aligned = zip(cells, widths, right, strict=True)
+            return "  ".join(cell.rjust(width) if to_right else cell.ljust(width) for cell, width, to_right in aligned).rstrip()
+
+        rule = "  ".join("─" * width for width in widths)
+        more = [f"… {plural(cut, 'row')} more …"] if cut > 0 else []
+        return "\n".join([line(head), rule, *map(line, body), *more, rule, line(last), *self._notes])
+
+    __repr__ = __str__
+
+
+def summary_of(history: History, columns: Iterable[str] = DEFAULT_COLUMNS, *, depth: int | None = None) -> Summary:
+    """A table per module: shapes, parameters, FLOPs, time, memory.
+
+    >>> import torch, torcheer
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU())
+    >>> history = torcheer.log_forward_pass(model, torch.ones(2, 4))
+    >>> print(summary_of(history, ["calls", "out", "params", "flops"]))
+    module   class       calls  out     params  flops
+    ───────  ──────────  ─────  ──────  ──────  ─────
+    (model)  Sequential      1  (2, 8)       –      0
+    ├─ 0     Linear          1  (2, 8)      40    128
+    └─ 1     ReLU            1  (2, 8)       –     16
+    ───────  ──────────  ─────  ──────  ──────  ─────
+    total                                   40    144
+
+    Args:
+        columns: any of `calls`, `in`, `out`, `params`, `trainable`, `flops`, `total flops`, `macs`, `backward flops`,
+            `self time`, `time`, `memory` (bytes of what the module returned) and `%` (of all FLOPs), in the order wanted.
+        depth: how many levels of modules to show. What is deeper counts with the module it is in.
+
+    A row says what belongs to the module itself and not to a module below it, so columns add up; `total flops` and `time`
+    contain the modules that ran inside. A parameter that several modules share counts where it is met first.
+    """
+    wanted = (columns,) if isinstance(columns, str) else tuple(dict.fromkeys(columns))
+    unknown = [name for name in wanted if name not in COLUMNS]
+    if unknown or not wanted:
+        named = f"no column is called {', '.join(map(repr, unknown))}" if unknown else "no column was asked for"
+        raise InvalidArgument(f"{named}. The columns are {', '.join(map(repr, COLUMNS))}.")
+    if depth is not None and (isinstance(depth, bool) or not isinstance(depth, int) or depth < 0):
+        raise InvalidArgument(f"depth must be a whole number of levels, 0 for the model alone, or None for all; got {depth!r}.")
+    return _Table(history, wanted, depth).summary()
+
+
+class _Table:
+    def __init__(self, history: History, columns: tuple[str, ...], depth: int | None) -> None:
+        self.history = history
+        self.columns = columns
+        self.depth = depth
+        self.cost: Cost = cost_of(history)
+        self.rows: list[dict[str, Any]] = []
+        self.titles: list[str] = []
+        self._counted: set[str] = set()
+
+    def summary(self) -> Summary:
+        for root in self.history.modules.roots:
+            self._add(root, "", "", 0)
+        total = self.cost.total
+        left = _minus(total, [self.cost.module(address).own for address in self.history.modules])
+        if left.flops or left.seconds or not self.rows:
+            self._append("(in no module)", "", "", (0, 0), left, left, {"calls": None, "in": [], "out": [], "memory": 0})
+        totals = {name: self._total(name, total) for name in self.columns}
+        return Summary(self.rows, self.titles, totals, self._notes())
+
+    def _total(self, name: str, total: Expense) -> Any:
+        if name in ("time", "total flops"):
+            return total.seconds if name == "time" else total.flops
+        return sum(row[name] for row in self.rows) if COLUMNS[name].adds_up else None
+
+    def _notes(self) -> list[str]:
+        unknown = self.cost.unknown
+        if not unknown:
+            return []
+        names = ", ".join(f"{name} ×{count}" if count > 1 else name for name, count in unknown.most_common())
+        return [f"FLOPs unknown for {plural(sum(unknown.values()), 'call')}, counted nowhere: {names}"]
+
+    def _add(self, module: Module, branch: str, indent: str, level: int) -> None:
+        is_last_level = self.depth is not None and level >= self.depth
+        inside = self._below(module) if is_last_level else [module]
+        params = self._params(inside)
+        own = _plus([self.cost.module(one.address).own for one in inside])
+        calls = module.calls
+        facts = {
+            "calls": len(calls),
+            "in": [call.input_shapes for call in calls],
+            "out": [call.output_shapes for call in calls],
+            "memory": sum(one.tensor_fsize for call in calls for one in call.outputs),
+        }
+        title = branch + (module.name or "(model)")
+        self._append(title, module.address, module.class_name, params, own, self.cost.module(module.address).total, facts)
+        children = [] if is_last_level else module.children
+        for number, child in enumerate(children, 1):
+            last = number == len(children)
+            self._add(child, indent + ("└─ " if last else "├─ "), indent + ("   " if last else "│  "), level + 1)
+
+    def _append(
+        self, title: str, address: str, kind: str, params: tuple[int, int], own: Expense, total: Expense, facts: dict[str, Any]
+    ) -> None:
+        flops = self.cost.total.flops
+        values = {
+            **facts,
+            "params": params[0],
+            "trainable": params[1],
+            "flops": own.flops,
+            "total flops": total.flops,
+            "macs": own.macs,
+            "backward flops": own.backward_flops,
+            "self time": own.seconds,
+            "time": total.seconds,
+            "%": 100 * own.flops / flops if flops else 0.0,
+        }
+        self.titles.append(title)
+        self.rows.append({"module": address, "class": kind, **{name: values[name] for name in self.columns}})
+
+    def _below(self, module: Module) -> list[Module]:
+        found = [module]
+        for child in module.children:
+            found += self._below(child)
+        return found
+
+    def _params(self, modules: list[Module]) -> tuple[int, int]:
+        """How many parameter values these modules have that were not counted yet, and how many of them are trainable."""
+        numbers = trainable = 0
+        for module in modules:
+            for param in module.own_params:
+                names = {param.name, *param.other_names}
+                if not names & self._counted:
+                    numbers += param.numel
+                    trainable += param.numel if param.is_trainable else 0
+                self._counted |= names
+        return numbers, trainable
+
+
+def _plus(expenses: list[Expense]) -> Expense:
+    return sum(expenses[1:], start=expenses[0])
+
+
+def _minus(total: Expense, parts: list[Expense]) -> Expense:
+    """What of a total no part has; time is zero where only rounding is left."""
+    known = _plus([Expense(), *parts])
+    seconds = total.seconds - known.seconds
+    return Expense(
+        flops=total.flops - known.flops,
+        macs=total.macs - known.macs,
+        backward_flops=total.backward_flops - known.backward_flops,
+        seconds=seconds if seconds > 1e-10 else 0.0,
+    )
+
+
+def slowest(history: History, n: int = 10) -> list[Operation]:
+    """The operations that took longest, slowest first; of a call that made several tensors, the first.
+
+    >>> import torch, torcheer
+    >>> history = torcheer.log_forward_pass(torch.nn.Linear(4, 8), torch.ones(2, 4))
+    >>> [one.label for one in slowest(history, 1)]
+    ['linear_1_1']
+    """
+    index = history._index
+    calls = calls_of(index.log, FactsOf(index.log), index.length)
+    shown = [(call.elapsed, next((k for k in call.numbers if index.table.shows(k)), None)) for call in calls if call.elapsed]
+    found = sorted(((elapsed, number) for elapsed, number in shown if number is not None), reverse=True)
+    return [Operation(index, number) for _, number in found[: _positive(n)]]
+
+
+def largest(history: History, n: int = 10) -> list[Operation]:
+    """The operations with the largest tensors, largest first; views and in-place results have no memory of their own.
+
+    >>> import torch, torcheer
+    >>> history = torcheer.log_forward_pass(torch.nn.Linear(4, 8), torch.ones(2, 4))
+    >>> [(one.label, one.tensor_fsize) for one in largest(history, 2)]
+    [('linear_1_1', 64), ('input_1_0', 32)]
+    """
+    index = history._index
+    facts = FactsOf(index.log)
+    storages = Storages(index.log, facts, index.length)
+    shown = [k for k in index.operations if storages.is_fresh(k) and index.record(k).origin is not Origin.OUTPUT]
+    found = sorted(shown, key=lambda number: (-facts.bytes(number), number))
+    return [Operation(index, number) for number in found[: _positive(n)]]
+
+
+def _positive(n: int) -> int:
+    if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+        raise InvalidArgument(f"n must be a whole number, how many operations to return; got {n!r}.")
+    return n

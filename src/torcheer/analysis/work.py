@@ -1,0 +1,52 @@
+"""Work: what one call costs, and where formulas for it are written down.
+
+A formula is a function of a `TorchCall` that returns `Work`, or None where it cannot tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from .calls import Operand, TorchCall
+
+
+class Work(NamedTuple):
+    """Floating-point operations and multiply-accumulates of one call, and the FLOPs of its backward."""
+
+    flops: int
+    macs: int = 0
+    backward: int = 0
+
+
+NOTHING = Work(0)
+Formula = Callable[[TorchCall], Work | None]
+FORMULAS: dict[str, Formula] = {}  # by plain name
+
+
+def formula(names: str) -> Callable[[Formula], Formula]:
+    """Write down the decorated formula for these functions."""
+
+    def write_down(function: Formula) -> Formula:
+        FORMULAS.update(dict.fromkeys(names.split(), function))
+        return function
+
+    return write_down
+
+
+def product(call: TorchCall, macs: int, factors: Iterable[Operand], also: int = 0) -> Work:
+    """The work of a matrix product and its like: two FLOPs for each multiply-accumulate.
+
+    Backward is one more such product for each factor that needs a gradient. `also` are FLOPs besides, forward and backward.
+    """
+    if call.is_complex:
+        macs *= 4
+    flops = 2 * macs
+    return Work(flops + also, macs, flops * sum(factor.needs_grad for factor in factors) + also)
+
+
+def simple(call: TorchCall, flops: float, backward: float = 1) -> Work:
+    """Work that is no product; its backward is so many times the forward."""
+    if call.is_complex:
+        flops *= 2
+    return Work(round(flops), 0, round(flops * backward))

@@ -120,7 +120,7 @@ def test_a_recurrent_model_says_how_many_passes():
 def test_deep_hierarchies_are_nested_and_wrapped():
     block = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, 4)), nn.ReLU())
     history = log(nn.Sequential(block, nn.ReLU()), torch.rand(1, 4))
-    assert module_hierarchy(history._log.registered) == ["0:", "    0.0", "    0.1:", "        0.1.0, 0.1.1", "    0.2", "1"]
+    assert module_hierarchy(history._index) == ["0:", "    0.0", "    0.1:", "        0.1.0, 0.1.1", "    0.2", "1"]
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from ..capture.callsite import source_of
-from ..records import Failure, Log, RegisteredModule
+from ..records import Failure, Log
 
 if TYPE_CHECKING:
     from .escape import Escape
     from .history import History
+    from .index import Index
     from .layer import Layer, Operation
 
 _WIDTH = 100
@@ -67,7 +68,7 @@ def describe_history(history: History) -> str:
     lines += [f"\tNote: {note}" for note in log.notes]
     if log.failure is not None:
         lines.append(f"\tFailed: {describe_failure(log.failure)}")
-    hierarchy = module_hierarchy(log.registered)
+    hierarchy = module_hierarchy(history._index)
     if hierarchy:
         lines.append("\tModule Hierarchy:")
         lines += [f"\t\t{line}" for line in _cut(hierarchy, _MODULE_LINES_SHOWN, "line")]
@@ -137,20 +138,11 @@ def _cut(lines: list[str], limit: int, noun: str) -> list[str]:
     return [*lines[:head], f"… {plural(len(lines) - head - tail, noun)} more …", *lines[-tail:]]
 
 
-def module_hierarchy(registered: dict[str, RegisteredModule]) -> list[str]:
+def module_hierarchy(index: Index) -> list[str]:
     """The modules as an indented tree; neighbours without children share lines."""
-    children: dict[str, list[str]] = {address: [] for address in registered}
-    tops: list[str] = []
-    for address, module in registered.items():
-        if module.is_root:
-            if address:
-                tops.append(address)
-            continue
-        parent = address.rpartition(".")[0]
-        while parent and parent not in registered:
-            parent = parent.rpartition(".")[0]
-        children.setdefault(parent, []).append(address)
-    return _tree([*children.get("", []), *tops], children, "")
+    children = index.module_children
+    named_roots = [address for address, module in index.log.registered.items() if module.is_root and address]
+    return _tree([*children.get("", []), *named_roots], children, "")
 
 
 def _tree(addresses: list[str], children: dict[str, list[str]], indent: str) -> list[str]:

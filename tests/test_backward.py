@@ -160,6 +160,12 @@ def test_hooks_that_change_gradients():
     assert history["tanh_1"].grad_contents.abs().sum() > 0
 
 
+def test_a_call_that_hands_back_its_argument_takes_nothing_away():
+    history = log(lambda t: (t * 2).to(torch.float32).tanh(), torch.rand(3, requires_grad=True), save_gradients=True)
+    passed = history.log_backward(history["output"].tensor_contents.sum())
+    assert [one.layer_label for one in passed.operations if one.role == "result"] == ["tanh_1_3", "mul_1_1"]
+
+
 def test_detached_parts_have_none():
     history = log(lambda t: (t * 2).detach() * t, torch.rand(3, requires_grad=True), save_gradients=True)
     history["output"].tensor_contents.sum().backward()

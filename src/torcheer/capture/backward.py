@@ -41,7 +41,7 @@ class GradientWatcher:
         except RuntimeError:  # a view made in no_grad whose base was written to
             return
         if node is not None:
-            self._made.setdefault(node, {})[tensor.output_nr] = number
+            self._made.setdefault(node, {}).setdefault(tensor.output_nr, number)  # a call may hand back what it was given
 
     def watch(self, tensors: Iterable[Tensor]) -> None:
         """Hook every node these tensors come from that is not hooked yet."""

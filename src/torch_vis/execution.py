@@ -1,0 +1,112 @@
+"""The calls that run a model once and tell what it did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.nn import Module
+
+from torcheer import InvalidArgument
+
+from .document import as_row, memory_usage, plain
+from .running import arguments_of
+from .structures import OperationType
+from .tracker import ComputationalGraphTracker
+
+_RAN = frozenset(OperationType) - {OperationType.FORWARD, OperationType.BACKWARD}
+_SHOWN = 10
+
+
+def track_computational_graph_execution(
+    model: Module,
+    input_tensor: Any,
+    track_memory: bool = True,
+    track_timing: bool = True,
+    track_tensor_ops: bool = True,
+) -> ComputationalGraphTracker:
+    """Run a model once, forward and (when its result requires gradients) backward, and return what happened.
+
+    >>> import torch
+    >>> tracker = track_computational_graph_execution(torch.nn.Linear(2, 3), torch.ones(1, 2))
+    >>> tracker.get_graph_summary()["edge_types"]["parameter"]
+    4
+
+    Args:
+        model: the module. It, its gradients, the inputs and the random states are left as they were.
+        input_tensor: a tensor; a tuple is the positional arguments, a dictionary the named ones.
+        track_memory: tell the bytes of every node, and what CUDA and the process hold.
+        track_timing: tell the seconds of every node.
+        track_tensor_ops: follow every torch function and autograd node; without, only modules.
+
+    The loss is the sum of the float outputs. Under `torch.no_grad()` only the forward pass runs.
+    """
+    if not isinstance(model, Module):
+        raise InvalidArgument(f"model must be an nn.Module; got {type(model).__name__}: {model!r:.80}.")
+    args, kwargs = arguments_of(input_tensor)
+    tracker = ComputationalGraphTracker(model, track_memory, track_timing, track_tensor_ops)
+    return tracker.run(args, kwargs)
+
+
+def analyze_computational_graph_execution(model: Module, input_tensor: Any, detailed: bool = True) -> dict[str, Any]:
+    """Run a model once, forward and backward, and return figures: `summary`, and in detail `performance` and `layer_analysis`.
+
+    >>> import torch
+    >>> analysis = analyze_computational_graph_execution(torch.nn.Sequential(torch.nn.ReLU()), torch.ones(2))
+    >>> [operation["operation_type"] for operation in analysis["layer_analysis"]["0"]]
+    ['layer_op', 'tensor_op']
+
+    Args:
+        model, input_tensor: as in `track_computational_graph_execution`.
+        detailed: also tell what was slow and large, and what ran in every layer.
+    """
+    tracker = track_computational_graph_execution(model, input_tensor)
+    analysis: dict[str, Any] = {"summary": plain(tracker.get_graph_summary())}
+    if detailed:
+        analysis["performance"] = plain(_performance(tracker))
+        analysis["layer_analysis"] = _by_layer(tracker)
+    return analysis
+
+
+def _performance(tracker: ComputationalGraphTracker) -> dict[str, Any]:
+    ran = [node for node in tracker.nodes.values() if node.operation_type in _RAN and node.timestamp is not None]
+    calls = [node for node in ran if node.operation_type is not OperationType.LAYER_OP]
+    busy = sum(node.execution_time or 0.0 for node in calls)
+    seconds = tracker.execution_time
+    summary = tracker.get_graph_summary()
+    return {
+        "operations": len(calls),
+        "operations_per_second": len(calls) / seconds if seconds > 0 else 0.0,
+        "execution_time": seconds,
+        "forward_time": summary["forward_time"],
+        "backward_time": summary["backward_time"],
+        "operation_time": busy,
+        "average_operation_time": busy / len(calls) if calls else 0.0,
+        "slowest_operations": [
+            {"id": node.id, "name": node.name, "module_name": node.module_name, "execution_time": node.execution_time}
+            for node in sorted(calls, key=lambda node: -(node.execution_time or 0.0))[:_SHOWN]
+        ],
+        "largest_operations": [
+            {"id": node.id, "name": node.name, "module_name": node.module_name, "memory_usage": node.memory_usage}
+            for node in sorted(calls, key=lambda node: -(node.memory_usage or 0))[:_SHOWN]
+        ],
+        "memory_usage": memory_usage(tracker),
+        **_work(tracker),
+    }
+
+
+def _work(tracker: ComputationalGraphTracker) -> dict[str, Any]:
+    """Floating-point operations; what has no formula is counted and named."""
+    if tracker.history is None:
+        return {}
+    cost = tracker.history.cost
+    found = {"flops": cost.flops, "macs": cost.macs, "backward_flops": cost.backward_flops}
+    return {**found, "without_flops": dict(cost.unknown)}
+
+
+def _by_layer(tracker: ComputationalGraphTracker) -> dict[str, list[dict[str, Any]]]:
+    """What ran in each module, in order; the model's own forward is under the name of its class."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for node in tracker.nodes.values():
+        if (node.metadata or {}).get("role") not in ("parameter", "buffer", "input"):
+            found.setdefault(node.module_name or type(tracker.model).__name__, []).append(as_row(node))
+    return found

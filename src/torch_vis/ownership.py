@@ -1,0 +1,143 @@
+"""Which module call a tensor or an autograd node came from, told without keeping either alive.
+
+Torch numbers the nodes of autograd in the order they are made, so a call owns those made while it ran, but for those of the
+calls inside it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from .passes import ModulePass
+from .structures import Shape
+
+Node = Any  # of autograd
+Sources = dict[str, Shape | None]
+LEAF = 2**62  # nodes that accumulate have the greatest number there is
+
+
+class Ownership:
+    """Who made what. `hook` is called for each node that a call around others is found to own."""
+
+    def __init__(self, hook: Callable[[Node, ModulePass], None]) -> None:
+        self._hook = hook
+        self._made: dict[int, tuple[weakref.ref[Tensor], str]] = {}  # by the id of a tensor: the node of the graph it is from
+        self._owners: list[ModulePass | None] = []  # of autograd's nodes, by number from `_first`
+        self._behind: dict[int, Sources] = {}  # by number: what was found there
+        self._first = 0
+
+    def begin(self, first: int) -> None:
+        """Nodes are told apart from the number `first` on."""
+        self._first = first
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._made.clear()
+        self._owners.clear()
+        self._behind.clear()
+
+    def claim(self, tensor: Tensor, name: str) -> None:
+        """A tensor is from the node `name` of the graph."""
+        self._made[id(tensor)] = (weakref.ref(tensor), name)
+
+    def known(self, tensor: Tensor) -> str | None:
+        """The node of the graph a tensor is from, if it is the very tensor that was claimed."""
+        found = self._made.get(id(tensor))
+        return found[1] if found is not None and found[0]() is tensor else None
+
+    def finish(self, first: int, end: int, one: ModulePass) -> None:
+        """A call has returned: what was made since `first` is its own, but for what calls inside it own."""
+        owners = self._owners
+        first, end = first - self._first, end - self._first
+        if not one.has_inner and len(owners) <= first:
+            owners += [None] * (first - len(owners)) + [one] * (end - first)
+            return
+        owners += [None] * (end - len(owners))
+        for number in range(first, end):
+            if owners[number] is None:
+                owners[number] = one
+        if self._behind:
+            self._behind = {number: found for number, found in self._behind.items() if number < first}
+
+    def producers(self, tensor: Tensor, around: ModulePass | None) -> Sources:
+        """The nodes of the graph a tensor comes from: as it is, by what autograd remembers, or else as a view.
+
+        `around` is the call in whose own code it may have been made.
+        """
+        known = self.known(tensor)
+        node = node_of(tensor) if known is None else None
+        if node is None:
+            if known is None and tensor._base is not None:
+                known = self.known(tensor._base)
+            return {known: None} if known is not None else {}
+        number = node._sequence_nr() - self._first
+        found = self._behind.get(number)
+        if found is None:
+            found = self._behind[number] = self._walk(node, around)
+        return found
+
+    def _walk(self, node: Node, around: ModulePass | None) -> Sources:
+        """The finished calls that autograd's graph leads to from a node. Nodes on the way belong to the call around them."""
+        found: Sources = {}
+        seen: set[Node] = set()
+        waiting = [node]
+        while waiting:
+            here = waiting.pop()
+            if here is None or here in seen:
+                continue
+            seen.add(here)
+            number = here._sequence_nr() - self._first
+            if number > LEAF - self._first:
+                known = self.known(here.variable)
+                if known is not None:
+                    found[known] = None
+            elif number >= 0:
+                owner = self._owners[number] if number < len(self._owners) else None
+                if owner is not None and owner is not around and owner.ended:
+                    found[owner.id] = None
+                    continue
+                if owner is None and around is not None:
+                    self._owners += [None] * (number + 1 - len(self._owners))
+                    self._owners[number] = around
+                    self._hook(here, around)
+                waiting += [following for following, _ in here.next_functions]
+        return found
+
+
+def node_of(tensor: Tensor) -> Node:
+    """The node of autograd that made a tensor."""
+    try:
+        return tensor.grad_fn
+    except RuntimeError:  # a view made in no_grad whose base was written to
+        return None
+
+
+def last_nodes(first: int, results: list[Node]) -> list[Node]:
+    """The nodes made since `first` from which gradients go on; failing those, the ones that lead to parameters."""
+    seen = set(results)
+    waiting = list(seen)
+    leaving: list[Node] = []
+    ending: list[Node] = []
+    while waiting:
+        node = waiting.pop()
+        is_leaving = is_ending = False
+        for following, _ in node.next_functions:
+            if following is None or following in seen:
+                continue
+            number = following._sequence_nr()
+            if number > LEAF:
+                is_ending = True
+            elif number < first:
+                is_leaving = True
+            else:
+                seen.add(following)
+                waiting.append(following)
+        if is_leaving:
+            leaving.append(node)
+        elif is_ending:
+            ending.append(node)
+    return leaving or ending or results

@@ -1,0 +1,107 @@
+"""What a tracked graph is made of: nodes, edges, and the kinds of operation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+Shape = tuple[int, ...]
+Point = tuple[float, float]
+
+DATA_FLOW = "data_flow"  # a tensor went from one to the other
+GRADIENT_FLOW = "gradient_flow"  # a gradient did
+PARAMETER = "parameter"  # a parameter or buffer was read
+CALLS = "calls"  # a module ran the other
+
+
+class OperationType(Enum):
+    """What a node stands for.
+
+    FORWARD: the forward pass of a module that calls other modules. LAYER_OP: that of a module that calls none. BACKWARD: the
+    backward pass of a module. TENSOR_OP: one call of a torch function. GRADIENT_OP: one autograd node that ran. MEMORY_OP:
+    memory that is filled without computing: inputs, parameters, buffers, factories, copies. CUSTOM: what torch has no name
+    for, such as the inside of a compiled extension or the backward of a `torch.autograd.Function`.
+    """
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    TENSOR_OP = "tensor_op"
+    LAYER_OP = "layer_op"
+    GRADIENT_OP = "gradient_op"
+    MEMORY_OP = "memory_op"
+    CUSTOM = "custom"
+
+
+@dataclass
+class GraphNode:
+    """A node of the computational graph."""
+
+    id: str
+    name: str
+    operation_type: OperationType
+    module_name: str | None = None  # the address of its module; None in the model's own forward
+    input_shapes: list[Shape] | None = None
+    output_shapes: list[Shape] | None = None
+    parameters: dict[str, Any] | None = None  # by name: shape, dtype, whether it is trained
+    execution_time: float | None = None  # seconds
+    memory_usage: int | None = None  # bytes of what it returned
+    metadata: dict[str, Any] | None = None
+    parent_ids: list[str] | None = None
+    child_ids: list[str] | None = None
+    timestamp: float | None = None  # seconds since tracking began
+
+
+@dataclass
+class GraphEdge:
+    """An edge of the computational graph. Its type is `data_flow`, `gradient_flow`, `parameter` or `calls`."""
+
+    source_id: str
+    target_id: str
+    edge_type: str
+    tensor_shape: Shape | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class TrackedGraph:
+    """Nodes by id, in the order they were added, and the edges between them, each once."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, GraphNode] = {}
+        self._edges: dict[tuple[str, str, str], GraphEdge] = {}
+
+    @property
+    def edges(self) -> list[GraphEdge]:
+        return list(self._edges.values())
+
+    def add(self, node: GraphNode) -> GraphNode:
+        """Add a node; of two with the same id, the first stays."""
+        return self.nodes.setdefault(node.id, node)
+
+    def connect(self, source: str, target: str, kind: str, shape: Shape | None = None, **metadata: Any) -> None:
+        """Add an edge between nodes that are there; nothing is connected with itself."""
+        if source != target and source in self.nodes and target in self.nodes:
+            self._edges.setdefault((source, target, kind), GraphEdge(source, target, kind, shape, metadata or None))
+
+    def finish(self, start: int | None) -> TrackedGraph:
+        """Tell every node its neighbours, and put the nodes in the order they ran. `start` is when tracking began, in ns."""
+        for node in self.nodes.values():
+            node.parent_ids, node.child_ids = [], []
+            if node.timestamp is not None:
+                node.timestamp = max(0.0, node.timestamp - start / 1e9) if start is not None else None
+        order = sorted(self.nodes.values(), key=lambda node: -1.0 if node.timestamp is None else node.timestamp)
+        self.nodes = {node.id: node for node in order}
+        for source, target in dict.fromkeys((source, target) for source, target, _ in self._edges):
+            _listed(self.nodes[source].child_ids).append(target)
+            _listed(self.nodes[target].parent_ids).append(source)
+        return self
+
+    def of_type(self, *types: OperationType) -> Iterable[GraphNode]:
+        """The nodes of these types."""
+        return (node for node in self.nodes.values() if node.operation_type in types)
+
+
+def _listed(ids: list[str] | None) -> list[str]:
+    assert ids is not None
+    return ids

@@ -1,0 +1,39 @@
+"""Runs a model and draws what it did."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+from torch.nn import Module
+
+from torcheer import InvalidArgument
+
+from .execution import track_computational_graph_execution
+from .matplotlib_picture import draw_with_matplotlib
+from .plotly_picture import draw_with_plotly
+from .scene import make_scene
+
+_RENDERERS = {"plotly": draw_with_plotly, "matplotlib": draw_with_matplotlib}
+
+
+def visualize_computational_graph(model: Module, input_tensor: Any, renderer: str = "plotly") -> Any:
+    """Run a model once, forward and backward, and draw its graph.
+
+    >>> import torch
+    >>> figure = visualize_computational_graph(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU()), torch.ones(1, 2))
+    >>> figure.layout.title.text.partition("<")[0]
+    'Computational graph of Sequential'
+
+    Args:
+        model, input_tensor: as in `track_computational_graph_execution`.
+        renderer: `"plotly"` gives an interactive `plotly.graph_objects.Figure`; `"matplotlib"` a `matplotlib.figure.Figure`,
+            which is also the current one of `pyplot`.
+
+    Too large a graph is drawn with its modules collapsed, and the title says so.
+    """
+    if renderer not in _RENDERERS:
+        raise InvalidArgument(f"renderer is one of {', '.join(map(repr, _RENDERERS))}; got {renderer!r}.")
+    if find_spec(renderer) is None:  # told before the model runs
+        raise ImportError(f"{renderer.capitalize()} not available: renderer={renderer!r} needs it. Run: pip install {renderer}")
+    return _RENDERERS[renderer](make_scene(track_computational_graph_execution(model, input_tensor)))

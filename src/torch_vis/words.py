@@ -1,0 +1,143 @@
+"""What is written on the nodes of a picture and shown when one points at them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from torcheer.graph import Graph, Node
+from torcheer.history.text import human_size, plural
+from torcheer.render.wording import clean, dimensions, human_count
+
+from .operations import Translation
+from .structures import GraphNode, OperationType, Shape
+
+_SHOWN = 4
+
+
+class Words:
+    """The words for the nodes of a view, from the tracked graph."""
+
+    def __init__(self, translation: Translation, *, times: bool, sizes: bool) -> None:
+        self._nodes = translation.graph.nodes
+        self._of = translation.of
+        self._gradients = translation.gradients.by_operation
+        self._with_inner = {one.address for one in translation.passes.values() if one.has_inner}
+        self._times = times
+        self._sizes = sizes
+        self._alone: set[str] = set()
+
+    def look_at(self, graph: Graph) -> None:
+        """Words are about the nodes of this view from now on."""
+        inside = Counter(key for node in graph.nodes for key in node.modules)
+        self._alone = {key for key, count in inside.items() if count == 1}
+
+    def kind(self, node: Node) -> OperationType | None:
+        """The type of operation a node of a view stands for; of a layer that is one operation, the layer."""
+        if node.kind in ("output", "omitted"):
+            return None
+        if node.kind == "module":
+            address = node.label if node.label in self._with_inner else node.key.removeprefix("@").rpartition(":")[0]
+            return OperationType.FORWARD if address in self._with_inner else OperationType.LAYER_OP
+        if any(key in self._alone or key.rpartition(":")[0] in self._alone for key in node.exits):
+            return OperationType.LAYER_OP
+        made = self._made(node)
+        return made[0].operation_type if made else OperationType.TENSOR_OP
+
+    def _made(self, node: Node) -> list[GraphNode]:
+        ids = dict.fromkeys(self._of[number] for number in node.operations if number in self._of)
+        return [self._nodes[name] for name in ids]
+
+    def hover(self, node: Node) -> list[str]:
+        """What a forward node is about, line by line."""
+        made = self._made(node)
+        lines = [clean(node.label if node.kind != "module" else f"{node.label} ({node.type})", 80)]
+        kind = self.kind(node)
+        if kind is not None:
+            lines.append(f"type: {kind.value}")
+        if node.function:
+            lines.append(f"function: {clean(node.function)}")
+        module = node.modules[-1].rpartition(":")[0] if node.modules else ""
+        if module:
+            lines.append(f"module: {clean(module, 80)}")
+        given = list(node.input_shapes) or [shape for one in made[:1] for shape in one.input_shapes or ()]
+        returned = list(node.output_shapes) or ([node.shape] if node.shape is not None else [])
+        lines.append(f"shapes: {_shapes(given)} → {_shapes(returned)}")
+        if node.num_operations > 1:
+            lines.append(f"operations: {node.num_operations:,}")
+        if self._times and node.kind not in ("input", "output", "source"):
+            lines.append(f"time: {_seconds(node.seconds)}")
+        if self._sizes:
+            lines.append(f"memory: {human_size(node.bytes)}")
+        if node.params:
+            names = ", ".join(clean(param.name) for param in node.params[:_SHOWN])
+            lines.append(f"parameters: {human_count(node.num_params)} ({names}{', …' if len(node.params) > _SHOWN else ''})")
+        if node.source:
+            lines.append(clean(node.source, 100))
+        return lines
+
+    # Gradients ----------------------------------------------------------------------------------------------------
+
+    def _ran(self, node: Node) -> list[GraphNode]:
+        found = [name for number in node.operations for name in self._gradients.get(number, ())]
+        return [self._nodes[name] for name in dict.fromkeys(found)] if node.kind != "output" else []
+
+    def gradient_lines(self, node: Node) -> list[str]:
+        """What is written on the node for a node's gradients; nothing when there are none."""
+        ran = self._ran(node)
+        if not ran:
+            return []
+        if node.kind == "module":
+            return [f"backward of {clean(node.label)}", f"{len(ran)} autograd nodes"]
+        names = list(dict.fromkeys(one.name for one in ran))
+        times = len(node.passes)
+        others = round(len(ran) / times) - 1 if len(names) > 1 else 0
+        lines = [clean(names[0] + (f" + {others}" if others else "") + (f" ×{times}" if times > 1 else ""), 40)]
+        shapes = ran[0].input_shapes or []
+        if shapes:
+            lines.append(f"∂ {_shapes(shapes[:1])}")
+        trained = [param.name.rpartition(".")[2] for param in node.params if param.is_trainable]
+        if trained:
+            lines.append(clean(f"∂ {', '.join(trained[:_SHOWN])}{', …' if len(trained) > _SHOWN else ''}"))
+        return lines
+
+    def gradient_hover(self, node: Node) -> list[str]:
+        """What a node's gradients are about, line by line."""
+        ran = self._ran(node)
+        names = list(dict.fromkeys(one.name for one in ran))
+        lines = [f"gradients of {clean(node.label, 80)}"]
+        lines.append(f"autograd: {', '.join(names[:_SHOWN])}{f', … {len(ran):,} nodes' if len(names) > _SHOWN else ''}")
+        if ran and node.kind != "module":
+            lines.append(f"shapes: {_shapes(ran[0].input_shapes or [])} → {_shapes(ran[0].output_shapes or [])}")
+        if self._times:
+            lines.append(f"time: {_seconds(sum(one.execution_time or 0.0 for one in ran))}")
+        if self._sizes:
+            lines.append(f"memory: {human_size(sum(one.memory_usage or 0 for one in ran))}")
+        if node.modules:
+            lines.append(f"module: {clean(node.modules[-1].rpartition(':')[0], 80)}")
+        return lines
+
+    # The whole ----------------------------------------------------------------------------------------------------
+
+    def notes(self, graph: Graph, whole: Graph) -> tuple[str, ...]:
+        """What a reader must know about a view of a graph."""
+        backward = sum(len(names) for names in self._gradients.values())
+        forward = sum(1 for node in whole.nodes if node.kind not in ("input", "output"))
+        gradients = plural(backward, "autograd node") if backward else "no gradients"
+        found = [f"{plural(forward, 'operation')}, {gradients}."]
+        if any(node.kind == "module" for node in graph.nodes):
+            found.append(f"Collapsed by module to {len(graph.nodes):,} nodes.")
+        if any(node.repeats > 1 for node in graph.nodes):
+            found.append("Equal blocks in a row are drawn once.")
+        if graph.is_rolled:
+            found.append("Passes are rolled up: ×N is how often a layer ran.")
+        if any(node.kind == "omitted" for node in graph.nodes):
+            found.append("Operations in the middle are left out.")
+        return tuple(found)
+
+
+def _shapes(shapes: list[Shape]) -> str:
+    return ", ".join(map(dimensions, shapes[:_SHOWN])) + (", …" if len(shapes) > _SHOWN else "") if shapes else "–"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3f} ms" if seconds < 1 else f"{seconds:.3f} s"

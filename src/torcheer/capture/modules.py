@@ -75,6 +75,7 @@ class ModuleWatcher:
         """Give every module in `root` its address, in registration order. Returns those that were new."""
         new: list[Module] = []
         known, registered = self._registered, self.log.registered
+        names: dict[type, str] = {}
         waiting = [(prefix, root)]
         while waiting:
             address, module = waiting.pop()
@@ -83,7 +84,9 @@ class ModuleWatcher:
                 self._note_other_address(module, address)
                 continue
             new.append(module)
-            inner = wrapped_module(module)
+            cls = type(module)
+            name = names.get(cls)  # most modules are of few classes
+            inner = None if name is not None else wrapped_module(module)
             if inner is not None:
                 known[key] = None
                 self.has_wrappers = True
@@ -92,9 +95,13 @@ class ModuleWatcher:
             parameters, buffers = module._parameters, module._buffers
             if buffers:
                 self.recorder.buffers.update((id(b), b) for b in buffers.values() if b is not None)
+            if name is None:
+                name = _class_name(module)
+                if not issubclass(cls, torch.jit.ScriptModule) and cls.__name__ not in _WRAPPED_AS:
+                    names[cls] = name
             known[key] = registered[address] = RegisteredModule(
                 address,
-                _class_name(module),
+                name,
                 _copied(parameters) if parameters else _NONE,
                 _copied(buffers) if buffers else _NONE,
                 [],

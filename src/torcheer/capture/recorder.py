@@ -90,10 +90,11 @@ class Recorder:
 
     def _state(self, tensor: Tensor) -> Entry:
         states = self.log.states
-        number = -1 - len(states)
-        storage = storage_of(tensor)
-        states.append(StateRecord(number, tensor))
-        return self.table.point(tensor, number, storage)
+        states.append(StateRecord(-1 - len(states), tensor))
+        entry = self.table.entries[id(tensor)] = Entry(tensor)
+        entry.number = -len(states)
+        entry.storage = storage_of(tensor)
+        return entry
 
     def outside(self, storage: int) -> list[Tensor]:
         """The tensors in this storage that were there before the pass, and will be after."""

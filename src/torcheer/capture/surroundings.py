@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from itertools import islice
+from itertools import chain, islice
 from operator import is_
 from typing import Any
 
@@ -106,10 +106,11 @@ class Surroundings:
             ):
                 attributes.clear()
                 attributes.update(zip(names, values, strict=True))
-        for container, saved in self._filled:
-            if not _same_items(container, saved):
-                container.clear()
-                container.extend(saved) if isinstance(container, (list, deque)) else container.update(saved)
+        if not self._nothing_moved():
+            for container, saved in self._filled:
+                if not _same_items(container, saved):
+                    container.clear()
+                    container.extend(saved) if isinstance(container, (list, deque)) else container.update(saved)
         for container in self._empty:
             container.clear()
         for generator, state in self._generators:
@@ -126,6 +127,22 @@ class Surroundings:
                 tensor.grad = gradient
                 if gradient is not None and old_gradient is not None:
                     gradient.detach().copy_(old_gradient)
+
+    def _nothing_moved(self) -> bool:
+        """Whether all containers hold, at a glance, the very objects they held; a closer look is taken if not."""
+        now: list[Any] = []
+        then: list[Any] = []
+        for container, saved in self._filled:
+            if isinstance(container, dict):
+                now.append(container)
+                then.append(saved)
+            elif not _same_items(container, saved):
+                return False
+        if list(map(len, now)) != list(map(len, then)):
+            return False
+        flat = chain.from_iterable
+        values = map(is_, flat(map(dict.values, now)), flat(map(dict.values, then)))
+        return all(values) and all(map(is_, flat(now), flat(then)))
 
     def _remove_new_hooks(self) -> None:
         """Hooks are numbered as they are registered, so those of this pass are known by their numbers."""

@@ -37,6 +37,9 @@ def nothing_repeats(log: Log) -> bool:
     places = [row[MODULE] << 32 | row[SITE] for row in log.rows if row[SITE] >= 0]
     if len(set(places)) != len(places) - several:
         return False
+    states = [parent for row in log.rows for parent in row[PARENTS:] if parent < 0]
+    if len(set(states)) == len(states):
+        return True
     types = [function.type for function in log.functions]
     uses = [(types[row[FUNCTION]], parent) for row in log.rows for parent in row[PARENTS:] if parent < 0]
     return len(set(uses)) == len(uses)

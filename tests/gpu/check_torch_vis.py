@@ -15,6 +15,7 @@ from torch import nn
 
 from torch_vis import ComputationalGraphTracker, analyze_computational_graph_execution, track_computational_graph_execution
 
+
 def model_and_input(width: int = 256) -> tuple[nn.Module, torch.Tensor]:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(width, 4, 4 * width, batch_first=True)

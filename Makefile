@@ -1,6 +1,6 @@
 # make demo   set everything up and log a model that ships with the package
 # make test   set everything up and run lint, types, the import contract and the tests
-# make zoo    set everything up and prove the logs of some hundred models (an hour or so), writing build/zoo.json
+# make zoo    set everything up and prove the logs of some hundred models (half an hour), writing build/zoo.json
 # make gallery set everything up and draw docs/gallery
 # make bench  set everything up, measure time and memory, and write build/benchmarks.json
 PYTHON ?= python3

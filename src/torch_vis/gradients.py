@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from torcheer.backward_records import NodeRecord
 from torcheer.history.backward import BackwardOperation
 from torcheer.model_history import ModelHistory
-from torcheer.records import NodeRecord
 
 from .passes import BackwardPass, ModulePass, backward_id
 from .structures import CALLS, GRADIENT_FLOW, GraphNode, OperationType, TrackedGraph

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
-from torcheer.records import facts_of
+from torcheer.records import bytes_of, facts_of
 
 from .structures import CALLS, DATA_FLOW, GRADIENT_FLOW, PARAMETER, GraphNode, OperationType, Shape, TrackedGraph
 
@@ -62,8 +61,8 @@ class ModulePass:
 def tensor_facts(tensor: Tensor) -> dict[str, Any]:
     """What is told of a tensor without reading it."""
     shape, dtype, _ = facts_of(tensor)
-    size = math.prod(shape) * dtype.itemsize if min(shape, default=0) >= 0 else 0
-    return {"shape": list(shape), "dtype": str(dtype).removeprefix("torch."), "trainable": tensor.requires_grad, "bytes": size}
+    name, size = str(dtype).removeprefix("torch."), bytes_of(shape, dtype)
+    return {"shape": list(shape), "dtype": name, "trainable": tensor.requires_grad, "bytes": size}
 
 
 def add_state(graph: TrackedGraph, name: str, facts: Mapping[str, Any], *, is_buffer: bool = False) -> str:

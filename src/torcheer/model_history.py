@@ -34,7 +34,7 @@ class ModelHistory(History):
     def graph(self) -> Graph:
         """The graph of the pass, operation by operation: what `torcheer.graph` turns into views and pictures are drawn from."""
         index = self._index
-        made_of = (id(index), len(self.backward_passes))
+        made_of = (index, len(self.backward_passes))
         if self._made_graph is None or self._made_graph[0] != made_of:
             self._made_graph = (made_of, build_graph(self))
         return self._made_graph[1]

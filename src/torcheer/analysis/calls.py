@@ -13,8 +13,22 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..capture.values import fill
-from ..records import ELAPSED, FACTS, FUNCTION, MODULE, NAMES, NODE, PARENTS, TEMPLATE, Facts, Log, TorchFunction, facts_of
+from ..capture.values import fill_call
+from ..records import (
+    ELAPSED,
+    FACTS,
+    FUNCTION,
+    MODULE,
+    NAMES,
+    NODE,
+    PARENTS,
+    TEMPLATE,
+    Facts,
+    Log,
+    TorchFunction,
+    bytes_of,
+    facts_of,
+)
 
 # Operators by another name than the function they are.
 _OPERATORS = {
@@ -94,10 +108,7 @@ class TorchCall:
 
     def _arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if self._filled is None:
-            names = self._row[NAMES]
-            filled = fill(self._row[TEMPLATE], iter(self.operands))
-            count = len(filled) - len(names)
-            self._filled = filled[:count], dict(zip(names, filled[count:], strict=True))
+            self._filled = fill_call(self._row[TEMPLATE], self._row[NAMES], iter(self.operands))
         return self._filled
 
     @property
@@ -183,7 +194,7 @@ class FactsOf:
     def bytes(self, number: int) -> int:
         """The size of a tensor; 0 where a dimension is ragged."""
         shape, dtype, _ = self.of(number)
-        return 0 if min(shape, default=0) < 0 else math.prod(shape) * dtype.itemsize
+        return bytes_of(shape, dtype)
 
     def needs_grad(self, number: int) -> bool:
         """Whether autograd follows a tensor."""
@@ -202,15 +213,7 @@ class FactsOf:
 
 def calls_of(log: Log, facts: FactsOf, length: int) -> Iterator[TorchCall]:
     """The first `length` operations of a log as calls: those that one call made are together."""
-    details = log.details
-    first = 0
-    while first < length:
-        end = first + 1
-        if first in details and details[first].call == first:
-            while end < length and end in details and details[end].call == first:
-                end += 1
-        yield TorchCall(log, facts, range(first, end))
-        first = end
+    return (TorchCall(log, facts, numbers) for numbers in log.calls(length))
 
 
 def plain_name(function: TorchFunction) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..capture.values import fill, get_path
+from ..capture.values import fill_call, get_path
 from ..records import NAMES, TEMPLATE, Log, Origin, TorchFunction
 from .calls import FactsOf, TorchCall, calls_of
 from .elementwise import PER_ELEMENT
@@ -173,9 +173,8 @@ class Storages:
         row = self._log.rows[number]
         tensors = (self._meta(parent) for parent in call.parents)
         try:
-            filled = fill(row[TEMPLATE], tensors)
-            count = len(filled) - len(row[NAMES])
-            result = func(*filled[:count], **dict(zip(row[NAMES], filled[count:], strict=True)))
+            args, kwargs = fill_call(row[TEMPLATE], row[NAMES], tensors)
+            result = func(*args, **kwargs)
             view = get_path(result, self._log.operations[number].details.output_path)
         except Exception:  # whatever a function may raise where there are no values
             return None

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InvalidArgument
 from ..history import History, Module, Operation
-from ..history.text import human_size, plural
+from ..history.module_text import describe_shapes
+from ..history.param import not_counted
+from ..history.text import human_size, human_time, plural
 from ..records import Origin
 from .calls import FactsOf, calls_of
 from .cost import Cost, Expense, cost_of
 from .storage import Storages
 
 _ROWS_SHOWN = 400
-_SHAPES_SHOWN = 2
 _NOT_CALLED = "not called"
 
 
@@ -40,39 +41,22 @@ def _count(value: int) -> str:
     return f"{size:.3g} {unit}" if size < 1000 else f"{size:.0f} {unit}"
 
 
-def _seconds(value: float) -> str:
-    for scale, unit in ((1.0, "s"), (1e3, "ms")):
-        if value * scale >= 1:
-            return f"{value * scale:.3g} {unit}"
-    return f"{value * 1e6:.3g} µs"
-
-
-def _shapes(calls: Sequence[Sequence[tuple[int, ...]]]) -> str:
-    """The shapes of the first call; `…` where there are more, or where other calls have others."""
-    if not calls:
-        return ""
-    text = ", ".join(map(str, calls[0][:_SHAPES_SHOWN]))
-    if len(calls[0]) > _SHAPES_SHOWN:
-        text += f", … ({len(calls[0])})"
-    return text if all(other == calls[0] for other in calls[1:]) else f"{text} …"
-
-
 def _number(value: int) -> str:
     return f"{value:,}" if value else "–"
 
 
 COLUMNS: dict[str, _Column] = {
     "calls": _Column(lambda value: "" if value is None else str(value or _NOT_CALLED), adds_up=False),
-    "in": _Column(_shapes, is_number=False, adds_up=False),
-    "out": _Column(_shapes, is_number=False, adds_up=False),
+    "in": _Column(describe_shapes, is_number=False, adds_up=False),
+    "out": _Column(describe_shapes, is_number=False, adds_up=False),
     "params": _Column(_number),
     "trainable": _Column(_number),
     "flops": _Column(_count),
     "total flops": _Column(_count, adds_up=False),
     "macs": _Column(_count),
     "backward flops": _Column(_count),
-    "self time": _Column(_seconds),
-    "time": _Column(_seconds, adds_up=False),
+    "self time": _Column(human_time),
+    "time": _Column(human_time, adds_up=False),
     "memory": _Column(human_size, adds_up=False),
     "%": _Column(lambda value: f"{value:.1f}"),
 }
@@ -227,15 +211,8 @@ class _Table:
 
     def _params(self, modules: list[Module]) -> tuple[int, int]:
         """How many parameter values these modules have that were not counted yet, and how many of them are trainable."""
-        numbers = trainable = 0
-        for module in modules:
-            for param in module.own_params:
-                names = {param.name, *param.other_names}
-                if not names & self._counted:
-                    numbers += param.numel
-                    trainable += param.numel if param.is_trainable else 0
-                self._counted |= names
-        return numbers, trainable
+        new = not_counted((param for module in modules for param in module.own_params), self._counted)
+        return sum(param.numel for param in new), sum(param.numel for param in new if param.is_trainable)
 
 
 def _plus(expenses: list[Expense]) -> Expense:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..records import BackwardLog, BackwardRecord, NodeRecord
+from ..backward_records import BackwardLog, BackwardRecord, NodeRecord
 
 _current_task: Callable[[], int] = torch._C._current_graph_task_id
 _AFTER_READING = 20_000  # a chain of more hooked nodes could overflow the stack when torch frees it

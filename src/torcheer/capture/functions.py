@@ -221,6 +221,11 @@ def out_or_inplace(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     return []
 
 
+def written_by(function: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The tensors a call writes to."""
+    return function.written(args, kwargs) if function.written is not None else out_or_inplace(args, kwargs)
+
+
 def _running_statistics(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     updates = kwargs.get("training", kwargs.get("use_input_stats", args[5] if len(args) > 5 else False))
     if not updates:

@@ -22,13 +22,14 @@ from torch.overrides import TorchFunctionMode
 from ..records import TENSOR, UNSAVED, Composite, Details, EscapeRecord, Failure, Held, Kind, TorchFunction, facts_of
 from .callsite import CallSites
 from .device_time import DeviceTimer
-from .functions import describe, out_or_inplace
+from .functions import describe, written_by
 from .identity import Entry, is_wrapped, storage_address, storage_of
 from .recorder import Recorder, tensors_in
 from .surroundings import Surroundings
 from .values import PLAIN, find_tensors, template
 
 _NOTHING = contextlib.nullcontext()
+AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")
 _TOUCH_GRADIENTS = frozenset({"grad", "_grad", "set_grad", "set__grad"})
 _GRADIENT_SWITCHES = frozenset({"requires_grad_", "set_requires_grad"})
 _NOTED = _TOUCH_GRADIENTS | _GRADIENT_SWITCHES  # queries that tell something all the same
@@ -269,7 +270,7 @@ class Interceptor(TorchFunctionMode):
             also, stale = self.recorder.also(tensors)
         if stale or self._is_selective:
             held = self._hold_arguments(function, parents, tensors, stale)
-        written = function.written(args, kwargs) if function.written is not None else out_or_inplace(args, kwargs)
+        written = written_by(function, args, kwargs)
         for tensor in written:
             self._protect(tensor)
         if written:
@@ -467,5 +468,4 @@ class Interceptor(TorchFunctionMode):
 
 
 def _autocast_state() -> tuple[tuple[str, torch.dtype], ...]:
-    devices = ("cpu", "cuda", "mps", "xpu")
-    return tuple((d, torch.get_autocast_dtype(d)) for d in devices if torch.is_autocast_enabled(d))
+    return tuple((d, torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES if torch.is_autocast_enabled(d))

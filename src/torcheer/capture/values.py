@@ -177,6 +177,13 @@ def fill(value: Any, tensors: Iterator[Any]) -> Any:
     return value
 
 
+def fill_call(whole: tuple[Any, ...], names: tuple[str, ...], tensors: Iterator[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The positional and the named arguments of a call, from the template of all of them and the names of the last."""
+    filled = fill(whole, tensors)
+    count = len(filled) - len(names)
+    return filled[:count], dict(zip(names, filled[count:], strict=True))
+
+
 def shares_no_container(value: Any) -> Any:
     """A copy of `value` whose containers are its own and whose tensors, modules and functions are the same.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from functools import cached_property
 from typing import Any
@@ -30,6 +29,7 @@ from ..records import (
     ModuleCall,
     Origin,
     Row,
+    bytes_of,
 )
 from .facts import Arguments, BufferUse, Departure, Place
 from .model import Edge, Graph, ModuleBox, Node, Shape
@@ -191,8 +191,7 @@ class _Builder:
     def _bytes(self, shape: Shape, dtype: torch.dtype) -> int:
         found = self._sizes.get((shape, dtype))
         if found is None:
-            ragged = any(size < 0 for size in shape)
-            found = self._sizes[shape, dtype] = 0 if ragged else math.prod(shape) * dtype.itemsize
+            found = self._sizes[shape, dtype] = bytes_of(shape, dtype)
         return found
 
     def _place(self, site: int, module: int) -> Place | None:

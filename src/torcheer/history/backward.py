@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..records import BackwardRecord, NodeRecord
+from ..backward_records import BackwardRecord, NodeRecord
 from .index import Index
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..capture import Keeping, Session
 from ..errors import InvalidArgument, LayerNotFound
 from ..records import UNSAVED, Held, Log, OperationRecord
-from .labels import DEFAULT_FORMAT, check_format
+from .labels import DEFAULT_FORMAT, check_format, split_turn
 from .layer import Operation
 from .selection import Chosen, Keyed, LayersToSave, LeavingModules, Nothing, parse_layers_to_save
 from .text import describe_failure
@@ -152,11 +152,11 @@ def operations_meant(history: History, key: Any) -> list[int]:
     """The operations a key means; a layer means all its passes, a module's address everything that leaves it."""
     index = history._index
     if isinstance(key, str):
-        address, _, call = key.rpartition(":")
+        address, call = split_turn(key)
         if key in index.calls:
             return [n for c in index.calls[key] for n in c.outputs]
-        if call.isdigit() and 0 < int(call) <= len(index.calls.get(address, ())):
-            return list(index.calls[address][int(call) - 1].outputs)
+        if call is not None and 0 < call <= len(index.calls.get(address, ())):
+            return list(index.calls[address][call - 1].outputs)
     found = history[key]
     layers = found if isinstance(found, list) else [found]
     return [n for one in layers for n in ([one._number] if isinstance(one, Operation) else one._entry.passes)]

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
+from ..backward_records import BackwardLog
 from ..errors import GraphChanged, InvalidArgument, NotPicklable
-from ..records import PARENTS, UNSAVED, BackwardLog, Details, Held, Log, OperationRecord, Origin, was_overwritten
+from ..records import PARENTS, UNSAVED, Details, Held, Log, OperationRecord, Origin, was_overwritten
 from .backward import BackwardPass
 from .escape import Escape
 from .filling import Options, run

@@ -5,13 +5,12 @@ An `Index` is a snapshot. While a recording grows, a new one is made when somebo
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from functools import cached_property
 
 import torch
 
-from ..records import FUNCTION, PARENTS, Log, ModuleCall, OperationRecord, Origin, StateRecord
+from ..records import FUNCTION, PARENTS, Log, ModuleCall, OperationRecord, Origin, StateRecord, bytes_of
 from .connection import CallCounts, input_descendants, output_ancestors
 from .labels import LayerEntry, LayerTable
 
@@ -59,7 +58,7 @@ class Index:
     def tensor_bytes(self, number: int) -> int:
         """The size of an operation's tensor in bytes; 0 where a dimension is ragged."""
         shape, dtype, _ = self.log.operations[number].facts
-        return 0 if any(size < 0 for size in shape) else math.prod(shape) * dtype.itemsize
+        return bytes_of(shape, dtype)
 
     @cached_property
     def outputs(self) -> frozenset[int]:

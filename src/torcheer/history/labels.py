@@ -157,6 +157,16 @@ class LayerTable:
         return self.layer(same[number - 1]) if 1 <= number <= len(same) else None
 
 
+def split_turn(key: str) -> tuple[str, int | None]:
+    """The name and the number of a label with its pass, or an address with its call; None where there is no number.
+
+    >>> split_turn("conv2d_3_7:2"), split_turn("features.6")
+    (('conv2d_3_7', 2), ('features.6', None))
+    """
+    name, colon, number = key.rpartition(":")
+    return (name, int(number)) if colon and number.isdecimal() else (key, None)
+
+
 def check_format(label_format: str) -> str:
     """The format, if it can make labels that tell layers apart."""
     try:

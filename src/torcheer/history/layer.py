@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..capture.callsite import SourceLine, source_of, stack_of
-from ..capture.values import fill, format_path, slot_paths
+from ..capture.values import fill_call, format_path, slot_paths
 from ..errors import ActivationLost, ActivationNotSaved, SeveralPasses
 from ..records import UNSAVED, ModuleCall, OperationRecord, Origin
 from .index import Index
@@ -210,9 +210,7 @@ class Operation:
     def _arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         record = self._record
         tensors = iter([self._argument(slot) for slot in range(len(record.parents))])
-        filled = fill(record.template, tensors)
-        count = len(filled) - len(record.names)
-        return filled[:count], dict(zip(record.names, filled[count:], strict=True))
+        return fill_call(record.template, record.names, tensors)
 
     def _argument(self, slot: int) -> Any:
         record = self._record

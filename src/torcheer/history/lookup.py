@@ -11,12 +11,10 @@ from functools import cached_property
 from ..errors import AmbiguousKey, LayerNotFound
 from ..records import ModuleCall, Origin
 from .index import Index
-from .labels import DEFAULT_FORMAT, LayerEntry
+from .labels import DEFAULT_FORMAT, LayerEntry, split_turn
 
-_WITH_PASS = re.compile(r"^(?P<name>.+):(?P<pass>\d+)$")
 _FULL = re.compile(r"^(?P<type>[^_]+)_(?P<number>\d+)_\d+$")
 _SHORT = re.compile(r"^(?P<type>[^_]+)_(?P<number>\d+)$")
-_CALL = re.compile(r":\d+$")
 _END = re.compile(r"^(?P<kind>input|output)_?(?P<number>\d+)?$")
 
 
@@ -76,7 +74,7 @@ class Lookup:
         if short is not None and address is not None and short.layer != address.layer:
             raise AmbiguousKey(f"{key!r} is a short label and a module address: {self._names([short.layer, address.layer])}.")
         found = address or short or self._end(key)
-        if found is None and self._first_address(_CALL.sub("", key)) in self.index.log.registered:
+        if found is None and self._first_address(split_turn(key)[0]) in self.index.log.registered:
             raise LayerNotFound(self._nothing_left(key))
         return found or self._part(key)
 
@@ -85,7 +83,7 @@ class Lookup:
         return self.index.first_addresses.get(address, address)
 
     def _nothing_left(self, key: str) -> str:
-        if self._first_address(_CALL.sub("", key)) not in self.index.calls:
+        if self._first_address(split_turn(key)[0]) not in self.index.calls:
             return f"module {key!r} was not called, so it has no output."
         return f"module {key!r} was called, but no tensor left it that was logged. history.modules[{key!r}] knows it."
 
@@ -93,11 +91,10 @@ class Lookup:
         layer = named(key)
         if layer is not None:
             return Found(layer)
-        match = _WITH_PASS.match(key)
-        layer = named(match["name"]) if match else None
-        if layer is None or match is None:
+        name, number = split_turn(key)
+        layer = named(name) if number is not None else None
+        if layer is None or number is None:
             return None
-        number = int(match["pass"])
         if not 1 <= number <= len(layer.passes):
             label = self.index.table.label(layer)
             passes = f"{len(layer.passes)} pass" + ("es" if len(layer.passes) > 1 else "")
@@ -128,13 +125,12 @@ class Lookup:
                 more = f" and {len(calls[key]) - 12} more" if len(calls[key]) > 12 else ""
                 raise AmbiguousKey(f"module {key!r} was called {len(calls[key])} times: say which, by {options}{more}.")
             return found
-        match = _WITH_PASS.match(key)
-        if match is None or self._first_address(match["name"]) not in calls:
+        name, number = split_turn(key)
+        if number is None or not name or self._first_address(name) not in calls:
             return None
-        of_module = calls[self._first_address(match["name"])]
-        number = int(match["pass"])
+        of_module = calls[self._first_address(name)]
         if not 1 <= number <= len(of_module):
-            raise LayerNotFound(f"module {match['name']!r} was called {len(of_module)} times, so there is no {key!r}.")
+            raise LayerNotFound(f"module {name!r} was called {len(of_module)} times, so there is no {key!r}.")
         outputs = [n for n in of_module[number - 1].outputs if self._table.shows(n)]
         return Found(self._table.layer_of(outputs[0]), outputs[0]) if outputs else None
 

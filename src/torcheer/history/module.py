@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..capture.callsite import SourceLine, source_of
-from ..capture.values import fill
+from ..capture.values import fill_call
 from ..errors import ActivationNotSaved, LayerNotFound, SeveralPasses
 from ..records import UNSAVED, ModuleCall, RegisteredModule
 from .index import Index
+from .labels import split_turn
 from .layer import Layer, Operation
 from .module_text import describe_call, describe_module, describe_modules
 from .param import Param, describe_param
-
-_CALL = re.compile(r"^(?P<address>.*):(?P<call>\d+)$")
 
 
 class Call:
@@ -101,9 +99,7 @@ class Call:
 
     def _arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         record = self._record
-        filled = fill(record.args, iter([self._tensor(number) for number in record.inputs]))
-        count = len(filled) - len(record.names)
-        return filled[:count], dict(zip(record.names, filled[count:], strict=True))
+        return fill_call(record.args, record.names, iter([self._tensor(number) for number in record.inputs]))
 
     def _tensor(self, number: int) -> Any:
         if number < 0:
@@ -351,10 +347,9 @@ class Modules(Mapping[str, Module]):
         address = self._index.first_addresses.get(key, key) if isinstance(key, str) else key
         if address in registered:
             return Module(self._index, registered[address])
-        match = _CALL.match(key) if isinstance(key, str) else None
-        if match is not None and self._index.first_addresses.get(match["address"], match["address"]) in registered:
-            module: Module = self[match["address"]]
-            number = int(match["call"])
+        name, number = split_turn(key) if isinstance(key, str) else (key, None)
+        if number is not None and self._index.first_addresses.get(name, name) in registered:
+            module: Module = self[name]
             if 1 <= number <= module.num_calls:
                 return module[number]
             raise LayerNotFound(f"module {module.address!r} was called {module.num_calls} times, so there is no {key!r}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .param import describe_param
+from .param import describe_param, not_counted
 from .text import human_size, plural
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ _HEAD = ("module", "class", "calls", "in", "out", "params")
 def describe_modules(modules: Modules) -> str:
     """The table of all modules, and the totals."""
     rows: list[tuple[str, ...]] = []
-    counted: set[int] = set()
+    counted: set[str] = set()
     for root in modules.roots:
         rows += _rows(root, "", "", counted)
     names = modules._index.state_names
@@ -41,17 +41,15 @@ def _totals(modules: Modules) -> list[str]:
     return [f"params: {total:,} ({size}); trainable {trainable:,}, frozen {total - trainable:,}"]
 
 
-def _rows(module: Module, branch: str, indent: str, counted: set[int]) -> list[tuple[str, ...]]:
+def _rows(module: Module, branch: str, indent: str, counted: set[str]) -> list[tuple[str, ...]]:
     """The rows of a module and those inside it. A parameter is counted where it is met first."""
-    own = {param.name: param for param in module.own_params}
-    tensors = {name: module._record.parameters[name.rpartition(".")[2]] for name in own}
-    new = {name: param.numel for name, param in own.items() if id(tensors[name]) not in counted}
-    counted.update(map(id, tensors.values()))
-    params = f"{sum(new.values()):,}" if new else "–"
+    own = module.own_params
+    new = not_counted(own, counted)
+    params = f"{sum(param.numel for param in new):,}" if new else "–"
     if len(new) < len(own):
         params += " (shared)"
     called = module.calls
-    shapes = [_both([call.input_shapes for call in called]), _both([call.output_shapes for call in called])]
+    shapes = [describe_shapes(found) for found in ([c.input_shapes for c in called], [c.output_shapes for c in called])]
     title = branch + (module.name or "(model)")
     rows = [(title, module.class_name, str(len(called)) if called else "not called", *shapes, params)]
     children: list[Module | tuple[str, str]] = [*module.children, *module.shared_children.items()]
@@ -65,7 +63,7 @@ def _rows(module: Module, branch: str, indent: str, counted: set[int]) -> list[t
     return rows
 
 
-def _both(shapes: list[list[tuple[int, ...]]]) -> str:
+def describe_shapes(shapes: list[list[tuple[int, ...]]]) -> str:
     """The shapes of the first call; `…` where there are more, or where other calls have others."""
     if not shapes:
         return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -43,3 +44,14 @@ def describe_param(index: Index, name: str, tensor: Tensor) -> Param:
         others = tuple(other for other in index.state_names.get(id(tensor), ()) if other != name)
         is_buffer = not isinstance(tensor, torch.nn.Parameter)
         return Param(name, tuple(tensor.shape), tensor.dtype, tensor.requires_grad, is_buffer, others)
+
+
+def not_counted(params: Iterable[Param], counted: set[str]) -> list[Param]:
+    """Those of `params` that were not counted before, by any of their names; from now on they are."""
+    new = []
+    for param in params:
+        names = {param.name, *param.other_names}
+        if not names & counted:
+            new.append(param)
+        counted |= names
+    return new

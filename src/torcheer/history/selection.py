@@ -13,12 +13,12 @@ from typing import Any
 
 from ..errors import InvalidArgument
 from ..records import Log, ModuleCall, OperationRecord, Origin, TorchFunction
+from .labels import split_turn
 
 LayersToSave = str | None | Iterable[Any] | Callable[[Any], bool]
 
 _LABEL = re.compile(r"^(?P<type>[a-z0-9]+)_(?P<number>\d+)(_\d+)?(:\d+)?$")
 _END = re.compile(r"^(?P<type>input|output)(_?\d+)?$")
-_CALL = re.compile(r":\d+$")
 
 
 def parse_layers_to_save(wanted: LayersToSave) -> str | list[Any] | Callable[[Any], bool]:
@@ -113,7 +113,7 @@ class Keyed:
             self._everything = True
             return
         label, end = _LABEL.match(key), _END.match(key)
-        address = _CALL.sub("", key)
+        address = split_turn(key)[0]
         if address in self._log.registered:
             self._addresses.add(address)
         if end is not None:

@@ -37,6 +37,18 @@ def human_size(count: float) -> str:
     return f"{count:.1f} {unit}"
 
 
+def human_time(seconds: float) -> str:
+    """Seconds in few characters.
+
+    >>> human_time(0.0000021), human_time(0.35)
+    ('2.1 µs', '350 ms')
+    """
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
+        if seconds * factor >= 1 or unit == "µs":
+            break
+    return f"{seconds * factor:.3g} {unit}"
+
+
 def plural(count: int, noun: str) -> str:
     """`1 tensor`, `2 tensors`."""
     ending = "es" if noun.endswith("s") else "s"

@@ -9,22 +9,10 @@ from typing import Any
 
 from ..errors import InvalidArgument
 from ..graph import Graph, Node
-from ..history.text import human_size
+from ..history.text import human_size, human_time
 from .wording import human_count
 
 _FAR_APART = 50.0  # from this ratio on, a scale is logarithmic
-
-
-def human_time(seconds: float) -> str:
-    """Seconds in few characters.
-
-    >>> human_time(0.0000021), human_time(0.35)
-    ('2.1 µs', '350 ms')
-    """
-    for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
-        if seconds * factor >= 1 or unit == "µs":
-            break
-    return f"{seconds * factor:.3g} {unit}"
 
 
 @dataclass(frozen=True, slots=True)

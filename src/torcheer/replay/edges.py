@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..capture.values import fill, template
+from ..capture.values import fill_call, template
 from ..records import OperationRecord
 from .comparison import same_bits
 from .machine import UNINITIALISED, call_again
@@ -37,10 +37,8 @@ class EdgeProver:
         self.check = check
         self._generator = torch.Generator().manual_seed(20_000)
 
-    def try_call(self, record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Try the edges of a call that is about to be made. Changes nothing."""
-        tensors: list[Tensor] = []
-        outline = template((*args, *kwargs.values()), tensors.append)
+    def try_call(self, record: OperationRecord, outline: tuple[Any, ...], tensors: list[Tensor]) -> None:
+        """Try the edges of a call that is about to be made, given the template of its arguments. Changes nothing."""
         if not tensors:
             return
         if sum(tensor.numel() for tensor in tensors if not tensor.is_nested) > _LARGEST:
@@ -49,7 +47,7 @@ class EdgeProver:
         if record.function.name in UNINITIALISED:
             self.check.exempt[IGNORED] += len(tensors)
             return
-        call = _Again(record, outline, len(kwargs))
+        call = _Again(record, outline)
         expected = call.results([_copy(tensor) for tensor in tensors])
         if expected is None:
             self.check.exempt[UNCHANGEABLE] += len(tensors)
@@ -64,7 +62,7 @@ class EdgeProver:
     def _effect(self, call: _Again, tensors: list[Tensor], slot: int, expected: list[Any]) -> str | None:
         """None when the argument in this slot has an effect, otherwise why it has none."""
         tensor = tensors[slot]
-        if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type == "meta":
+        if not is_plain(tensor):
             return UNCHANGEABLE
         if tensor.numel() == 0:
             return EMPTY
@@ -99,7 +97,7 @@ class EdgeProver:
     def _changed(self, tensor: Tensor, change: Callable[[Tensor, torch.Generator], Tensor]) -> Tensor:
         with torch.no_grad():
             value = tensor.detach()
-            if value.is_nested or value.layout is not torch.strided or value.is_quantized or value.device.type == "meta":
+            if not is_plain(value):
                 return value.clone()
             fresh = _copy(tensor)
             fresh.data.copy_(change(value, self._generator))
@@ -109,18 +107,14 @@ class EdgeProver:
 class _Again:
     """One call, to be made again with other tensors and always from the same random state."""
 
-    def __init__(self, record: OperationRecord, outline: tuple[Any, ...], named: int) -> None:
+    def __init__(self, record: OperationRecord, outline: tuple[Any, ...]) -> None:
         self.record = record
         self._outline = outline
-        self._named = named
         self._random = _random_states()
 
     def results(self, tensors: list[Tensor]) -> list[Any] | None:
         """Every tensor the call makes of these arguments, or writes to; None if it raises."""
-        filled = fill(self._outline, iter(tensors))
-        count = len(filled) - self._named
-        names = self.record.names
-        args, kwargs = filled[:count], dict(zip(names, filled[count:], strict=True))
+        args, kwargs = fill_call(self._outline, self.record.names, iter(tensors))
         try:
             result = call_again(self.record, args, kwargs)
         except Exception:  # whatever a function may raise when it does not like a value
@@ -132,10 +126,9 @@ class _Again:
         return [tensor.detach() for tensor in found]
 
 
-def varies(record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def varies(record: OperationRecord, outline: tuple[Any, ...], tensors: list[Tensor]) -> bool:
     """Whether a call gives other bits when it is made again, with its arguments elsewhere in memory."""
-    tensors: list[Tensor] = []
-    call = _Again(record, template((*args, *kwargs.values()), tensors.append), len(kwargs))
+    call = _Again(record, outline)
     first = call.results([_copy(tensor) for tensor in tensors])
     if first is None:
         return False
@@ -145,12 +138,17 @@ def varies(record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any
 
 def _elsewhere(tensor: Tensor, shift: int) -> Tensor:
     """A copy that starts so many elements into its memory."""
-    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized or tensor.device.type == "meta":
+    if not is_plain(tensor):
         return _copy(tensor)
     with torch.no_grad():
         room = torch.empty(tensor.numel() + shift, dtype=tensor.dtype, device=tensor.device)
         moved = room[shift:].view(tensor.shape).copy_(tensor.detach())
     return moved.detach().requires_grad_(tensor.requires_grad)
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether a tensor has values in memory of the ordinary kind, which can be changed one by one."""
+    return tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized or tensor.device.type == "meta")
 
 
 def _random_states() -> list[tuple[Any, Tensor]]:
@@ -189,11 +187,12 @@ def _drawn(like: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _noise(value: Tensor, generator: torch.Generator) -> Tensor:
-    if value.is_floating_point() or value.is_complex():
-        scale = float(value.abs().float().nan_to_num(0, 0, 0).mean()) + 1e-3 if not value.is_complex() else 1.0
-        return (value.to(torch.float32 if not value.is_complex() else value.dtype) + _drawn(value, generator) * scale).to(
-            value.dtype
-        )
+    if value.is_complex():
+        return (value + _drawn(value, generator)).to(value.dtype)
+    if value.is_floating_point():
+        wide = value.float()
+        scale = float(wide.abs().nan_to_num(0, 0, 0).mean()) + 1e-3
+        return (wide + _drawn(value, generator) * scale).to(value.dtype)
     return _flip(value, generator)
 
 

@@ -13,13 +13,14 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from ..capture.functions import written_by
 from ..capture.identity import storage_of
 from ..capture.retention import Keeper
 from ..errors import InvalidArgument, ReplayFailed
 from ..history import History
 from ..history.filling import operations_meant
 from ..records import FACTS, PARENTS, UNSAVED, OperationRecord, facts_of
-from .machine import refuse_changed_states, run_again, written_by
+from .machine import refuse_changed_states, run_again
 
 Change = Tensor | Callable[[Tensor], Tensor]
 Kind = TypeVar("Kind", bound=History)

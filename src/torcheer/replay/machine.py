@@ -8,29 +8,27 @@ nobody could watch. Parameters are borrowed from the model; if something would w
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from ..capture.functions import out_or_inplace
+from ..capture.functions import written_by
 from ..capture.identity import storage_of
+from ..capture.interceptor import AUTOCAST_DEVICES
 from ..capture.randomness import RandomState
 from ..capture.retention import version_of
-from ..capture.values import fill, get_path
+from ..capture.values import fill_call, get_path
 from ..errors import InvalidArgument, ReplayFailed
 from ..history import History
-from ..records import PARENTS, Log, OperationRecord, Origin, TorchFunction
+from ..records import PARENTS, Log, OperationRecord, Origin
 
 # Functions whose result is whatever was in memory: what they gave is a constant.
 UNINITIALISED = frozenset("empty empty_like new_empty empty_strided new_empty_strided empty_permuted new".split())
 
 # Functions of whose result only what lies beyond the old size is such memory.
 RESIZING = frozenset({"resize_", "resize_as_", "_resize_output_"})
-
-
-_AUTOCAST = ("cpu", "cuda", "mps", "xpu")
 
 
 class WouldWrite(Exception):
@@ -82,14 +80,14 @@ class Machine:
         try:
             if self.log.random_state is not None:
                 self.log.random_state.restore()
-            for numbers in _calls(self.log):
+            for numbers in self.log.calls():
                 self._step(numbers)
                 for number in self._last_use.get(numbers[-1], ()):
                     self._live.pop(number, None)
         finally:
             before.restore()
 
-    def _step(self, numbers: list[int]) -> None:
+    def _step(self, numbers: range) -> None:
         record = self.log.operations[numbers[0]]
         if given_because(record) is not None:
             for number in numbers:
@@ -147,8 +145,8 @@ class Machine:
 
     # Calls ----------------------------------------------------------------------------------------------------------
 
-    def _call(self, record: OperationRecord, numbers: list[int]) -> None:
-        args, kwargs = self.arguments(record)
+    def _call(self, record: OperationRecord, numbers: range) -> None:
+        args, kwargs = self._arguments(record)
         self._observer.before(record, args, kwargs)
         slots = record.details.mutated
         if slots and self._borrowed:
@@ -168,19 +166,16 @@ class Machine:
             self._fill_uninitialised(number, value, size)
             self._settle(number, value)
 
-    def arguments(self, record: OperationRecord) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _arguments(self, record: OperationRecord) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call, with the tensors of this replay."""
         tensors = iter([self._argument(parent) for parent in record.parents])
         try:
-            filled = fill(record.template, tensors)
-        except RuntimeError as error:  # a StopIteration on its way through a generator
-            raise _unaccounted(record) from error
-        except StopIteration as error:
+            arguments = fill_call(record.template, record.names, tensors)
+        except (StopIteration, RuntimeError) as error:  # the latter where a generator passes the former on
             raise _unaccounted(record) from error
         if next(tensors, None) is not None:
             raise _unaccounted(record)
-        count = len(filled) - len(record.names)
-        return filled[:count], dict(zip(record.names, filled[count:], strict=True))
+        return arguments
 
     def _fill_uninitialised(self, number: int, value: Any, size: int) -> None:
         """What was in memory that nobody wrote to is a constant."""
@@ -213,17 +208,12 @@ def call_again(record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str,
         follows = record.gradfunc is not None or not any(_requires_grad(value) for value in (*args, *kwargs.values()))
         context.enter_context(torch.set_grad_enabled(follows))
         recorded = dict(record.details.autocast)
-        for device in _AUTOCAST:
+        for device in AUTOCAST_DEVICES:
             if device in recorded:
                 context.enter_context(torch.autocast(device, dtype=recorded[device], cache_enabled=False))
             elif torch.is_autocast_enabled(device):
                 context.enter_context(torch.autocast(device, enabled=False))
         return func(*args, **kwargs)
-
-
-def written_by(function: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """The tensors a call writes to."""
-    return function.written(args, kwargs) if function.written is not None else out_or_inplace(args, kwargs)
 
 
 def refuse_changed_states(history: History) -> None:
@@ -257,19 +247,6 @@ def view_again(base: Tensor, shape: tuple[int, ...], strides: tuple[int, ...], d
     return torch.as_strided(base, shape, strides, int(base.storage_offset()) + distance)
 
 
-def _calls(log: Log) -> Iterator[list[int]]:
-    """The operations, those of one call together."""
-    together: list[int] = []
-    for number in range(len(log.rows)):
-        call = log.details[number].call if number in log.details else -1
-        if together and (call < 0 or call != together[0]):
-            yield together
-            together = []
-        together.append(number)
-    if together:
-        yield together
-
-
 def _last_uses(log: Log) -> dict[int, list[int]]:
     """After which operation each one is no longer needed."""
     last: dict[int, int] = {}
@@ -278,7 +255,7 @@ def _last_uses(log: Log) -> dict[int, list[int]]:
         for parent in row[PARENTS:]:
             if parent >= 0:
                 last[parent] = number
-    ends = {number: together[-1] for together in _calls(log) for number in together}
+    ends = {number: together[-1] for together in log.calls() for number in together}
     found: dict[int, list[int]] = {}
     for number, use in last.items():
         found.setdefault(ends[use], []).append(number)

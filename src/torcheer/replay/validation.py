@@ -130,16 +130,16 @@ class _Comparing:
         self._prover = EdgeProver(self.edges)
         self._table = TensorTable()
         self._varied: set[int] = set()  # operations that are not deterministic, or downstream of one that is not
-        self._latest: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})  # the arguments of that call
-        self._versions: list[tuple[Tensor, int]] = []  # the arguments of the call that is being made, as torch counts writes
+        self._latest: tuple[tuple[Any, ...], list[Tensor]] = ((), [])  # the arguments of the call that is being made
+        self._versions: list[tuple[Tensor, int]] = []  # and how often torch had counted a write to them
 
     def before(self, record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tensors: list[Tensor] = []
-        template((*args, *kwargs.values()), tensors.append)
+        outline = template((*args, *kwargs.values()), tensors.append)
         self._check_memory(record, tensors)
-        self._prover.try_call(record, args, kwargs)
+        self._prover.try_call(record, outline, tensors)
         self._versions = [(tensor, version_of(tensor)) for tensor in tensors]
-        self._latest = (args, kwargs)
+        self._latest = (outline, tensors)
 
     def after(self, number: int, value: Any) -> Any:
         record = self._log.operations[number]

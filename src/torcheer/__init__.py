@@ -16,7 +16,11 @@ from .errors import InvalidArgument as InvalidArgument
 from .errors import LayerNotFound as LayerNotFound
 from .errors import NotPicklable as NotPicklable
 from .errors import ReplayFailed as ReplayFailed
+from .errors import RunInUse as RunInUse
+from .errors import RunNotFound as RunNotFound
 from .errors import SeveralPasses as SeveralPasses
+from .errors import SnapshotLost as SnapshotLost
+from .errors import SnapshotNotFound as SnapshotNotFound
 from .errors import TorcheerError as TorcheerError
 from .errors import UnseenWorkWarning as UnseenWorkWarning
 from .history import Call as Call
@@ -27,6 +31,10 @@ from .model_history import ModelHistory as ModelHistory
 from .render import Picture as Picture
 from .render import PictureOptions as PictureOptions
 from .replay import ValidationReport as ValidationReport
+from .xray import ArchitectureTracer as ArchitectureTracer
+from .xray import FileManager as FileManager
+from .xray import RandomFilterSelectorType as RandomFilterSelectorType
+from .xray import Xray as Xray
 
 try:
     __version__ = version("torcheer")

@@ -55,9 +55,28 @@ class GraphvizNotFound(DrawingFailed, ImportError):
     """Nothing on this machine can lay a graph out."""
 
 
+class RunNotFound(TorcheerError, FileNotFoundError):
+    """There is no run of an Xray in a folder, or none that can be read."""
+
+
+class RunInUse(TorcheerError):
+    """Two Xrays would write to one folder."""
+
+
+class SnapshotNotFound(TorcheerError, KeyError):
+    """A run has no snapshot of what was asked for."""
+
+    def __str__(self) -> str:  # KeyError would show the repr of the message
+        return str(self.args[0]) if self.args else ""
+
+
 class NotPicklable(TorcheerError, TypeError):
     """Histories are not pickled: loading a pickle can run code."""
 
 
 class UnseenWorkWarning(UserWarning):
     """Part of the model ran where it could not be watched, for example on another thread."""
+
+
+class SnapshotLost(UserWarning):
+    """A snapshot of an Xray could not be written; the training goes on."""

@@ -1,0 +1,16 @@
+"""Watches layers change during training: what is watched, what is kept, what is shown."""
+
+from .keeping import Limits as Limits
+from .records import Entry as Entry
+from .records import Snapshot as Snapshot
+from .records import Statistics as Statistics
+from .run import Run as Run
+from .saved import Saved as Saved
+from .selectors import ChosenFilters as ChosenFilters
+from .selectors import FirstFilters as FirstFilters
+from .selectors import RandomFilterSelectorType as RandomFilterSelectorType
+from .selectors import TopVarianceFilters as TopVarianceFilters
+from .store import FileManager as FileManager
+from .tracer import ArchitectureTracer as ArchitectureTracer
+from .verify import Verification as Verification
+from .xray import Xray as Xray

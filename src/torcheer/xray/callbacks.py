@@ -1,0 +1,214 @@
+"""Xray as a callback: `LightningXray` for Lightning, `TrainerXray` for the Trainer of Hugging Face.
+
+A snapshot is taken right before the optimizer's step, where the gradients of all accumulated batches are in `.grad`: a probe gives
+outputs and activations, which leaves the training bit-identical. The two classes are made when they are first asked for, so that
+importing this module needs neither package.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from ..errors import InvalidArgument
+from .xray import Xray
+
+
+class _Watching:
+    """What the callbacks have in common: an Xray from the beginning of a training to its end."""
+
+    def __init__(self, input: Any, layers: Any = None, **options: Any) -> None:
+        known = [name for name in inspect.signature(Xray).parameters if name not in ("model", "input", "layers")]
+        unknown = [name for name in options if name not in known]
+        if unknown:
+            raise InvalidArgument(f"the options of Xray are {', '.join(known)}; got {', '.join(map(repr, unknown))}.")
+        self.input, self.layers, self.options = input, layers, options
+        self.xray: Xray | None = None  # from the beginning of a training on, also after its end
+        self._last: int | None = None
+
+    def close(self) -> None:
+        """Write what is left and let go of the folder. The end of a training does this."""
+        if self.xray is not None:
+            self.xray.close()
+
+    def _begin(self, model: Module, optimizers: list[Any], place: Callable[[Any], Any]) -> None:
+        """Make the Xray, on the same folder when there was one before."""
+        self.close()
+        options = dict(self.options)
+        if self.xray is not None:
+            options["folder"] = self.xray.folder
+        if len(optimizers) == 1 and isinstance(optimizers[0], torch.optim.Optimizer):
+            options.setdefault("optimizer", optimizers[0])
+        if "target" in options:
+            options["target"] = place(options["target"])
+        self.xray = Xray(model, place(self.input), self.layers, **options)
+        self._last = None
+
+    def _is_wanted(self, step: int) -> bool:
+        """Whether to ask the Xray; an optimizer that looks several times before it steps is watched once."""
+        if self.xray is None or step == self._last or step % self.options.get("every", 1):
+            return False
+        self._last = step
+        return True
+
+
+class _LightningHooks(_Watching):
+    """Watches layers during `trainer.fit` of Lightning, for `lightning.pytorch` and `pytorch_lightning`.
+
+        watch = LightningXray(torch.randn(8, 3, 32, 32), ["conv1", "fc"], every=50, folder="runs/xray")
+        trainer = Trainer(callbacks=[watch])
+        trainer.fit(model, data)
+        watch.xray.report("report.html")
+
+    Args:
+        input, layers, options: as those of `Xray`. Tensors are moved to the device and type of the training. The optimizer is the
+            trainer's, if it has one.
+        module: the network inside the LightningModule that takes the input, such as `"net"` or `"model.encoder"`; by default the
+            LightningModule itself, by its `forward`.
+
+    Steps are `trainer.global_step`: every step of an optimizer counts, batches that are only accumulated do not. Gradients are taken
+    before they are clipped. They are unscaled, except with a fused optimizer under float16, which unscales by itself; both is
+    noted. Only the first process watches. Weights that are spread over processes (FSDP, DeepSpeed) cannot be watched.
+    """
+
+    def __init__(self, input: Any, layers: Any = None, *, module: str | None = None, **options: Any) -> None:
+        super().__init__(input, layers, **options)
+        self.module = module
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        if not trainer.is_global_zero:
+            return
+        model = self._model(pl_module)
+        precision = trainer.precision_plugin
+        with precision.forward_context():
+            self._begin(model, trainer.optimizers, lambda given: precision.convert_input(moved(given, pl_module.device)))
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        step = trainer.global_step
+        if self.xray is None or not self._is_wanted(step):
+            return
+        precision, scale = trainer.precision_plugin, None
+        scaler = getattr(precision, "scaler", None)
+        if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
+            scale = scaler.get_scale()
+        if trainer.gradient_clip_val:
+            algorithm = getattr(trainer.gradient_clip_algorithm, "value", None) or "norm"
+            self.xray._notes["clipping"] = f"before clipping to {algorithm} {trainer.gradient_clip_val:g}"
+        with precision.forward_context():
+            self.xray.take_graphs(step, scale=scale)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self.close()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        self.close()
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        self.close()
+
+    def _model(self, pl_module: Any) -> Module:
+        """The network that is probed."""
+        name = type(pl_module).__name__
+        inside = [child for child, _ in pl_module.named_children()]
+        if self.module is None:
+            if not callable(getattr(pl_module, "forward", None)) or _is_unimplemented(pl_module):
+                raise InvalidArgument(f"{name} has no forward to probe: name the network in it, module= one of {inside}.")
+            return pl_module  # type: ignore[no-any-return]  # Lightning need not be installed
+        try:
+            return pl_module.get_submodule(self.module)  # type: ignore[no-any-return]
+        except AttributeError as error:
+            raise InvalidArgument(f"module={self.module!r} is not in {name}, which has {inside}.") from error
+
+
+class _TrainerHooks(_Watching):
+    """Watches layers during `trainer.train()` of the Trainer of Hugging Face.
+
+        watch = TrainerXray(dict(tokenizer("a sentence", return_tensors="pt")), ["bert.encoder.layer.0.output.dense"], every=100)
+        trainer = Trainer(model, arguments, train_dataset=data, callbacks=[watch])
+        trainer.train()
+        watch.xray.report("report.html")
+
+    Args:
+        input, layers, options: as those of `Xray`. Tensors are moved to the device of the training. The optimizer is the trainer's.
+
+    Steps are `state.global_step` as it is before the optimizer's step. Gradients are those of all accumulated batches, unscaled and
+    already clipped, which is noted. Only the first process watches. The Trainer tells no callback of an exception: what was taken
+    until then is written all the same, and `close()` lets another one write to the folder. Weights that are spread over processes
+    (FSDP, DeepSpeed) cannot be watched.
+    """
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        if not state.is_world_process_zero:
+            return
+        optimizer = others.get("optimizer")
+        optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
+        self._begin(others["model"], [optimizer], lambda given: moved(given, args.device))
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        step = state.global_step
+        if self.xray is not None and self._is_wanted(step):
+            self.xray.take_graphs(step, clipped=args.max_grad_norm or None)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self.close()
+
+
+def moved(given: Any, device: Any) -> Any:
+    """Nested tensors on a device; everything else as it is."""
+    if isinstance(given, Tensor):
+        return given.to(device)
+    if isinstance(given, Mapping):
+        return {key: moved(value, device) for key, value in given.items()}
+    if type(given) in (tuple, list):
+        return type(given)(moved(value, device) for value in given)
+    return given
+
+
+def _is_unimplemented(pl_module: Any) -> bool:
+    """Whether the forward of a LightningModule is the one that every module has."""
+    return all("forward" not in vars(cls) or cls.__name__ in ("LightningModule", "Module") for cls in type(pl_module).__mro__)
+
+
+# The classes --------------------------------------------------------------------------------------------------------
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("LightningXray", "TrainerXray"):
+        return _made(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@functools.cache
+def _made(name: str) -> type:
+    hooks, bases = (_LightningHooks, _lightning_bases()) if name == "LightningXray" else (_TrainerHooks, _trainer_bases())
+    return type(name, (hooks, *bases), {"__doc__": hooks.__doc__, "__module__": __name__})
+
+
+def _lightning_bases() -> list[type]:
+    """The Callback of the Lightning that is in use: of both packages when both are, of the one that is installed if none is yet."""
+    packages = ["lightning.pytorch", "pytorch_lightning"]
+    there = [package for package in packages if package in sys.modules]
+    for package in there or packages:
+        try:
+            importlib.import_module(package)
+        except ModuleNotFoundError:
+            continue
+        there = there or [package]
+    if not there:
+        raise ImportError("LightningXray needs Lightning: pip install lightning")
+    return [sys.modules[package].Callback for package in there]
+
+
+def _trainer_bases() -> list[type]:
+    try:
+        return [importlib.import_module("transformers").TrainerCallback]
+    except ImportError as error:
+        raise ImportError("TrainerXray needs transformers: pip install 'transformers[torch]'") from error

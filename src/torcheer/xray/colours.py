@@ -1,0 +1,91 @@
+"""Colours of values: one scale for what has both signs, one for what is never negative, told apart by colour-blind readers too.
+
+They change evenly in lightness, so they read in grey print as well. They are written here, so that a figure, an animation and a
+page show the same value in the same colour, whatever is installed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from .records import Entry
+from .run import Run, limits_of
+from .tiles import Array, Mosaic
+
+ScaleName = Literal["run", "frame"]
+SCALE_WORDS: dict[str, str] = {"run": "scale of the run", "frame": "scale of this step"}
+
+GAP = (255, 255, 255)
+INK = (22, 24, 29)
+NONFINITE = (212, 0, 255)  # in neither scale, and far from both of them for colour-blind readers too
+NUM_COLOURS = 255  # odd, so that zero has a colour of its own in the middle of the scale with both signs
+
+_BOTH_SIGNS = "#083572 #075DA0 #3D8EC5 #8EBFDF #E4E6E7 #E4A988 #CD6439 #9F361B #6A211B"
+_NEVER_NEGATIVE = "#190D32 #2C215D #30427D #266791 #2A8C9B #3EB094 #7BCE80 #BDE566 #FAF65E"
+
+
+@dataclass(frozen=True, slots=True)
+class ColourScale:
+    """Which value has which colour. Values beyond the ends have the colours of the ends."""
+
+    low: float
+    high: float
+
+    @property
+    def is_diverging(self) -> bool:
+        return self.low < 0
+
+    def shares(self, values: Array) -> Array:
+        """Where values lie between the ends, 0 to 1; NaN stays."""
+        width = self.high - self.low
+        return np.clip((np.asarray(values, np.float64) - self.low) / (width or 1.0), 0.0, 1.0)
+
+    def levels(self, values: Array, count: int = NUM_COLOURS) -> Array:
+        """Which of so many colours each value has; the first where it is NaN."""
+        return np.rint(np.nan_to_num(self.shares(values)) * (count - 1)).astype(np.uint8)
+
+    def colours(self, count: int = NUM_COLOURS) -> Array:
+        """So many colours from the lowest value to the highest, as bytes of red, green and blue."""
+        anchors = (_BOTH_SIGNS if self.is_diverging else _NEVER_NEGATIVE).split()
+        stops = np.array([list(bytes.fromhex(anchor[1:])) for anchor in anchors], np.float64)
+        at = np.linspace(0.0, len(stops) - 1.0, count)
+        return np.stack([np.interp(at, np.arange(len(stops)), channel) for channel in stops.T], axis=1).round().astype(np.uint8)
+
+
+def scale_of(run: Run, entry: Entry, scale: str) -> ColourScale:
+    """The colours of an entry: fixed over the run, or those that fit this entry alone."""
+    return ColourScale(*(run.limits(entry.layer, entry.kind) if scale == "run" else limits_of([entry])))
+
+
+def paint(mosaic: Mosaic, scale: ColourScale) -> Array:
+    """A picture in bytes of red, green and blue. What is not finite has a colour of its own."""
+    if mosaic.is_colour:  # the values are the colours: zero is grey, the ends of the scale are black and full
+        painted = np.rint(np.nan_to_num(scale.shares(mosaic.values)) * 255).astype(np.uint8)
+    else:
+        painted = scale.colours()[scale.levels(mosaic.values)]
+    painted[mosaic.gaps] = GAP
+    painted[mosaic.nonfinite] = NONFINITE
+    return painted
+
+
+def as_fractions(colour: tuple[int, int, int]) -> tuple[float, ...]:
+    """A colour as Matplotlib takes it."""
+    return tuple(part / 255 for part in colour)
+
+
+def share_reached(mosaic: Mosaic, scale: ColourScale) -> float:
+    """How far from zero the values go, as a part of the scale."""
+    known = mosaic.values[np.isfinite(mosaic.values)].astype(np.float64)
+    return float(abs(known).max() / scale.high) if known.size else 0.0
+
+
+def reaches_beyond(mosaic: Mosaic, scale: ColourScale) -> tuple[bool, bool]:
+    """Whether values lie below the scale, and above it."""
+    known = mosaic.values[np.isfinite(mosaic.values)]
+    if not known.size:
+        return False, False
+    slack = 1e-3 * (scale.high - scale.low)  # half precision is no news
+    return bool(known.min() < scale.low - slack), bool(known.max() > scale.high + slack)

@@ -1,0 +1,195 @@
+"""Sends the snapshots of a run to TensorBoard or Weights & Biases: numbers, histograms as they were binned, pictures.
+
+Nothing is computed again: the histograms are the bins that were counted over the whole tensor. Both functions return the number
+of the last snapshot that was sent; given back as `after`, only what is new is sent, so they can stand in a training loop.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+
+from ..errors import InvalidArgument, SnapshotLost, SnapshotNotFound
+from .captions import title_of
+from .colours import ColourScale, paint, scale_of
+from .records import Entry, Snapshot, Statistics
+from .run import Run
+from .statistics import BIN_EDGES
+from .tiles import make_mosaic
+
+_SIDE = 256  # pixels that small pictures are enlarged to
+
+
+def to_tensorboard(run: Run, writer: Any, *, pictures: bool = True, after: int = -1) -> int:
+    """Send snapshots to a TensorBoard writer, at their own steps and times. Returns the number of the last one.
+
+    >>> import tempfile, torch
+    >>> from torch.utils.tensorboard import SummaryWriter
+    >>> from torcheer.xray import Xray
+    >>> xray = Xray(torch.nn.Linear(4, 2), (1, 4), {"linear_1": ["weight"]}, folder=tempfile.mkdtemp())
+    >>> with xray, SummaryWriter(tempfile.mkdtemp()) as writer:
+    ...     last = -1
+    ...     for step in range(3):
+    ...         is_taken = xray.take_graphs(step)
+    ...         last = to_tensorboard(xray.run, writer, after=last)
+    >>> last
+    2
+
+    Args:
+        run: what to send.
+        writer: a `torch.utils.tensorboard.SummaryWriter`, one of tensorboardX, or anything with the same `add_scalar`,
+            `add_histogram_raw` and `add_image`.
+        pictures: whether to send the kept tensors as pictures too.
+        after: only snapshots with a higher number.
+
+    Numbers are tagged `layer/kind/mean`, histograms and pictures `layer/kind`. What is not finite is counted in
+    `layer/kind/nonfinite` and is in no other number. A tensor without a finite value has no histogram. TensorBoard shows ten
+    pictures of a tag by default (`--samples_per_plugin images=100`).
+    """
+    needed = ["add_scalar", "add_histogram_raw", *(["add_image"] if pictures else [])]
+    _must_have(writer, needed, "a writer such as torch.utils.tensorboard.SummaryWriter (of Lightning: logger.experiment)")
+    painter, snapshots = Painter(run), _after(run, after)
+    for snapshot in snapshots:
+        at = {"global_step": snapshot.step, "walltime": snapshot.time}
+        for entry in snapshot.entries:
+            for name, value in scalars_of(entry).items():
+                writer.add_scalar(f"{entry.key}/{name}", value, **at)
+            if (bins := bins_of(entry.statistics)) is not None:
+                writer.add_histogram_raw(entry.key, **_sums(entry.statistics), **_buckets(*bins), **at)
+            if pictures and (picture := painter.paint(snapshot, entry)) is not None:
+                writer.add_image(entry.key, picture, **at, dataformats="HWC")
+    return max((snapshot.number for snapshot in snapshots), default=after)
+
+
+def to_wandb(run: Run, wandb_run: Any, *, pictures: bool = True, after: int = -1) -> int:
+    """Send snapshots to a run of Weights & Biases, one `log` for each, in order. Returns the number of the last one.
+
+    >>> import tempfile, torch
+    >>> from types import SimpleNamespace
+    >>> from torcheer.xray import Xray
+    >>> xray = Xray(torch.nn.Linear(4, 2), (1, 4), {"linear_1": ["weight"]}, folder=tempfile.mkdtemp())
+    >>> xray.take_graphs(step=10)
+    True
+    >>> to_wandb(xray.run, SimpleNamespace(log=lambda values, step: print(step, *sorted(values)[:2])), pictures=False)
+    10 linear_1/weight/histogram linear_1/weight/mean
+    0
+
+    Args:
+        run: what to send.
+        wandb_run: what `wandb.init()` returned, or anything with the same `log(values, step=...)`.
+        pictures: whether to send the kept tensors as pictures too. They need the package wandb.
+        after: only snapshots with a higher number.
+
+    Without the package wandb a histogram is a dictionary of `values` (counts) and `bins` (edges), and there are no pictures.
+    Weights & Biases refuses steps below the last one it has: send while training, or to a run of its own.
+    """
+    _must_have(wandb_run, ["log"], "a run of Weights & Biases, such as wandb.init() returns")
+    wandb = _import_wandb()
+    painter, snapshots = Painter(run), _after(run, after)
+    for snapshot in snapshots:
+        values: dict[str, Any] = {}
+        for entry in snapshot.entries:
+            values.update({f"{entry.key}/{name}": value for name, value in scalars_of(entry).items()})
+            if (bins := bins_of(entry.statistics)) is not None:
+                values[f"{entry.key}/histogram"] = _wandb_histogram(wandb, *bins)
+            if pictures and wandb is not None and (picture := painter.paint(snapshot, entry)) is not None:
+                values[f"{entry.key}/picture"] = wandb.Image(picture, caption=title_of(entry, snapshot.step))
+        wandb_run.log(values, step=snapshot.step)
+    return max((snapshot.number for snapshot in snapshots), default=after)
+
+
+def _after(run: Run, number: int) -> list[Snapshot]:
+    return [snapshot for snapshot in run.snapshots if snapshot.number > number]
+
+
+def _must_have(given: Any, names: list[str], expected: str) -> None:
+    missing = [name for name in names if not callable(getattr(given, name, None))]
+    if missing:
+        raise InvalidArgument(f"expected {expected}; got {type(given).__name__}, which has no {', '.join(missing)}.")
+
+
+# Numbers ------------------------------------------------------------------------------------------------------------
+
+
+def scalars_of(entry: Entry) -> dict[str, float]:
+    """The numbers that are sent of an entry, by name; those it does not have are left out."""
+    known = entry.statistics
+    found = {
+        "mean": known.mean,
+        "std": known.std,
+        "norm": known.norm,
+        "zero_fraction": known.zero_fraction if known.count else None,
+        "nonfinite": known.nonfinite,
+        "update_ratio": entry.update_ratio,
+        "dead_fraction": entry.dead / entry.units if entry.dead is not None and entry.units else None,
+    }
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def bins_of(statistics: Statistics) -> tuple[list[float], list[int]] | None:
+    """Edges and counts of a histogram without the empty bins at its ends, one edge more than counts; None if all are empty."""
+    counts = statistics.histogram
+    filled = [number for number, count in enumerate(counts) if count]
+    if not filled or statistics.min is None or statistics.max is None:
+        return None
+    first, last = filled[0], filled[-1]
+    lowest = min(statistics.min, math.nextafter(BIN_EDGES[0], -math.inf))
+    highest = max(statistics.max, math.nextafter(BIN_EDGES[-1], math.inf))
+    edges = [lowest, *BIN_EDGES, highest]
+    return edges[first : last + 2], list(counts[first : last + 1])
+
+
+def _sums(statistics: Statistics) -> dict[str, Any]:
+    """What a histogram of TensorBoard knows besides its buckets."""
+    number = statistics.count - statistics.nonfinite
+    mean, norm = statistics.mean or 0.0, statistics.norm or 0.0
+    return {"min": statistics.min, "max": statistics.max, "num": number, "sum": mean * number, "sum_squares": norm * norm}
+
+
+def _buckets(edges: list[float], counts: list[int]) -> dict[str, Any]:
+    """As TensorBoard has them: the upper end of each, and an empty one that ends where the first begins."""
+    return {"bucket_limits": edges, "bucket_counts": [0, *counts]}
+
+
+def _wandb_histogram(wandb: Any, edges: list[float], counts: list[int]) -> Any:
+    if wandb is None:
+        return {"values": counts, "bins": edges}
+    return wandb.Histogram(np_histogram=(np.array(counts), np.array(edges)))
+
+
+def _import_wandb() -> Any:
+    """The package wandb, or None. A folder of that name, which its runs leave behind, is none."""
+    try:
+        found = importlib.import_module("wandb")
+    except ImportError:
+        return None
+    return found if hasattr(found, "Histogram") else None
+
+
+# Pictures -----------------------------------------------------------------------------------------------------------
+
+
+class Painter:
+    """Paints entries of a run, each kind of each layer in colours that mean the same at every step."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._scales: dict[str, ColourScale] = {}
+
+    def paint(self, snapshot: Snapshot, entry: Entry) -> np.ndarray | None:
+        """A picture in bytes of red, green and blue; None, with a warning, when its tensor cannot be read."""
+        try:
+            kept = self._run.files.tensor(snapshot, entry.layer, entry.kind).float().numpy()
+        except SnapshotNotFound as error:
+            warnings.warn(f"Xray: no picture of {entry.key} at step {snapshot.step}: {error}", SnapshotLost, stacklevel=3)
+            return None
+        if entry.key not in self._scales:
+            self._scales[entry.key] = scale_of(self._run, entry, "run")
+        painted = paint(make_mosaic(kept, entry), self._scales[entry.key])
+        factor = max(1, _SIDE // max(painted.shape[:2]))
+        enlarged: np.ndarray = painted.repeat(factor, axis=0).repeat(factor, axis=1)
+        return enlarged

@@ -1,0 +1,58 @@
+"""How often snapshots are taken: every n-th time, and no more than a part of the time may go into them."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any
+
+from ..errors import InvalidArgument
+
+
+class Pace:
+    """Says whether a snapshot is due, from what the last ones cost."""
+
+    def __init__(self, every: int = 1, budget: Any = None) -> None:
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise InvalidArgument(f"every must be a whole number from 1 on; got {every!r}.")
+        self.every = every
+        self.budget = parse_budget(budget)
+        self.spent = 0.0  # seconds
+        self.skipped = 0  # snapshots that would have cost too much
+        self._last = 0.0
+        self._taken = 0
+        self._began = perf_counter()
+
+    def is_due(self, step: int) -> bool:
+        """Whether to take a snapshot now."""
+        if step % self.every:
+            return False
+        if self.budget is None or self._taken == 0:
+            return True
+        if self.spent + self._last > self.budget * (perf_counter() - self._began):
+            self.skipped += 1
+            return False
+        return True
+
+    def took(self, seconds: float) -> None:
+        """A snapshot cost so much of the training's time."""
+        self._taken += 1
+        self._last = seconds
+        self.spent += seconds
+
+    @property
+    def share(self) -> float:
+        """The part of the time since the beginning that went into snapshots."""
+        return self.spent / max(perf_counter() - self._began, 1e-9)
+
+
+def parse_budget(budget: Any) -> float | None:
+    """A part of the time: `"1%"` or 0.01; None for no limit."""
+    if budget is None:
+        return None
+    try:
+        part = float(budget.rstrip("%")) / 100 if isinstance(budget, str) and budget.endswith("%") else float(budget)
+    except (TypeError, ValueError):
+        part = -1.0
+    if not 0 < part <= 1 or isinstance(budget, bool):
+        raise InvalidArgument(f"budget must be a part of the time, such as '1%' or 0.01; got {budget!r}.")
+    return part

@@ -1,0 +1,208 @@
+"""One HTML file about a whole training, to look at without a network, a server or anything installed.
+
+The page is written by hand in `page/` and put together here: style, script and data in one file. Its policy lets nothing else run and
+nothing be fetched; everything that comes from a run is data, and is shown as text.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import os
+import re
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ..errors import InvalidArgument, SnapshotNotFound
+from ..render.picture import write_whole
+from .colours import NONFINITE, ColourScale
+from .embedding import FIELDS, LEAST_FRACTION, LEVELS, Album, Pictures, Series, pack_histograms, pack_statistics, series_of
+from .records import KINDS, WORDS
+from .run import Run, limits_of
+from .statistics import BIN_EDGES
+
+MAX_BYTES = 20_000_000
+_SCRIPTS = ("numbers.js", "data.js", "pictures.js", "charts.js", "report.js")
+_STRIDES = (1, 2, 4, 8)
+_ENOUGH = 12  # steps with pictures, before pictures are thinned
+_TRIES = 5
+_MOST_CODES = 256_000_000  # of all pictures together, unpacked
+
+
+def write_report(run: Run, path: str | os.PathLike[str], *, title: str | None = None, max_bytes: int = MAX_BYTES) -> Path:
+    """Write one HTML file about a run: every layer at every step, histograms, and the health of all layers over time.
+
+    >>> import tempfile, torch, torcheer
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU())
+    >>> with tempfile.TemporaryDirectory() as folder, torcheer.Xray(model, torch.ones(2, 4), folder=f"{folder}/run") as xray:
+    ...     _ = xray.take_graphs()
+    ...     xray.flush()
+    ...     write_report(xray.run, f"{folder}/report.html").name
+    'report.html'
+
+    Args:
+        run: what an Xray wrote, or is writing.
+        path: where to; a file that is there is replaced, whole or not at all.
+        title: the heading; the class of the model if not given.
+        max_bytes: of the file. The statistics of all steps are always in it. Pictures have 8 bits a value; where they do not fit, those
+            of evenly chosen steps are there, always of the first and the last. Where even a dozen steps do not fit, pictures show every
+            2nd, 4th or 8th pixel. The page says which steps are left out.
+    """
+    target = _checked(path, max_bytes)
+    all_series = series_of(run)
+    if not all_series:
+        raise SnapshotNotFound("there is nothing to report: the run has no snapshot with a layer. take_graphs() makes one.")
+    heading = run.title if title is None else str(title)
+    statistics = {"statistics": pack_statistics(all_series), "histograms": pack_histograms(all_series)}
+    bare = _page(heading, _facts(run, heading, all_series, Pictures([]), max_bytes), statistics)
+    pictures = _fitting(run, all_series, max_bytes - len(bare))
+    blocks = statistics | {f"pictures-{number}": block for number, block in enumerate(pictures.blocks)}
+    data = _page(heading, _facts(run, heading, all_series, pictures, max_bytes), blocks)
+    try:
+        write_whole(target, data)
+    except OSError as error:
+        raise _unwritable(target, os.strerror(error.errno) if error.errno else str(error)) from error
+    return target
+
+
+def _checked(path: str | os.PathLike[str], max_bytes: int) -> Path:
+    if not isinstance(path, (str, os.PathLike)):
+        raise InvalidArgument(f"path says where the report is written, such as 'report.html'; got {path!r:.80}.")
+    if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 1:
+        raise InvalidArgument(f"max_bytes is a number of bytes above 0; got {max_bytes!r:.80}.")
+    target = Path(path)
+    if target.is_dir():
+        raise _unwritable(target, "that is a directory")
+    if not target.parent.is_dir():
+        raise _unwritable(target, f"there is no directory {target.parent}")
+    return target
+
+
+def _unwritable(target: Path, reason: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"the report cannot be written to {target}: {reason}. Give the path of a file, such as 'report.html'."
+    )
+
+
+# Which pictures fit -----------------------------------------------------------------------------------------------
+
+
+def _fitting(run: Run, all_series: list[Series], room: int) -> Pictures:
+    """The pictures of as many steps as there is room for; smaller ones where that would be too few."""
+    album, count = Album(run, all_series), len(run.snapshots)
+    for stride in _STRIDES:
+        few = album.packed(evenly(count, 2 if stride == _STRIDES[-1] else _ENOUGH), stride)
+        if few.size <= room:
+            return _as_many(album, count, room, few)
+    raise InvalidArgument(
+        f"max_bytes is too small for this run: without pictures the report leaves {max(room, 0):,} bytes, and the smallest pictures "
+        f"of the first and the last step take {few.size:,}. Give at least {few.size - room:,} bytes more."
+    )
+
+
+def _as_many(album: Album, count: int, room: int, fits: Pictures) -> Pictures:
+    """The most steps that fit, or nearly: each try packs them all."""
+    too_many = count + 1
+    for _ in range(_TRIES):
+        number = len(fits.steps)
+        guess = min(int(number * 0.95 * room / max(fits.size, 1)), number * _MOST_CODES // max(fits.codes, 1), too_many - 1)
+        if guess <= number:
+            break
+        tried = album.packed(evenly(count, guess), fits.stride)
+        if tried.size <= room:
+            fits = tried
+        else:
+            too_many = guess
+    return fits
+
+
+def evenly(count: int, number: int) -> list[int]:
+    """So many of the first `count` numbers, evenly, with the first and the last."""
+    if number >= count or count == 1:
+        return list(range(count))
+    return [round(at * (count - 1) / (number - 1)) for at in range(number)]
+
+
+# The page ---------------------------------------------------------------------------------------------------------
+
+
+def _facts(run: Run, heading: str, all_series: list[Series], pictures: Pictures, max_bytes: int) -> dict[str, Any]:
+    """What the page knows at once; the numbers and the pictures lie beside, packed."""
+    layers = {layer: number for number, layer in enumerate(run.layers)}
+    snapshots = run.snapshots
+    chunks = pictures.chunks or [[] for _ in all_series]
+    return {
+        "title": heading,
+        "model": run.title,
+        "bytes": run.files.bytes,
+        "maxBytes": max_bytes,
+        "steps": [snapshot.step for snapshot in snapshots],
+        "times": [round(snapshot.time - snapshots[0].time, 1) for snapshot in snapshots],
+        "notes": [[at, list(snapshot.notes)] for at, snapshot in enumerate(snapshots) if snapshot.notes],
+        "layers": list(layers),
+        "kinds": {kind: WORDS[kind] for kind in KINDS},
+        "fields": FIELDS,
+        "edges": BIN_EDGES,
+        "leastFraction": LEAST_FRACTION,
+        "levels": LEVELS,
+        "pictures": pictures.steps,
+        "stride": pictures.stride,
+        "unreadable": pictures.unreadable,
+        "bothSigns": _colours(-1.0),
+        "neverNegative": _colours(0.0),
+        "nonfinite": "#" + bytes(NONFINITE).hex(),
+        "series": [
+            {
+                "layer": layers[series.layer],
+                "kind": series.kind,
+                "limits": limits_of([entry for entry in series.entries if entry is not None]),
+                "forms": series.forms,
+                "chunks": chunks[number],
+            }
+            for number, series in enumerate(all_series)
+        ],
+    }
+
+
+def _colours(low: float) -> str:
+    return bytes(ColourScale(low, 1.0).colours().reshape(-1).tolist()).hex()
+
+
+def _page(heading: str, facts: dict[str, Any], blocks: dict[str, str]) -> bytes:
+    style, script = _part("report.css"), "\n".join(map(_part, _SCRIPTS))
+    data = [f'<script type="application/json" id="facts">{_as_data(facts)}</script>']
+    data += [f'<script type="text/plain" id="{name}">{block}</script>' for name, block in blocks.items()]
+    filled = {
+        "policy": "; ".join(
+            [
+                "default-src 'none'",
+                f"script-src {_digest(script)}",
+                f"style-src {_digest(style)}",
+                "img-src data: blob:",
+                "base-uri 'none'",
+                "form-action 'none'",
+            ]
+        ),
+        "title": html.escape(" ".join(heading.split())[:200]),
+        "style": style,
+        "data": "\n".join(data),
+        "script": script,
+    }
+    page = re.sub(r"\{\{(\w+)\}\}", lambda found: filled[found[1]], _part("report.html"))
+    return page.encode("utf-8", "replace")
+
+
+def _part(name: str) -> str:
+    return (resources.files(__package__) / "page" / name).read_text(encoding="utf-8").replace("\r\n", "\n")
+
+
+def _as_data(facts: dict[str, Any]) -> str:
+    """JSON that cannot end the element it stands in."""
+    return json.dumps(facts, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

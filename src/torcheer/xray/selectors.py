@@ -1,0 +1,101 @@
+"""Which channels of a layer are kept when there are too many.
+
+The choice is made once for a layer and stored with the run, so that the same filters are seen at every step, in every kind, and
+after resuming. A selector is a function of the layer's name, how many channels there are, how many may be kept, and the tensor.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from ..errors import InvalidArgument
+
+# layer, how many channels there are, how many to keep, the tensor with channels first -> the numbers of those to keep
+Selector = Callable[[str, int, int, Tensor], Iterable[int]]
+
+
+@dataclass(frozen=True)
+class RandomFilterSelectorType:
+    """Channels at random, by a generator of its own: the same for the same seed and layer.
+
+    >>> RandomFilterSelectorType(seed=1)("conv1", 8, 3, None) == RandomFilterSelectorType(seed=1)("conv1", 8, 3, None)
+    True
+    """
+
+    seed: int = 0
+
+    def __call__(self, layer: str, count: int, limit: int, tensor: Tensor | None) -> list[int]:
+        private = random.Random(zlib.crc32(f"{self.seed}/{layer}".encode()))
+        return sorted(private.sample(range(count), limit))
+
+
+@dataclass(frozen=True)
+class FirstFilters:
+    """The first channels."""
+
+    def __call__(self, layer: str, count: int, limit: int, tensor: Tensor | None) -> list[int]:
+        return list(range(limit))
+
+
+@dataclass(frozen=True)
+class TopVarianceFilters:
+    """The channels that vary most when the layer is first seen."""
+
+    def __call__(self, layer: str, count: int, limit: int, tensor: Tensor) -> list[int]:
+        variance = tensor.detach().reshape(count, -1).float().var(dim=1, correction=0).nan_to_num(-1.0)
+        return sorted(variance.topk(limit).indices.tolist())
+
+
+@dataclass(frozen=True)
+class ChosenFilters:
+    """The channels you name: for every layer alike, or by layer.
+
+    >>> ChosenFilters({"conv1": [0, 5]})("conv1", 8, 4, None)
+    [0, 5]
+    """
+
+    channels: Any  # a list of numbers, or a dictionary from layers to lists
+
+    def __call__(self, layer: str, count: int, limit: int, tensor: Tensor | None) -> list[int]:
+        wanted = self.channels.get(layer) if isinstance(self.channels, dict) else self.channels
+        if wanted is None:
+            return list(range(limit))
+        return [number for number in wanted if number < count]
+
+
+class Choices:
+    """The choices made so far, by layer and number of channels."""
+
+    def __init__(self, selector: Selector, made: dict[str, list[int]] | None = None) -> None:
+        if not callable(selector):
+            raise InvalidArgument(
+                "selector must be a function of (layer, count, limit, tensor) that returns channel numbers, such as "
+                f"RandomFilterSelectorType(); got {type(selector).__name__}."
+            )
+        self._selector = selector
+        self.made = dict(made or {})
+
+    def choose(self, layer: str, count: int, limit: int, tensor: Tensor) -> tuple[int, ...]:
+        """The channels to keep of `tensor`, whose first dimension they are."""
+        name_them = isinstance(self._selector, ChosenFilters)
+        if count <= limit and not name_them:
+            return tuple(range(count))
+        key = f"{layer}/{count}"
+        if key not in self.made:
+            self.made[key] = self._checked(layer, count, list(self._selector(layer, count, min(limit, count), tensor)))
+        return tuple(self.made[key])
+
+    def _checked(self, layer: str, count: int, chosen: list[Any]) -> list[int]:
+        numbers = [int(number) for number in chosen]
+        if not numbers or len(set(numbers)) != len(numbers) or not all(0 <= number < count for number in numbers):
+            raise InvalidArgument(
+                f"the selector must choose different numbers from 0 to {count - 1} for layer {layer!r}; "
+                f"it chose {chosen!r:.200}."
+            )
+        return numbers

@@ -1,0 +1,238 @@
+"""What is watched: layers by name, the kinds of each, and where they are found in a history."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import AmbiguousKey, InvalidArgument, LayerNotFound
+from ..history import Call, History, Operation
+from ..history.labels import split_turn
+
+# What a user may ask for; `grad` is of the weight and, where there is a loss, of the output.
+ASKED: tuple[str, ...] = ("weight", "layer", "activation", "grad")
+_CONVOLUTION_TYPES = re.compile(r"^conv(transpose)?[123]?d?$")
+_LINEAR_TYPES = frozenset({"linear", "addmm", "bilinear"})
+
+# Functions that are activation functions, as layers are typed; a module is one by its class.
+_ACTIVATIONS = frozenset(
+    """relu relu6 leakyrelu prelu rrelu elu selu celu gelu silu mish glu tanh sigmoid logsigmoid hardtanh hardswish hardsigmoid
+    hardshrink softshrink tanhshrink softplus softsign softmax logsoftmax softmin threshold""".split()
+)
+_ACTIVATION_CLASS = re.compile(r"(relu|elu|gelu|silu|swish|mish|tanh|sigmoid|softmax|softplus|activation|glu)", re.IGNORECASE)
+# What may stand between a layer and its activation function: normalisation, pooling, dropout, reshaping, adding a shortcut.
+_PASSED_THROUGH = re.compile(
+    r"norm|dropout|pool|^(add|sub|mul|div|view|reshape|flatten|unflatten|transpose|permute|contiguous|squeeze|unsqueeze|clone|identity"
+    r"|to|float|half|bfloat16|type|chunk|split|getitem|expand|pad|interpolate|cat|iadd|imul)$"
+)
+_REACH = 12  # operations looked through
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """One layer that is watched."""
+
+    name: str  # as the user gave it
+    kinds: frozenset[str]  # of `ASKED`
+
+    def wants(self, kind: str) -> bool:
+        return kind in self.kinds
+
+
+@dataclass(slots=True)
+class Found:
+    """Where the parts of a watched layer are in one history."""
+
+    watch: Watch
+    weight: str | None = None  # the name of the parameter
+    output: Operation | None = None
+    activation: Operation | None = None
+    notes: tuple[str, ...] = ()  # what is missing, and why
+
+
+def parse_layers(layers: Any, history: History) -> list[Watch]:
+    """What a user gave as `layers`: a list of names, a dictionary of names and kinds, or None for the defaults."""
+    if layers is None:
+        return default_watches(history)
+    if isinstance(layers, str):
+        layers = [layers]
+    if isinstance(layers, Mapping):
+        return [Watch(str(name), _kinds(name, kinds)) for name, kinds in layers.items()]
+    if not isinstance(layers, Iterable):
+        raise InvalidArgument(
+            "layers must be a list of names, a dictionary such as {'conv1': {'weight': True, 'activation': True}}, or None; "
+            f"got {type(layers).__name__}."
+        )
+    names = list(layers)
+    if not all(isinstance(name, str) for name in names):
+        odd = next(name for name in names if not isinstance(name, str))
+        raise InvalidArgument(f"layers are named by strings (module addresses or labels); got {odd!r} ({type(odd).__name__}).")
+    return [Watch(name, frozenset(ASKED)) for name in dict.fromkeys(names)]
+
+
+def _kinds(name: Any, kinds: Any) -> frozenset[str]:
+    if isinstance(kinds, str):
+        kinds = [kinds]
+    if isinstance(kinds, Mapping):
+        unknown = [kind for kind in kinds if kind not in ASKED]
+        wanted = [kind for kind, is_wanted in kinds.items() if is_wanted]
+    elif isinstance(kinds, Iterable):
+        wanted = list(kinds)
+        unknown = [kind for kind in wanted if kind not in ASKED]
+    else:
+        raise InvalidArgument(f"the kinds of layer {name!r} are a dictionary or a list of {', '.join(ASKED)}; got {kinds!r}.")
+    if unknown:
+        near = difflib.get_close_matches(str(unknown[0]), ASKED, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise InvalidArgument(f"layer {name!r}: a kind is one of {', '.join(map(repr, ASKED))}; got {unknown[0]!r}.{hint}")
+    return frozenset(wanted)
+
+
+def default_watches(history: History) -> list[Watch]:
+    """Convolutions with their output and activation, fully connected layers with their activation only."""
+    found: dict[str, frozenset[str]] = {}
+    for operation in history.operations:
+        kinds = _default_kinds(operation)
+        if kinds is not None:
+            found.setdefault(operation.bottom_level_module or _own_address(operation) or operation.layer_label, kinds)
+    if not found:
+        raise InvalidArgument(
+            "the model has no convolution and no fully connected layer to watch by default: name layers, for example "
+            f"layers={[layer.label for layer in history][1:4]}."
+        )
+    return [Watch(name, kinds) for name, kinds in found.items()]
+
+
+def _default_kinds(operation: Operation) -> frozenset[str] | None:
+    kind = operation.layer_type
+    if _CONVOLUTION_TYPES.match(kind):
+        return frozenset({"layer", "activation"})
+    return frozenset({"activation"}) if kind in _LINEAR_TYPES and operation.parent_params else None
+
+
+def _own_address(operation: Operation) -> str | None:
+    """The module whose output this is, if it is one's."""
+    left = operation.modules_exited
+    return split_turn(left[0])[0] if left else None
+
+
+# Finding ----------------------------------------------------------------------------------------------------------
+
+
+def find(history: History, watch: Watch, *, must_exist: bool = False) -> Found:
+    """Where a watched layer is in a history; notes say what it lacks. Raises only when asked to."""
+    try:
+        call, output = _locate(history, watch.name)
+    except LayerNotFound as error:
+        if must_exist:
+            raise
+        return Found(watch, notes=(f"{watch.name}: did not run this time ({str(error).partition('.')[0]})",))
+    notes: list[str] = []
+    found = Found(watch, output=output)
+    if watch.kinds & {"weight", "grad"}:
+        found.weight = _weight_name(history, watch.name, call, output)
+        if found.weight is None:
+            notes.append(f"{watch.name}: has no weight")
+    if watch.wants("activation"):
+        found.activation = activation_after(output)
+        if found.activation is None:
+            notes.append(f"{watch.name}: no activation function consumes it")
+    found.notes = tuple(notes)
+    return found
+
+
+def _locate(history: History, name: str) -> tuple[Call | None, Operation]:
+    """The call a name means, if it is a module's, and the operation whose tensor is its output."""
+    address, turn = split_turn(name)
+    modules = history.modules
+    if address in modules and address:
+        module, number = modules[address], 1 if turn is None else turn
+        if not 0 < number <= module.num_calls:
+            raise LayerNotFound(
+                f"module {address!r} was called {module.num_calls} times in the pass, so there is no output of call {number} "
+                "to watch. Name a layer that runs."
+            )
+        call = module.calls[number - 1]
+        if not call.outputs:
+            raise LayerNotFound(f"module {address!r} returns no tensor. Name a layer that does.")
+        return call, call.outputs[0]
+    try:
+        found = history[name]
+    except AmbiguousKey:
+        raise
+    except LayerNotFound as error:
+        known = [key for key in modules if key]
+        near = difflib.get_close_matches(name, known, n=5, cutoff=0.4)
+        hint = f" Modules of the model with similar names: {', '.join(map(repr, near))}." if near else ""
+        raise LayerNotFound(f"no layer {name!r} to watch. {error}{hint}") from None
+    operation = found if isinstance(found, Operation) else found.passes[0]
+    return None, operation
+
+
+def _weight_name(history: History, name: str, call: Call | None, output: Operation) -> str | None:
+    """The parameter that is the layer's weight: the one called so, or the largest of two or more dimensions."""
+    if call is not None:
+        params = call.module.own_params
+        if not params and call.num_operations:  # a wrapper around one layer
+            params = call.module.params if len({p.name.rpartition(".")[0] for p in call.module.params}) == 1 else []
+    else:
+        params = output.parent_params
+    named = [param for param in params if param.name.rpartition(".")[2] == "weight"]
+    wide = sorted((param for param in params if len(param.shape) > 1), key=lambda param: -param.numel)
+    best = (named or wide or params)[:1]
+    return best[0].name if best else None
+
+
+def activation_after(output: Operation) -> Operation | None:
+    """The output of the activation function that consumes a tensor, whether it is a module or a function.
+
+    What only moves, normalises, pools or adds is looked through; another layer with parameters to multiply by is not.
+    """
+    index = output._index
+    waiting = [output._number]
+    seen = set(waiting)
+    for _ in range(_REACH):
+        following: list[int] = []
+        for number in waiting:
+            for child in index.children.get(number, ()):
+                if child in seen or not index.table.shows(child):
+                    continue
+                seen.add(child)
+                operation = Operation(index, child)
+                whole = _activation_module(operation, output)
+                if whole is not None:
+                    return whole
+                if operation.layer_type in _ACTIVATIONS:
+                    return operation
+                if _PASSED_THROUGH.search(operation.layer_type):
+                    following.append(child)
+        waiting = following
+    return None
+
+
+def _activation_module(operation: Operation, output: Operation) -> Operation | None:
+    """What leaves the activation module an operation runs in, such as a GELU written out in several operations."""
+    index = operation._index
+    call = index.record(operation._number).module
+    around = index.record(output._number).module
+    while call is not None and call is not around:
+        if _ACTIVATION_CLASS.search(call.class_name) and call.outputs and output._number not in range(call.first, call.end):
+            return Operation(index, call.outputs[0])
+        call = call.outer
+    return None
+
+
+def tensor_of(model: torch.nn.Module, name: str) -> Tensor | None:
+    """A parameter of a model by its name, as it is now; None when it is not there (any more)."""
+    address, _, attribute = name.rpartition(".")
+    try:
+        found = getattr(model.get_submodule(address), attribute)
+    except AttributeError:
+        return None
+    return found if isinstance(found, Tensor) else None

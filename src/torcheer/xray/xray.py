@@ -1,0 +1,404 @@
+"""Xray: watches layers change during training, in two lines."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import perf_counter
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from ..api import recording
+from ..errors import InvalidArgument, SnapshotLost, TorcheerError
+from ..history import History
+from ..history.text import plural
+from ..model_history import ModelHistory
+from .colours import ScaleName
+from .figures import figure_of, figure_of_snapshot, present
+from .keeping import Limits, Measured
+from .pacing import Pace
+from .probe import Probe
+from .records import Kind
+from .run import Run
+from .saved import Saved
+from .selectors import Choices, RandomFilterSelectorType, Selector
+from .store import FileManager
+from .updates import UpdateWatcher
+from .verify import Verification, compare_trainings
+from .watched import Found, Watch, find, parse_layers, tensor_of
+from .writing import Taken, Writer
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Xray:
+    """Watches layers of a model while it is trained.
+
+    >>> import tempfile, torch
+    >>> model = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.ReLU())
+    >>> with Xray(model, (2, 1, 8, 8), ["0"], folder=tempfile.mkdtemp()) as xray:
+    ...     for step in range(3):
+    ...         snapshot_is_taken = xray.take_graphs()
+    >>> xray.saved().steps
+    [0, 1, 2]
+
+    Args:
+        model: the model that is trained. Nothing is put on it.
+        input: what it is probed with: a tensor, a tuple of arguments, a dictionary of named arguments, a size such as
+            `(1, 3, 32, 32)`, or a list of sizes. A probe that is made from sizes is the same every time.
+        layers: module addresses or lookup keys of a history (`"relu_3"`), in a list, or as the keys of a dictionary that says
+            which kinds, `{"conv1": {"weight": True, "layer": True, "activation": True, "grad": True}}`. By default convolutions
+            with their output and activation, fully connected layers with their activation.
+        folder: where the run is kept. One that holds a run is gone on with. By default a new one, `xray/<model>-<time>`.
+        loss_fn, target: with them the probe also runs backward: `loss_fn(output, target)`, or `loss_fn(output)` without a
+            target. That gives the gradients of the layers' outputs. The model's own `.grad`s are not touched.
+        selector: which channels to keep where there are too many; see `torcheer.xray.selectors`.
+        limits: how many are too many.
+        every: only steps that are a multiple of it are taken.
+        budget: how much of the time may go into snapshots, such as `"1%"`; fewer are taken to stay under it.
+        max_bytes: how much may lie on disk; older snapshots are thinned out evenly.
+        optimizer: the update ratio is then measured around one of its steps. Without it, it is a mean between snapshots.
+        training: whether the probe runs in training mode.
+        dtype: of kept maps. Weights and gradients are kept as they are.
+        seed: of the choice of channels and of inputs made from sizes.
+        rank: in distributed training the process that watches; None for every one (each then needs a folder of its own).
+
+    The probe is one forward pass. It leaves weights, buffers, gradients, random states and the mode of every module as they
+    were: `verify` proves it. Work on other threads is not seen.
+    """
+
+    def __init__(
+        self,
+        model: Module,
+        input: Any,
+        layers: Any = None,
+        *,
+        folder: str | os.PathLike[str] | None = None,
+        loss_fn: Callable[..., Tensor] | None = None,
+        target: Any = None,
+        selector: Selector | None = None,
+        limits: Limits | None = None,
+        every: int = 1,
+        budget: str | float | None = None,
+        max_bytes: int | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        training: bool = False,
+        dtype: torch.dtype = torch.float16,
+        seed: int = 0,
+        rank: int | None = 0,
+    ) -> None:
+        self.is_active = _is_my_turn(rank)
+        self._probe = Probe(model, input, loss_fn=loss_fn, target=target, training=training, seed=seed)
+        self._pace = Pace(every, budget)
+        choose = selector if selector is not None else RandomFilterSelectorType(seed)
+        Choices(choose)  # what is wrong with it is told before anything is written
+        limits = limits if limits is not None else Limits()
+        looked = self._probe.look()
+        self.layers: list[Watch] = parse_layers(layers, looked)
+        for watch in self.layers:
+            find(looked, watch, must_exist=True)
+        self._notes: dict[str, str] = {}
+        self._next = 0
+        self._writer: Writer | None = None
+        self._updates: UpdateWatcher | None = None
+        if not self.is_active:
+            self._files = None
+            return
+        title = looked.model_name
+        path = Path(folder) if folder is not None else _new_folder(title)
+        about = {"title": title, "seed": seed, "layers": {watch.name: sorted(watch.kinds) for watch in self.layers}}
+        files = self._files = FileManager.create(path, about, max_bytes)
+        self._next = max((snapshot.step for snapshot in files.snapshots), default=-1) + 1
+        self._writer = Writer(files, Choices(choose, files.about.get("choices")), limits, dtype)
+        weakref.finalize(self, self._writer.close)
+        if optimizer is not None:
+            names = {watch.name: find(looked, watch).weight for watch in self.layers if watch.wants("weight")}
+            weights = {layer: name for layer, name in names.items() if name is not None}
+            self._updates = UpdateWatcher(optimizer, self._probe.model, weights)
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> Xray:
+        """A run to look at: finished, crashed, or still running in another process."""
+        found = cls.__new__(cls)
+        found.is_active = False
+        found._files = FileManager.open(folder)
+        found._writer = found._updates = None
+        found.layers = []
+        return found
+
+    # Taking -------------------------------------------------------------------------------------------------------
+
+    def take_graphs(self, step: int | None = None, *, scale: float | None = None, clipped: float | None = None) -> bool:
+        """Take a snapshot of every watched layer. Returns whether one was taken.
+
+        Args:
+            step: of the training; counts by itself when left out.
+            scale: what the gradients are multiplied by, where a gradient scaler has not unscaled them yet.
+            clipped: the norm the gradients were clipped to.
+
+        Called after `loss.backward()` it takes the weights' gradients as they stand.
+        """
+        step = self._step(step)
+        if not self._is_due(step):
+            return False
+        self.note_gradients(scale=scale, clipped=clipped)
+        began = perf_counter()
+        wants_loss = self._probe.loss_fn is not None and any(watch.wants("grad") for watch in self.layers)
+        history, gradients = self._probe.run_backward() if wants_loss else (self._probe.run(), {})
+        self._hand_over(step, history, gradients, "the probe's loss")
+        self._pace.took(perf_counter() - began)
+        return True
+
+    @contextlib.contextmanager
+    def step(self, step: int | None = None) -> Iterator[ModelHistory | None]:
+        """Watch your own forward and backward pass, run inside the `with` block, instead of a probe.
+
+        When no snapshot is due it does nothing. Inside, the model is recorded; that costs time and, until the block ends, the
+        memory of all its activations and gradients.
+        """
+        step = self._step(step)
+        if not self._is_due(step):
+            yield None
+            return
+        assert self._probe is not None
+        began = perf_counter()
+        wants_gradients = any(watch.wants("grad") for watch in self.layers)
+        with recording(self._probe.model, save_gradients=wants_gradients) as history:
+            yield history
+        scales = {one.scale for one in history.backward_passes if one.scale is not None}
+        if scales:
+            self.note_gradients(scale=max(scales))
+        self._hand_over(step, history, {}, "this pass")
+        self._pace.took(perf_counter() - began)
+
+    def note_gradients(self, *, scale: float | None = None, clipped: float | None = None) -> None:
+        """Say what was done to the gradients that the next snapshot takes: it is written down with them."""
+        if scale is not None:
+            self._notes["scale"] = f"multiplied by {scale:g}, not unscaled yet"
+        if clipped is not None:
+            self._notes["clipped"] = f"clipped to norm {clipped:g}"
+
+    def _step(self, step: int | None) -> int:
+        self._must_be_writer()
+        if step is None:
+            step = self._next
+        elif isinstance(step, bool) or not isinstance(step, int) or step < 0:
+            raise InvalidArgument(f"step must be a whole number from 0 on; got {step!r}.")
+        self._next = step + 1
+        return step
+
+    def _is_due(self, step: int) -> bool:
+        if self._writer is None:
+            return False
+        self._tell_failures()
+        return self._pace.is_due(step)
+
+    def _hand_over(self, step: int, history: History, gradients: dict[str, Tensor], loss: str) -> None:
+        """Everything that was asked for, from a history, to the writer."""
+        assert self._writer is not None
+        notes: list[str] = []
+        measured: list[Measured] = []
+        for watch in self.layers:
+            found = find(history, watch)
+            notes += found.notes
+            measured += self._measure(found, gradients, loss, notes)
+        self._notes.clear()
+        updates = self._updates.take() if self._updates is not None else {}
+        on_device = any(one.tensor.is_cuda for one in measured)
+        ready = torch.cuda.Event() if on_device else None  # type: ignore[no-untyped-call]  # torch's own
+        if ready is not None:
+            ready.record()
+        self._writer.submit(Taken(step, time.time(), measured, notes, updates, ready))
+        if self._updates is not None:
+            self._updates.arm()
+
+    def _measure(self, found: Found, gradients: dict[str, Tensor], loss: str, notes: list[str]) -> list[Measured]:
+        """The tensors of a watched layer; what a weight or gradient is now is copied, what a history keeps is not."""
+        watch, taken = found.watch, []
+        weight = tensor_of(self._probe.model, found.weight) if found.weight is not None else None
+        is_convolution = weight is not None and weight.dim() > 2 and (found.output is None or "conv" in found.output.layer_type)
+        is_transposed = is_convolution and found.output is not None and "transpose" in found.output.layer_type
+        form = (is_convolution, is_transposed)
+        if weight is not None and found.weight is not None:
+            if watch.wants("weight"):
+                taken.append(Measured(watch.name, "weight", found.weight, weight.detach().clone(), *form))
+            if watch.wants("grad"):
+                if weight.grad is not None:
+                    said = list(self._notes.values())
+                    taken.append(Measured(watch.name, "grad", found.weight, weight.grad.detach().clone(), *form, said))
+                elif found.weight in gradients:
+                    taken.append(Measured(watch.name, "grad", found.weight, gradients[found.weight], *form, [f"of {loss}"]))
+                else:
+                    notes.append(f"{watch.name}: the weight has no gradient yet")
+        for kind, operation in (("layer", found.output), ("activation", found.activation)):
+            if watch.wants(kind) and operation is not None:
+                turn = [f"pass {operation.pass_num} of {operation.num_passes}"] if operation.num_passes > 1 else []
+                tensor = operation.tensor_contents
+                taken.append(Measured(watch.name, kind, operation.label, tensor, *form, turn))  # type: ignore[arg-type]
+        if watch.wants("grad") and found.output is not None:
+            gradient = found.output.grad_contents
+            if gradient is not None:
+                said = [f"of {loss}", *(list(self._notes.values()) if loss == "this pass" else [])]
+                taken.append(Measured(watch.name, "layer_grad", found.output.label, gradient.clone(), *form, said))
+        return taken
+
+    def _tell_failures(self) -> None:
+        assert self._writer is not None
+        failures, self._writer.failures = self._writer.failures, []
+        for failure in failures:
+            warnings.warn(f"Xray: {failure}", SnapshotLost, stacklevel=4)
+
+    def _must_be_writer(self) -> None:
+        if self._files is not None and not self._files.is_writer:
+            raise TorcheerError(
+                f"this Xray only reads {self._files.folder}: it was opened with Xray.open, or closed. "
+                f"Make one with a model and folder={str(self._files.folder)!r} to go on with the run."
+            )
+
+    # The run ------------------------------------------------------------------------------------------------------
+
+    @property
+    def run(self) -> Run:
+        """The snapshots so far, to read. Waits until everything taken is written."""
+        if self._files is None:
+            raise TorcheerError(
+                "this process does not watch: in distributed training rank 0 does, unless rank= says otherwise."
+            )
+        self.flush()
+        self._files.refresh()
+        return Run(self._files)
+
+    @property
+    def folder(self) -> Path:
+        """Where the run is kept."""
+        return self.run.files.folder
+
+    def saved(self) -> Saved:
+        """How many snapshots there are, of which layers and kinds, and how much they take on disk."""
+        return Saved(self.run)
+
+    @property
+    def cost(self) -> dict[str, float]:
+        """Seconds spent in snapshots, the part of the time that is, and how many were left out to stay under the budget."""
+        return {"seconds": self._pace.spent, "share": self._pace.share, "skipped": float(self._pace.skipped)}
+
+    def flush(self) -> None:
+        """Wait until everything taken is on disk."""
+        if self._writer is not None:
+            self._writer.flush()
+            self._tell_failures()
+
+    def close(self) -> None:
+        """Write what is left, remove what watches the optimizer, and let another Xray write to the folder."""
+        if self._updates is not None:
+            self._updates.remove()
+        if self._writer is not None:
+            self._writer.close()
+            self._tell_failures()
+
+    # Showing ------------------------------------------------------------------------------------------------------
+
+    def show_last_graphs(self, *, layers: list[str] | None = None, scale: ScaleName = "run") -> Figure:
+        """Show everything of the last snapshot: in a notebook in place, elsewhere as a file whose path is printed.
+
+        Args:
+            layers: only these.
+            scale: `"run"`, colours mean the same over the whole run, or `"frame"`, they fit this snapshot.
+
+        Returns the Matplotlib figure, to save or change.
+        """
+        run = self.run
+        figure = figure_of_snapshot(run, layers=layers, scale=scale)
+        self._present(figure, f"step_{run.snapshot().step:08d}", "last")
+        return figure
+
+    def show(self, layer: str, kind: str, step: int | None = None, *, scale: ScaleName = "run") -> Figure:
+        """Show one kind of one layer at a step, by default the last that has it. Returns the Matplotlib figure."""
+        run = self.run
+        figure = figure_of(run, layer, kind, step, scale=scale)
+        at = step if step is not None else run.steps(layer, cast(Kind, kind))[-1]
+        self._present(figure, f"{layer}_{kind}_{at:08d}", f"{layer}/{kind}")
+        return figure
+
+    def _present(self, figure: Figure, name: str, display: str) -> None:
+        folder = self.run.files.folder
+        path = folder / "figures" / f"{re.sub(r'[^0-9A-Za-z_.-]+', '_', name)[:100]}.png"
+        path.parent.mkdir(exist_ok=True)
+        present(figure, path, display_id=f"torcheer-xray/{folder}/{display}")
+
+    def gif(self, layer: str, kind: str, path: str | os.PathLike[str], **options: Any) -> Path:
+        """Write a moving picture of a layer over the run, all frames on one scale; options as in `animation.write_gif`."""
+        from .animation import write_gif
+
+        return write_gif(self.run, layer, kind, path, **options)
+
+    def strip(self, layer: str, kind: str, path: str | os.PathLike[str], **options: Any) -> Path:
+        """Write a few moments of a layer side by side, as PNG; options as in `animation.write_strip`."""
+        from .animation import write_strip
+
+        return write_strip(self.run, layer, kind, path, **options)
+
+    def report(self, path: str | os.PathLike[str], **options: Any) -> Path:
+        """Write one HTML file about the run: a slider over time for every layer, histograms, heat maps. It opens offline."""
+        from .report import write_report
+
+        return write_report(self.run, path, **options)
+
+    # Proving ------------------------------------------------------------------------------------------------------
+
+    def verify(self, train_step: Callable[..., Any], steps: int = 3) -> Verification:
+        """Prove that watching changes nothing: train a copy with and without, and compare every bit.
+
+        `train_step(model)`, or `train_step(model, optimizer)` when the Xray knows one, is called for each step with the copies.
+        A snapshot is taken after each step. The model itself, its optimizer and the random state are not touched.
+        """
+        probe, optimizer = self._probe, self._updates.optimizer if self._updates is not None else None
+        layers = {watch.name: list(watch.kinds) for watch in self.layers}
+        given = (*probe.args,) if not probe.kwargs else probe.kwargs
+
+        def watch(model: Module, optimizer: torch.optim.Optimizer | None, folder: str) -> Xray:
+            options = {"loss_fn": probe.loss_fn, "target": probe.target, "training": probe.training, "rank": None}
+            return Xray(model, given, layers, folder=folder, optimizer=optimizer, **options)
+
+        return compare_trainings(probe.model, optimizer, train_step, steps, watch)
+
+    def __enter__(self) -> Xray:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if self._files is None:
+            return "Xray: not active in this process"
+        title, snapshots = self._files.about.get("title"), plural(len(self._files.snapshots), "snapshot")
+        return f"Xray of {title}: {snapshots} of {plural(len(self.layers), 'layer')} in {self._files.folder}"
+
+
+def _is_my_turn(rank: int | None) -> bool:
+    distributed = torch.distributed
+    if rank is None or not distributed.is_available() or not distributed.is_initialized():
+        return True
+    return distributed.get_rank() == rank
+
+
+def _new_folder(title: str) -> Path:
+    """A folder that is not there yet, named after the model and the time."""
+    name = re.sub(r"[^\w.-]+", "_", title).strip("._")[:60] or "model"
+    start = Path("xray") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    path, count = start, 1
+    while path.exists():
+        count += 1
+        path = start.with_name(f"{start.name}-{count}")
+    return path

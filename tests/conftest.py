@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import torchvision_operators
+from browser import browser, page  # noqa: F401  # fixtures
 
 torchvision_operators.declare()
 torch.set_num_threads(1)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
 import pickle
+import signal
 import time
 import weakref
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -191,6 +194,18 @@ def test_a_step_watches_the_user_s_own_pass(data, folder):
     assert torch.equal(torch.from_numpy(xray.run.tensor("conv1", "layer_grad", 0)), plain["conv1"][0])
     assert torch.equal(torch.from_numpy(xray.run.tensor("conv1", "grad", 0)), plain["conv1.weight"])
     assert xray.run.entry("conv1", "layer", 0).shape == (6, 8, 6, 6)
+
+
+def test_a_step_that_leaves_nothing_behind_is_watched_all_the_same(folder):
+    """The input is made inside and the loss does not survive the block."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
+
+    def train_step():
+        model(torch.randn(2, 3)).sum().backward()
+
+    with Xray(model, (1, 3), ["0"], folder=folder) as xray, xray.step(0):
+        train_step()
+    assert set(xray.run.kinds("0")) == {"weight", "layer", "activation", "grad", "layer_grad"}
 
 
 def test_a_gradient_scaler_is_noted(data, folder):
@@ -512,6 +527,19 @@ def test_selectors(data, folder, selector, expected):
     assert xray.run.entry("conv1", "activation").rows == expected
 
 
+def test_named_channels_are_those_of_the_output(data, folder):
+    """The input channels are kept as they are, unless they are named too."""
+    model = Net()
+    with Xray(model, data[0], ["conv1"], folder=folder / "a", selector=ChosenFilters([7, 2])) as xray:
+        xray.take_graphs()
+    assert xray.run.entry("conv1", "weight").columns == (0, 1, 2)
+    by_layer = ChosenFilters({"conv1": [7], "conv1/inputs": [1]})
+    with Xray(model, data[0], ["conv1"], folder=folder / "b", selector=by_layer) as xray:
+        xray.take_graphs()
+    entry = xray.run.entry("conv1", "weight")
+    assert (entry.rows, entry.columns) == ((7,), (1,))
+
+
 def test_the_channels_that_vary_most(folder):
     """By variance of the first tensor seen, which is the weight."""
     model = nn.Sequential(nn.Conv2d(1, 6, 3), nn.ReLU())
@@ -592,6 +620,14 @@ def test_the_update_ratio_is_how_far_a_step_moves_the_weight(data, folder):
         exact.take_graphs(1)
     expected = ((after - before).norm() / before.norm()).item()
     assert exact.run.entry("fc1", "weight").update_ratio == pytest.approx(expected, rel=1e-4)
+    with Xray(model, x, ["fc1"], folder=folder / "c", optimizer=optimizer, every=4) as every_fourth:
+        for number in range(9):
+            before = model.fc1.weight.detach().clone()
+            step(model, optimizer)
+            every_fourth.take_graphs(number)
+    expected = ((model.fc1.weight.detach() - before).norm() / before.norm()).item()
+    assert every_fourth.run.entry("fc1", "weight", 8).update_ratio == pytest.approx(expected, rel=1e-4)
+    after = model.fc1.weight.detach().clone()
     with Xray(model, x, ["fc1"], folder=folder / "b") as between:
         between.take_graphs(0)
         for _ in range(4):
@@ -601,6 +637,37 @@ def test_the_update_ratio_is_how_far_a_step_moves_the_weight(data, folder):
     assert between.run.entry("fc1", "weight").update_ratio == pytest.approx(moved, rel=1e-4)
     assert "mean over 4 steps" in between.run.entry("fc1", "weight").note
     assert between.run.entry("fc1", "weight", 0).update_ratio is None
+
+
+def test_pictures_without_a_batch_are_pictures(folder):
+    """Three dimensions of a two-dimensional convolution are channels and pixels."""
+    model = nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU())
+    with Xray(model, torch.randn(3, 9, 7), ["0"], folder=folder, dtype=torch.float32) as xray:
+        xray.take_graphs()
+    assert xray.run.entry("0", "layer").layout == "maps"
+    assert xray.run.tensor("0", "activation").shape == (5, 7, 5)
+    assert xray.run.entry("0", "activation").units == 5
+
+
+def test_a_tensor_under_two_names_is_written_twice(folder):
+    """Two keys may mean the same layer."""
+    model = nn.Sequential(nn.Conv2d(1, 2, 1), nn.ReLU())
+    with Xray(model, (1, 1, 4, 4), ["0", "0:1", "conv2d_1"], folder=folder) as xray:
+        xray.take_graphs()
+    assert (xray.run.tensor("0", "layer") == xray.run.tensor("conv2d_1", "layer")).all()
+
+
+def test_activations_that_are_nearly_all_zero_are_still_seen(folder):
+    """Where the range of most values is nothing, the whole range is used."""
+    model = nn.Sequential(nn.Conv2d(1, 1, 1), nn.ReLU())
+    with torch.no_grad():
+        model[0].weight.fill_(1.0)
+        model[0].bias.zero_()
+    x = torch.zeros(1, 1, 20, 20)
+    x[0, 0, 3, 3] = 0.25
+    with Xray(model, x, ["0"], folder=folder) as xray:
+        xray.take_graphs()
+    assert xray.run.limits("0", "activation") == (0.0, 0.25)
 
 
 class Odd(nn.Module):
@@ -673,12 +740,38 @@ def test_a_run_goes_on_where_it_stopped(data, folder):
         Xray.open(folder).take_graphs()
 
 
+def test_a_folder_is_free_again_although_a_worker_was_forked(data, folder):
+    """A forked process has the lock open, too; closing lets go of it all the same."""
+    xray = Xray(Net(), data[0], ["conv1"], folder=folder)
+    child = os.fork()
+    if child == 0:
+        time.sleep(30)
+        os._exit(0)
+    try:
+        xray.close()
+        Xray(Net(), data[0], ["conv1"], folder=folder).close()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_a_run_that_was_opened_answers_everything_that_needs_no_model(data, folder):
+    """And says so where it does."""
+    with Xray(Net(), data[0], ["conv1"], folder=folder) as xray:
+        xray.take_graphs()
+    read = Xray.open(folder)
+    assert repr(read) == f"Xray of Net: 1 snapshot of 1 layer in {folder}"
+    assert read.cost["seconds"] == 0.0
+    with pytest.raises(TorcheerError, match="opened to read"):
+        read.verify(lambda model: None)
+
+
 def test_every_and_steps_of_one_s_own(data, folder):
     """Only multiples are taken; a step that is no number is told."""
     with Xray(Net(), data[0], ["conv1"], folder=folder, every=3) as xray:
         taken = [xray.take_graphs() for _ in range(7)]
         assert taken == [True, False, False, True, False, False, True]
-        assert xray.take_graphs(99)
+        assert xray.take_graphs(np.int64(99))
         with pytest.raises(InvalidArgument, match="step must be"):
             xray.take_graphs(-1)
     assert xray.run.steps() == [0, 3, 6, 99]
@@ -707,6 +800,7 @@ def test_what_is_saved_is_told(data, folder):
     )
     assert "2 snapshots, steps 0 to 5" in str(saved)
     assert list(saved.to_pandas()["kind"]) == ["weight", "layer", "activation"]
+    assert [row.kept for row in saved.rows][0] == "8 of 8 filters, 3 of 3 input channels"
 
 
 def test_in_distributed_training_only_rank_zero_watches(data, folder, monkeypatch):

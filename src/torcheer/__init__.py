@@ -23,6 +23,7 @@ from .errors import SnapshotLost as SnapshotLost
 from .errors import SnapshotNotFound as SnapshotNotFound
 from .errors import TorcheerError as TorcheerError
 from .errors import UnseenWorkWarning as UnseenWorkWarning
+from .errors import ViewerNotBuilt as ViewerNotBuilt
 from .history import Call as Call
 from .history import Layer as Layer
 from .history import Module as Module

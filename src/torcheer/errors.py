@@ -55,6 +55,10 @@ class GraphvizNotFound(DrawingFailed, ImportError):
     """Nothing on this machine can lay a graph out."""
 
 
+class ViewerNotBuilt(TorcheerError, FileNotFoundError):
+    """The program of the browser viewer is not there: this is a source tree in which it was not built."""
+
+
 class RunNotFound(TorcheerError, FileNotFoundError):
     """There is no run of an Xray in a folder, or none that can be read."""
 

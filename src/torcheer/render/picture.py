@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
 import time
 from dataclasses import replace
 from functools import cached_property
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..errors import DrawingFailed, InvalidArgument
+from ..files import write_whole
 from ..graph import Graph
 from .dot import Places, box_name, dot_text
 from .drawing import Drawing, make_drawing
@@ -96,7 +95,7 @@ class Picture:
         if form not in FORMATS:
             endings = ", ".join(f".{one}" for one in FORMATS)
             raise InvalidArgument(f"the ending of a picture's path is one of {endings}; got {str(target)!r}.")
-        write_whole(path, self.to_bytes(form))
+        write_whole(path, self.to_bytes(form), "picture")
 
     def _write(self, file: IO[Any], form: str | None) -> None:
         if not hasattr(file, "write"):
@@ -143,34 +142,6 @@ def make_picture(graph: Graph, options: PictureOptions | None = None) -> Picture
         f"no view of {graph.title} could be laid out within {options.time_limit:g} s. Give it more time (time_limit=120), or "
         "draw less of it (nesting_depth=1)."
     )
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file under another name and rename it, so that nobody finds half of it."""
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name[:40]}.", dir=path.parent or ".")
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
-
-
-def _unwritable(path: Path, error: OSError) -> OSError:
-    return type(error)(error.errno, f"the picture cannot be written: {error.strerror or error}", str(path))
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _with(drawing: Drawing, attributes: dict[str, str]) -> Drawing:

@@ -1,5 +1,6 @@
 """Watches layers change during training: what is watched, what is kept, what is shown."""
 
+from . import callbacks as callbacks
 from .keeping import Limits as Limits
 from .records import Entry as Entry
 from .records import Snapshot as Snapshot
@@ -14,3 +15,10 @@ from .store import FileManager as FileManager
 from .tracer import ArchitectureTracer as ArchitectureTracer
 from .verify import Verification as Verification
 from .xray import Xray as Xray
+
+
+def __getattr__(name: str) -> object:
+    """The callbacks of other packages, made when they are first asked for."""
+    if name in ("LightningXray", "TrainerXray"):
+        return getattr(callbacks, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

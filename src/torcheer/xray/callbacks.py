@@ -1,7 +1,7 @@
 """Xray as a callback: `LightningXray` for Lightning, `TrainerXray` for the Trainer of Hugging Face.
 
-A snapshot is taken right before the optimizer's step, where the gradients of all accumulated batches are in `.grad`: a probe gives
-outputs and activations, which leaves the training bit-identical. The two classes are made when they are first asked for, so that
+A snapshot is taken right before the optimizer's step, where the gradients of all accumulated batches are in `.grad`; outputs
+and activations are a probe's, so the training stays bit-identical. The two classes are made when they are first asked for:
 importing this module needs neither package.
 """
 
@@ -12,6 +12,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -69,14 +70,15 @@ class _LightningHooks(_Watching):
         watch.xray.report("report.html")
 
     Args:
-        input, layers, options: as those of `Xray`. Tensors are moved to the device and type of the training. The optimizer is the
-            trainer's, if it has one.
-        module: the network inside the LightningModule that takes the input, such as `"net"` or `"model.encoder"`; by default the
-            LightningModule itself, by its `forward`.
+        input, layers, options: as those of `Xray`. Tensors are moved to the device and type of the training. The optimizer is
+            the trainer's, if it has one.
+        module: the network inside the LightningModule that takes the input, such as `"net"` or `"model.encoder"`; by default
+            the LightningModule itself, by its `forward`.
 
-    Steps are `trainer.global_step`: every step of an optimizer counts, batches that are only accumulated do not. Gradients are taken
-    before they are clipped. They are unscaled, except with a fused optimizer under float16, which unscales by itself; both is
-    noted. Only the first process watches. Weights that are spread over processes (FSDP, DeepSpeed) cannot be watched.
+    Steps are `trainer.global_step`: every step of an optimizer counts, batches that are only accumulated do not. Gradients are
+    taken before they are clipped. They are unscaled, except with a fused optimizer under float16, which unscales by itself. The
+    entry's note says both. Only the first process watches. Weights that are spread over processes (FSDP, DeepSpeed) cannot be
+    watched.
     """
 
     def __init__(self, input: Any, layers: Any = None, *, module: str | None = None, **options: Any) -> None:
@@ -101,7 +103,7 @@ class _LightningHooks(_Watching):
             scale = scaler.get_scale()
         if trainer.gradient_clip_val:
             algorithm = getattr(trainer.gradient_clip_algorithm, "value", None) or "norm"
-            self.xray._notes["clipping"] = f"before clipping to {algorithm} {trainer.gradient_clip_val:g}"
+            self.xray.note_gradients(f"before clipping to {algorithm} {trainer.gradient_clip_val:g}")
         with precision.forward_context():
             self.xray.take_graphs(step, scale=scale)
 
@@ -119,7 +121,7 @@ class _LightningHooks(_Watching):
         name = type(pl_module).__name__
         inside = [child for child, _ in pl_module.named_children()]
         if self.module is None:
-            if not callable(getattr(pl_module, "forward", None)) or _is_unimplemented(pl_module):
+            if not _has_forward(pl_module):
                 raise InvalidArgument(f"{name} has no forward to probe: name the network in it, module= one of {inside}.")
             return pl_module  # type: ignore[no-any-return]  # Lightning need not be installed
         try:
@@ -131,18 +133,19 @@ class _LightningHooks(_Watching):
 class _TrainerHooks(_Watching):
     """Watches layers during `trainer.train()` of the Trainer of Hugging Face.
 
-        watch = TrainerXray(dict(tokenizer("a sentence", return_tensors="pt")), ["bert.encoder.layer.0.output.dense"], every=100)
+        watch = TrainerXray(dict(tokenizer("a sentence", return_tensors="pt")), ["bert.pooler.dense"], every=100)
         trainer = Trainer(model, arguments, train_dataset=data, callbacks=[watch])
         trainer.train()
         watch.xray.report("report.html")
 
     Args:
-        input, layers, options: as those of `Xray`. Tensors are moved to the device of the training. The optimizer is the trainer's.
+        input, layers, options: as those of `Xray`. Tensors are moved to the device of the training. The optimizer is the
+            trainer's.
 
-    Steps are `state.global_step` as it is before the optimizer's step. Gradients are those of all accumulated batches, unscaled and
-    already clipped, which is noted. Only the first process watches. The Trainer tells no callback of an exception: what was taken
-    until then is written all the same, and `close()` lets another one write to the folder. Weights that are spread over processes
-    (FSDP, DeepSpeed) cannot be watched.
+    Steps are `state.global_step` as it is before the optimizer's step. Gradients are those of all accumulated batches, unscaled
+    and already clipped, which is noted. Only the first process watches. The Trainer tells no callback of an exception: what was
+    taken until then is written all the same, and `close()` lets another one write to the folder. Weights that are spread over
+    processes (FSDP, DeepSpeed) cannot be watched.
     """
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
@@ -172,9 +175,10 @@ def moved(given: Any, device: Any) -> Any:
     return given
 
 
-def _is_unimplemented(pl_module: Any) -> bool:
-    """Whether the forward of a LightningModule is the one that every module has."""
-    return all("forward" not in vars(cls) or cls.__name__ in ("LightningModule", "Module") for cls in type(pl_module).__mro__)
+def _has_forward(pl_module: Any) -> bool:
+    """Whether a LightningModule has a forward besides the ones that every module has."""
+    found = [cls for cls in type(pl_module).__mro__ if "forward" in vars(cls)]
+    return any(cls is not Module and not cls.__module__.startswith(("lightning.", "pytorch_lightning.")) for cls in found)
 
 
 # The classes --------------------------------------------------------------------------------------------------------
@@ -193,22 +197,19 @@ def _made(name: str) -> type:
 
 
 def _lightning_bases() -> list[type]:
-    """The Callback of the Lightning that is in use: of both packages when both are, of the one that is installed if none is yet."""
-    packages = ["lightning.pytorch", "pytorch_lightning"]
-    there = [package for package in packages if package in sys.modules]
-    for package in there or packages:
-        try:
-            importlib.import_module(package)
-        except ModuleNotFoundError:
-            continue
-        there = there or [package]
-    if not there:
+    """The Callback of the Lightning that is in use: of both packages when both are, of one that is installed if none is yet."""
+    packages = "lightning.pytorch", "pytorch_lightning"
+    used = [module for package in packages if (module := sys.modules.get(package)) is not None]
+    if not used:
+        installed = [package for package in packages if find_spec(package.partition(".")[0])]
+        used = [importlib.import_module(package) for package in installed[:1]]
+    if not used:
         raise ImportError("LightningXray needs Lightning: pip install lightning")
-    return [sys.modules[package].Callback for package in there]
+    return [module.Callback for module in used]
 
 
 def _trainer_bases() -> list[type]:
-    try:
-        return [importlib.import_module("transformers").TrainerCallback]
-    except ImportError as error:
-        raise ImportError("TrainerXray needs transformers: pip install 'transformers[torch]'") from error
+    """The TrainerCallback of transformers."""
+    if not find_spec("transformers"):
+        raise ImportError("TrainerXray needs the Trainer of Hugging Face: pip install transformers accelerate")
+    return [importlib.import_module("transformers").TrainerCallback]

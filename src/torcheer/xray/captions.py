@@ -27,10 +27,20 @@ def shown_of(entry: Entry, mosaic: Mosaic) -> str:
         return "the tensor is empty"
     row, column = axes_of(entry)
     rows, columns = totals_of(entry)
-    said = [_part(len(entry.rows), rows, row)]
+    said = [_part(len(entry.rows), rows, row)] if row else []
     if mosaic.is_colour:
         said.append("inputs as red, green, blue")
     elif entry.columns is not None and (mosaic.form != "tiles" or columns != 1):
+        said.append(_part(len(entry.columns), columns, column))
+    return ", ".join(said)
+
+
+def kept_of(entry: Entry) -> str:
+    """How much of the tensor is kept: `16 of 64 filters, 3 of 3 input channels`."""
+    row, column = axes_of(entry)
+    rows, columns = totals_of(entry)
+    said = [_part(len(entry.rows), rows, row)] if row else []
+    if entry.columns is not None and column:
         said.append(_part(len(entry.columns), columns, column))
     return ", ".join(said)
 
@@ -46,6 +56,8 @@ def is_part(entry: Entry) -> bool:
 
 def axes_of(entry: Entry) -> tuple[str, str]:
     """What the rows and the columns are."""
+    if entry.axes is not None:
+        return entry.axes
     if entry.layout == "maps":
         return "channel", ""
     if entry.layout == "filters":
@@ -57,6 +69,8 @@ def axes_of(entry: Entry) -> tuple[str, str]:
 
 def totals_of(entry: Entry) -> tuple[int | None, int | None]:
     """How many rows and columns the whole tensor has; None where its shape does not tell."""
+    if entry.totals is not None:
+        return entry.totals
     shape, kept = entry.shape, entry.columns or ()
     if entry.layout == "maps":
         return (shape[-3] if len(shape) == 3 else shape[1] if len(shape) > 3 else None), None

@@ -6,11 +6,13 @@ page show the same value in the same colour, whatever is installed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from ..errors import InvalidArgument
 from .records import Entry
 from .run import Run, limits_of
 from .tiles import Array, Mosaic
@@ -55,9 +57,22 @@ class ColourScale:
         return np.stack([np.interp(at, np.arange(len(stops)), channel) for channel in stops.T], axis=1).round().astype(np.uint8)
 
 
-def scale_of(run: Run, entry: Entry, scale: str) -> ColourScale:
-    """The colours of an entry: fixed over the run, or those that fit this entry alone."""
-    return ColourScale(*(run.limits(entry.layer, entry.kind) if scale == "run" else limits_of([entry])))
+def scales_of(run: Run, layer: str, kind: str, scale: str) -> Callable[[Entry], ColourScale]:
+    """The colours of each entry of a layer and kind: fixed over the run, or those that fit the entry alone."""
+    whole = ColourScale(*run.limits(layer, kind))
+
+    def fitting(entry: Entry) -> ColourScale:
+        low, high = limits_of([entry])
+        reach = max(-low, high)
+        return ColourScale(-reach, reach) if whole.is_diverging else ColourScale(low, high)
+
+    return fitting if scale == "frame" else lambda entry: whole
+
+
+def check_scale(scale: str) -> None:
+    """Raises where a scale is neither of the two."""
+    if scale not in SCALE_WORDS:
+        raise InvalidArgument(f"scale is 'run' (colours fixed over the run) or 'frame' (of each step alone); got {scale!r}.")
 
 
 def paint(mosaic: Mosaic, scale: ColourScale) -> Array:

@@ -9,14 +9,15 @@ Measured against lossless WebP it is as small, and needs nothing but zlib.
 from __future__ import annotations
 
 import base64
+import json
 import math
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
+from ..errors import SnapshotNotFound
 from .captions import axes_of, totals_of
 from .records import KINDS, Entry, Kind
 from .run import Run, limits_of
@@ -31,7 +32,7 @@ FIELDS = (
     *("update_ratio", "dead", "units"),
 )
 _CHUNK = 2_000_000  # codes that are unpacked together
-_AROUND_BLOCK, _AROUND_FRAME = 180, 50  # bytes
+_AROUND_BLOCK = 64  # bytes
 _LEVEL = 6  # of zlib; 9 takes five times as long for one part in a hundred
 
 
@@ -53,6 +54,7 @@ class Frame:
     codes: np.ndarray[Any, Any]
     low: float
     high: float
+    is_clipped: bool = False  # values beyond are shown as the ends
 
 
 def series_of(run: Run) -> list[Series]:
@@ -123,7 +125,7 @@ def _row(entry: Entry, form: int) -> list[float]:
 
 def pack_histograms(all_series: list[Series]) -> str:
     """The histogram of every entry: a byte for each bin, 0 where it is empty, else the logarithm of its part of all values."""
-    parts = np.zeros((len(all_series), NUM_BINS, len(all_series[0].entries)), dtype=np.float32)
+    parts: np.ndarray[Any, Any] = np.zeros((len(all_series), NUM_BINS, len(all_series[0].entries)), dtype=np.float32)
     for number, series in enumerate(all_series):
         for at, entry in enumerate(series.entries):
             if entry is not None:
@@ -153,8 +155,7 @@ class Pictures:
     @property
     def size(self) -> int:
         """Bytes that they take in a page, or a few less."""
-        frames = sum(len(chunk["frames"]) for chunks in self.chunks for chunk in chunks)
-        return sum(map(len, self.blocks)) + _AROUND_BLOCK * len(self.blocks) + _AROUND_FRAME * frames
+        return sum(len(block) + _AROUND_BLOCK for block in self.blocks) + len(json.dumps(self.chunks, separators=(",", ":")))
 
 
 class Album:
@@ -186,12 +187,13 @@ class Album:
         entries = [series.entries[at] for series in self._series]
         frames: list[Frame | None] = [None] * len(entries)
         try:
-            with safe_open(self._run.files.path(self._run.snapshots[at]), "pt") as file:
-                for number, entry in enumerate(entries):
-                    if entry is not None:
-                        frames[number] = quantise(file.get_tensor(entry.key).float().numpy(), entry)
-        except (SafetensorError, OSError):  # thinned by the process that writes, or damaged: the page says so
+            kept = self._run.files.tensors(self._run.snapshots[at])
+        except SnapshotNotFound:  # thinned by the process that writes, or damaged: the page says so
             self._unreadable.add(at)
+            return frames
+        for number, entry in enumerate(entries):
+            if entry is not None:
+                frames[number] = quantise(kept[entry.key].float().numpy(), entry)
         return frames
 
 
@@ -202,12 +204,10 @@ def _ends(series: Series) -> set[int]:
 
 def _thinned(frame: Frame, stride: int) -> Frame:
     """Every so many pixels of feature maps, filters, or rows and columns of a matrix."""
-    codes = frame.codes
-    if codes.ndim == 4:
-        codes = codes[::stride]
-    else:
-        codes = codes[..., ::stride, ::stride]
-    return Frame(codes, frame.low, frame.high)
+    if stride == 1:
+        return frame
+    codes = frame.codes[::stride] if frame.codes.ndim == 4 else frame.codes[..., ::stride, ::stride]
+    return replace(frame, codes=codes)
 
 
 def quantise(values: np.ndarray[Any, Any], entry: Entry) -> Frame | None:
@@ -221,7 +221,7 @@ def quantise(values: np.ndarray[Any, Any], entry: Entry) -> Frame | None:
     low = -reach if bool((values[known] < 0).any()) else 0.0
     scaled = np.clip((values - low) / np.float64(reach - low), 0, 1) * LEVELS
     special = np.where(np.isnan(values), NAN, np.where(values > 0, POSITIVE, NEGATIVE))
-    return Frame(np.where(known, np.rint(scaled), special).astype(np.uint8), low, reach)
+    return Frame(np.where(known, np.rint(scaled), special).astype(np.uint8), low, reach, is_clipped=largest > reach)
 
 
 def _rounded_up(reach: float) -> float:
@@ -231,16 +231,17 @@ def _rounded_up(reach: float) -> float:
 
 def _chunks(frames: list[tuple[int, Frame]], blocks: list[str]) -> list[dict[str, Any]]:
     """Pack frames some at a time, so that a page need not unpack all of them to show one."""
-    chunks: list[dict[str, Any]] = []
-    group: list[tuple[int, Frame]] = []
+    groups: list[list[tuple[int, Frame]]] = []
     for at, frame in frames:
-        if group and (
-            sum(one.codes.size for _, one in group) + frame.codes.size > _CHUNK or group[-1][1].codes.shape != frame.codes.shape
-        ):
-            chunks.append(_chunk(group, blocks))
-            group = []
-        group.append((at, frame))
-    return [*chunks, _chunk(group, blocks)] if group else chunks
+        if groups and _belongs(frame, groups[-1]):
+            groups[-1].append((at, frame))
+        else:
+            groups.append([(at, frame)])
+    return [_chunk(group, blocks) for group in groups]
+
+
+def _belongs(frame: Frame, group: list[tuple[int, Frame]]) -> bool:
+    return group[0][1].codes.shape == frame.codes.shape and (len(group) + 1) * frame.codes.size <= _CHUNK
 
 
 def _chunk(group: list[tuple[int, Frame]], blocks: list[str]) -> dict[str, Any]:
@@ -250,7 +251,7 @@ def _chunk(group: list[tuple[int, Frame]], blocks: list[str]) -> dict[str, Any]:
     return {
         "block": len(blocks) - 1,
         "kept": list(group[0][1].codes.shape),
-        "frames": [[at, _short(frame.low), _short(frame.high)] for at, frame in group],
+        "frames": [[at, _short(frame.high), (frame.low < 0) + 2 * frame.is_clipped] for at, frame in group],
     }
 
 

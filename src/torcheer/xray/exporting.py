@@ -15,13 +15,14 @@ import numpy as np
 
 from ..errors import InvalidArgument, SnapshotLost, SnapshotNotFound
 from .captions import title_of
-from .colours import ColourScale, paint, scale_of
+from .colours import ColourScale, paint
 from .records import Entry, Snapshot, Statistics
 from .run import Run
 from .statistics import BIN_EDGES
 from .tiles import make_mosaic
 
-_SIDE = 256  # pixels that small pictures are enlarged to
+_SIDE = 256  # pixels that the longer side of a picture has at least
+_FLATTEST = 4  # a matrix is stretched until its sides are no further apart
 
 
 def to_tensorboard(run: Run, writer: Any, *, pictures: bool = True, after: int = -1) -> int:
@@ -179,17 +180,29 @@ class Painter:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._scales: dict[str, ColourScale] = {}
+        self._lost: set[int] = set()  # snapshots
 
-    def paint(self, snapshot: Snapshot, entry: Entry) -> np.ndarray | None:
-        """A picture in bytes of red, green and blue; None, with a warning, when its tensor cannot be read."""
+    def paint(self, snapshot: Snapshot, entry: Entry) -> np.ndarray[Any, Any] | None:
+        """A picture in bytes of red, green and blue; None, with one warning for a snapshot, when its file cannot be read."""
         try:
             kept = self._run.files.tensor(snapshot, entry.layer, entry.kind).float().numpy()
         except SnapshotNotFound as error:
-            warnings.warn(f"Xray: no picture of {entry.key} at step {snapshot.step}: {error}", SnapshotLost, stacklevel=3)
+            if snapshot.number not in self._lost:
+                warnings.warn(f"Xray: pictures of step {snapshot.step} are not sent: {error}", SnapshotLost, stacklevel=3)
+            self._lost.add(snapshot.number)
             return None
         if entry.key not in self._scales:
-            self._scales[entry.key] = scale_of(self._run, entry, "run")
-        painted = paint(make_mosaic(kept, entry), self._scales[entry.key])
-        factor = max(1, _SIDE // max(painted.shape[:2]))
-        enlarged: np.ndarray = painted.repeat(factor, axis=0).repeat(factor, axis=1)
-        return enlarged
+            self._scales[entry.key] = ColourScale(*self._run.limits(entry.layer, entry.kind))
+        mosaic = make_mosaic(kept, entry)
+        return _enlarged(paint(mosaic, self._scales[entry.key]), may_stretch=mosaic.form == "matrix")
+
+
+def _enlarged(picture: np.ndarray[Any, Any], may_stretch: bool) -> np.ndarray[Any, Any]:
+    """A small picture larger, by whole factors; one that is too flat is stretched, if it may be."""
+    height, width = picture.shape[:2]
+    down = across = math.ceil(_SIDE / max(height, width))
+    if may_stretch:
+        down = max(down, across * width // (_FLATTEST * height))
+        across = max(across, down * height // (_FLATTEST * width))
+    enlarged: np.ndarray[Any, Any] = picture.repeat(down, axis=0).repeat(across, axis=1)
+    return enlarged

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import InvalidArgument
-from ..render.picture import write_whole
+from ..files import write_whole
 from ..render.showing import notebook
 from .captions import is_part, nonfinite_in_words, number, shape_of, shown_of, source_of, statistics_in_words, title_of
-from .colours import NONFINITE, SCALE_WORDS, ScaleName, as_fractions, scale_of, share_reached
+from .colours import NONFINITE, SCALE_WORDS, ScaleName, as_fractions, check_scale, scales_of, share_reached
 from .plates import (
     ALARM,
     FAINT,
@@ -69,7 +69,7 @@ def figure_of(run: Run, layer: str, kind: str, step: int | None = None, *, scale
     step = run.steps(layer, entry.kind)[-1] if step is None else step
     mosaic = make_mosaic(run.tensor(layer, kind, step), entry)
     with Sheet.style():
-        plate = make_plate(mosaic, entry, scale_of(run, entry, scale), _BOX, 7)
+        plate = make_plate(mosaic, entry, scales_of(run, layer, kind, scale)(entry), _BOX, 7)
         return _one_layer(entry, step, plate, SCALE_WORDS[scale])
 
 
@@ -102,10 +102,16 @@ def figure_of_snapshot(
         return _overview(run, snapshot, shown, kinds, cells, _remarks(run, snapshot, shown, left_out), SCALE_WORDS[scale])
 
 
-def present(figure: Figure, path: str | Path, display_id: str | None = None) -> str | None:
+def present(figure: Figure, path: str | Path, display_id: str | None = None, *, update: bool = False) -> str | None:
     """Show a figure: in the notebook, or, where there is none, in a PNG file whose path is printed.
 
-    Returns the id of the notebook's display. Given back as `display_id`, the next figure takes the place of this one.
+    Args:
+        figure: any Matplotlib figure.
+        path: of the file, if one is written; it is there whole or not at all.
+        display_id: what the notebook calls the place of the figure; it finds a name itself by default.
+        update: put the figure in the place that has this id already, instead of showing it anew.
+
+    Returns the display id; None where a file was written. `Displays` remembers the ids of figures that are shown repeatedly.
     """
     if notebook() is None:
         write_whole(Path(path), _png(figure))
@@ -113,15 +119,24 @@ def present(figure: Figure, path: str | Path, display_id: str | None = None) -> 
         return None
     display = sys.modules["IPython"].display
     picture = display.Image(data=_png(figure), format="png", width=round(figure.get_figwidth() * 96))
-    if display_id is not None:
+    if update and display_id is not None:
         display.update_display(picture, display_id=display_id)
         return display_id
-    return cast(str, display.display(picture, display_id=True).display_id)
+    return cast(str, display.display(picture, display_id=display_id or True).display_id)
 
 
-def check_scale(scale: str) -> None:
-    if scale not in SCALE_WORDS:
-        raise InvalidArgument(f"scale is 'run' (colours fixed over the run) or 'frame' (of each step alone); got {scale!r}.")
+class Displays:
+    """The figures that a notebook shows: each once in a cell, and from then on updated in place."""
+
+    def __init__(self) -> None:
+        self._ids: dict[tuple[str, int], str] = {}
+
+    def present(self, figure: Figure, path: str | Path, name: str) -> None:
+        """Show a figure, in the place where this cell showed the last one of that name."""
+        key = name, int(getattr(notebook(), "execution_count", 0))
+        shown = present(figure, path, self._ids.get(key), update=key in self._ids)
+        if shown is not None:
+            self._ids[key] = shown
 
 
 def _png(figure: Figure) -> bytes:
@@ -190,8 +205,8 @@ class _Cell:
 
 def _cell(run: Run, snapshot: Snapshot, entry: Entry, scale: str) -> _Cell:
     kept = run.files.tensor(snapshot, entry.layer, entry.kind).float().numpy()
-    mosaic = make_mosaic(kept, entry, room=0.12)
-    plate = make_plate(mosaic, entry, scale_of(run, entry, scale), _CELL, 6)
+    mosaic = make_mosaic(kept, entry, room=0.16)
+    plate = make_plate(mosaic, entry, scales_of(run, entry.layer, entry.kind, scale)(entry), _CELL, 6)
     parts = [shape_of(entry), shown_of(entry, mosaic)]
     return _Cell(entry, plate, wrapped(parts, _CELL[0], 6.5) + (wrapped([entry.note], _CELL[0], 6.5) if entry.note else []))
 

@@ -42,7 +42,7 @@ class Measured:
     kind: Kind
     source: str
     tensor: Tensor
-    is_convolution: bool = False
+    dimensions: int = 0  # of a convolution: 2 for pictures; 0 for what is none
     is_transposed: bool = False  # its weight has the input channels first
     notes: list[str] = field(default_factory=list)
     update_ratio: float | None = None
@@ -56,6 +56,8 @@ class _Part:
     layout: Layout
     rows: tuple[int, ...]
     columns: tuple[int, ...] | None
+    axes: tuple[str, str]  # what rows and columns are
+    totals: tuple[int, int]  # how many there are
     notes: list[str]
 
 
@@ -85,6 +87,8 @@ def keep(measured: Measured, choices: Choices, limits: Limits, dead: int | None 
         layout=part.layout,
         rows=part.rows,
         columns=part.columns,
+        axes=part.axes,
+        totals=part.totals,
         low=low,
         high=high,
         statistics=statistics,
@@ -103,7 +107,8 @@ def _of_weight(measured: Measured, tensor: Tensor, choices: Choices, limits: Lim
         matrix = tensor.reshape(1, -1) if tensor.dim() < 2 else tensor
         rows = choices.choose(measured.layer, matrix.shape[0], limits.units, matrix)
         columns = choices.choose(f"{measured.layer}/inputs", matrix.shape[1], limits.units, matrix.t())
-        return _Part(_picked(_picked(matrix, 0, rows), 1, columns), "matrix", rows, columns, notes)
+        axes = ("unit", "input") if tensor.dim() == 2 else ("", "unit")
+        return _Part(_cut(matrix, rows, columns), "matrix", rows, columns, axes, _sides(matrix), notes)
     if measured.is_transposed:
         tensor = tensor.transpose(0, 1)
     while tensor.dim() > 4:
@@ -113,7 +118,8 @@ def _of_weight(measured: Measured, tensor: Tensor, choices: Choices, limits: Lim
         tensor = tensor.unsqueeze(2)
     rows = choices.choose(measured.layer, tensor.shape[0], limits.channels, tensor)
     columns = choices.choose(f"{measured.layer}/inputs", tensor.shape[1], limits.inputs, tensor.transpose(0, 1))
-    return _Part(_picked(_picked(tensor, 0, rows), 1, columns), "filters", rows, columns, notes)
+    axes = ("filter", "input channel")
+    return _Part(_cut(tensor, rows, columns), "filters", rows, columns, axes, _sides(tensor), notes)
 
 
 def _of_output(measured: Measured, tensor: Tensor, choices: Choices, limits: Limits) -> _Part:
@@ -122,12 +128,14 @@ def _of_output(measured: Measured, tensor: Tensor, choices: Choices, limits: Lim
     axis = channel_axis(measured)
     if axis is None:  # samples × units, or tokens × units of the first sample
         matrix = tensor.reshape(1, -1) if tensor.dim() < 2 else tensor
+        axes = ("sample" if tensor.dim() == 2 else "position" if tensor.dim() > 2 else "", "unit")
         if matrix.dim() > 2:
-            notes.append(f"the first of {math.prod(matrix.shape[:-2])} samples")
+            if math.prod(matrix.shape[:-2]) > 1:
+                notes.append(f"the first of {math.prod(matrix.shape[:-2])} samples")
             matrix = matrix.reshape(-1, *matrix.shape[-2:])[0] if matrix.numel() else matrix.reshape(0, matrix.shape[-1])
         rows = tuple(range(min(matrix.shape[0], limits.samples)))
         columns = choices.choose(measured.layer, matrix.shape[1], limits.units, matrix.t())
-        return _Part(_picked(_picked(matrix, 0, rows), 1, columns), "matrix", rows, columns, notes)
+        return _Part(_cut(matrix, rows, columns), "matrix", rows, columns, axes, _sides(matrix), notes)
     if axis == 1:
         if tensor.shape[0] > 1:
             notes.append(f"the first of {tensor.shape[0]} samples")
@@ -142,21 +150,20 @@ def _of_output(measured: Measured, tensor: Tensor, choices: Choices, limits: Lim
         columns = tuple(range(0, maps.shape[1], max(stride, 1)))
         if stride > 1:
             notes.append(f"every {_nth(stride)} position")
-        return _Part(maps[:, :: max(stride, 1)], "matrix", rows, columns, notes)
+        sizes = (tensor.shape[0], maps.shape[1])
+        return _Part(maps[:, :: max(stride, 1)], "matrix", rows, columns, ("channel", "position"), sizes, notes)
     stride = max(1, -(-max(maps.shape[1:]) // limits.side))
     if stride > 1:
         notes.append(f"every {_nth(stride)} pixel")
-    return _Part(maps[:, ::stride, ::stride], "maps", rows, None, notes)
+    return _Part(maps[:, ::stride, ::stride], "maps", rows, None, ("channel", ""), (tensor.shape[0], 1), notes)
 
 
 def channel_axis(measured: Measured) -> int | None:
     """Where the channels of an output are, if it is made of maps: after the batch, or first where there is none."""
     dims = measured.tensor.dim()
-    if dims >= 4:
-        return 1
-    if measured.is_convolution:
-        return 1 if dims == 3 else 0 if dims == 2 else None
-    return None
+    if measured.dimensions and dims == measured.dimensions + 1:
+        return 0
+    return 1 if dims >= 4 or (measured.dimensions and dims == measured.dimensions + 2) else None
 
 
 def units_of(measured: Measured) -> int:
@@ -182,6 +189,14 @@ def as_written(tensor: Tensor, kind: Kind, dtype: torch.dtype) -> Tensor:
         return tensor.contiguous()
     largest = tensor.nan_to_num(0.0, 0.0, 0.0).abs().max() if tensor.numel() else torch.zeros(())
     return tensor.to(dtype).contiguous() if float(largest) <= torch.finfo(dtype).max else tensor.contiguous()
+
+
+def _cut(tensor: Tensor, rows: tuple[int, ...], columns: tuple[int, ...]) -> Tensor:
+    return _picked(_picked(tensor, 0, rows), 1, columns)
+
+
+def _sides(tensor: Tensor) -> tuple[int, int]:
+    return tensor.shape[0], tensor.shape[1]
 
 
 def _picked(tensor: Tensor, axis: int, numbers: tuple[int, ...]) -> Tensor:

@@ -242,7 +242,9 @@ def _have_room(mosaic: Mosaic, across: float, down: float, size: float) -> bool:
         return True
     widest = max(text_width(str(tile.row), size) for tile in mosaic.tiles)
     tile = mosaic.tiles[0]
-    return widest + 8 <= 0.7 * tile.width * across and line_height(size) <= 0.5 * tile.height * down
+    width, height = tile.width * across, tile.height * down
+    box = widest + 8, line_height(size)
+    return box[0] <= 0.7 * width and box[1] <= 0.7 * height and box[0] * box[1] <= 0.2 * width * height
 
 
 def _has_margin(mosaic: Mosaic, tile: Tile, across: float, size: float) -> bool:
@@ -292,7 +294,7 @@ def _write_numbers(axes: Any, plate: Plate) -> None:
     axes.set_yticks([top / plate.down - 0.5 for top, _ in beside], [text for _, text in beside])
     for top, left, text in plate.rows:
         if left:
-            axes.text((left - 6) / plate.across - 0.5, top / plate.down - 0.5, text, ha="right", va="center", **mark)
+            axes.text((left - 6) / plate.across - 0.5, top / plate.down - 0.5, text, ha="right", va="center_baseline", **mark)
     axes.set_xticks([at / plate.across - 0.5 for at, _ in plate.columns], [text for _, text in plate.columns])
     axes.xaxis.tick_top()
     axes.tick_params(length=0, pad=2, labelsize=plate.size, labelcolor=INK, which="both")

@@ -66,6 +66,8 @@ class Entry:
     layout: Layout
     rows: tuple[int, ...]  # which channels, filters or rows are kept, as numbers of the whole tensor
     columns: tuple[int, ...] | None = None  # which input channels or columns; None: not a choice
+    axes: tuple[str, str] | None = None  # what the rows and columns are: "filter", "input channel"
+    totals: tuple[int, int] | None = None  # how many of them the whole tensor has
     low: float | None = None  # most of the kept values lie between these two; None when none is finite
     high: float | None = None
     statistics: Statistics

@@ -1,7 +1,7 @@
 """One HTML file about a whole training, to look at without a network, a server or anything installed.
 
-The page is written by hand in `page/` and put together here: style, script and data in one file. Its policy lets nothing else run and
-nothing be fetched; everything that comes from a run is data, and is shown as text.
+The page is written by hand in `page/` and put together here: style, script and data in one file. Its policy lets nothing else
+run and nothing be fetched; everything that comes from a run is data, and is shown as text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidArgument, SnapshotNotFound
-from ..render.picture import write_whole
+from ..files import write_whole
 from .colours import NONFINITE, ColourScale
 from .embedding import FIELDS, LEAST_FRACTION, LEVELS, Album, Pictures, Series, pack_histograms, pack_statistics, series_of
 from .records import KINDS, WORDS
@@ -25,10 +25,15 @@ from .run import Run, limits_of
 from .statistics import BIN_EDGES
 
 MAX_BYTES = 20_000_000
-_SCRIPTS = ("numbers.js", "data.js", "pictures.js", "charts.js", "report.js")
+_SCRIPTS = (  # in this order, as one script
+    *("numbers", "data", "pictures", "drawing", "measures", "histogram", "lines", "findings"),
+    *("theme", "head", "time", "overview", "inspector", "charts", "gallery", "listening", "report"),
+)
 _STRIDES = (1, 2, 4, 8)
 _ENOUGH = 12  # steps with pictures, before pictures are thinned
+_SLACK = 100  # bytes by which the facts may grow
 _TRIES = 5
+_WORTH_IT = 1.05  # more steps by less are not tried for
 _MOST_CODES = 256_000_000  # of all pictures together, unpacked
 
 
@@ -47,9 +52,9 @@ def write_report(run: Run, path: str | os.PathLike[str], *, title: str | None = 
         run: what an Xray wrote, or is writing.
         path: where to; a file that is there is replaced, whole or not at all.
         title: the heading; the class of the model if not given.
-        max_bytes: of the file. The statistics of all steps are always in it. Pictures have 8 bits a value; where they do not fit, those
-            of evenly chosen steps are there, always of the first and the last. Where even a dozen steps do not fit, pictures show every
-            2nd, 4th or 8th pixel. The page says which steps are left out.
+        max_bytes: of the file. The statistics of all steps are always in it. Pictures have 8 bits a value; where they do not
+            fit, those of evenly chosen steps are there, always of the first and the last. Where even a dozen steps do not fit,
+            pictures show every 2nd, 4th or 8th pixel. The page says which steps are left out.
     """
     target = _checked(path, max_bytes)
     all_series = series_of(run)
@@ -58,7 +63,7 @@ def write_report(run: Run, path: str | os.PathLike[str], *, title: str | None = 
     heading = run.title if title is None else str(title)
     statistics = {"statistics": pack_statistics(all_series), "histograms": pack_histograms(all_series)}
     bare = _page(heading, _facts(run, heading, all_series, Pictures([]), max_bytes), statistics)
-    pictures = _fitting(run, all_series, max_bytes - len(bare))
+    pictures = _fitting(run, all_series, len(bare), max_bytes)
     blocks = statistics | {f"pictures-{number}": block for number, block in enumerate(pictures.blocks)}
     data = _page(heading, _facts(run, heading, all_series, pictures, max_bytes), blocks)
     try:
@@ -90,32 +95,34 @@ def _unwritable(target: Path, reason: str) -> InvalidArgument:
 # Which pictures fit -----------------------------------------------------------------------------------------------
 
 
-def _fitting(run: Run, all_series: list[Series], room: int) -> Pictures:
-    """The pictures of as many steps as there is room for; smaller ones where that would be too few."""
+def _fitting(run: Run, all_series: list[Series], taken: int, max_bytes: int) -> Pictures:
+    """The pictures of as many steps as there is room for beside what is taken; smaller ones where that would be too few."""
+    room = max_bytes - taken - _SLACK
     album, count = Album(run, all_series), len(run.snapshots)
     for stride in _STRIDES:
         few = album.packed(evenly(count, 2 if stride == _STRIDES[-1] else _ENOUGH), stride)
         if few.size <= room:
             return _as_many(album, count, room, few)
     raise InvalidArgument(
-        f"max_bytes is too small for this run: without pictures the report leaves {max(room, 0):,} bytes, and the smallest pictures "
-        f"of the first and the last step take {few.size:,}. Give at least {few.size - room:,} bytes more."
+        f"max_bytes is too small for this run: statistics of all steps, and small pictures of the first and the last, take "
+        f"{few.size - room:,} bytes more. Give max_bytes={taken + few.size + 2 * _SLACK}, or more for more pictures."
     )
 
 
 def _as_many(album: Album, count: int, room: int, fits: Pictures) -> Pictures:
     """The most steps that fit, or nearly: each try packs them all."""
-    too_many = count + 1
+    most = min(count, len(fits.steps) * _MOST_CODES // max(fits.codes, 1))
+    guess = int(len(fits.steps) * 1.25 * room / max(fits.size, 1))  # steps nearer to each other differ less
     for _ in range(_TRIES):
-        number = len(fits.steps)
-        guess = min(int(number * 0.95 * room / max(fits.size, 1)), number * _MOST_CODES // max(fits.codes, 1), too_many - 1)
-        if guess <= number:
+        guess = min(guess, most)
+        if guess <= (1.0 if guess == count else _WORTH_IT) * len(fits.steps):
             break
         tried = album.packed(evenly(count, guess), fits.stride)
         if tried.size <= room:
             fits = tried
         else:
-            too_many = guess
+            most = guess - 1
+        guess = int(guess * 0.98 * room / tried.size)
     return fits
 
 
@@ -172,7 +179,7 @@ def _colours(low: float) -> str:
 
 
 def _page(heading: str, facts: dict[str, Any], blocks: dict[str, str]) -> bytes:
-    style, script = _part("report.css"), "\n".join(map(_part, _SCRIPTS))
+    style, script = _part("report.css"), "\n".join(_part(f"{name}.js") for name in _SCRIPTS)
     data = [f'<script type="application/json" id="facts">{_as_data(facts)}</script>']
     data += [f'<script type="text/plain" id="{name}">{block}</script>' for name, block in blocks.items()]
     filled = {

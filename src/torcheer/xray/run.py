@@ -107,6 +107,9 @@ def limits_of(entries: list[Entry]) -> tuple[float, float]:
     if not lows or not highs:
         return -1.0, 1.0
     low, high = min(lows), max(highs)
+    if low == high == 0:  # nearly all is zero all the time: show what is not
+        low = min((entry.statistics.min or 0.0 for entry in entries), default=0.0)
+        high = max((entry.statistics.max or 0.0 for entry in entries), default=0.0)
     if low < 0 or any(entry.kind in ("weight", "grad", "layer_grad") for entry in entries):
         reach = max(-low, high) or 1.0
         return -reach, reach

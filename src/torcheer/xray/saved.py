@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..history.text import human_size, plural
+from .captions import kept_of
 from .records import Kind
 from .run import Run
 
@@ -41,11 +42,9 @@ class Saved:
             for kind in run.kinds(layer):
                 steps = run.steps(layer, kind)
                 entry = run.entry(layer, kind)
-                axis = 1 if entry.layout == "maps" and len(entry.shape) > 3 else 0
-                whole = entry.shape[axis] if len(entry.shape) > axis else 1
-                kept, noun = len(entry.rows), "channel" if entry.layout != "matrix" else "row"
-                of = plural(kept, noun) if kept == whole else f"{kept} of {plural(whole, noun)}"
-                self.rows.append(SavedKind(layer, kind, entry.source, len(steps), steps[0], steps[-1], entry.shape, of))
+                self.rows.append(
+                    SavedKind(layer, kind, entry.source, len(steps), steps[0], steps[-1], entry.shape, kept_of(entry))
+                )
 
     def to_rows(self) -> list[dict[str, Any]]:
         """One dictionary for each kind of each layer."""

@@ -54,7 +54,7 @@ class TopVarianceFilters:
 
 @dataclass(frozen=True)
 class ChosenFilters:
-    """The channels you name: for every layer alike, or by layer.
+    """The channels you name: for every layer alike, or by layer; `"conv1/inputs"` names those of the input.
 
     >>> ChosenFilters({"conv1": [0, 5]})("conv1", 8, 4, None)
     [0, 5]
@@ -64,7 +64,7 @@ class ChosenFilters:
 
     def __call__(self, layer: str, count: int, limit: int, tensor: Tensor | None) -> list[int]:
         wanted = self.channels.get(layer) if isinstance(self.channels, dict) else self.channels
-        if wanted is None:
+        if wanted is None or (layer.endswith("/inputs") and not isinstance(self.channels, dict)):
             return list(range(limit))
         return [number for number in wanted if number < count]
 

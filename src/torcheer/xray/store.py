@@ -23,10 +23,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ..errors import RunInUse, RunNotFound, SnapshotNotFound
+from ..files import write_whole
+from . import lock
 from .records import VERSION, Kind, Snapshot, snapshot_from_json, snapshot_to_json, tensor_key
 
 _FORMAT = "torcheer-xray"
@@ -34,15 +36,15 @@ _THINNED_TO = 0.8  # of the budget, so that not every snapshot thins again
 
 
 class FileManager:
-    """The files of one run. Made with `create` or `open_to_write` it may add to them, with `open` only read."""
+    """The files of one run. Made with `create` it may add to them, with `open` only read."""
 
     def __init__(
-        self, folder: Path, about: dict[str, Any], lock: IO[bytes] | None = None, max_bytes: int | None = None
+        self, folder: Path, about: dict[str, Any], held: IO[bytes] | None = None, max_bytes: int | None = None
     ) -> None:
         self.folder = folder
         self.about = about
         self.max_bytes = max_bytes
-        self._lock = lock
+        self._lock = held
         self._snapshots: list[Snapshot] = []
         self._read_to = 0  # bytes of the index
         self._index_file = (0, 0)
@@ -55,15 +57,15 @@ class FileManager:
         """Begin a run in a folder, or go on with the one that is there. Refused while another process writes to it."""
         path = Path(folder)
         (path / "snapshots").mkdir(parents=True, exist_ok=True)
-        lock = _locked(path)
+        held = _locked(path)
         try:
             there = path / "run.json"
             if not there.exists():
-                _write_whole(there, json.dumps({"format": _FORMAT, "version": VERSION, **about}, indent=2))
-            found = cls(path, _read_about(path), lock, max_bytes)
+                write_whole(there, json.dumps({"format": _FORMAT, "version": VERSION, **about}, indent=2).encode())
+            found = cls(path, _read_about(path), held, max_bytes)
             found._clean_up()
         except BaseException:
-            lock.close()
+            lock.release(held)
             raise
         return found
 
@@ -76,7 +78,7 @@ class FileManager:
     def close(self) -> None:
         """Let another process write."""
         if self._lock is not None:
-            self._lock.close()
+            lock.release(self._lock)
             self._lock = None
 
     @property
@@ -112,6 +114,15 @@ class FileManager:
             raise SnapshotNotFound(
                 f"snapshot {snapshot.number} (step {snapshot.step}) has no readable tensor {tensor_key(layer, kind)!r} in "
                 f"{self.path(snapshot)}: {error}"
+            ) from error
+
+    def tensors(self, snapshot: Snapshot) -> dict[str, Tensor]:
+        """Everything that was kept in a snapshot, by `Entry.key`, read at once."""
+        try:
+            return dict(load_file(self.path(snapshot)))
+        except (SafetensorError, OSError) as error:
+            raise SnapshotNotFound(
+                f"snapshot {snapshot.number} (step {snapshot.step}) cannot be read from {self.path(snapshot)}: {error}"
             ) from error
 
     def refresh(self) -> list[Snapshot]:
@@ -151,7 +162,11 @@ class FileManager:
         self._must_write()
         target = self.path(snapshot)
         part = target.with_suffix(".part")
-        plain = {key: tensor.detach().to("cpu", copy=False).contiguous() for key, tensor in tensors.items()}
+        plain: dict[str, Tensor] = {}
+        for key, tensor in tensors.items():
+            value = tensor.detach().cpu().contiguous()
+            shares = any(value.data_ptr() == other.data_ptr() for other in plain.values() if value.numel())
+            plain[key] = value.clone() if shares else value  # safetensors refuses two names for one memory
         try:
             save_file(plain, part, metadata={"snapshot": json.dumps(snapshot_to_json(snapshot))})
             _flush(part)
@@ -185,7 +200,7 @@ class FileManager:
         """Add facts about the run to `run.json`."""
         self._must_write()
         self.about = {**self.about, **facts}
-        _write_whole(self.folder / "run.json", json.dumps(self.about, indent=2))
+        write_whole(self.folder / "run.json", json.dumps(self.about, indent=2).encode())
 
     def _thin(self, budget: int) -> None:
         """Let go of whole snapshots, those that stand closest together first; the first and the last stay."""
@@ -203,7 +218,7 @@ class FileManager:
 
     def _rewrite(self, snapshots: list[Snapshot]) -> None:
         text = "".join(json.dumps(snapshot_to_json(one), separators=(",", ":")) + "\n" for one in snapshots)
-        _write_whole(self._index, text)
+        write_whole(self._index, text.encode())
         self._snapshots = sorted(snapshots, key=lambda one: (one.step, one.number))
         status = self._index.stat()
         self._index_file, self._read_to = (status.st_dev, status.st_ino), status.st_size
@@ -251,15 +266,7 @@ def _locked(folder: Path) -> IO[bytes]:
     """The lock of a folder, held until the file is closed or the process ends, however it ends."""
     file = (folder / "writer.lock").open("ab")
     try:
-        try:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:  # Windows
-            import msvcrt
-
-            file.seek(0)
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]  # Windows only
+        lock.take(file)
     except OSError as error:
         file.close()
         raise RunInUse(
@@ -277,17 +284,6 @@ def _from_header(path: Path) -> Snapshot:
 
 def _sized(snapshot: Snapshot, size: int) -> Snapshot:
     return replace(snapshot, bytes=size)
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """All of it or nothing, whatever happens."""
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        _flush(part)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _flush(path: Path) -> None:

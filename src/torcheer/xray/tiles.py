@@ -20,9 +20,9 @@ Array = Any  # of NumPy, whose types are not followed
 ASPECT = 1.2  # the wanted width of a picture by its height; 8, 16, 32 and 64 square tiles then fill their rows
 _GAP = 1
 _LEAST = 12  # pixels a tile has along its longer side
-_LONE = 1.0  # what one tile alone in the last row costs, against a picture e times too wide
-_RAGGED = 0.15  # what a last row that is not full costs, and the more the less it is filled
-_UNFILLED = 0.6
+_LONE = 0.7  # what one tile alone in the last row costs, against a picture e times too wide
+_RAGGED = 0.2  # what a last row that is not full costs, and the more the less it is filled
+_UNFILLED = 0.45
 _BLOCK = 0.1  # what each further block of filters costs, and how much more it costs to leave one unfilled
 _UNFILLED_BLOCK = 2.0
 

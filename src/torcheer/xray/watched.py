@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -96,11 +97,13 @@ def _kinds(name: Any, kinds: Any) -> frozenset[str]:
 
 def default_watches(history: History) -> list[Watch]:
     """Convolutions with their output and activation, fully connected layers with their activation only."""
+    candidates = [(operation, kinds) for operation in history.operations if (kinds := _default_kinds(operation)) is not None]
+    inside = Counter({operation.containing_module: 0 for operation, _ in candidates})
+    inside.update({one.layer_label: one.containing_module for one, _ in candidates}.values())
     found: dict[str, frozenset[str]] = {}
-    for operation in history.operations:
-        kinds = _default_kinds(operation)
-        if kinds is not None:
-            found.setdefault(operation.bottom_level_module or _own_address(operation) or operation.layer_label, kinds)
+    for operation, kinds in candidates:
+        around = operation.containing_module
+        found.setdefault(around if around and inside[around] == 1 else operation.layer_label, kinds)
     if not found:
         raise InvalidArgument(
             "the model has no convolution and no fully connected layer to watch by default: name layers, for example "
@@ -114,12 +117,6 @@ def _default_kinds(operation: Operation) -> frozenset[str] | None:
     if _CONVOLUTION_TYPES.match(kind):
         return frozenset({"layer", "activation"})
     return frozenset({"activation"}) if kind in _LINEAR_TYPES and operation.parent_params else None
-
-
-def _own_address(operation: Operation) -> str | None:
-    """The module whose output this is, if it is one's."""
-    left = operation.modules_exited
-    return split_turn(left[0])[0] if left else None
 
 
 # Finding ----------------------------------------------------------------------------------------------------------

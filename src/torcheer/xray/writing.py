@@ -17,7 +17,6 @@ from .selectors import Choices
 from .statistics import pieces
 from .store import FileManager
 
-_WAITING = 2  # snapshots in memory before taking another one has to wait
 SNAPSHOTS_TO_BE_DEAD = 3
 
 
@@ -43,11 +42,12 @@ class Writer:
         self._noted = dict(choices.made)
         self._weights: dict[str, tuple[int, Tensor]] = {}  # by layer: the last one seen, and its step
         self._quiet: dict[str, tuple[int, Tensor]] = {}  # by layer: snapshots seen, and for how many each unit was silent
-        self._queue: queue.Queue[Taken | None] = queue.Queue(_WAITING)
+        self._queue: queue.Queue[Taken | None] = queue.Queue()
         self._thread: threading.Thread | None = None
 
     def submit(self, taken: Taken) -> None:
-        """Hand over what was taken. Waits when too much of it is not written yet."""
+        """Hand over what was taken. Waits for the one before: of a process that is killed only one is ever unwritten."""
+        self.flush()
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=_work, args=(self, self._queue), name="torcheer-xray", daemon=True)
             self._thread.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import re
 import time
@@ -23,19 +24,23 @@ from ..errors import InvalidArgument, SnapshotLost, TorcheerError
 from ..history import History
 from ..history.text import plural
 from ..model_history import ModelHistory
+from .animation import write_gif, write_strip
 from .colours import ScaleName
-from .figures import figure_of, figure_of_snapshot, present
-from .keeping import Limits, Measured
+from .exporting import to_tensorboard, to_wandb
+from .figures import Displays, figure_of, figure_of_snapshot
+from .keeping import Limits
+from .measuring import Measuring
 from .pacing import Pace
 from .probe import Probe
 from .records import Kind
+from .report import write_report
 from .run import Run
 from .saved import Saved
 from .selectors import Choices, RandomFilterSelectorType, Selector
 from .store import FileManager
 from .updates import UpdateWatcher
 from .verify import Verification, compare_trainings
-from .watched import Found, Watch, find, parse_layers, tensor_of
+from .watched import Watch, find, parse_layers
 from .writing import Taken, Writer
 
 if TYPE_CHECKING:
@@ -67,7 +72,7 @@ class Xray:
         limits: how many are too many.
         every: only steps that are a multiple of it are taken.
         budget: how much of the time may go into snapshots, such as `"1%"`; fewer are taken to stay under it.
-        max_bytes: how much may lie on disk; older snapshots are thinned out evenly.
+        max_bytes: how much may lie on disk; beyond it whole snapshots are let go, evenly over the run. None for no limit.
         optimizer: the update ratio is then measured around one of its steps. Without it, it is a mean between snapshots.
         training: whether the probe runs in training mode.
         dtype: of kept maps. Weights and gradients are kept as they are.
@@ -91,7 +96,7 @@ class Xray:
         limits: Limits | None = None,
         every: int = 1,
         budget: str | float | None = None,
-        max_bytes: int | None = None,
+        max_bytes: int | None = 2**30,
         optimizer: torch.optim.Optimizer | None = None,
         training: bool = False,
         dtype: torch.dtype = torch.float16,
@@ -99,15 +104,17 @@ class Xray:
         rank: int | None = 0,
     ) -> None:
         self.is_active = _is_my_turn(rank)
-        self._probe = Probe(model, input, loss_fn=loss_fn, target=target, training=training, seed=seed)
+        self._probe: Probe | None  # None in one that only reads
+        self._probe = probe = Probe(model, input, loss_fn=loss_fn, target=target, training=training, seed=seed)
         self._pace = Pace(every, budget)
         choose = selector if selector is not None else RandomFilterSelectorType(seed)
         Choices(choose)  # what is wrong with it is told before anything is written
         limits = limits if limits is not None else Limits()
-        looked = self._probe.look()
+        looked = probe.look()
         self.layers: list[Watch] = parse_layers(layers, looked)
         for watch in self.layers:
             find(looked, watch, must_exist=True)
+        self._displays = Displays()
         self._notes: dict[str, str] = {}
         self._next = 0
         self._writer: Writer | None = None
@@ -125,7 +132,7 @@ class Xray:
         if optimizer is not None:
             names = {watch.name: find(looked, watch).weight for watch in self.layers if watch.wants("weight")}
             weights = {layer: name for layer, name in names.items() if name is not None}
-            self._updates = UpdateWatcher(optimizer, self._probe.model, weights)
+            self._updates = UpdateWatcher(optimizer, probe.model, weights, every)
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Xray:
@@ -133,8 +140,11 @@ class Xray:
         found = cls.__new__(cls)
         found.is_active = False
         found._files = FileManager.open(folder)
-        found._writer = found._updates = None
-        found.layers = []
+        found._writer = found._updates = found._probe = None
+        found._pace = Pace()
+        found._notes = {}
+        found._displays = Displays()
+        found.layers = [Watch(name, frozenset(kinds)) for name, kinds in found._files.about.get("layers", {}).items()]
         return found
 
     # Taking -------------------------------------------------------------------------------------------------------
@@ -153,6 +163,7 @@ class Xray:
         if not self._is_due(step):
             return False
         self.note_gradients(scale=scale, clipped=clipped)
+        assert self._probe is not None
         began = perf_counter()
         wants_loss = self._probe.loss_fn is not None and any(watch.wants("grad") for watch in self.layers)
         history, gradients = self._probe.run_backward() if wants_loss else (self._probe.run(), {})
@@ -164,26 +175,28 @@ class Xray:
     def step(self, step: int | None = None) -> Iterator[ModelHistory | None]:
         """Watch your own forward and backward pass, run inside the `with` block, instead of a probe.
 
-        When no snapshot is due it does nothing. Inside, the model is recorded; that costs time and, until the block ends, the
-        memory of all its activations and gradients.
+        When no snapshot is due it does nothing. Inside, the model is recorded; that costs time, which the budget does not know
+        of, and, until the block ends, the memory of all its activations and gradients.
         """
         step = self._step(step)
         if not self._is_due(step):
             yield None
             return
         assert self._probe is not None
-        began = perf_counter()
         wants_gradients = any(watch.wants("grad") for watch in self.layers)
-        with recording(self._probe.model, save_gradients=wants_gradients) as history:
+        with recording(self._probe.model, save_gradients=wants_gradients, keep_orphans=True) as history:
             yield history
+        began = perf_counter()
         scales = {one.scale for one in history.backward_passes if one.scale is not None}
         if scales:
             self.note_gradients(scale=max(scales))
         self._hand_over(step, history, {}, "this pass")
         self._pace.took(perf_counter() - began)
 
-    def note_gradients(self, *, scale: float | None = None, clipped: float | None = None) -> None:
+    def note_gradients(self, note: str = "", *, scale: float | None = None, clipped: float | None = None) -> None:
         """Say what was done to the gradients that the next snapshot takes: it is written down with them."""
+        if note:
+            self._notes["note"] = note
         if scale is not None:
             self._notes["scale"] = f"multiplied by {scale:g}, not unscaled yet"
         if clipped is not None:
@@ -193,10 +206,14 @@ class Xray:
         self._must_be_writer()
         if step is None:
             step = self._next
-        elif isinstance(step, bool) or not isinstance(step, int) or step < 0:
+        try:
+            number = -1 if isinstance(step, bool) else operator.index(step)  # also NumPy's
+        except TypeError:
+            number = -1
+        if number < 0:
             raise InvalidArgument(f"step must be a whole number from 0 on; got {step!r}.")
-        self._next = step + 1
-        return step
+        self._next = number + 1
+        return number
 
     def _is_due(self, step: int) -> bool:
         if self._writer is None:
@@ -207,51 +224,17 @@ class Xray:
     def _hand_over(self, step: int, history: History, gradients: dict[str, Tensor], loss: str) -> None:
         """Everything that was asked for, from a history, to the writer."""
         assert self._writer is not None
-        notes: list[str] = []
-        measured: list[Measured] = []
+        assert self._probe is not None
+        measuring = Measuring(self._probe.model, gradients, loss, list(self._notes.values()))
         for watch in self.layers:
-            found = find(history, watch)
-            notes += found.notes
-            measured += self._measure(found, gradients, loss, notes)
+            measuring.measure(find(history, watch))
         self._notes.clear()
         updates = self._updates.take() if self._updates is not None else {}
-        on_device = any(one.tensor.is_cuda for one in measured)
+        on_device = any(one.tensor.is_cuda for one in measuring.measured)
         ready = torch.cuda.Event() if on_device else None  # type: ignore[no-untyped-call]  # torch's own
         if ready is not None:
             ready.record()
-        self._writer.submit(Taken(step, time.time(), measured, notes, updates, ready))
-        if self._updates is not None:
-            self._updates.arm()
-
-    def _measure(self, found: Found, gradients: dict[str, Tensor], loss: str, notes: list[str]) -> list[Measured]:
-        """The tensors of a watched layer; what a weight or gradient is now is copied, what a history keeps is not."""
-        watch, taken = found.watch, []
-        weight = tensor_of(self._probe.model, found.weight) if found.weight is not None else None
-        is_convolution = weight is not None and weight.dim() > 2 and (found.output is None or "conv" in found.output.layer_type)
-        is_transposed = is_convolution and found.output is not None and "transpose" in found.output.layer_type
-        form = (is_convolution, is_transposed)
-        if weight is not None and found.weight is not None:
-            if watch.wants("weight"):
-                taken.append(Measured(watch.name, "weight", found.weight, weight.detach().clone(), *form))
-            if watch.wants("grad"):
-                if weight.grad is not None:
-                    said = list(self._notes.values())
-                    taken.append(Measured(watch.name, "grad", found.weight, weight.grad.detach().clone(), *form, said))
-                elif found.weight in gradients:
-                    taken.append(Measured(watch.name, "grad", found.weight, gradients[found.weight], *form, [f"of {loss}"]))
-                else:
-                    notes.append(f"{watch.name}: the weight has no gradient yet")
-        for kind, operation in (("layer", found.output), ("activation", found.activation)):
-            if watch.wants(kind) and operation is not None:
-                turn = [f"pass {operation.pass_num} of {operation.num_passes}"] if operation.num_passes > 1 else []
-                tensor = operation.tensor_contents
-                taken.append(Measured(watch.name, kind, operation.label, tensor, *form, turn))  # type: ignore[arg-type]
-        if watch.wants("grad") and found.output is not None:
-            gradient = found.output.grad_contents
-            if gradient is not None:
-                said = [f"of {loss}", *(list(self._notes.values()) if loss == "this pass" else [])]
-                taken.append(Measured(watch.name, "layer_grad", found.output.label, gradient.clone(), *form, said))
-        return taken
+        self._writer.submit(Taken(step, time.time(), measuring.measured, measuring.notes, updates, ready))
 
     def _tell_failures(self) -> None:
         assert self._writer is not None
@@ -335,25 +318,27 @@ class Xray:
         folder = self.run.files.folder
         path = folder / "figures" / f"{re.sub(r'[^0-9A-Za-z_.-]+', '_', name)[:100]}.png"
         path.parent.mkdir(exist_ok=True)
-        present(figure, path, display_id=f"torcheer-xray/{folder}/{display}")
+        self._displays.present(figure, path, display)
 
     def gif(self, layer: str, kind: str, path: str | os.PathLike[str], **options: Any) -> Path:
         """Write a moving picture of a layer over the run, all frames on one scale; options as in `animation.write_gif`."""
-        from .animation import write_gif
-
         return write_gif(self.run, layer, kind, path, **options)
 
     def strip(self, layer: str, kind: str, path: str | os.PathLike[str], **options: Any) -> Path:
         """Write a few moments of a layer side by side, as PNG; options as in `animation.write_strip`."""
-        from .animation import write_strip
-
         return write_strip(self.run, layer, kind, path, **options)
 
     def report(self, path: str | os.PathLike[str], **options: Any) -> Path:
         """Write one HTML file about the run: a slider over time for every layer, histograms, heat maps. It opens offline."""
-        from .report import write_report
-
         return write_report(self.run, path, **options)
+
+    def to_tensorboard(self, writer: Any, *, pictures: bool = True, after: int = -1) -> int:
+        """Send the snapshots to a TensorBoard writer; see `exporting.to_tensorboard`."""
+        return to_tensorboard(self.run, writer, pictures=pictures, after=after)
+
+    def to_wandb(self, wandb_run: Any, *, pictures: bool = True, after: int = -1) -> int:
+        """Send the snapshots to a run of Weights & Biases; see `exporting.to_wandb`."""
+        return to_wandb(self.run, wandb_run, pictures=pictures, after=after)
 
     # Proving ------------------------------------------------------------------------------------------------------
 
@@ -363,6 +348,8 @@ class Xray:
         `train_step(model)`, or `train_step(model, optimizer)` when the Xray knows one, is called for each step with the copies.
         A snapshot is taken after each step. The model itself, its optimizer and the random state are not touched.
         """
+        if self._probe is None:
+            raise TorcheerError("this Xray was opened to read: it has no model to verify with.")
         probe, optimizer = self._probe, self._updates.optimizer if self._updates is not None else None
         layers = {watch.name: list(watch.kinds) for watch in self.layers}
         given = (*probe.args,) if not probe.kwargs else probe.kwargs

@@ -27,6 +27,7 @@ class Run {
     this._table = fromPlanes(planes);
     this._fields = Object.fromEntries(facts.fields.map((name, at) => [name, at]));
     this._histograms = histograms;
+    this._parts = Float64Array.from({ length: 256 }, (_, code) => (code ? facts.leastFraction ** (1 - (code - 1) / 254) : 0));
     this._found = new Map(this.series.map((one) => [`${one.layer}/${one.kind}`, one]));
     this.bins = facts.edges.length + 1;
   }
@@ -57,17 +58,28 @@ class Run {
 
   // The part of the values that lie in a bin; told to within some hundredths of itself.
   part(series, bin, at) {
-    const code = this._histograms[(series.index * this.bins + bin) * this.count + at];
-    return code ? this.facts.leastFraction ** (1 - (code - 1) / 254) : 0;
+    return this._parts[this._histograms[(series.index * this.bins + bin) * this.count + at]];
+  }
+
+  name(layer, most) {
+    return short(this.layers[layer], most);
   }
 
   title(layer) {
     return clean(this.layers[layer]);
   }
+
+  stepText(at) {
+    return count(this.steps[at]);
+  }
 }
 
 function framesOf(chunks) {
-  return chunks.flatMap((chunk) => chunk.frames.map(([at, low, high], number) => ({ at, low, high, number, chunk })));
+  return chunks.flatMap((chunk) =>
+    chunk.frames.map(([at, high, flags], number) => {
+      return { at, low: flags & 1 ? -high : 0, high, isClipped: Boolean(flags & 2), number, chunk };
+    }),
+  );
 }
 
 function fromPlanes(planes) {

@@ -1,5 +1,5 @@
 "use strict";
-// Numbers and names as text, and the few ways elements are made. Everything from a run gets into the page through `textContent`.
+// Numbers and names as text, and the few ways elements are made. What comes from a run gets into the page as text only.
 
 const MINUS = "\u2212";
 
@@ -9,7 +9,12 @@ function number(value, digits = 3) {
   const size = Math.abs(value);
   let text;
   if (size === 0) text = "0";
-  else if (size >= 1e6 || size < 1e-3) text = size.toExponential(digits - 1).replace(/\.?0+e/, "e").replace("e+", "e").replace("e-", `e${MINUS}`);
+  else if (size >= 1e6 || size < 1e-3)
+    text = size
+      .toExponential(digits - 1)
+      .replace(/\.?0+e/, "e")
+      .replace("e+", "e")
+      .replace("e-", `e${MINUS}`);
   else if (size >= 1000) text = Math.round(size).toLocaleString("en-US");
   else text = String(Number(size.toPrecision(digits)));
   return value < 0 ? MINUS + text : text;
@@ -32,7 +37,10 @@ function percent(part) {
 function byteSize(bytes) {
   const units = ["bytes", "kB", "MB", "GB", "TB"];
   let at = 0;
-  while (bytes >= 1000 && at < units.length - 1) { bytes /= 1000; at += 1; }
+  while (bytes >= 1000 && at < units.length - 1) {
+    bytes /= 1000;
+    at += 1;
+  }
   return `${at === 0 || bytes >= 100 ? Math.round(bytes) : Number(bytes.toFixed(1))} ${units[at]}`;
 }
 
@@ -66,11 +74,13 @@ function make(tag, properties = {}, ...children) {
 
 // A group of radio buttons: [value, text, title] each.
 function choices(group, name, options, chosen, choose) {
-  group.replaceChildren(...options.map(([value, text, title, disabled]) => {
-    const input = make("input", { type: "radio", name, value, checked: value === chosen, disabled: Boolean(disabled) });
-    input.addEventListener("change", () => choose(value));
-    return make("label", { title: title ?? "" }, input, text);
-  }));
+  group.replaceChildren(
+    ...options.map(([value, text, title, disabled]) => {
+      const input = make("input", { type: "radio", name, value, checked: value === chosen, disabled: Boolean(disabled) });
+      input.addEventListener("change", () => choose(value));
+      return make("label", { title: title ?? "" }, input, text);
+    }),
+  );
 }
 
 function clamp(value, low, high) {

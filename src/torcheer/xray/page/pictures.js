@@ -64,11 +64,20 @@ function share(value, limits) {
 function subjectOf(form, frame, stride) {
   const every = (numbers) => numbers.filter((_, at) => at % stride === 0);
   const { kept } = frame.chunk;
-  if (form.layout === "maps") return { shape: "tiles", count: kept[0], height: kept[1], width: kept[2], rows: form.rows, planes: 1 };
+  if (form.layout === "maps")
+    return { shape: "tiles", count: kept[0], height: kept[1], width: kept[2], rows: form.rows, planes: 1 };
   if (form.layout === "matrix" || (kept[2] === 1 && kept[3] === 1 && !form.colour)) {
     const columns = form.columns ?? Array.from({ length: kept[1] * stride }, (_, at) => at);
     const isMatrix = form.layout === "matrix";
-    return { shape: "matrix", count: 1, height: kept[0], width: kept[1], rows: every(form.rows), columns: isMatrix ? every(columns) : columns, planes: 1 };
+    return {
+      shape: "matrix",
+      count: 1,
+      height: kept[0],
+      width: kept[1],
+      rows: every(form.rows),
+      columns: isMatrix ? every(columns) : columns,
+      planes: 1,
+    };
   }
   const [count, inputs, height, width] = kept;
   const rows = every(form.rows);
@@ -89,8 +98,9 @@ function drawnSize({ height, width }) {
   return [height === 1 ? Math.max(1, width / 8) : height, width === 1 ? Math.max(1, height / 8) : width];
 }
 
+// Large pixels are all of one size; small ones may differ, so that tiles are not much smaller than there is room for.
 function whole(scale) {
-  return scale >= 1 ? Math.floor(scale) : scale;
+  return scale >= 3 ? Math.floor(scale) : scale;
 }
 
 function planTiles(subject, { width, height, unit, isSmall }) {
@@ -111,7 +121,10 @@ function planTiles(subject, { width, height, unit, isSmall }) {
     const empty = across * down - subject.count;
     if (!best || scale > best.scale || (scale === best.scale && empty < best.empty)) best = { across, scale, empty };
   }
-  best ??= { across: Math.ceil(Math.sqrt(subject.count)), scale: width / (tileWidth * Math.ceil(Math.sqrt(subject.count)) * 2) };
+  best ??= {
+    across: Math.ceil(Math.sqrt(subject.count)),
+    scale: width / (tileWidth * Math.ceil(Math.sqrt(subject.count)) * 2),
+  };
   const [w, h] = [tileWidth * best.scale, tileHeight * best.scale];
   const isNumbered = !isSmall && w >= 20 * unit;
   const lead = isNumbered ? strip : 0;
@@ -134,11 +147,12 @@ function planGrid(subject, { width, height, unit, isSmall }) {
   const [tileHeight, tileWidth] = drawnSize(subject);
   const filters = subject.rows.length;
   const inputs = subject.columns.length;
-  const scaleFor = (across, down) => Math.min(
-    (width - left - gap * (across - 1)) / (across * tileWidth),
-    (height - top - gap * (down - 1)) / (down * tileHeight),
-    (48 * unit) / Math.max(tileWidth, tileHeight),
-  );
+  const scaleFor = (across, down) =>
+    Math.min(
+      (width - left - gap * (across - 1)) / (across * tileWidth),
+      (height - top - gap * (down - 1)) / (down * tileHeight),
+      (48 * unit) / Math.max(tileWidth, tileHeight),
+    );
   const isTurned = whole(scaleFor(filters, inputs)) > whole(scaleFor(inputs, filters));
   const [across, down] = isTurned ? [filters, inputs] : [inputs, filters];
   const scale = whole(Math.max(scaleFor(across, down), 0.05));
@@ -152,8 +166,15 @@ function planGrid(subject, { width, height, unit, isSmall }) {
   }
   if (!isSmall) {
     const [xs, ys] = isTurned ? [subject.rows, subject.columns] : [subject.columns, subject.rows];
-    for (const at of ticks(across, w + gap, 24 * unit)) plan.texts.push({ x: left + at * (w + gap) + w / 2, y: top - 4 * unit, text: String(xs[at]), align: "center" });
-    for (const at of ticks(down, h + gap, 14 * unit)) plan.texts.push({ x: left - 6 * unit, y: top + at * (h + gap) + h / 2 + 3.5 * unit, text: String(ys[at]), align: "right" });
+    for (const at of ticks(across, w + gap, 24 * unit))
+      plan.texts.push({ x: left + at * (w + gap) + w / 2, y: top - 4 * unit, text: String(xs[at]), align: "center" });
+    for (const at of ticks(down, h + gap, 14 * unit))
+      plan.texts.push({
+        x: left - 6 * unit,
+        y: top + at * (h + gap) + h / 2 + 3.5 * unit,
+        text: String(ys[at]),
+        align: "right",
+      });
   }
   return plan;
 }
@@ -169,10 +190,22 @@ function planMatrix(subject, { width, height, unit, isSmall }) {
   if (columns * across < least) across = Math.min(least / columns, largest, (width - left) / columns);
   [across, down] = [whole(across), whole(down)];
   const [w, h] = [columns * across, rows * down];
-  const plan = { tiles: [{ x: left, y: top, w, h, index: 0, row: null, column: null }], texts: [], width: left + w, height: top + h };
+  const plan = {
+    tiles: [{ x: left, y: top, w, h, index: 0, row: null, column: null }],
+    texts: [],
+    width: left + w,
+    height: top + h,
+  };
   if (!isSmall) {
-    for (const at of ticks(columns, across, 34 * unit)) plan.texts.push({ x: left + (at + 0.5) * across, y: top - 4 * unit, text: String(subject.columns[at]), align: "center" });
-    for (const at of ticks(rows, down, 14 * unit)) plan.texts.push({ x: left - 6 * unit, y: top + (at + 0.5) * down + 3.5 * unit, text: String(subject.rows[at]), align: "right" });
+    for (const at of ticks(columns, across, 34 * unit))
+      plan.texts.push({ x: left + (at + 0.5) * across, y: top - 4 * unit, text: String(subject.columns[at]), align: "center" });
+    for (const at of ticks(rows, down, 14 * unit))
+      plan.texts.push({
+        x: left - 6 * unit,
+        y: top + (at + 0.5) * down + 3.5 * unit,
+        text: String(subject.rows[at]),
+        align: "right",
+      });
   }
   return plan;
 }
@@ -195,7 +228,7 @@ function drawFrame(canvas, plan, subject, pixels, unit, ink) {
   const perRow = Math.max(1, Math.ceil(Math.sqrt(subject.count)));
   fillAtlas(subject, pixels, perRow);
   for (const tile of plan.tiles) {
-    pen.imageSmoothingEnabled = tile.w < subject.width || tile.h < subject.height;
+    pen.imageSmoothingEnabled = tile.w < 3 * subject.width || tile.h < 3 * subject.height;
     pen.imageSmoothingQuality = "high";
     const x = (tile.index % perRow) * subject.width;
     const y = Math.floor(tile.index / perRow) * subject.height;
@@ -227,18 +260,23 @@ function fillAtlas(subject, pixels, perRow) {
 }
 
 function pixelsOf(subject, codes, frame, limits, palette) {
-  if (subject.planes === 1) {
-    const table = palette.table(frame, limits);
-    return Uint32Array.from(codes, (code) => table[code]);
-  }
-  const bright = palette.brightness(frame, limits);
+  if (subject.planes === 3) return colourPixels(subject, codes, palette.brightness(frame, limits), palette);
+  const table = palette.table(frame, limits);
+  const pixels = new Uint32Array(codes.length);
+  for (let i = 0; i < codes.length; i++) pixels[i] = table[codes[i]];
+  return pixels;
+}
+
+function colourPixels(subject, codes, bright, palette) {
   const area = subject.width * subject.height;
-  return Uint32Array.from({ length: subject.count * area }, (_, i) => {
+  const pixels = new Uint32Array(subject.count * area);
+  for (let i = 0; i < pixels.length; i++) {
     const at = Math.floor(i / area) * 3 * area + (i % area);
     const [red, green, blue] = [codes[at], codes[at + area], codes[at + 2 * area]];
-    if (Math.max(red, green, blue) > palette.levels) return palette.nonfinite;
-    return packedColour(bright[red], bright[green], bright[blue]);
-  });
+    const isKnown = Math.max(red, green, blue) <= palette.levels;
+    pixels[i] = isKnown ? packedColour(bright[red], bright[green], bright[blue]) : palette.nonfinite;
+  }
+  return pixels;
 }
 
 // What is under a point ------------------------------------------------------------------------------------------------
@@ -246,14 +284,20 @@ function pixelsOf(subject, codes, frame, limits, palette) {
 function placeAt(plan, subject, x, y) {
   const tile = plan.tiles.find((one) => x >= one.x && y >= one.y && x < one.x + one.w && y < one.y + one.h);
   if (!tile) return null;
-  return { tile, row: Math.floor(((y - tile.y) / tile.h) * subject.height), column: Math.floor(((x - tile.x) / tile.w) * subject.width) };
+  return {
+    tile,
+    row: Math.floor(((y - tile.y) / tile.h) * subject.height),
+    column: Math.floor(((x - tile.x) / tile.w) * subject.width),
+  };
 }
 
 function codeText(code, frame, levels) {
   if (code === NOT_A_NUMBER) return "NaN";
   if (code === POSITIVE) return "+∞";
   if (code === NEGATIVE) return `${MINUS}∞`;
-  return number(codeValue(frame, code, levels));
+  const isBeyond = frame.isClipped && (code === levels || (code === 0 && frame.low < 0));
+  const sign = isBeyond ? (code === 0 ? "≤ " : "≥ ") : "";
+  return sign + number(codeValue(frame, code, levels));
 }
 
 function placeText(place, subject, form, codes, frame, stride, levels) {
@@ -268,6 +312,8 @@ function placeText(place, subject, form, codes, frame, stride, levels) {
   const where = `${rowWord} ${tile.row}${tile.column === null ? "" : `, ${columnWord} ${tile.column}`}`;
   const pixel = `row ${row * zoom}, column ${column * zoom}`;
   if (subject.planes === 1) return `${where}\n${pixel}: ${codeText(codes[tile.index * area + at], frame, levels)}`;
-  const three = ["red", "green", "blue"].map((name, plane) => `${name} ${codeText(codes[(tile.index * 3 + plane) * area + at], frame, levels)}`);
+  const three = ["red", "green", "blue"].map(
+    (name, plane) => `${name} ${codeText(codes[(tile.index * 3 + plane) * area + at], frame, levels)}`,
+  );
   return `${where}\n${pixel}: ${three.join(", ")}`;
 }

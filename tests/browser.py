@@ -1,0 +1,59 @@
+"""A browser for the tests of pages that are opened from a file: headless, offline, and strict about errors and requests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+_LOCAL = ("file:", "data:", "blob:", "about:")
+
+
+def browser_path() -> str | None:
+    """A Chromium or Chrome that is installed, if any."""
+    return next((found for name in _NAMES if (found := shutil.which(name))), None)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A running browser. Without one the tests that need it are skipped by name; with CI=true they fail."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        _go_without("Playwright is not installed: pip install playwright")
+    path = browser_path()
+    if path is None:
+        _go_without(f"there is no browser: install one of {', '.join(_NAMES)}")
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """An offline page. The test fails on any error in the page, and on any request that leaves file:, data: and blob:."""
+    context = browser.new_context(offline=True, viewport={"width": 1400, "height": 900})
+    page = context.new_page()
+    trouble: list[str] = []
+    page.on("pageerror", lambda error: trouble.append(f"error in the page: {error}"))
+    page.on("console", lambda said: trouble.append(f"console: {said.text}") if said.type == "error" else None)
+    page.on("request", lambda asked: None if asked.url.startswith(_LOCAL) else trouble.append(f"request: {asked.url:.200}"))
+    yield page
+    page.wait_for_timeout(20)  # what is under way may still fail
+    context.close()
+    assert not trouble, "\n".join(trouble)
+
+
+def _go_without(reason: str) -> NoReturn:
+    """Skip, or fail where every test has to run."""
+    if os.environ.get("CI", "").lower() in ("1", "true"):
+        pytest.fail(f"with CI=true the browser tests have to run, but {reason}.")
+    pytest.skip(f"browser tests: {reason}.")

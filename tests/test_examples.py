@@ -1,0 +1,68 @@
+"""The examples run as they are, and leave what they say."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from torcheer import Xray
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def run_example(name, *options, cwd):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(EXAMPLES / name), *options]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=200)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """What the training example printed, and its folder, in which another run was before."""
+    folder = tmp_path_factory.mktemp("example")
+    with Xray(torch.nn.Linear(2, 2), (1, 2), ["linear_1"], folder=folder / "out" / "run") as earlier:
+        earlier.take_graphs(99)
+    done = run_example("train_xray.py", "--steps", "12", "--folder", "out", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return done, folder / "out"
+
+
+def test_the_training_example_prints_where_its_files_are(trained):
+    """Each file it names is there, and nothing was complained about."""
+    done, folder = trained
+    found = dict(re.findall(r"^(\w+): (.+)$", done.stdout, flags=re.MULTILINE))
+    assert found.keys() == {"Report", "Animation", "Picture"}
+    assert all((folder.parent / path).is_file() for path in found.values())
+    assert re.search(r"12 steps, \d+% of 512 new pictures", done.stdout)
+    assert "12 snapshots, steps 0 to 11" in done.stdout
+    assert not re.search(r"Warning|Error|SnapshotLost", done.stderr), done.stderr
+
+
+def test_the_training_example_leaves_a_run_with_every_kind(trained):
+    """A snapshot for each step, with weights, outputs, activations and gradients, and nothing of the earlier run."""
+    run = Xray.open(trained[1] / "run").run
+    assert run.layers == ["conv1", "conv2", "head.1"]
+    assert run.steps() == list(range(12))
+    for layer in run.layers:
+        assert run.kinds(layer) == ["weight", "layer", "activation", "grad", "layer_grad"]
+    assert run.entry("conv1", "activation").source.startswith("relu_1")
+    assert run.entry("head.1", "weight").update_ratio > 0
+
+
+def test_the_training_example_leaves_a_report_an_animation_and_a_figure(trained):
+    """The report is one page for itself, the animation has a frame for each snapshot."""
+    folder = trained[1]
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert page.lower().startswith("<!doctype html>")
+    assert "head.1" in page
+    with Image.open(folder / "conv1_weight.gif") as animation:
+        assert animation.n_frames == 12
+    with Image.open(folder / "run" / "figures" / "step_00000011.png") as figure:
+        assert min(figure.size) > 500

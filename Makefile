@@ -1,7 +1,9 @@
-# make demo   set everything up and log a model that ships with the package
+# make demo   set everything up, log models that ship with the package, and train a small one under an Xray
 # make test   set everything up and run lint, types, the import contract and the tests
 # make zoo    set everything up and prove the logs of some hundred models (half an hour), writing build/zoo.json
 # make gallery set everything up and draw docs/gallery
+# make viewer set everything up and build the browser viewer, if its sources changed
+# make bench-viewer set everything up and measure the viewer in a browser
 # make bench  set everything up, measure time and memory, and write build/benchmarks.json
 PYTHON ?= python3
 VENV := .venv
@@ -10,9 +12,18 @@ STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.bench-installed
 ZOO_STAMP := $(VENV)/.zoo-installed
 
-.PHONY: setup demo test lint types imports zoo gallery bench clean
+VIEWER := src/torcheer/viewer/static/viewer.js
+VIEWER_SOURCES := $(wildcard viewer/*.json viewer/*.mjs viewer/src/* viewer/src/*/*)
 
-setup: $(STAMP)
+.PHONY: setup viewer browser demo test lint types imports viewer-test zoo gallery bench bench-viewer clean
+
+setup: $(STAMP) viewer
+
+viewer: $(VIEWER)
+
+# Where there is no Node.js, a package in $(VENV) brings it.
+$(VIEWER): $(VIEWER_SOURCES) hatch_build.py | $(STAMP)
+	$(BIN)/python hatch_build.py
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -22,8 +33,19 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: setup
 	$(BIN)/torcheer demo
+	$(BIN)/python examples/train_xray.py --steps 60 --folder torcheer_demo/xray
 
-test: setup lint types imports
+# The pages are tested in a browser: one that is there, or Debian's. Without one those tests are skipped by name; with CI=true they fail.
+browser: setup
+	@for name in chromium chromium-browser google-chrome google-chrome-stable chrome; do command -v $$name > /dev/null && exit 0; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+		apt-get install --yes --quiet=2 --no-install-recommends chromium > /dev/null 2>&1 \
+		|| { apt-get update --quiet=2 && apt-get install --yes --quiet=2 --no-install-recommends chromium > /dev/null; } || true; \
+	else \
+		echo "There is no Chrome or Chromium, so the pages are not tested in a browser. Install one, and 'make test' finds it."; \
+	fi
+
+test: setup browser lint types imports viewer-test
 	$(BIN)/python -m pytest
 
 lint: setup
@@ -35,6 +57,9 @@ types: setup
 
 imports: setup
 	$(BIN)/lint-imports
+
+viewer-test: setup
+	$(BIN)/python hatch_build.py test
 
 # timm, a part of the zoo, is not part of 'setup'. Without it the zoo says so and goes on.
 $(ZOO_STAMP): $(STAMP)
@@ -56,6 +81,9 @@ bench: setup
 	-$(MAKE) $(BENCH_STAMP)
 	$(BIN)/python -m benchmarks
 
+bench-viewer: setup browser
+	$(BIN)/python -m benchmarks.viewer
+
 clean:
-	rm -rf $(VENV) build dist torcheer_demo .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build dist torcheer_demo viewer/node_modules src/torcheer/viewer/static .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -16,10 +16,11 @@ import torch
 
 from . import __version__
 from .api import log_forward_pass, show_model_graph
-from .demo import AlexNet, SimpleRecurrent
+from .demo import AlexNet, Gpt2, SimpleRecurrent
 from .errors import InvalidArgument, TorcheerError
 from .history import History
 from .render import PictureOptions
+from .viewer import open_page, read_payload, to_html
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,35 +28,43 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="torcheer", description="See everything a PyTorch model does.")
     parser.add_argument("--version", action="version", version=f"torcheer {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
-    demo = commands.add_parser("demo", help="log and draw AlexNet and a recurrent model, and write everything to files")
+    demo = commands.add_parser(
+        "demo", help="log and draw AlexNet, a recurrent model and a transformer, and write everything to files"
+    )
     demo.add_argument("--folder", type=Path, default=Path("torcheer_demo"), help="where to write (default: %(default)s)")
     _add_draw(commands.add_parser("draw", help="draw a model: torcheer draw torchvision.models:resnet18 --input 1,3,224,224"))
+    _add_show(commands.add_parser("show", help="show a model in the viewer: torcheer show my_models:Net --input 1,3,224,224"))
+    _add_view(commands.add_parser("view", help="open a page, or a history that was saved as JSON, in the viewer"))
     options = parser.parse_args(argv)
-    if options.command == "draw":
-        try:
-            return run_draw(options)
-        except (TorcheerError, OSError, ImportError, AttributeError) as error:
-            parser.exit(2, f"torcheer: {error}\n")
     try:
-        return run_demo(options.folder)
+        if options.command == "demo":
+            return run_demo(options.folder)
+        return {"draw": run_draw, "show": run_show, "view": run_view}[options.command](options)
+    except (TorcheerError, ImportError, AttributeError) as error:
+        parser.exit(2, f"torcheer: {error}\n")
     except OSError as error:
-        parser.exit(2, f"torcheer: cannot write to {options.folder}: {error.strerror or error}\n")
+        where = f"cannot write to {options.folder}: " if options.command == "demo" else ""
+        parser.exit(2, f"torcheer: {where}{error.strerror or error if where else error}\n")
 
 
 # Drawing ----------------------------------------------------------------------------------------------------------
 
 
-def _add_draw(draw: argparse.ArgumentParser) -> None:
-    draw.add_argument(
+def _add_model(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
         "model", metavar="MODULE:NAME", help="a model, a class or function that makes one, or a function of tensors"
     )
-    draw.add_argument(
+    command.add_argument(
         "--input",
         action="append",
         default=[],
         metavar="SHAPE",
         help="the shape of an input, '1,3,224,224'; other than float32 as '2,6:int64'; once for each input",
     )
+
+
+def _add_draw(draw: argparse.ArgumentParser) -> None:
+    _add_model(draw)
     draw.add_argument("-o", "--output", type=Path, help="an .svg, .png, .pdf or .dot file (default: shown)")
     how = draw.add_mutually_exclusive_group()
     how.add_argument("--rolled", action="store_true", help="each layer once, however often it ran")
@@ -121,11 +130,66 @@ def make_input(text: str) -> torch.Tensor:
     return torch.rand(shape).to(dtype) if dtype.is_floating_point else torch.ones(shape, dtype=dtype)
 
 
+# The viewer -------------------------------------------------------------------------------------------------------
+
+
+def _add_show(show: argparse.ArgumentParser) -> None:
+    _add_model(show)
+    show.add_argument("-o", "--output", type=Path, help="an .html file, or a .json file for 'torcheer view' (default: shown)")
+    show.add_argument("--no-previews", action="store_true", help="without small pictures of the activations")
+
+
+def run_show(options: argparse.Namespace) -> int:
+    """Run the model that a command line names, and show its history in the viewer."""
+    path: Path | None = options.output
+    if path is not None and path.suffix.lower() not in (".html", ".htm", ".json"):
+        raise InvalidArgument(f"the ending of the output is .html or .json; got {str(path)!r}.")
+    model = find_model(options.model)
+    inputs = tuple(make_input(shape) for shape in options.input)
+    with torch.no_grad():
+        history = log_forward_pass(model, inputs)
+    has_previews = not options.no_previews
+    if path is None:
+        history.show(previews=has_previews)
+        return 0
+    if path.suffix.lower() == ".json":
+        history.to_json(path, previews=has_previews)
+    else:
+        history.to_html(path, previews=has_previews)
+    print(f"Written: {path}")
+    return 0
+
+
+def _add_view(view: argparse.ArgumentParser) -> None:
+    view.add_argument("file", type=Path, help="an .html page, or a .json file that history.to_json() wrote")
+    view.add_argument("-o", "--output", type=Path, help="the page to write (default: next to the .json file, and opened)")
+    view.add_argument("--compare", type=Path, metavar="JSON", help="another .json file, to show next to the first")
+
+
+def run_view(options: argparse.Namespace) -> int:
+    """Open a page; a payload becomes a page first."""
+    file: Path = options.file
+    if file.suffix.lower() in (".html", ".htm"):
+        if not file.is_file():
+            raise InvalidArgument(f"there is no page {str(file)!r}.")
+        if options.output is not None or options.compare is not None:
+            raise InvalidArgument("--output and --compare go with a .json file; a page is only opened.")
+        open_page(file)
+        return 0
+    other = read_payload(options.compare) if options.compare is not None else None
+    path = to_html(read_payload(file), options.output or file.with_suffix(".html"), compare=other)
+    if options.output is not None:
+        print(f"Written: {path}")
+    else:
+        open_page(path)
+    return 0
+
+
 # The demo ---------------------------------------------------------------------------------------------------------
 
 
 def run_demo(folder: Path) -> int:
-    """Log AlexNet and a recurrent model, and show what there is to see."""
+    """Log AlexNet, a recurrent model and a transformer, and show what there is to see."""
     folder.mkdir(parents=True, exist_ok=True)
     history = log_forward_pass(AlexNet(), torch.rand(1, 3, 224, 224), random_seed=0)
     layer = history["conv2d_3_7"]
@@ -142,6 +206,11 @@ def run_demo(folder: Path) -> int:
         picture = drawn.draw(folder / f"{name}.svg", rolled=is_rolled)
         picture.save(folder / f"{name}.png")
         print(f"         {folder / name}.svg and .png (a picture)")
+    with torch.no_grad():
+        decoder = log_forward_pass(Gpt2(), torch.randint(50257, (1, 32)), random_seed=0)
+    for name, shown in (("alexnet", history), ("gpt2", decoder)):
+        path = shown.to_html(folder / f"{name}.html")
+        print(f"         {path} (a page: open it in a browser)")
     return 0
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -56,3 +58,59 @@ class SimpleRecurrent(nn.Module):
             x = x + 1
             x = x * 2
         return x
+
+
+class CausalAttention(nn.Module):
+    """Every token looks at itself and those before it, in several heads."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.queries_keys_values = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        mixed = self.queries_keys_values(x).view(batch, length, 3, self.heads, width // self.heads)
+        queries, keys, values = mixed.permute(2, 0, 3, 1, 4).unbind(0)
+        scores = queries @ keys.transpose(-2, -1) / math.sqrt(width // self.heads)
+        later = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
+        weights = scores.masked_fill(later, -math.inf).softmax(-1)
+        together: Tensor = self.out((weights @ values).transpose(1, 2).reshape(batch, length, width))
+        return together
+
+
+class DecoderBlock(nn.Module):
+    """Attention, then two layers for each token, each added to what came in."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width)
+        self.attention = CausalAttention(width, heads)
+        self.norm2 = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm1(x))
+        changed: Tensor = x + self.mlp(self.norm2(x))
+        return changed
+
+
+class Gpt2(nn.Module):
+    """A transformer decoder; by default the smallest GPT-2 (Radford 2019): twelve blocks, 124 million parameters."""
+
+    def __init__(self, vocabulary: int = 50257, length: int = 1024, width: int = 768, heads: int = 12, depth: int = 12) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.positions = nn.Embedding(length, width)
+        self.blocks = nn.ModuleList(DecoderBlock(width, heads) for _ in range(depth))
+        self.norm = nn.LayerNorm(width)
+        self.scores = nn.Linear(width, vocabulary, bias=False)
+        self.scores.weight = self.tokens.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
+        for block in self.blocks:
+            x = block(x)
+        scores: Tensor = self.scores(self.norm(x))
+        return scores

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
+from pathlib import Path
 from typing import IO, Any
 
 from .analysis import Cost, MemoryTimeline, Summary, cost_of, largest, memory_of, slowest, summary_of
@@ -13,6 +14,9 @@ from .graph import Graph, Node, build_graph
 from .history import History, Operation
 from .render import Picture, make_picture, picture_options, show
 from .replay import Change, ValidationReport, replay, validate
+from .viewer import Page, to_html, to_json, to_model_explorer
+from .viewer import show as show_page
+from .viewer.payload import MAX_BYTES
 
 
 class ModelHistory(History):
@@ -98,6 +102,62 @@ class ModelHistory(History):
             return sum(one.flops for one in found) if found and not any(one.unknown for one in found) else None
 
         return flops
+
+    # In the viewer ------------------------------------------------------------------------------------------------
+
+    def show(
+        self,
+        *,
+        compare: ModelHistory | None = None,
+        title: str | None = None,
+        previews: bool = True,
+        max_bytes: int | None = None,
+    ) -> Page:
+        """Show it in the viewer: in the notebook, or as `torcheer_<model>.html`, opened where there is a screen.
+
+        The arguments are those of `to_html`; in a notebook, which is saved with what it shows, a page takes 4 MB at most
+        unless `max_bytes` says otherwise.
+        """
+        return show_page(self, compare=compare, title=title, previews=previews, max_bytes=max_bytes)
+
+    def to_html(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        compare: ModelHistory | None = None,
+        title: str | None = None,
+        previews: bool = True,
+        max_bytes: int = MAX_BYTES,
+    ) -> Path:
+        """Write the viewer, with this history in it, as one HTML file that opens in any browser, offline.
+
+        >>> import tempfile, torch, torcheer
+        >>> history = torcheer.log_forward_pass(torch.nn.Linear(2, 3), torch.ones(1, 2))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     history.to_html(f"{folder}/linear.html").name
+        'linear.html'
+
+        Args:
+            path: where to write; what is there is replaced.
+            compare: another history, to show next to this one.
+            title: the name of the page; without one, that of the model.
+            previews: whether to add small pictures of the kept activations.
+            max_bytes: how large the file may be. What there is no room for is left out, previews first, and the page says so.
+
+        The file contains names, shapes, statistics, previews, and lines of the program with the paths of its files.
+        """
+        return to_html(self, path, compare=compare, title=title, previews=previews, max_bytes=max_bytes)
+
+    def to_json(self, path: str | os.PathLike[str] | None = None, *, previews: bool = True, max_bytes: int = MAX_BYTES) -> str:
+        """What the viewer shows, as JSON text, also written to a file if there is a path: `torcheer view` opens it.
+
+        docs/viewer_format.md describes it. `max_bytes` is what it may take in a page, compressed.
+        """
+        return to_json(self, path, previews=previews, max_bytes=max_bytes)
+
+    def to_model_explorer(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+        """The graph as Google's Model Explorer reads it, also written to a file if there is a path."""
+        return to_model_explorer(self, path)
 
     # What it cost -------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,11 @@
+"""The browser viewer: a history as one payload of plain values, and one HTML file that shows it, offline."""
+
+from .model_explorer import to_model_explorer as to_model_explorer
+from .page import Page as Page
+from .page import make_page as make_page
+from .page import to_html as to_html
+from .payload import payload_of as payload_of
+from .payload import to_json as to_json
+from .reading import read_payload as read_payload
+from .showing import open_page as open_page
+from .showing import show as show

@@ -1,0 +1,213 @@
+"""What a payload says of nodes, edges and modules: plain values by number, nothing that says nothing."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+from torch.nn.parameter import is_lazy
+
+from ..analysis import Cost
+from ..graph import Departure, Edge, Graph, ModuleBox, Node
+from ..history import Operation
+from ..history.index import Index
+from ..history.param import Param
+from .fields import Plain, lean
+from .places import Places
+from .structures import digest, structures_of
+
+_LONGEST = 400  # characters of a call's arguments
+_LONGEST_ERROR = 4000
+
+
+class Contents:
+    """One history in the making: what nodes, edges and modules share is worked out once."""
+
+    def __init__(self, index: Index, graph: Graph, cost: Cost) -> None:
+        self.index = index
+        self.graph = graph
+        self.places = Places()
+        self._boxes = {box.key: number for number, box in enumerate(graph.all_boxes)}
+        self._nodes = {node.key: number for number, node in enumerate(graph.all_nodes)}
+        self._words = [words_of(node) for node in graph.all_nodes]
+        self._expenses = [cost.operation(Operation(index, n.operations[0])) if n.operations else None for n in graph.all_nodes]
+        self._params: dict[Param, Plain] = {}
+
+    # Nodes ----------------------------------------------------------------------------------------------------------
+
+    def nodes(self) -> list[Plain]:
+        return [self._node(number, node) for number, node in enumerate(self.graph.all_nodes)]
+
+    def _node(self, number: int, node: Node) -> Plain:
+        expense = self._expenses[number]
+        known = expense if expense is not None and not expense.unknown else None
+        stack, source = self.places.stack(node.place) if node.place is not None else ([], -1)
+        operation = node.operations[0] if node.operations else -1
+        return lean(
+            "node",
+            {
+                "key": node.key,
+                "label": node.label,
+                "kind": node.kind,
+                "type": node.type,
+                "function": node.function,
+                "pass": node.passes[0],
+                "num_passes": node.num_passes,
+                "module": self._boxes[node.modules[-1]] if node.modules else -1,
+                "exits": [self._boxes[key] for key in node.exits],
+                "shape": node.shape,
+                "dtype": node.dtype,
+                "device": node.device,
+                "bytes": node.bytes,
+                "seconds": _rounded(expense.seconds) if expense is not None else 0.0,
+                "backward_seconds": _rounded(expense.backward_seconds) or None if expense is not None else None,
+                "flops": known.flops if known is not None else None,
+                "macs": known.macs if known is not None else None,
+                "params": [self._param(param) for param in node.params],
+                "buffers": [use.buffer.name for use in node.buffers],
+                "inplace": node.is_inplace,
+                "role": node.role,
+                "arguments": cut(self._words[number]),
+                "composite": node.composite,
+                "error": cut(node.error, _LONGEST_ERROR),
+                "gradfunc": self.index.record(operation).gradfunc if operation >= 0 else None,
+                "stack": stack,
+                "source": source,
+                "departures": [_departure(departure) for departure in node.departures],
+            },
+        )
+
+    def _param(self, param: Param) -> Plain:
+        found = self._params.get(param)
+        if found is None:
+            dtype = str(param.dtype).removeprefix("torch.")
+            facts = {"name": param.name, "shape": param.shape, "dtype": dtype, "numel": param.numel}
+            found = self._params[param] = lean("param", {**facts, "trainable": param.is_trainable})
+        return found
+
+    # Edges ----------------------------------------------------------------------------------------------------------
+
+    def edges(self) -> list[Plain]:
+        return [self._edge(edge) for edge in self.graph.all_edges]
+
+    def _edge(self, edge: Edge) -> Plain:
+        source, target = self._nodes[edge.source], self._nodes[edge.target]
+        carried = self.graph.all_nodes[target if edge.is_gradient else source]
+        return lean(
+            "edge",
+            {
+                "from": source,
+                "to": target,
+                "positions": list(edge.positions),
+                "shape": edge.shape,
+                "dtype": carried.dtype,
+                "bytes": edge.bytes,
+                "memory": edge.is_memory,
+                "gradient": edge.is_gradient,
+            },
+        )
+
+    # Modules --------------------------------------------------------------------------------------------------------
+
+    def modules(self) -> list[Plain]:
+        spans = self._spans()
+        structures = structures_of(self.graph, self._words)
+        held = _held_params(self.index)
+        flops = _Sums([one.flops if one is not None else 0 for one in self._expenses])
+        unknown = _Sums([one.unknown if one is not None else 0 for one in self._expenses])
+        sizes = _Sums([node.bytes for node in self.graph.all_nodes])
+        made = []
+        for box, span, structure in zip(self.graph.all_boxes, spans, structures, strict=True):
+            names, numel = held.get(box.address, ((), 0))
+            total = flops.over(span)
+            made.append(
+                lean(
+                    "module",
+                    {
+                        **self._box(box),
+                        "flops": total if total or not unknown.over(span) else None,
+                        "bytes": sizes.over(span),
+                        "num_params": numel,
+                        "first": span[0],
+                        "end": span[1],
+                        "structure": structure,
+                        "params_id": digest(names) if names else "",
+                    },
+                )
+            )
+        return made
+
+    def _box(self, box: ModuleBox) -> Plain:
+        return {
+            "key": box.key,
+            "address": box.address,
+            "class": box.class_name,
+            "call": box.calls[0],
+            "num_calls": box.num_calls,
+            "parent": self._boxes[box.parent] if box.parent is not None else -1,
+            "depth": box.depth,
+            "training": box.training,
+            "seconds": _rounded(box.seconds),
+            "input_shapes": list(box.input_shapes),
+            "output_shapes": list(box.output_shapes),
+            "source": self.places.line(box.place) if box.place is not None else None,
+        }
+
+    def _spans(self) -> list[tuple[int, int]]:
+        """The nodes inside each box, from the first to before the last; -1 where there is none."""
+        found: dict[str, tuple[int, int]] = {}
+        for number, node in enumerate(self.graph.all_nodes):
+            for key in node.modules:
+                found[key] = (found[key][0] if key in found else number, number + 1)
+        return [found.get(box.key, (-1, -1)) for box in self.graph.all_boxes]
+
+
+class _Sums:
+    """Sums over runs of a list."""
+
+    def __init__(self, numbers: list[int]) -> None:
+        self._before = [0, *accumulate(numbers)]
+
+    def over(self, span: tuple[int, int]) -> int:
+        first, end = span
+        return self._before[end] - self._before[first] if first >= 0 else 0
+
+
+def _departure(departure: Departure) -> str:
+    value = f" → {departure.value!r}" if departure.value is not None else ""
+    return f"{departure.function}{value}"
+
+
+def words_of(node: Node) -> str:
+    """The arguments of a node's call, as text."""
+    if node.arguments is None:
+        return ""
+    try:
+        return str(node.arguments)
+    except Exception as error:  # whatever a stranger's __repr__ may raise
+        return f"(cannot be shown: {type(error).__name__})"
+
+
+def cut(text: str, longest: int = _LONGEST) -> str:
+    """A text that is not too long."""
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def _rounded(seconds: float) -> float:
+    return float(f"{seconds:.4g}")
+
+
+def _held_params(index: Index) -> dict[str, tuple[tuple[str, ...], int]]:
+    """By address: the parameters registered there and below, by their first names, and how many values they have."""
+    sizes: dict[str, int] = {}
+    held: dict[str, set[str]] = {}
+    for address, module in index.log.registered.items():
+        own = held[address] = set()
+        for tensor in module.parameters.values():
+            if tensor is not None:
+                name = index.state_names[id(tensor)][0]
+                own.add(name)
+                sizes[name] = 0 if is_lazy(tensor) else tensor.numel()
+    for address in reversed(held):  # a module is registered before those inside it
+        for child in index.module_children[address]:
+            held[address] |= held[child]
+    return {address: (tuple(sorted(names)), sum(sizes[name] for name in names)) for address, names in held.items()}

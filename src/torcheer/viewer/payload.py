@@ -1,0 +1,230 @@
+"""A history as one payload of plain values: what the viewer reads, as docs/viewer_format.md describes it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import zlib
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from ..analysis import Cost
+from ..capture.collector import fewer_collections
+from ..errors import InvalidArgument
+from ..graph import Graph, add_gradient_edges
+from ..history.index import Index
+from ..history.text import human_size, plural
+from ..records import Failure
+from .contents import Contents
+from .fields import FORMAT, VERSION, Plain, lean
+from .values import Values, page_bytes
+from .writing import write
+
+MAX_BYTES = 12_000_000  # of a page that a browser opens at once
+_WORDS = 1_000  # bytes that are left for saying what is left out
+
+
+class Recorded(Protocol):
+    """What the viewer reads of a history."""
+
+    @property
+    def _index(self) -> Index: ...
+    @property
+    def graph(self) -> Graph: ...
+    @property
+    def cost(self) -> Cost: ...
+    @property
+    def num_operations(self) -> int: ...
+    @property
+    def num_modules(self) -> int: ...
+    @property
+    def num_params_total(self) -> int: ...
+    @property
+    def tensor_fsize_total(self) -> int: ...
+    @property
+    def time_elapsed(self) -> float: ...
+    @property
+    def is_recurrent(self) -> bool: ...
+    @property
+    def notes(self) -> list[str]: ...
+    @property
+    def failure(self) -> Failure | None: ...
+    def __len__(self) -> int: ...
+
+
+def payload_of(history: Recorded, *, previews: bool = True, max_bytes: int = MAX_BYTES) -> Plain:
+    """A history as plain values that JSON can hold: what the viewer shows.
+
+    >>> import torch, torcheer
+    >>> from torcheer.viewer import payload_of
+    >>> payload = payload_of(torcheer.log_forward_pass(torch.nn.ReLU(), torch.ones(2)))
+    >>> [node["key"] for node in payload["nodes"]], payload["nodes"][1]["stats"]["mean"]
+    (['input_1_0:1', 'relu_1_1:1', 'output_1_2:1'], 1.0)
+
+    Args:
+        history: what `log_forward_pass` or `recording` returned. Activations need not be kept; without them there are no
+            statistics and no previews.
+        previews: whether to add small pictures of the kept activations.
+        max_bytes: what the payload may take in a page, compressed. Previews are left out first, then histograms, statistics,
+            lines of code and call stacks, and `payload["facts"]["left_out"]` says so.
+
+    Every kept activation is read once. Keys with nothing to say are left out; docs/viewer_format.md has all of them.
+    """
+    check_limit(max_bytes)
+    with torch._C.DisableTorchFunction(), torch.no_grad(), fewer_collections():  # reading is not recorded either
+        return _payload(history, previews, max_bytes)
+
+
+def check_limit(max_bytes: int) -> None:
+    """Raises unless this is a size."""
+    if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes <= 0:
+        raise InvalidArgument(f"max_bytes is a number of bytes, such as 12_000_000; got {max_bytes!r}.")
+
+
+def _payload(history: Recorded, previews: bool, max_bytes: int) -> Plain:
+    graph = history.graph
+    if any(node.has_gradient for node in graph.all_nodes):
+        graph = add_gradient_edges(graph)
+    contents = Contents(history._index, graph, history.cost)
+    values = Values(history._index, graph.all_nodes)
+    nodes, modules, edges = contents.nodes(), contents.modules(), contents.edges()
+    values.add_statistics(nodes)
+    facts = _facts(history)
+    payload: Plain = {
+        "format": FORMAT,
+        "version": VERSION,
+        "made_by": f"torcheer {_version()}",
+        "title": graph.title,
+        "facts": facts,
+        "files": contents.places.files(),
+        "modules": modules,
+        "nodes": nodes,
+        "edges": edges,
+    }
+    left_out, size = _lightened(payload, max_bytes)
+    missing = values.add_previews(nodes, max_bytes - size - _WORDS) if previews else 0
+    if missing:
+        left_out.insert(0, f"previews of {plural(missing, 'tensor')}")
+    facts |= {"left_out": _left_out(left_out, size, max_bytes), "notes": [*history.notes, *values.notes]}
+    payload["facts"] = lean("facts", facts)
+    return payload
+
+
+def _version() -> str:
+    try:
+        return version("torcheer")
+    except PackageNotFoundError:  # running from a source tree that was never installed
+        return "0+unknown"
+
+
+def _facts(history: Recorded) -> Plain:
+    total = history.cost.total
+    failure = history.failure
+    return {
+        "operations": history.num_operations,
+        "layers": len(history),
+        "modules": history.num_modules,
+        "parameters": history.num_params_total,
+        "seconds": float(f"{history.time_elapsed:.6g}"),
+        "bytes": history.tensor_fsize_total,
+        "flops": total.flops,
+        "unknown_flops": total.unknown,
+        "is_recurrent": history.is_recurrent,
+        "failure": failure.error if failure is not None else None,
+    }
+
+
+# Size ---------------------------------------------------------------------------------------------------------------
+
+
+def _without(*names: str) -> Callable[[Plain], None]:
+    def leave_out(payload: Plain) -> None:
+        for node in payload["nodes"]:
+            for name in names:
+                node.pop(name, None)
+
+    return leave_out
+
+
+def _without_histograms(payload: Plain) -> None:
+    for node in payload["nodes"]:
+        for holder in (node, node.get("grad", {})):
+            if "stats" in holder:
+                holder["stats"] = {name: value for name, value in holder["stats"].items() if name != "histogram"}
+
+
+def _without_code(payload: Plain) -> None:
+    for file in payload["files"]:
+        file["lines"] = {}
+
+
+# What goes, one after the other, until the rest fits.
+_LIGHTER: tuple[tuple[str, Callable[[Plain], None]], ...] = (
+    ("histograms", _without_histograms),
+    ("statistics", _without("stats", "grad")),
+    ("lines of code", _without_code),
+    ("call stacks and arguments", _without("stack", "source", "arguments")),
+)
+
+
+def _lightened(payload: Plain, max_bytes: int) -> tuple[list[str], int]:
+    """Leave out of a payload what it has no room for. Returns the words for that, and the size of the rest."""
+    gone: list[str] = []
+    size = packed_size(payload)
+    for words, leave_out in _LIGHTER:
+        if size <= max_bytes:
+            break
+        leave_out(payload)
+        gone.append(words)
+        size = packed_size(payload)
+    return gone, size
+
+
+def _left_out(what: list[str], size: int, max_bytes: int) -> str:
+    still = f" The rest takes {human_size(size)} all the same." if size > max_bytes else ""
+    return f"Left out to stay below {human_size(max_bytes)}: {', '.join(what)}.{still}" if what else ""
+
+
+# Text ---------------------------------------------------------------------------------------------------------------
+
+
+def text_of(payload: Plain) -> str:
+    """A payload as JSON, in ASCII."""
+    return json.dumps(payload, separators=(",", ":"), allow_nan=False)
+
+
+def packed(payload: Plain) -> str:
+    """A payload as a page holds it: JSON, compressed by zlib, in base64."""
+    return base64.b64encode(zlib.compress(text_of(payload).encode())).decode()
+
+
+def packed_size(payload: Plain) -> int:
+    """How long that is."""
+    return page_bytes(len(zlib.compress(text_of(payload).encode())))
+
+
+def to_json(
+    history: Recorded,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    previews: bool = True,
+    max_bytes: int = MAX_BYTES,
+) -> str:
+    """A history's payload as JSON text, also written to a file if there is a path. `torcheer view` opens such files.
+
+    >>> import json, torch, torcheer
+    >>> from torcheer.viewer import to_json
+    >>> json.loads(to_json(torcheer.log_forward_pass(torch.nn.ReLU(), torch.ones(2))))["title"]
+    'ReLU'
+
+    The arguments are those of `payload_of`.
+    """
+    text = text_of(payload_of(history, previews=previews, max_bytes=max_bytes))
+    if path is not None:
+        write(Path(path), text, "payload")
+    return text

@@ -1,0 +1,82 @@
+"""Where things ran: call stacks, with files and lines by number, and the lines of code that they name."""
+
+from __future__ import annotations
+
+import linecache
+from typing import Any
+
+from ..capture.callsite import stack_of
+from ..graph import Place
+from ..records import ModuleCall, Site
+
+Frame = list[Any]  # file, line, function
+
+_AROUND = 3  # lines of code before and after
+_LONGEST = 400  # characters of a line
+
+
+class Places:
+    """The files and call stacks of one payload. Each site and each module call is looked up once."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, int] = {}
+        self._lines: list[set[int]] = []
+        self._is_torch: list[bool] = []
+        self._sites: dict[int, list[Frame]] = {}
+        self._calls: dict[int, list[Frame]] = {}
+        self._stacks: dict[Place, tuple[list[Frame], int]] = {}
+
+    def stack(self, place: Place) -> tuple[list[Frame], int]:
+        """The call stack, outermost first, and which of its lines is the program's own innermost one."""
+        found = self._stacks.get(place)
+        if found is None:
+            frames = self._around(place.module) + self._at(place.site)
+            found = self._stacks[place] = (frames, self._own(frames))
+        return found
+
+    def line(self, place: Place) -> list[int] | None:
+        """File and line of the program's own innermost line."""
+        frames, own = self.stack(place)
+        return frames[own][:2] if own >= 0 else None
+
+    def _own(self, frames: list[Frame]) -> int:
+        for position in range(len(frames) - 1, -1, -1):
+            if not self._is_torch[frames[position][0]]:
+                return position
+        return len(frames) - 1
+
+    def _around(self, call: ModuleCall | None) -> list[Frame]:
+        """The stack up to the call of a module."""
+        waiting: list[ModuleCall] = []
+        while call is not None and call.number not in self._calls:
+            waiting.append(call)
+            call = call.outer
+        frames = self._calls[call.number] if call is not None else []
+        for inner in reversed(waiting):
+            frames = self._calls[inner.number] = frames + self._at(inner.site)
+        return frames
+
+    def _at(self, site: Site | None) -> list[Frame]:
+        if site is None:
+            return []
+        frames = self._sites.get(site.number)
+        if frames is None:
+            frames = self._sites[site.number] = []
+            for line in stack_of(site, None):
+                number = self._files.setdefault(line.file, len(self._files))
+                if number == len(self._lines):
+                    self._lines.append(set())
+                    self._is_torch.append(line.is_torch)
+                self._lines[number].add(line.line)
+                frames.append([number, line.line, line.function])
+        return frames
+
+    def files(self) -> list[dict[str, Any]]:
+        """Every file that was named, with the lines around those that were."""
+        return [{"path": path, "lines": _code(path, self._lines[number])} for path, number in self._files.items()]
+
+
+def _code(path: str, named: set[int]) -> dict[str, str]:
+    lines = linecache.getlines(path)
+    near = sorted({line for one in named for line in range(one - _AROUND, one + _AROUND + 1)})
+    return {str(line): lines[line - 1].rstrip()[:_LONGEST] for line in near if 1 <= line <= len(lines)}

@@ -1,0 +1,64 @@
+"""Reads a payload from a file again, and says what is wrong with one that is none."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ..errors import InvalidArgument
+from .fields import FORMAT, REQUIRED, VERSION, Plain
+
+
+def read_payload(path: str | os.PathLike[str]) -> Plain:
+    """The payload in a file that `history.to_json(path)` wrote.
+
+    >>> import tempfile, torch, torcheer
+    >>> from torcheer.viewer import read_payload
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     text = torcheer.log_forward_pass(torch.nn.ReLU(), torch.ones(2)).to_json(f"{folder}/relu.json")
+    ...     read_payload(f"{folder}/relu.json")["title"]
+    'ReLU'
+
+    Raises `InvalidArgument` for anything else, and for a version this torcheer cannot read. Nothing in a file is ever run.
+    """
+    place = Path(path)
+    try:
+        text = place.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidArgument(f"{str(place)!r} cannot be read: {error.strerror or error}.") from error
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"{str(place)!r} is not JSON: it is not text.") from error
+    return parse_payload(text, str(place))
+
+
+def parse_payload(text: str, name: str = "the payload") -> Plain:
+    """The payload in a text; `name` says where it came from."""
+    try:
+        found = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"{name} is not JSON that can be read ({error}).") from error
+    check_payload(found, name)
+    payload: Plain = found
+    return payload
+
+
+def check_payload(found: Any, name: str = "the payload") -> None:
+    """Raises unless this is a payload that the viewer of this version can read."""
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        said = f" (its format is {found['format']!r:.60})" if isinstance(found, dict) and "format" in found else ""
+        raise InvalidArgument(f"{name} is not a history for the viewer{said}: history.to_json(path) writes those.")
+    if found.get("version") != VERSION:
+        raise InvalidArgument(
+            f"{name} has version {found.get('version')!r:.60} of the format; this torcheer reads version {VERSION}. "
+            "Write it again with this torcheer, or open it with the one that wrote it."
+        )
+    for key in REQUIRED["payload"]:
+        kind = dict if key == "facts" else list if key in ("files", "modules", "nodes", "edges") else (str, int)
+        if not isinstance(found.get(key), kind):
+            raise InvalidArgument(f"{name} is damaged: {key!r} is missing or not what it should be.")
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"it contains {constant}")

@@ -1,0 +1,136 @@
+"""What was kept of tensors: their statistics and, as far as there is room, small pictures of them."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from ..graph import Node
+from ..history import Operation
+from ..history.index import Index
+from ..history.text import plural
+from .fields import Plain, lean
+from .previews import Plan, plan_of, preview_of
+from .statistics import statistics_of
+
+_Found = TypeVar("_Found")
+_TOGETHER = 1.03  # a part may compress a little worse among the others than on its own
+
+
+class Values:
+    """The kept tensors of one history. A tensor that is there twice (an output is what some operation made) is read once."""
+
+    def __init__(self, index: Index, nodes: tuple[Node, ...]) -> None:
+        self._index = index
+        self._nodes = nodes
+        self._tensors: dict[int, Tensor] = {}  # by node
+        self._known: dict[object, Plain | None] = {}
+        self._unread: list[str] = []
+
+    @property
+    def notes(self) -> list[str]:
+        """What could not be read, and why."""
+        if not self._unread:
+            return []
+        return [f"The values of {plural(len(self._unread), 'tensor')} could not be read; the first: {self._unread[0]}"]
+
+    # Statistics -----------------------------------------------------------------------------------------------------
+
+    def add_statistics(self, plains: list[Plain]) -> None:
+        """Say of each node what its tensor and its gradient are like."""
+        for number, (node, plain) in enumerate(zip(self._nodes, plains, strict=True)):
+            if not node.operations:
+                continue
+            operation = Operation(self._index, node.operations[0])
+            if operation.has_saved_activations and not self._index.log.is_lost(node.operations[0]):
+                plain["saved"] = True
+                value = operation.tensor_contents
+                if isinstance(value, Tensor):
+                    self._tensors[number] = value
+                    self._set(plain, "stats", self._statistics(node, value))
+            gradient = operation.grad_contents
+            if gradient is not None:
+                found: Plain = {"shape": tuple(gradient.shape)}
+                self._set(found, "stats", self._statistics(node, gradient))
+                plain["grad"] = found
+
+    def _statistics(self, node: Node, tensor: Tensor) -> Plain | None:
+        return self._read(node, lambda: self._looked_up(tensor))
+
+    def _looked_up(self, tensor: Tensor) -> Plain | None:
+        key = _memory(tensor)
+        if key is None or key not in self._known:
+            found = statistics_of(tensor)
+            self._known[key] = lean("stats", found) if found is not None else None
+        return self._known[key]
+
+    def _read(self, node: Node, look: Callable[[], _Found]) -> _Found | None:
+        try:
+            return look()
+        except Exception as error:  # whatever a stranger's tensor may raise
+            self._unread.append(f"{node.key}, {type(error).__name__}: {error!s:.200}")
+            return None
+
+    @staticmethod
+    def _set(plain: Plain, name: str, found: Any) -> None:
+        if found is not None:
+            plain[name] = found
+
+    # Previews -------------------------------------------------------------------------------------------------------
+
+    def add_previews(self, plains: list[Plain], room: int) -> int:
+        """Add previews, the most telling first, until they take `room` bytes of a page. Returns how many are left out."""
+        left_out = 0
+        for number in sorted(self._tensors, key=self._rank):
+            node, tensor = self._nodes[number], self._tensors[number]
+            if room <= 0:
+                left_out += _plan(node, tensor) is not None
+                continue
+            preview = self._preview(node, tensor)
+            if preview is None:
+                continue
+            size = page_bytes(int(len(zlib.compress(json.dumps(preview).encode())) * _TOGETHER))
+            if size > room:
+                left_out += 1
+                continue
+            room -= size
+            plains[number]["preview"] = preview
+        return left_out
+
+    def _rank(self, number: int) -> tuple[int, int]:
+        """Inputs and outputs, what leaves a module, maps of attention; then first passes, then the rest."""
+        node = self._nodes[number]
+        shape = node.shape or ()
+        is_square = len(shape) > 1 and shape[-1] == shape[-2]
+        if node.kind in ("input", "output"):
+            return 0, number
+        return (1 if node.passes[0] == 1 and (node.exits or is_square) else 2 if node.passes[0] == 1 else 3), number
+
+    def _preview(self, node: Node, tensor: Tensor) -> Plain | None:
+        plan = _plan(node, tensor)
+        if plan is None:
+            return None
+        found = self._read(node, lambda: preview_of(tensor, plan))
+        return lean("preview", found) if found is not None else None
+
+
+def _plan(node: Node, tensor: Tensor) -> Plan | None:
+    return None if tensor.is_nested else plan_of(tuple(tensor.shape), is_input=node.kind == "input")
+
+
+def page_bytes(count: int) -> int:
+    """What so many bytes take as base64."""
+    return -(-count // 3) * 4
+
+
+def _memory(tensor: Tensor) -> object:
+    """The same for tensors that are the same values; None where that cannot be told."""
+    is_plain = type(tensor) is Tensor and tensor.layout is torch.strided and tensor.device.type != "meta"
+    if not is_plain or tensor.is_nested or tensor.is_neg() or not tensor.is_contiguous():
+        return None
+    return (tensor.device, tensor.dtype, tensor.data_ptr(), tensor.numel())

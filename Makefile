@@ -1,6 +1,6 @@
 # make demo   set everything up, log models that ship with the package, and train a small one under an Xray
 # make test   set everything up and run lint, types, the import contract and the tests
-# make zoo    set everything up and prove the logs of some hundred models (half an hour), writing build/zoo.json
+# make zoo    set everything up and prove the logs of some hundred models (40 minutes), writing build/zoo.json
 # make gallery set everything up and draw docs/gallery
 # make viewer set everything up and build the browser viewer, if its sources changed
 # make bench-viewer set everything up and measure the viewer in a browser
@@ -70,8 +70,9 @@ zoo: setup
 	-$(MAKE) $(ZOO_STAMP)
 	PYTHONPATH=tests $(BIN)/python -m zoo
 
-gallery: setup
+gallery: setup browser
 	$(BIN)/python docs/gallery/make.py
+	$(BIN)/python docs/gallery/screenshots.py
 
 # TorchLens, which the benchmarks compare with, is not part of 'setup'. Without it they say so and go on.
 $(BENCH_STAMP): $(STAMP)

@@ -10,7 +10,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from .limits import TRAINING, judge
+from .limits import LAYERS_ONLY, TRAINING, XRAY, judge
 from .machine import describe_machine
 from .models import CASES, ROOT
 from .report import report
@@ -31,6 +31,9 @@ def main() -> int:
     results["plain_after_use"] = {tool: _after_use(tool) for tool in tools if tool != "hooks"}
     results["tiny_operations"] = _measured("tiny_operations", 1_000, 100_000)
     results["training"] = {case: _measured("training", case) for case in TRAINING}
+    results["layers_only"] = {case: _measured("layers_only", case) for case in LAYERS_ONLY}
+    results["xray"] = {case: _measured("xray", case) for case in XRAY}
+    results["xray_training"] = {case: _measured("xray_training", case, 20) for case in ("resnet50", "alexnet")}
     results["grouping"] = _measured("grouping", 100_000, 1_000_000)
     results["held_memory"] = {case: _measured("held_memory", case) for case in CASES if case != "gpt2_tiny"}
     results["held_memory"]["tiny_loop"] = _measured("held_memory", "tiny_loop", 10_000)

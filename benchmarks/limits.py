@@ -9,6 +9,8 @@ from .models import CASES
 
 SPEED = {"gpt2_tiny": 3.5, "gpt2_small": 1.25, "resnet50": 1.4, "alexnet": 1.15}  # times the plain pass
 TRAINING = {"gpt2_small": 1.5, "resnet50": 1.5}  # times the plain step, gradients kept
+LAYERS_ONLY = {"gpt2_small": 1.1, "resnet50": 1.1}  # times the plain step, torch_vis without operations
+XRAY = {"gpt2_small": 1.3, "resnet50": 1.3, "alexnet": 1.3}  # a snapshot, times the plain pass of its input
 PLAIN_AFTER_USE = 1.0
 NOISE = 0.02  # what remains in a ratio that should be exactly 1
 GROWTH = 1.3  # time per operation, long loop against short
@@ -32,6 +34,8 @@ def judge(results: dict[str, Any]) -> list[Verdict]:
     return [
         *_speed(results),
         *_training(results),
+        *_layers_only(results),
+        *_xray(results),
         _after_use(results),
         _growth(results),
         _grouping(results),
@@ -54,6 +58,19 @@ def _training(results: dict[str, Any]) -> list[Verdict]:
         ratio = results["training"][case].get("ratio")
         found.append(_at_most(f"{CASES[case].title}, training step, against plain", ratio, must, "{:.3f}×"))
     return found
+
+
+def _layers_only(results: dict[str, Any]) -> list[Verdict]:
+    found = []
+    for case, must in LAYERS_ONLY.items():
+        ratio = results["layers_only"][case].get("ratio")
+        found.append(_at_most(f"{CASES[case].title}, training step, layers only", ratio, must, "{:.3f}×"))
+    return found
+
+
+def _xray(results: dict[str, Any]) -> list[Verdict]:
+    ratios = {case: results["xray"][case].get("ratio") for case in XRAY}
+    return [_at_most(f"{CASES[c].title}, a snapshot, against plain", r, XRAY[c], "{:.3f}×") for c, r in ratios.items()]
 
 
 def _after_use(results: dict[str, Any]) -> Verdict:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import gc
+import tempfile
 import tracemalloc
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict
+from functools import partial
+from itertools import pairwise
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -133,26 +137,84 @@ def training(case: str) -> dict[str, Any]:
     """A recorded training step, forward and backward with everything kept, against the plain step."""
     import torcheer
 
+    return _step_inside(case, lambda model: torcheer.recording(model, save_gradients=True))
+
+
+def layers_only(case: str) -> dict[str, Any]:
+    """A training step of which torch_vis follows the layers and nothing else, against the plain step."""
+    import torch_vis
+
+    return _step_inside(case, lambda model: torch_vis.ComputationalGraphTracker(model, track_tensor_ops=False))
+
+
+def _step_inside(case: str, watching: Callable[[torch.nn.Module], AbstractContextManager[Any]]) -> dict[str, Any]:
+    """A training step, forward and backward, inside of something and plain, in turns."""
     model, x = build(case)
     model.train()
 
-    def loss() -> torch.Tensor:
+    def step() -> None:
         output = model(x)
-        return (output if isinstance(output, torch.Tensor) else output[0]).square().mean()
+        (output if isinstance(output, torch.Tensor) else output[0]).square().mean().backward()
 
     def plain() -> Any:
         model.zero_grad()
-        loss().backward()
+        step()
 
-    def recorded() -> Any:
+    def watched() -> Any:
         model.zero_grad()
-        with torcheer.recording(model, save_gradients=True) as history:
-            loss().backward()
-        return history
+        with watching(model) as seen:
+            step()
+        return seen
 
     with torch.enable_grad():
-        raw, used = interleave(rounds_in(SECONDS, plain, recorded), plain, recorded)
+        raw, used = interleave(rounds_in(SECONDS, plain, watched), plain, watched)
     return {"raw": asdict(raw), "tool": asdict(used), "ratio": used.median / raw.median}
+
+
+def xray(case: str) -> dict[str, Any]:
+    """A snapshot of every layer an Xray watches by default, against a plain pass of its input; writing is timed apart."""
+    import torcheer
+
+    model, x = build(case)
+
+    def plain() -> Any:
+        return model(x)
+
+    with tempfile.TemporaryDirectory() as folder, torcheer.Xray(model, x, folder=folder) as watching:
+        watching.take_graphs()
+        taken: list[list[float]] = [[], [], []]
+        for _ in range(rounds_in(SECONDS, plain, plain)):
+            watching.flush()
+            marks = [perf_counter()]
+            for function in (plain, watching.take_graphs, watching.flush):
+                function()
+                marks.append(perf_counter())
+            for times, (start, end) in zip(taken, pairwise(marks), strict=True):
+                times.append((end - start) * 1e3)
+        layers = len(watching.layers)
+    raw, taking, writing = map(median, taken)
+    return {"raw_ms": raw, "taking_ms": taking, "writing_ms": writing, "layers": layers, "ratio": taking / raw}
+
+
+def xray_training(case: str, every: int) -> dict[str, Any]:
+    """Training steps with a snapshot after every so many of them, against plain ones."""
+    import torcheer
+
+    model, x = build(case)
+    model.train()
+
+    def steps(watching: Any = None) -> None:
+        for _ in range(every):
+            model.zero_grad()
+            output = model(x)
+            (output if isinstance(output, torch.Tensor) else output[0]).square().mean().backward()
+        if watching is not None:
+            watching.take_graphs()
+
+    with tempfile.TemporaryDirectory() as folder, torcheer.Xray(model, x, folder=folder) as watching, torch.enable_grad():
+        functions = (steps, partial(steps, watching))
+        raw, used = interleave(rounds_in(SECONDS, *functions, least=5), *functions)
+    return {"raw": asdict(raw), "tool": asdict(used), "every": every, "ratio": used.median / raw.median}
 
 
 def grouping(few: int, many: int) -> dict[str, Any]:
@@ -236,5 +298,6 @@ def _per(value: int | None, count: int) -> float | None:
     return None if value is None else value / count
 
 
-_ALL = (speed, plain_after_use, serve_plain_passes, tiny_operations, training, grouping, held_memory, graph_only_peak)
+_STEPS = (training, layers_only, xray, xray_training)
+_ALL = (speed, plain_after_use, serve_plain_passes, tiny_operations, *_STEPS, grouping, held_memory, graph_only_peak)
 MEASUREMENTS: dict[str, Callable[..., dict[str, Any]]] = {function.__name__: function for function in _ALL}

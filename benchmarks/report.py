@@ -31,7 +31,10 @@ def report(results: dict[str, Any], verdicts: list[Verdict]) -> str:
             _peak(results["speed"]),
             _after_use(results["plain_after_use"]),
             _tiny(results["tiny_operations"]),
-            _training(results["training"]),
+            _training("A training step, forward and backward, everything kept, gradients too", "torcheer", results["training"]),
+            _training("A training step, only layers followed (track_tensor_ops=False)", "torch_vis", results["layers_only"]),
+            _xray(results["xray"]),
+            _training("Training with a snapshot after every 20 steps", "with Xray", results["xray_training"]),
             _grouping(results["grouping"]),
             _held(results["held_memory"]),
             _graph_only(results["graph_only_peak"]),
@@ -93,7 +96,7 @@ def _tiny(tiny: dict[str, Any]) -> str:
     return table("A loop of tiny operations, everything kept", headers, [row])
 
 
-def _training(by_case: dict[str, Any]) -> str:
+def _training(title: str, tool: str, by_case: dict[str, Any]) -> str:
     rows = [
         [
             CASES[case].title,
@@ -103,8 +106,21 @@ def _training(by_case: dict[str, Any]) -> str:
         ]
         for case, found in by_case.items()
     ]
-    note = "A training step, forward and backward, everything kept, gradients too"
-    return table(note, ["model", "raw ms", "recorded ms", "torcheer"], rows)
+    return table(title, ["model", "raw ms", "watched ms", tool], rows)
+
+
+def _xray(by_case: dict[str, Any]) -> str:
+    rows = [
+        [
+            CASES[case].title,
+            _figure(found, "layers", "{:,}"),
+            *(_figure(found, f"{part}_ms", "{:.1f}") for part in ("raw", "taking", "writing")),
+            _figure(found, "ratio", "{:.2f}×"),
+        ]
+        for case, found in by_case.items()
+    ]
+    headers = ["model", "layers", "plain pass ms", "taking ms", "writing ms, behind", "taking"]
+    return table("A snapshot of an Xray, layers by default", headers, rows)
 
 
 def _grouping(found: dict[str, Any]) -> str:

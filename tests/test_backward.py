@@ -311,3 +311,26 @@ def test_what_is_wrong_is_said():
         history.log_backward(torch.ones(()))
     with pytest.raises(InvalidArgument, match="does not depend"):
         history.log_backward(torch.ones((), requires_grad=True) * 2)
+
+
+def test_gradients_of_what_leaves_modules_and_of_outputs_can_be_asked_for():
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
+    for wanted, kept in (("modules", {"linear_1_1", "relu_1_2"}), (["output"], {"relu_1_2"}), (["0"], {"linear_1_1"})):
+        history = log(model, x, save_gradients=wanted)
+        passed = history.log_backward(history["output"].tensor_contents.sum())
+        assert set(passed.gradients) == kept
+        has_output = torch.equal(history["output"].grad_contents, torch.ones(3, 3)) if "relu_1_2" in kept else False
+        assert has_output == ("relu_1_2" in kept)
+
+
+def test_a_key_that_finds_nothing_does_not_lose_the_history():
+    with pytest.raises(torcheer.LayerNotFound) as error:
+        log(Mlp(), x, save_gradients=["nothing"])
+    assert len(error.value.history) == 6
+
+
+def test_values_of_nested_gradients_that_are_not_finite_are_counted():
+    nested = torch.nested.nested_tensor([torch.rand(2, 4), torch.rand(1, 4)], requires_grad=True)
+    history = log(nn.Linear(4, 2), nested, save_gradients=True)
+    history.log_backward(history["output"].tensor_contents.to_padded_tensor(0.0).sum() / 0)
+    assert history["linear_1"].grad_nonfinite == 6

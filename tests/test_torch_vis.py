@@ -446,3 +446,38 @@ def test_a_backward_after_the_end_is_not_tracked():
         loss = model(torch.ones(1, 2)).sum()
     loss.backward()
     assert "backward" not in tracker.get_graph_summary()["operation_types"]
+
+
+def test_gradients_of_gradients_are_nodes_of_the_operations_they_came_from():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    x = torch.rand(2, 3, requires_grad=True)
+    with ComputationalGraphTracker(model) as tracker:
+        (gradient,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+        gradient.square().sum().backward()
+    second = [node for node in tracker.nodes.values() if (node.metadata or {}).get("role") == "derivative"]
+    assert {node.metadata["operation"] for node in second} == {"linear_1_1", "tanh_1_2", "linear_2_3"}
+    (tanh,) = [node.id for node in second if node.name == "TanhBackwardBackward0"]
+    assert any(target == tanh for _, target in pairs(tracker, "gradient_flow"))
+    assert "backward:1:1#2" in tracker.nodes
+
+
+def test_backward_times_of_a_device_are_those_of_its_events():
+    class Event:
+        def __init__(self, milliseconds: float) -> None:
+            self.milliseconds = milliseconds
+
+        def synchronize(self) -> None:
+            pass
+
+        def elapsed_time(self, after: Event) -> float:
+            return after.milliseconds - self.milliseconds
+
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
+    tracker = track_computational_graph_execution(model, torch.rand(2, 3))
+    for record in tracker.history._log.backward.passes[0].nodes:
+        record.time_by(Event(1.0), Event(3.0))
+    tanh = next(node for node in tracker.nodes.values() if node.name == "TanhBackward0")
+    assert (tanh.execution_time, tanh.metadata["timed_by"]) == (2e-3, "cuda")
+    whole = tracker.nodes["backward:1:1"]
+    assert (whole.execution_time, whole.metadata["timed_by"]) == (2e-3, "cuda")
+    assert tracker.nodes["backward:0:1"].execution_time == 4e-3  # the product and the transpose inside it

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from torcheer.backward_records import BackwardRecord
 from zoo.cases import QUICK, all_cases, named
 from zoo.checking import check
+from zoo.gradients import NothingToCompare, compare_gradients
 
 RUNS = [(case, mode, dtype) for case in named(*QUICK) for mode, dtype in case.runs]
+NO_WAY_BACK = ("transformers/llama-generate", "handwritten/in_place")
 
 
 @pytest.mark.filterwarnings("default")  # what strangers' models warn of is theirs; `check` looks for ours
@@ -16,6 +20,30 @@ def test_the_log_of_a_model_is_proved(case, mode, dtype):
     operations, problem = check(*case.make(mode, dtype))
     assert problem is None, problem
     assert operations > 1
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("case", [case for case in named(*QUICK) if case.name not in NO_WAY_BACK], ids=lambda case: case.name)
+def test_the_gradients_of_a_model_are_those_of_plain_torch(case):
+    comparison = compare_gradients(lambda: case.make(case.modes[-1], torch.float32))
+    assert comparison.problem is None, comparison.problem
+    assert comparison.compared > 5
+    assert comparison.unsteady == 0
+
+
+def test_a_model_without_gradients_is_told_from_one_with_wrong_ones(monkeypatch):
+    (generate, lstm) = named(NO_WAY_BACK[0], "handwritten/lstm")
+    with pytest.raises(NothingToCompare):
+        compare_gradients(generate.make)
+
+    def wrong(self):
+        number = min(self.gradients)
+        self.gradients[number] = self.gradients[number] + 1
+
+    monkeypatch.setattr(BackwardRecord, "let_go", wrong)
+    assert "it differs by up to 1" in str(compare_gradients(lstm.make).problem)
+    monkeypatch.setattr(BackwardRecord, "let_go", lambda self: self.gradients.clear())
+    assert "it is missing" in str(compare_gradients(lstm.make).problem)
 
 
 def test_the_zoo_is_wide():

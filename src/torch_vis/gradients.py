@@ -16,6 +16,7 @@ from torcheer.model_history import ModelHistory
 from .passes import BackwardPass, ModulePass, backward_id
 from .structures import CALLS, GRADIENT_FLOW, GraphNode, OperationType, TrackedGraph
 
+_OF_OPERATIONS = ("result", "inside", "derivative")  # roles of nodes that came from an operation
 _TORCH_OWN = frozenset({"AccumulateGrad", "CopySlices", "GraphRoot", "UndefinedGrad", "NotImplemented", "Error"})
 
 
@@ -75,7 +76,7 @@ class _Pass:
             if record.role != "other":
                 self.by_operation.setdefault(record.operation, []).append(len(self.ran))
             self.ran.append((self.graph.add(self._node(one, record)).id, record))
-            if record.role in ("result", "inside"):
+            if record.role in _OF_OPERATIONS:
                 self._extend_modules(record)
         self._tell_shapes()
 
@@ -83,6 +84,7 @@ class _Pass:
         made = [shape for shape in record.made if shape is not None]
         is_custom = not record.name[-1:].isdigit() and record.name not in _TORCH_OWN
         facts = {"pass": self.number, "role": record.role, "operation": one.layer_label, "parameter": one.param}
+        facts["timed_by"] = "cuda" if record.is_device_time else None
         return GraphNode(
             id=f"grad:{self.number}:{len(self.ran)}:{record.name}",
             name=record.name,
@@ -108,10 +110,12 @@ class _Pass:
     def _extend_modules(self, record: NodeRecord) -> None:
         """A node that ran is part of the backward pass of every module its operation ran in."""
         call = self.log.operations[record.operation].module
-        ended = record.started + record.elapsed
+        ended = record.started + record.span
         for around in call.stack() if call is not None else ():
             passed = self.passes[around.number].backward.setdefault(self.task, BackwardPass(record.started, ended))
             passed.started, passed.ended = min(passed.started, record.started), max(passed.ended, ended)
+            if record.is_device_time:
+                passed.seconds = (passed.seconds or 0.0) + record.elapsed / 1e9
 
     def _tell_shapes(self) -> None:
         """Gradients come in where a module's results have some, and leave where its inputs have."""
@@ -136,7 +140,7 @@ class _Pass:
                 self._flow(unexplained, here, record)
             if record.role == "other":
                 unexplained = here
-            call = self.log.operations[record.operation].module if record.role in ("result", "inside") else None
+            call = self.log.operations[record.operation].module if record.role in _OF_OPERATIONS else None
             if call is not None:
                 self.graph.connect(backward_id(self.passes[call.number], self.task), here, CALLS)
 
@@ -151,6 +155,9 @@ class _Pass:
         if record.role == "other":
             return []
         number = record.operation
+        if record.role == "derivative":  # gradients of gradients go the way of the data
+            own = (number, *(parent for parent in self.log.operations[number].parents if parent >= 0))
+            return [self.by_operation[one] for one in own if one in self.by_operation]
         users = self.children.get(number, []) if number >= 0 else self.readers.get(number, [])
         found = []
         while users:  # what autograd knows nothing of, such as another view of the same memory, is passed over

@@ -2,52 +2,117 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+from torch import Tensor
+
+Shapes = tuple[tuple[int, ...] | None, ...]
 
 
 @dataclass(slots=True, eq=False)
 class NodeRecord:
     """One autograd node that ran.
 
-    Its role: it made an operation's tensor (`result`), belongs to an operation's inside (`inside`), adds up the gradient
-    of a parameter or an input (`accumulation`), or is none of the recording's (`other`).
+    Its role: it made an operation's tensor (`result`), belongs to an operation's inside (`inside`), was made by the backward
+    of an operation (`derivative`), adds up the gradient of a parameter or an input (`accumulation`), or is none of the
+    recording's (`other`).
     """
 
     name: str
     role: str
     operation: int  # negative for a parameter; -1 with the role `other` is none at all
     started: int
-    elapsed: int
-    given: tuple[tuple[int, ...] | None, ...]  # shapes of the gradients of what it made
-    made: tuple[tuple[int, ...] | None, ...]  # shapes of the gradients of what it was made from
+    given: Shapes  # of the gradients of what it made
+    made: Shapes  # of the gradients of what it was made from
+    _span: int = 0
+    inner: tuple[NodeRecord, ...] = ()  # what ran inside it, in a backward pass of its own
+    is_device_time: bool = False
+    _events: tuple[Any, Any] | None = None  # of the device, until somebody asks
+
+    def time_by(self, before: Any, after: Any) -> None:
+        """Its time is that between two events of the device, which may be yet to come."""
+        self.is_device_time, self._events = True, (before, after)
+
+    @property
+    def span(self) -> int:
+        """Nanoseconds from its begin to its end. Waits for the device, if that is not done yet."""
+        if self._events is not None:
+            before, after = self._events
+            after.synchronize()
+            self._span, self._events = int(before.elapsed_time(after) * 1e6), None
+        return self._span
+
+    @property
+    def elapsed(self) -> int:
+        """Nanoseconds of the node itself."""
+        return max(0, self.span - sum(one.span for one in self.inner)) if self.inner else self.span
 
 
 @dataclass(slots=True, eq=False)
 class BackwardRecord:
     """One backward pass: the nodes that ran, and the gradients, by operation or (negative) by parameter."""
 
-    task: int
+    task: int  # torch's number of it
     nodes: list[NodeRecord] = field(default_factory=list)
-    gradients: dict[int, torch.Tensor] = field(default_factory=dict)
-    summed: dict[int, torch.Tensor] = field(default_factory=dict)  # of leaves, from the nodes that used them
+    gradients: dict[int, Tensor] = field(default_factory=dict)
+    summed: dict[int, Tensor] = field(default_factory=dict)  # where torch was asked for them, from the nodes that used them
     accumulated: set[int] = field(default_factory=set)  # leaves whose own node ran
-    scale: torch.Tensor | None = None  # what the loss was multiplied by, by a gradient scaler
+    scale: Tensor | None = None  # what the loss was multiplied by, by a gradient scaler
+    is_complete: bool = False
+    inner: set[int] = field(default_factory=set)  # torch's numbers of passes that a node of this one ran
 
-    def gradient(self, number: int) -> torch.Tensor | None:
+    def gradient(self, number: int) -> Tensor | None:
         """The gradient of an operation's tensor, or of a parameter."""
         found = self.gradients.get(number)
         return found if found is not None else self.summed.get(number)
+
+    def let_go(self) -> None:
+        """Copy what shares memory with anything outside: it may be written to. Kept gradients are aliases until then."""
+        kept = [(found, number) for found in (self.gradients, self.summed) for number in found]
+        memory = {id(tensor): _memory(tensor) for found, number in kept for tensor in (found[number],)}
+        own = Counter(memory.values())
+        alone = torch.empty(0)
+        besides = _uses(_memory(alone)) - 1  # looking at memory may count as a use of it
+        for found, number in kept:
+            address = memory[id(found[number])]
+            if address is None or _uses(address) > own[address] + besides:
+                found[number] = found[number].clone()
+
+
+def _uses(address: int | None) -> int:
+    """How many tensors use this memory, ours and others."""
+    count: int = torch._C._storage_Use_Count(address) if address is not None else 0
+    return count
+
+
+def _memory(tensor: Tensor) -> int | None:
+    """What torch knows the memory of a tensor by; None where it is not one piece."""
+    try:
+        address: int = tensor.untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):
+        return None
+    return address
 
 
 class BackwardLog:
     """The backward passes of a recording. Hooks hold it weakly."""
 
     def __init__(self) -> None:
-        self.passes: list[BackwardRecord] = []
-        self.scale: torch.Tensor | None = None  # of the pass that is about to begin
+        self.scale: Tensor | None = None  # of the pass that is about to begin
+        self.on_device = False  # whether nodes that work on a device are timed there
+        self.running: dict[int, Any] = {}  # by thread: the node that runs now, if it may run a backward pass itself
+        self.pinned: list[Any] = []  # nodes that would be gone, and their hooks with them, if nobody held them
+        self.latest: BackwardRecord | None = None
+        self._begun: list[BackwardRecord] = []
         self._wanted: set[int] | None = None  # None: all
+
+    @property
+    def passes(self) -> list[BackwardRecord]:
+        """Those in which a node ran."""
+        return [one for one in self._begun if one.nodes]
 
     def wants(self, number: int) -> bool:
         """Whether to keep the gradient of an operation; those of parameters always are."""
@@ -56,14 +121,14 @@ class BackwardLog:
     def only(self, numbers: set[int]) -> None:
         """Keep the gradients of these operations, and let go of others."""
         self._wanted = numbers
-        for one in self.passes:
+        for one in self._begun:
             for gradients in (one.gradients, one.summed):
                 for number in [n for n in gradients if not self.wants(n)]:
                     del gradients[number]
 
     def clear(self) -> None:
         """Let go of every gradient."""
-        for one in self.passes:
+        for one in self._begun:
             one.gradients.clear()
             one.summed.clear()
 
@@ -71,16 +136,23 @@ class BackwardLog:
         """The same passes with gradients of their own; no hook tells it of further ones."""
         new = BackwardLog()
         new._wanted = self._wanted
-        for one in self.passes:
+        for one in self._begun:
             gradients, summed = ({n: g.clone() for n, g in found.items()} for found in (one.gradients, one.summed))
-            new.passes.append(BackwardRecord(one.task, list(one.nodes), gradients, summed, set(one.accumulated), one.scale))
+            twin = BackwardRecord(
+                one.task, list(one.nodes), gradients, summed, set(one.accumulated), one.scale, one.is_complete
+            )
+            new._begun.append(twin)
         return new
 
-    def passed(self, task: int) -> BackwardRecord:
-        """The pass with torch's number `task`; a new one, if it just began."""
-        if not self.passes or self.passes[-1].task != task:
-            known = next((one for one in self.passes if one.task == task), None)
-            if known is not None:
-                return known
-            self.passes.append(BackwardRecord(task, scale=self.scale))
-        return self.passes[-1]
+    def known(self, task: int) -> BackwardRecord | None:
+        """The pass with torch's number `task`, or in which such a pass runs."""
+        for one in reversed(self._begun):
+            if one.task == task or task in one.inner:
+                return one
+        return None
+
+    def begin(self, task: int) -> BackwardRecord:
+        """A new pass."""
+        self.latest = BackwardRecord(task, scale=self.scale)
+        self._begun.append(self.latest)
+        return self.latest

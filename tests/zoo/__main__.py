@@ -1,6 +1,6 @@
 """Goes through the zoo: one line per run, totals, `build/zoo.json`; fails when a log is wrong.
 
-PYTHONPATH=tests python -m zoo [--quick] [--family transformers] [--only gpt2] [--fast]
+PYTHONPATH=tests python -m zoo [--quick] [--family transformers] [--only gpt2] [--fast] [--gradients]
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import torchvision_operators
 
 from .cases import QUICK, Case, Mode, Unavailable, all_cases, named
 from .checking import check
+from .gradients import NothingToCompare, compare_gradients
 
 RESULTS = Path("build/zoo.json")
 LIMIT_S = 120
@@ -38,12 +39,17 @@ class Result:
     dtype: str
     outcome: str
     operations: int
+    gradients: int
+    unsteady: int  # gradients that plain torch does not give twice
     seconds: float
+    gradient_seconds: float
     reason: str = ""
+    without_gradients: str = ""  # why none were compared
 
     def __str__(self) -> str:
         facts = (
-            f"{self.outcome:4} {self.name:45} {self.mode:5} {self.dtype:8} {self.operations:6} operations {self.seconds:6.1f} s"
+            f"{self.outcome:4} {self.name:45} {self.mode:5} {self.dtype:8} {self.operations:6} operations "
+            f"{self.gradients:5} gradients {self.seconds + self.gradient_seconds:6.1f} s"
         )
         return f"{facts}  {self.reason.splitlines()[0][:200]}" if self.reason else facts
 
@@ -68,21 +74,31 @@ def time_limit(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def run(case: Case, mode: Mode, dtype: torch.dtype, limit: int = LIMIT_S) -> Result:
-    """Build and check one case; whatever it raises is its result."""
-    started = time.perf_counter()
-    operations, outcome, reason = 0, "ok", ""
+def run(case: Case, mode: Mode, dtype: torch.dtype, *, forward: bool = True, limit: int = LIMIT_S) -> Result:
+    """Build and check one case, forward and backward; whatever it raises is its result."""
+    operations = gradients = unsteady = 0
+    outcome, reason, without = "ok", "", ""
+    started = between = time.perf_counter()
     try:
         with time_limit(limit):
-            operations, problem = check(*case.make(mode, dtype))
+            problem = None
+            if forward:
+                operations, problem = check(*case.make(mode, dtype))
+            between = time.perf_counter()
+            if problem is None:
+                try:
+                    gradients, unsteady, problem = compare_gradients(lambda: case.make(mode, dtype))
+                except NothingToCompare as error:
+                    without = str(error).splitlines()[0]
         if problem is not None:
             outcome, reason = "FAIL", problem
     except Unavailable as error:
         outcome, reason = "skip", str(error)
     except Exception as error:
         outcome, reason = "FAIL", f"{type(error).__name__}: {error}"
-    seconds = round(time.perf_counter() - started, 2)
-    return Result(case.name, mode, str(dtype).removeprefix("torch."), outcome, operations, seconds, reason)
+    seconds, more = round(between - started, 2), round(time.perf_counter() - between, 2)
+    name = str(dtype).removeprefix("torch.")
+    return Result(case.name, mode, name, outcome, operations, gradients, unsteady, seconds, more, reason, without)
 
 
 def chosen(options: argparse.Namespace) -> list[Case]:
@@ -104,7 +120,9 @@ def totals(results: list[Result]) -> Iterator[str]:
         models = len({result.name for result in own})
         yield (
             f"{family:14} {models:4} models {len(own):5} runs: {count['ok']:5} ok {count['FAIL']:4} failed {count['skip']:4} "
-            f"skipped {sum(result.operations for result in own):8} operations {sum(r.seconds for r in own):7.1f} s"
+            f"skipped {sum(result.operations for result in own):8} operations {sum(r.seconds for r in own):7.1f} s "
+            f"{sum(result.gradients for result in own):8} gradients of {sum(result.gradients > 0 for result in own):5} runs "
+            f"({sum(result.unsteady for result in own)} unsteady) {sum(r.gradient_seconds for r in own):7.1f} s"
         )
 
 
@@ -115,6 +133,7 @@ def main() -> int:
     parser.add_argument("--family", default="", help="only one family: torchvision, transformers, timm, handwritten")
     parser.add_argument("--only", default="", help="only names with this in them")
     parser.add_argument("--fast", action="store_true", help="leave out the slow cases")
+    parser.add_argument("--gradients", action="store_true", help="compare gradients, and nothing else")
     options = parser.parse_args()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     torch.set_num_threads(1)
@@ -122,7 +141,7 @@ def main() -> int:
     results = []
     for case in chosen(options):
         for mode, dtype in case.runs:
-            results.append(run(case, mode, dtype))
+            results.append(run(case, mode, dtype, forward=not options.gradients))
             print(results[-1], flush=True)
         gc.collect()
     RESULTS.parent.mkdir(exist_ok=True)

@@ -2,13 +2,14 @@
 
 Worked out after the pass, on first use, in one sweep over the log. A call that made several tensors is paid for once: by the
 first of them that is shown. What ran but is not shown (operations connected to nothing) is part of its module and of the total.
+The time of backward passes is added on top, whenever there is more of it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +18,7 @@ from ..history import History, Layer, Module, Modules, Operation
 from ..history.index import Index
 from ..history.lookup import Lookup
 from ..records import ModuleCall
+from .backward_time import NONE, BackwardTime, backward_passes
 from .calls import FactsOf, TorchCall, calls_of
 from .flops import work_of
 from .storage import Storages
@@ -31,6 +33,7 @@ class Expense:
     macs: int = 0
     backward_flops: int = 0
     seconds: float = 0.0  # spent in the functions themselves
+    backward_seconds: float = 0.0  # spent in autograd's nodes, in all backward passes together
     bytes_read: int = 0
     bytes_written: int = 0
     parameter_bytes: int = 0  # the part of `bytes_read` that is parameters
@@ -54,8 +57,8 @@ _FREE = Expense()
 class ModuleCost:
     """What a module cost: `own` is what ran in it but in no module inside, `total` is everything that ran in it.
 
-    `seconds` in those is time spent in functions. `elapsed` is from entry to exit of its calls, `own_elapsed` without the
-    calls of modules inside; both contain the recording's own work.
+    `seconds` in those is time spent in functions, `backward_seconds` in autograd's nodes. `elapsed` is from entry to exit of
+    its calls, `own_elapsed` without the calls of modules inside; both contain the recording's own work.
     """
 
     address: str
@@ -66,22 +69,33 @@ class ModuleCost:
 
 
 class Cost:
-    """What a pass cost. The totals are properties; parts are asked for by label or address."""
+    """What a pass cost. The totals are properties; parts are asked for by label or address.
+
+    Backward passes that run later are included when they have run.
+    """
 
     def __init__(self, index: Index, formulas: Mapping[str, Formula] | None = None) -> None:
         self._index = index
         self._formulas = dict(formulas or {})
+        self._made: tuple[int, _Parts] | None = None
 
     @cached_property
     def _sweep(self) -> _Sweep:
         return _Sweep(self._index, self._formulas)
+
+    @property
+    def _parts(self) -> _Parts:
+        nodes = sum(len(one.nodes) for one in backward_passes(self._index))
+        if self._made is None or self._made[0] != nodes:
+            self._made = (nodes, _Parts(self._index, self._sweep))
+        return self._made[1]
 
     # The whole pass -----------------------------------------------------------------------------------------------
 
     @property
     def total(self) -> Expense:
         """The whole pass."""
-        return self._sweep.total
+        return self._parts.total
 
     @property
     def flops(self) -> int:
@@ -104,43 +118,57 @@ class Cost:
         return self.total.seconds
 
     @property
+    def backward_seconds(self) -> float:
+        """Seconds spent in autograd's nodes, in all backward passes that were followed. Needs `save_gradients`."""
+        return self.total.backward_seconds
+
+    @property
     def unknown(self) -> Counter[str]:
         """How often each function ran for which there is no formula. Their FLOPs are missing from every sum."""
         return Counter(self._sweep.unknown)
 
     @property
     def hidden(self) -> Expense:
-        """The part of the total that no shown operation pays for: work connected to neither input nor output."""
-        return self._sweep.hidden
+        """The part of the total that no shown operation pays for: work connected to neither input nor output.
+
+        Of backward time, also what adds up the gradients of parameters.
+        """
+        return self._parts.hidden
+
+    @property
+    def elsewhere(self) -> Expense:
+        """The part of the total that is in no module: the user's own code and loss, gradients of inputs."""
+        return self._parts.elsewhere
 
     # Parts ----------------------------------------------------------------------------------------------------------
 
     def operation(self, key: Any) -> Expense:
         """One operation, by label or any other key that means one: `cost.operation("conv2d_1")`."""
         if isinstance(key, Operation):
-            return self._sweep.of_operation(key._number)
+            return self._parts.of_operation(key._number)
         found = Lookup(self._index).find(key)
         if found.number is None and len(found.layer.passes) > 1:
             label = self._index.table.label(found.layer)
             raise SeveralPasses(
                 f"{label} has {len(found.layer.passes)} passes: ask for one of them ({label}:1, …), or for layer({label!r})."
             )
-        return self._sweep.of_operation(found.number if found.number is not None else found.layer.passes[0])
+        return self._parts.of_operation(found.number if found.number is not None else found.layer.passes[0])
 
     def layer(self, key: Any) -> Expense:
         """All passes of a layer together."""
         entry = key._entry if isinstance(key, Layer) else Lookup(self._index).find(key).layer
-        return _sum([self._sweep.of_operation(number) for number in entry.passes])
+        return _sum([self._parts.of_operation(number) for number in entry.passes])
 
     def module(self, key: Any) -> ModuleCost:
         """All calls of a module together, by address; `""` is the model itself."""
         module = key if isinstance(key, Module) else Modules(self._index)[key]
-        return self._sweep.of_module(module.address)
+        return self._parts.of_module(module.address)
 
     def __repr__(self) -> str:
         total = self.total
         missing = f", {total.unknown} calls unknown" if total.unknown else ""
-        return f"Cost({total.flops:,} FLOPs, {total.macs:,} MACs, {total.seconds:.3E} s{missing})"
+        backward = f", backward {total.backward_seconds:.3E} s" if total.backward_seconds else ""
+        return f"Cost({total.flops:,} FLOPs, {total.macs:,} MACs, {total.seconds:.3E} s{backward}{missing})"
 
 
 def cost_of(history: History, formulas: Mapping[str, Formula] | None = None) -> Cost:
@@ -163,15 +191,15 @@ def cost_of(history: History, formulas: Mapping[str, Formula] | None = None) -> 
 
 
 class _Sweep:
-    """The costs of every call of a log."""
+    """The costs of every call of a log, by the operation that pays for it and by the module call it ran in."""
 
     def __init__(self, index: Index, formulas: Mapping[str, Formula]) -> None:
         log = index.log
         facts = FactsOf(log)
         storages = Storages(log, facts, index.length)
         self._index = index
-        self._by_operation: dict[int, Expense] = {}
-        self._own: dict[int, Expense] = {}  # by number of the module call; -1: in none
+        self.by_operation: dict[int, Expense] = {}
+        self.payers: dict[int, int] = {}  # which operation pays for the call that made an operation, where one is shown
         self.unknown: Counter[str] = Counter()
         hidden: list[Expense] = []
         parameters = frozenset(state.number for state in log.states if state.is_parameter)
@@ -182,11 +210,11 @@ class _Sweep:
             if bearer is None:
                 hidden.append(expense)
             else:
-                self._by_operation[bearer] = expense
+                self.by_operation[bearer] = expense
+                self.payers.update(dict.fromkeys(call.numbers, bearer))
             by_call.setdefault(call.module, []).append(expense)
-        self._own = {number: _sum(expenses) for number, expenses in by_call.items()}
+        self.by_call = {number: _sum(expenses) for number, expenses in by_call.items()}  # NONE: in no module
         self.hidden = _sum(hidden)
-        self.total = _sum(list(self._own.values()))
 
     def _expense(
         self,
@@ -211,10 +239,24 @@ class _Sweep:
                     size = min(facts.bytes(number), written) if moves else facts.bytes(number)
                     read += size
                     from_parameters += size if number in parameters else 0
-        return Expense(flops, macs, backward, call.elapsed / 1e9, read, written, from_parameters, int(work is None))
+        return Expense(flops, macs, backward, call.elapsed / 1e9, 0.0, read, written, from_parameters, int(work is None))
+
+
+class _Parts:
+    """The costs of a log and its backward passes so far, put together."""
+
+    def __init__(self, index: Index, sweep: _Sweep) -> None:
+        self._index = index
+        self._sweep = sweep
+        self._backward = backward = BackwardTime(index, sweep.payers)
+        numbers = {**sweep.by_call, **backward.by_call}
+        self._own = {number: _with(sweep.by_call.get(number, _FREE), backward.by_call[number]) for number in numbers}
+        self.hidden = _with(sweep.hidden, backward.by_operation[NONE])
+        self.elsewhere = self._own.get(NONE, _FREE)
+        self.total = _with(_sum([*self._own.values()]), backward.by_address.total())
 
     def of_operation(self, number: int) -> Expense:
-        return self._by_operation.get(number, _FREE)
+        return _with(self._sweep.by_operation.get(number, _FREE), self._backward.by_operation[number])
 
     @cached_property
     def _modules(self) -> dict[str, ModuleCost]:
@@ -236,10 +278,24 @@ class _Sweep:
                 sum(call.elapsed for call in outermost) / 1e9,
                 own / 1e9,
             )
+        for address, elapsed in self._backward.by_address.items():
+            for around in (*self._index.module_parents(address), address):
+                one = found.get(around) or _not_called(around)
+                own_too = elapsed if around == address else 0
+                found[around] = replace(one, own=_with(one.own, own_too), total=_with(one.total, elapsed))
         return found
 
     def of_module(self, address: str) -> ModuleCost:
-        return self._modules.get(address) or ModuleCost(address, _FREE, _FREE, 0.0, 0.0)
+        return self._modules.get(address) or _not_called(address)
+
+
+def _not_called(address: str) -> ModuleCost:
+    return ModuleCost(address, _FREE, _FREE, 0.0, 0.0)
+
+
+def _with(expense: Expense, nanoseconds: int) -> Expense:
+    """An expense, and so much backward time besides."""
+    return replace(expense, backward_seconds=expense.backward_seconds + nanoseconds / 1e9) if nanoseconds else expense
 
 
 def _is_nested(call: ModuleCall) -> bool:

@@ -57,9 +57,12 @@ COLUMNS: dict[str, _Column] = {
     "backward flops": _Column(_count),
     "self time": _Column(human_time),
     "time": _Column(human_time, adds_up=False),
+    "self backward time": _Column(human_time),
+    "backward time": _Column(human_time, adds_up=False),
     "memory": _Column(human_size, adds_up=False),
     "%": _Column(lambda value: f"{value:.1f}"),
 }
+_TOTALS = {"time": "seconds", "total flops": "flops", "backward time": "backward_seconds"}  # with the modules inside
 DEFAULT_COLUMNS = ("calls", "in", "out", "params", "flops", "self time", "memory")
 
 
@@ -117,11 +120,13 @@ def summary_of(history: History, columns: Iterable[str] = DEFAULT_COLUMNS, *, de
 
     Args:
         columns: any of `calls`, `in`, `out`, `params`, `trainable`, `flops`, `total flops`, `macs`, `backward flops`,
-            `self time`, `time`, `memory` (bytes of what the module returned) and `%` (of all FLOPs), in the order wanted.
+            `self time`, `time`, `self backward time`, `backward time`, `memory` (bytes of what the module returned) and `%`
+            (of all FLOPs), in the order wanted.
         depth: how many levels of modules to show. What is deeper counts with the module it is in.
 
-    A row says what belongs to the module itself and not to a module below it, so columns add up; `total flops` and `time`
-    contain the modules that ran inside. A parameter that several modules share counts where it is met first.
+    A row says what belongs to the module itself and not to a module below it, so columns add up; `total flops`, `time` and
+    `backward time` contain the modules that ran inside. A parameter that several modules share counts where it is met first.
+    Backward time is that of all backward passes that were followed (`save_gradients`).
     """
     wanted = (columns,) if isinstance(columns, str) else tuple(dict.fromkeys(columns))
     unknown = [name for name in wanted if name not in COLUMNS]
@@ -147,15 +152,15 @@ class _Table:
         for root in self.history.modules.roots:
             self._add(root, "", "", 0)
         total = self.cost.total
-        left = _minus(total, [self.cost.module(address).own for address in self.history.modules])
-        if left.flops or left.seconds or not self.rows:
+        left = self.cost.elsewhere
+        if left.flops or left.seconds or left.backward_seconds or not self.rows:
             self._append("(in no module)", "", "", (0, 0), left, left, {"calls": None, "in": [], "out": [], "memory": 0})
         totals = {name: self._total(name, total) for name in self.columns}
         return Summary(self.rows, self.titles, totals, self._notes())
 
     def _total(self, name: str, total: Expense) -> Any:
-        if name in ("time", "total flops"):
-            return total.seconds if name == "time" else total.flops
+        if name in _TOTALS:
+            return getattr(total, _TOTALS[name])
         return sum(row[name] for row in self.rows) if COLUMNS[name].adds_up else None
 
     def _notes(self) -> list[str]:
@@ -198,6 +203,8 @@ class _Table:
             "backward flops": own.backward_flops,
             "self time": own.seconds,
             "time": total.seconds,
+            "self backward time": own.backward_seconds,
+            "backward time": total.backward_seconds,
             "%": 100 * own.flops / flops if flops else 0.0,
         }
         self.titles.append(title)
@@ -217,18 +224,6 @@ class _Table:
 
 def _plus(expenses: list[Expense]) -> Expense:
     return sum(expenses[1:], start=expenses[0])
-
-
-def _minus(total: Expense, parts: list[Expense]) -> Expense:
-    """What of a total no part has; time is zero where only rounding is left."""
-    known = _plus([Expense(), *parts])
-    seconds = total.seconds - known.seconds
-    return Expense(
-        flops=total.flops - known.flops,
-        macs=total.macs - known.macs,
-        backward_flops=total.backward_flops - known.backward_flops,
-        seconds=seconds if seconds > 1e-10 else 0.0,
-    )
 
 
 def slowest(history: History, n: int = 10) -> list[Operation]:

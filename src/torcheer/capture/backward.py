@@ -1,142 +1,386 @@
 """Follows gradients: hooks on autograd's nodes, tied to the operations whose tensors they made.
 
-While a pass runs, the node of every operation is noted. When the graph is complete (the pass is over, or a backward call
-begins), every node that can be reached is hooked once. A hook writes down when its node ran, for how long, and the
-gradients; a backward call is known by the number torch gives it. Hooks live on the nodes and go with them. They hold the
-log only weakly, so neither the graph nor the history keeps the other alive.
+As an operation is written down, its node and those behind it that are new are hooked. A hook writes down when its node ran,
+for how long, and the gradients; a backward call is known by the number torch gives it. What is known of a node hangs on the
+node itself, so that nothing here keeps a graph alive. Hooks hold the log only weakly: neither the graph nor the history keeps
+the other alive.
 """
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
+from threading import get_ident
 from time import perf_counter_ns as now
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import get_gradient_edge
 
-from ..backward_records import BackwardLog, BackwardRecord, NodeRecord
+from ..backward_records import BackwardLog, BackwardRecord, NodeRecord, Shapes
+from ..records import Log, facts_of
+from .device_time import device_event
+from .identity import is_wrapped, unwrap
 
-_current_task: Callable[[], int] = torch._C._current_graph_task_id
-_AFTER_READING = 20_000  # a chain of more hooked nodes could overflow the stack when torch frees it
+FOLLOWED = 20_000  # nodes at a time; a longer chain of hooked ones could overflow the stack when torch frees it
 
 Node = Any
+_current_task: Callable[[], int] = torch._C._current_graph_task_id
+_sequence: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]  # not in torch's stubs
+_unwrapped: Callable[[Tensor], Tensor] = torch._C._functorch.get_unwrapped
+_is_batched: Callable[[Tensor], bool] = torch._C._functorch.is_legacy_batchedtensor
+_queue_callback = torch.autograd.Variable._execution_engine.queue_callback
+_CUSTOM = BackwardCFunction.apply.__code__
+AccumulateGrad: type = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]  # not in torch's stubs
+LeafOf = Callable[[Node], int | None]
+
+
+class Watched:
+    """What is known of a node, and while it runs, of its run."""
+
+    __slots__ = (
+        *("can_nest", "following", "is_given", "is_target", "leaf", "name", "onward", "operation", "outputs", "role"),
+        *("event", "inner", "outer", "record", "sequence", "started"),
+    )
+
+    def __init__(self, following: Following, name: str, role: str, operation: int) -> None:
+        self.following = following
+        following.left -= 1
+        self.name = name
+        self.role = role
+        self.operation = operation  # it is a part of, or (negative) the parameter whose gradient it adds up
+        self.leaf: int | None = operation if role == "accumulation" else None
+        self.outputs: dict[
+            int, list[int]
+        ] = {}  # by output, the operations whose tensor it is: a call may hand back its argument
+        self.onward: list[tuple[int, Watched, int]] = []  # which of its gradients goes to which node, and is of which output
+        self.is_given = False  # whether it made what the recording was given, and is itself none of it
+        self.is_target = self.leaf is not None  # whether a pass may end here without running it
+        self.can_nest = False  # whether its backward is Python code, which may run a backward pass
+        self.record: BackwardRecord | None = None  # of the pass it runs in
+        self.outer: Watched | None = None  # the node it runs inside of
+        self.inner: list[NodeRecord] = []
+        self.event: Any = None
+        self.sequence = -1
+        self.started = 0
+
+    def __del__(self) -> None:
+        self.following.left += 1  # the node is gone
+
+    def made(self, output: int, number: int) -> None:
+        """It made the tensor of an operation."""
+        self.outputs.setdefault(output, []).append(number)
+        if self.role != "result" or number < self.operation:
+            self.operation, self.role = number, "result"
+
+
+class Following:
+    """Hooks nodes for one log, each once."""
+
+    def __init__(self, backward: BackwardLog) -> None:
+        self.log = weakref.ref(backward)
+        self.left = FOLLOWED
+        self.has_custom = False
+        self._key = object()
+        self._handles: list[Any] = []  # of the hooks on leaves, which may outlive the graph
+        self._many = 1_000  # handles, before those of nodes that are gone are thrown away
+        weakref.finalize(backward, _remove, self._handles).atexit = False
+
+    def known(self, node: Node) -> Watched | None:
+        """What is known of a node that is hooked."""
+        found: Watched | None = node.metadata.get(self._key)
+        return found
+
+    def follow(
+        self, node: Node, operation: int, role: str, leaf_of: LeafOf | None, goes_on: Callable[[Node], bool] | None = None
+    ) -> Watched:
+        """Hook a node, and those behind it that are not hooked yet and fit; they are parts of an operation."""
+        first = self._hook(node, operation, role, leaf_of)
+        waiting = [(node, first)]
+        while waiting:
+            here, watched = waiting.pop()
+            for place, (following, output) in enumerate(here.next_functions):
+                if following is None:
+                    continue
+                known: Watched | None = following.metadata.get(self._key)
+                if known is None and self.left > 0 and (goes_on is None or goes_on(following)):
+                    known = self._hook(following, operation, role, leaf_of)
+                    waiting.append((following, known))
+                if known is not None:
+                    watched.onward.append((place, known, output))
+        return first
+
+    def _hook(self, node: Node, operation: int, role: str, leaf_of: LeafOf | None) -> Watched:
+        cls = type(node)
+        leaf = leaf_of(node) if leaf_of is not None and cls is AccumulateGrad else None
+        role, operation = (role, operation) if leaf is None else ("accumulation", leaf)
+        watched = Watched(self, cls.__name__, role, operation)
+        node.metadata[self._key] = watched
+        if issubclass(cls, BackwardCFunction):
+            watched.can_nest = self.has_custom = True
+        handles = node.register_prehook(partial(_before, self, watched)), node.register_hook(partial(_after, self, watched))
+        if leaf is not None:
+            self._handles += handles
+            if len(self._handles) > self._many:
+                self._handles[:] = [handle for handle in self._handles if handle.hooks_dict_ref() is not None]
+                self._many = 2 * len(self._handles) + 64
+        return watched
 
 
 class GradientWatcher:
-    """Ties the nodes of one recording to its operations, and hooks them."""
+    """Ties the nodes of one recording to its operations."""
 
-    def __init__(self, backward: BackwardLog, number_of_leaf: Callable[[Tensor], int | None]) -> None:
-        self._backward = backward
+    def __init__(self, log: Log, number_of_leaf: Callable[[Tensor], int | None]) -> None:
+        assert log.backward is not None
+        self._log = log
+        self._backward = log.backward
         self._number_of_leaf = number_of_leaf
-        self._made: dict[Node, dict[int, int]] = {}  # node -> output number -> operation
-        self._hooked: set[Node] = set()
+        self._following = Following(log.backward)
+        self._tied: set[int] = set()  # operations that have a node
+        self._leaves: dict[int, weakref.ref[Tensor]] = {}  # the tensors whose gradients are those of inputs
 
-    def note(self, number: int, tensor: Tensor) -> None:
-        """Operation `number` made `tensor`."""
-        try:
-            node = tensor.grad_fn
-        except RuntimeError:  # a view made in no_grad whose base was written to
+    def note(self, number: int, tensor: Tensor, *, is_given: bool = False) -> None:
+        """Operation `number` made `tensor`; or it was given, and what is behind it is none of the recording's."""
+        while is_wrapped(tensor):  # each transform has a graph of its own
+            self._tie(number, tensor, is_given)
+            tensor = _unwrapped(tensor)
+        self._tie(number, tensor, is_given)
+
+    def _tie(self, number: int, tensor: Tensor, is_given: bool = False) -> None:
+        node = self._node(tensor)
+        if node is None:
             return
-        if node is not None:
-            self._made.setdefault(node, {}).setdefault(tensor.output_nr, number)  # a call may hand back what it was given
+        watched = self._following.known(node)
+        if watched is None:
+            watched = self._following.follow(node, number, "inside", self._leaf, _nowhere if is_given else None)
+            watched.is_given = watched.is_target = is_given
+        watched.made(tensor.output_nr, number)
+        self._tied.add(number)
+        base = tensor._base
+        if base is not None:
+            self._explain(number, base)  # a write through a view gives its base a new node
+
+    def _explain(self, number: int, tensor: Tensor) -> None:
+        node = self._node(tensor)
+        if node is not None and self._following.known(node) is None:
+            self._following.follow(node, number, "inside", self._leaf)
+
+    def meet(self, numbers: Iterable[int], tensors: Iterable[Tensor]) -> None:
+        """These tensors are used, and stand for these operations. Their nodes may be new: a custom function ran unseen."""
+        for number, tensor in zip(numbers, tensors, strict=True):
+            if not tensor.requires_grad or number < 0:
+                continue
+            if number in self._tied:
+                self._explain(number, tensor)
+            else:
+                self._tie(number, tensor)
 
     def watch(self, tensors: Iterable[Tensor]) -> None:
-        """Hook every node these tensors come from that is not hooked yet."""
-        waiting = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
-        owner: dict[Node, int] = {}
-        backward = weakref.ref(self._backward)
-        while waiting and len(self._hooked) < _AFTER_READING:
-            node = waiting.pop()
-            if node in self._hooked:
+        """A backward pass may begin or end at these tensors."""
+        self._backward.scale = None
+        for tensor in tensors:
+            number = self._number_of_leaf(tensor)
+            if number is None or not tensor.requires_grad:
                 continue
-            self._hooked.add(node)
-            known = self._made.get(node)
-            operation = min(known.values()) if known else owner.get(node, -1)
-            watched = _Watched(type(node).__name__, operation, known or {}, self._leaf(node))
-            for following, _ in node.next_functions:
-                if following is not None and following not in self._hooked:
-                    if following not in self._made:
-                        owner.setdefault(following, operation)
-                    waiting.append(following)
-            node.register_prehook(partial(_before, backward, watched))
-            node.register_hook(partial(_after, backward, watched, [_leaf_of(n, self._leaf) for n, _ in node.next_functions]))
+            if tensor.is_leaf:
+                self._pin(tensor)
+                continue
+            self.meet((number,), (tensor,))
+            node = self._node(tensor)
+            watched = self._following.known(node) if node is not None else None
+            if watched is not None:
+                watched.is_target = True
+        if self._following.has_custom:  # its backward may run passes of its own, through parameters that no node leads to
+            for state in self._log.states:
+                if state.is_parameter and state.tensor.requires_grad and state.tensor.is_leaf:
+                    self._pin(state.tensor)
+
+    def _pin(self, leaf: Tensor) -> None:
+        if is_wrapped(leaf):  # by a transform, in which it has no such node
+            return
+        node = get_gradient_edge(leaf).node
+        if self._following.known(node) is None:
+            self._following.follow(node, -1, "other", self._leaf)
+            self._backward.pinned.append(node)
+
+    def _node(self, tensor: Tensor) -> Node | None:
+        if self._following.left <= 0:
+            self._note_end()
+            return None
+        try:
+            return tensor.grad_fn
+        except RuntimeError:  # a view made in no_grad whose base was written to
+            return None
+
+    def _note_end(self) -> None:
+        message = (
+            f"a graph of more than {FOLLOWED:,} autograd nodes is followed in part: later ones have no gradients and no times."
+        )
+        if message not in self._log.notes:
+            self._log.notes.append(message)
 
     def _leaf(self, node: Node) -> int | None:
-        leaf = getattr(node, "variable", None)
-        return self._number_of_leaf(leaf) if leaf is not None else None
+        """The number of the parameter or input whose gradient a node adds up; a copy of it that was detached is none."""
+        leaf = node.variable
+        number = self._number_of_leaf(leaf) if not is_wrapped(leaf) else None
+        if number is None or number < 0:
+            return number
+        known = self._leaves.get(number)
+        if known is None or known() is None:
+            self._leaves[number] = weakref.ref(leaf)
+            return number
+        return number if known() is leaf else None
 
 
-class _Watched:
-    """What is known of a node before it runs."""
-
-    __slots__ = ("leaf", "name", "operation", "outputs", "started")
-
-    def __init__(self, name: str, operation: int, outputs: dict[int, int], leaf: int | None) -> None:
-        self.name = name
-        self.operation = operation
-        self.outputs = outputs
-        self.leaf = leaf
-        self.started = 0
+def _nowhere(node: Node) -> bool:
+    return False
 
 
-def _leaf_of(node: Node, number_of: Callable[[Node], int | None]) -> int | None:
-    return number_of(node) if node is not None else None
+# The hooks ------------------------------------------------------------------------------------------------------------
 
 
-def _before(backward: weakref.ref[BackwardLog], node: _Watched, gradients: tuple[Tensor | None, ...]) -> None:
-    log = backward()
+def _before(following: Following, node: Watched, gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...] | None:
+    log = following.log()
     if log is None:
-        return
+        return None
+    task = _current_task()
+    node.record = one = log.latest
+    node.outer = None
+    if one is None or one.task != task:
+        node.record = one = _entered(log, node, task)
+    if one is None:
+        return None
+    handed_on = None
     with torch._C.DisableTorchFunction():
-        one = log.passed(_current_task())
-        for output, number in node.outputs.items():
+        if node.leaf is not None:
+            handed_on = _receive(log, one, node.leaf, gradients)
+        for output, numbers in node.outputs.items():
             if output < len(gradients):
-                _keep(log, one, number, gradients[output])
-        if node.leaf is not None and gradients:
-            one.summed.pop(node.leaf, None)
-            if gradients[0] is not None and log.wants(node.leaf):
-                one.gradients[node.leaf] = gradients[0].detach().clone()  # torch may add the next one to this very tensor
+                _keep(log, one.gradients, numbers, gradients[output])
+        on_device = log.on_device and any(gradient is not None and gradient.is_cuda for gradient in gradients)
+        node.event = device_event() if on_device else None
+    if node.can_nest:
+        node.inner = []
+        log.running[get_ident()] = node
+    node.sequence = _sequence() if torch.is_grad_enabled() else -1
     node.started = now()
+    return handed_on
 
 
-def _after(
-    backward: weakref.ref[BackwardLog],
-    node: _Watched,
-    leaves: list[int | None],
-    made: tuple[Tensor | None, ...],
-    given: tuple[Tensor | None, ...],
-) -> None:
+def _entered(log: BackwardLog, node: Watched, task: int) -> BackwardRecord | None:
+    """The pass in which a node runs, which is not the latest; None if it is none of the recording's."""
+    one = log.known(task)
+    outer = log.running.get(get_ident())
+    if one is None and outer is not None and outer.record is not None and _runs_inside_a_node():
+        one = outer.record
+        one.inner.add(task)
+    if one is None and node.leaf is None and not node.is_given:  # other graphs lead to the same parameters and inputs
+        one = log.begin(task)
+        _queue_callback(partial(_finish, weakref.ref(log), one))
+    node.outer = outer if one is not None and one.task != task else None
+    return one
+
+
+def _runs_inside_a_node() -> bool:
+    """Whether this backward pass was begun by the backward of a custom function, as checkpointing does."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not _CUSTOM:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _receive(
+    log: BackwardLog, one: BackwardRecord, leaf: int, gradients: tuple[Tensor | None, ...]
+) -> tuple[Tensor | None, ...] | None:
+    """Keep the whole gradient of a leaf. Returns what torch is to add up instead of the tensor that is kept."""
+    one.summed.pop(leaf, None)
+    gradient = gradients[0] if gradients else None
+    if gradient is None or not log.wants(leaf) or _is_batched(gradient):
+        return None
+    kept = unwrap(gradient).detach()
+    one.gradients[leaf] = one.gradients[leaf] + kept if leaf in one.accumulated and leaf in one.gradients else kept
+    if torch.is_grad_enabled():
+        return None
+    if gradient.is_nested:  # torch checks what it is given instead, and fails
+        one.gradients[leaf] = one.gradients[leaf].clone()
+        return None
+    return (gradient.clone(),)  # torch makes `.grad` of the very tensor it is given, and later adds to it
+
+
+def _after(following: Following, node: Watched, made: tuple[Tensor | None, ...], given: tuple[Tensor | None, ...]) -> None:
     elapsed = now() - node.started
-    log = backward()
-    if log is None:
+    one, log = node.record, following.log()
+    if one is None or log is None:
         return
     with torch._C.DisableTorchFunction():
-        one = log.passed(_current_task())
-        is_leaf = node.leaf is not None
-        role = "accumulation" if is_leaf else "result" if node.outputs else "inside" if node.operation >= 0 else "other"
-        operation = node.leaf if node.leaf is not None else node.operation
-        one.nodes.append(NodeRecord(node.name, role, operation, node.started, elapsed, _shapes(given), _shapes(made)))
-        for leaf, gradient in zip(leaves, made, strict=False):
-            if leaf is not None and gradient is not None and leaf not in one.accumulated:
-                _add(log, one, leaf, gradient)
-        if is_leaf:
-            one.accumulated.add(operation)
+        events = (node.event, device_event()) if node.event is not None else None
+        shapes = _shapes(given), _shapes(made)
+        record = NodeRecord(node.name, node.role, node.operation, node.started, *shapes, elapsed, tuple(node.inner))
+        if events is not None:
+            record.time_by(*events)
+        one.nodes.append(record)
+        if node.leaf is not None:
+            one.accumulated.add(node.leaf)
+        elif node.outer is None:
+            for place, target, output in node.onward:
+                if target.is_target and place < len(made):
+                    _add(log, one, target, output, made[place])
+        if node.sequence >= 0:
+            _follow_derivatives(following, node, made)
+    node.record = node.event = None
+    if node.outer is not None:
+        node.outer.inner.append(record)
+    if node.can_nest:
+        log.running[get_ident()] = node.outer
+        node.inner = []
 
 
-def _keep(log: BackwardLog, one: BackwardRecord, number: int, gradient: Tensor | None) -> None:
-    if gradient is not None and log.wants(number):
-        one.gradients[number] = gradient.detach()
+def _add(log: BackwardLog, one: BackwardRecord, target: Watched, output: int, gradient: Tensor | None) -> None:
+    """Add up a gradient where the pass may end. It counts unless the node there runs, and is told the whole."""
+    numbers = (target.leaf,) if target.leaf is not None else target.outputs.get(output)
+    if not numbers or gradient is None or target.leaf in one.accumulated:
+        return
+    so_far = one.summed.get(numbers[0])
+    _keep(log, one.summed, numbers, gradient if so_far is None else so_far + unwrap(gradient).detach())
 
 
-def _add(log: BackwardLog, one: BackwardRecord, leaf: int, gradient: Tensor) -> None:
-    """A part of a leaf's gradient; counts unless the leaf's own node runs and tells the whole, as `backward()` makes it."""
-    if log.wants(leaf):
-        so_far = one.summed.get(leaf)
-        one.summed[leaf] = gradient.detach().clone() if so_far is None else so_far + gradient.detach()
+def _follow_derivatives(following: Following, node: Watched, made: tuple[Tensor | None, ...]) -> None:
+    """Hook the nodes that the backward of a node made: they run when somebody differentiates again."""
+
+    def is_new(one: Node) -> bool:
+        return type(one) is not AccumulateGrad and one._sequence_nr() >= node.sequence
+
+    for gradient in made:
+        new = gradient.grad_fn if gradient is not None and following.left > 0 else None
+        if new is not None and following.known(new) is None and is_new(new):
+            following.follow(new, node.operation, "derivative" if node.role != "other" else "other", None, is_new)
 
 
-def _shapes(gradients: Iterable[Tensor | None]) -> tuple[tuple[int, ...] | None, ...]:
-    return tuple(tuple(gradient.shape) if gradient is not None else None for gradient in gradients)
+def _finish(log: weakref.ref[BackwardLog], one: BackwardRecord) -> None:
+    """The pass is over."""
+    if log() is not None:
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            one.is_complete = True
+            one.let_go()
+
+
+def _keep(log: BackwardLog, kept: dict[int, Tensor], numbers: Iterable[int], gradient: Tensor | None) -> None:
+    if gradient is None or _is_batched(gradient):
+        return
+    for number in numbers:
+        if log.wants(number):
+            kept[number] = unwrap(gradient).detach()
+
+
+def _shapes(gradients: tuple[Tensor | None, ...]) -> Shapes:
+    return tuple([None if one is None else facts_of(one)[0] if one.is_nested else tuple(one.shape) for one in gradients])
+
+
+def _remove(handles: list[Any]) -> None:
+    for handle in handles:
+        handle.remove()

@@ -12,6 +12,13 @@ import torch
 from ..records import ELAPSED, Log
 
 
+def device_event() -> Any:
+    """An event on the stream that is current here, now."""
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's own
+    event.record()
+    return event
+
+
 class DeviceTimer:
     """Puts an event before and after every operation; waits for the device only at the end."""
 
@@ -20,9 +27,7 @@ class DeviceTimer:
 
     def mark(self) -> Any:
         """An event on the current stream, now."""
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's own
-        event.record()
-        return event
+        return device_event()
 
     def note(self, first: int, end: int, before: Any) -> None:
         """Operations `first <= n < end` ran since the event `before`."""

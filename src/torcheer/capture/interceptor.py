@@ -228,8 +228,10 @@ class Interceptor(TorchFunctionMode):
         with torch._C.DisableTorchFunction() if self._is_nested else _NOTHING:
             outline, names, parents, tensors = self._read(args, kwargs)
             details, written = self._prepare(function, args, kwargs, parents, tensors)
-            if func is torch.autograd.grad and self.recorder.gradients is not None:
-                self.recorder.gradients.watch(tensors)
+            if self.recorder.gradients is not None:
+                self.recorder.gradients.meet(parents, tensors)
+                if func is torch.autograd.grad:
+                    self.recorder.gradients.watch(tensors)
         mark = self.timer.mark() if self.timer is not None else None
         started = now()
         try:

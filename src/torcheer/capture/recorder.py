@@ -46,7 +46,7 @@ class Recorder:
         self.keeper = keeper
         self.table = TensorTable()
         self.nodes = NodeNames(log.rows)
-        self.gradients = GradientWatcher(log.backward, self._leaf) if log.backward is not None else None
+        self.gradients = GradientWatcher(log, self._leaf) if log.backward is not None else None
         self.stack: list[ModuleCall] = []
         self.running: list[torch.nn.Module] = []  # the modules of `stack`
         self.buffers: dict[int, Tensor] = {}
@@ -55,6 +55,7 @@ class Recorder:
         self.sources_are_inputs = False  # at top level, in a recording that was given no inputs
         self.calls = 0
         self._function_numbers: dict[TorchFunction, int] = {}
+        self._state_numbers: dict[int, int] = {}  # of parameters and buffers, by id
         self._backward_roots: tuple[int, ...] = ()
         self._threads = weakref.WeakSet(_threads())
         self._elsewhere: str | None = None
@@ -287,14 +288,17 @@ class Recorder:
         self.keeper.keep_if_wanted(number, tensor)
         self.table.point_inside(tensor, number, storage)
         if self.gradients is not None:
-            self.gradients.note(number, tensor)
+            self.gradients.note(number, tensor, is_given=not parents)
         return self.table.point(tensor, number, storage)
 
     def _leaf(self, tensor: Tensor) -> int | None:
         """The number of an input or parameter whose gradient autograd adds up."""
+        if isinstance(tensor, Parameter):  # whatever was written to it since
+            for state in self.log.states[len(self._state_numbers) :]:
+                self._state_numbers.setdefault(id(state.tensor), state.number)
+            number = self._state_numbers.get(id(tensor))
+            return number if number is not None else self._state(tensor).number
         entry = self.table.find(tensor)
-        if entry is None and isinstance(tensor, Parameter):
-            entry = self._state(tensor)
         return entry.number if entry is not None else None
 
     # Memory ---------------------------------------------------------------------------------------------------------
@@ -353,6 +357,8 @@ class Recorder:
         """Let go of everything but the log."""
         for state in self.log.states:
             state.version = version_of(state.tensor)
+        if self.log.backward is not None:
+            self.log.backward.scale = None
         self.gradients = None
         self.table.clear()
         self.stack.clear()

@@ -222,7 +222,7 @@ def _copied_together(values: list[Tensor]) -> Callable[[Tensor], Tensor]:
         type(v) is Tensor
         and v.layout is torch.strided
         and v.device.type != "meta"
-        and not (v.is_quantized or v.is_nested or v.is_conj() or v.is_neg())
+        and not (v.is_quantized or v.is_nested or v.is_conj() or v.is_neg() or is_wrapped(v))
         for v in values
     )
     if not plain or len(values) < 2:

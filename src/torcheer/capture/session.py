@@ -49,6 +49,8 @@ class Session:
         self.recorder = Recorder(log, self.keeper)
         self.watcher = ModuleWatcher(self.recorder, self.sites)
         timer = DeviceTimer() if keeping.time_on_device and torch.cuda.is_available() else None
+        if timer is not None and log.backward is not None:
+            log.backward.on_device = True
         self.interceptor = Interceptor(self.recorder, self.sites, None, timer)
         self._leave = contextlib.ExitStack()
 

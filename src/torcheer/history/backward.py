@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from ..backward_records import BackwardRecord, NodeRecord
 from .index import Index
+from .lookup import Lookup
 
 
 class BackwardOperation:
@@ -27,15 +30,20 @@ class BackwardOperation:
         """What it is to the forward pass.
 
         `result`: it takes the gradient of an operation's output; `inside`: it is a further part of an operation, such as the
-        transpose inside `linear`; `accumulation`: it adds up the gradient of a parameter or an input; `other`: it belongs to
-        nothing that was logged, such as the loss.
+        transpose inside `linear`; `derivative`: the backward of an operation made it, and gradients of gradients go through it;
+        `accumulation`: it adds up the gradient of a parameter or an input; `other`: it belongs to nothing that was logged.
         """
         return self._record.role
 
     @property
     def _number(self) -> int | None:
-        is_operation = self._record.operation >= 0 and self._index.table.shows(self._record.operation)
-        return self._record.operation if is_operation else None
+        """The operation; of a call that made several tensors the first, unless the node made a tensor itself."""
+        number, table = self._record.operation, self._index.table
+        if number < 0 or number >= self._index.length:
+            return None
+        call = self._index.record(number).call
+        numbers = (number,) if self.role == "result" or call == number else (*range(call, number), number)
+        return next((one for one in numbers if table.shows(one)), None)
 
     @property
     def layer_label(self) -> str | None:
@@ -59,8 +67,13 @@ class BackwardOperation:
 
     @property
     def time_elapsed(self) -> float:
-        """Seconds the node took."""
+        """Seconds the node took, without the nodes that ran inside it: checkpointing runs a backward pass in one."""
         return self._record.elapsed / 1e9
+
+    @property
+    def is_device_time(self) -> bool:
+        """Whether a GPU's clock says so (`time_on_device`), or the processor's."""
+        return self._record.is_device_time
 
     @property
     def grad_output_shapes(self) -> list[tuple[int, ...] | None]:
@@ -93,6 +106,22 @@ class BackwardPass:
         """Every node that ran, in order."""
         return [BackwardOperation(self._index, record) for record in self._record.nodes]
 
+    def of(self, key: Any) -> list[BackwardOperation]:
+        """The nodes of an operation or layer, by any key that finds it, or of a parameter, by name; in the order they ran.
+
+        >>> import torch, torcheer
+        >>> history = torcheer.log_forward_pass(torch.nn.Linear(2, 3), torch.ones(1, 2), save_gradients=True)
+        >>> passed = history.log_backward(history["output"].tensor_contents.sum())
+        >>> [one.name for one in passed.of("linear_1")], [one.name for one in passed.of("bias")]
+        (['AddmmBackward0', 'TBackward0'], ['AccumulateGrad'])
+        """
+        operations = self.operations
+        if any(one.param == key for one in operations):
+            return [one for one in operations if one.param == key]
+        found = Lookup(self._index).find(key)
+        numbers = found.layer.passes if found.number is None else [found.number]
+        return [one for one in operations if one._number in numbers]
+
     @property
     def gradients(self) -> dict[str, Tensor]:
         """The gradients at the outputs of operations, by label, in execution order of the forward pass."""
@@ -118,13 +147,19 @@ class BackwardPass:
         return float(self._record.scale) if self._record.scale is not None else None
 
     @property
+    def is_complete(self) -> bool:
+        """Whether it ran to its end."""
+        return self._record.is_complete
+
+    @property
     def time_elapsed(self) -> float:
         """Seconds of all nodes together."""
         return sum(record.elapsed for record in self._record.nodes) / 1e9
 
     def __repr__(self) -> str:
         scaled = f", loss scaled by {self.scale:g}" if self.scale is not None else ""
+        cut = "" if self.is_complete else ", did not finish"
         return (
             f"Backward pass {self.number}: {len(self._record.nodes)} nodes, {len(self.gradients)} gradients of operations, "
-            f"{len(self.param_grads)} of parameters, {self.time_elapsed:.3E}s{scaled}"
+            f"{len(self.param_grads)} of parameters, {self.time_elapsed:.3E}s{scaled}{cut}"
         )

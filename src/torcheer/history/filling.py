@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..capture import Keeping, Session
 from ..errors import InvalidArgument, LayerNotFound
-from ..records import UNSAVED, Held, Log, OperationRecord
+from ..records import UNSAVED, Held, Log, OperationRecord, Origin
 from .labels import DEFAULT_FORMAT, check_format, split_turn
 from .layer import Operation
 from .selection import Chosen, Keyed, LayersToSave, LeavingModules, Nothing, parse_layers_to_save
@@ -75,11 +75,7 @@ def finish(history: History) -> None:
     wanted = history._options.layers_to_save
     if not isinstance(wanted, list):
         return
-    try:
-        numbers = {number for key in wanted for number in operations_meant(history, key)}
-    except LayerNotFound as error:
-        error.history = history  # type: ignore[attr-defined]  # what the pass logged is not lost
-        raise
+    numbers = _numbers_meant(history, wanted)
     log = history._log
     for number in numbers:
         if number >= 0:
@@ -89,17 +85,29 @@ def finish(history: History) -> None:
             log.forget(number)
 
 
+def _numbers_meant(history: History, keys: list[Any]) -> set[int]:
+    try:
+        return {number for key in keys for number in operations_meant(history, key)}
+    except LayerNotFound as error:
+        error.history = history  # type: ignore[attr-defined]  # what the pass logged is not lost
+        raise
+
+
 def _release_gradients(history: History) -> None:
     """From now on keep only the gradients that were asked for; let go of others that came during a recording."""
     backward, wanted = history._log.backward, history._options.save_gradients
     if backward is None or wanted == "all":
         return
-    if isinstance(wanted, list):
-        numbers = {number for key in wanted for number in operations_meant(history, key)}
+    log = history._log
+    if wanted == "modules":
+        numbers = {number for call in log.modules for number in call.outputs}
+    elif isinstance(wanted, list):
+        numbers = _numbers_meant(history, wanted)
     else:
         assert callable(wanted)
         numbers = {number for number in history._index.operations if wanted(Operation(history._index, number))}
-    backward.only(numbers)
+    made = {log.operations[n].parents[0] for n in numbers if n >= 0 and log.operations[n].origin is Origin.OUTPUT}
+    backward.only(numbers | made)  # an output is the tensor some operation made
 
 
 def _hold_arguments(log: Log, number: int, kept: set[int]) -> None:

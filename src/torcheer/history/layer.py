@@ -147,7 +147,8 @@ class Operation:
     def grads(self) -> list[Tensor]:
         """The gradients at this operation's output, one for each backward pass that reached it."""
         backward = self._index.log.backward
-        found = [one.gradient(self._number) for one in backward.passes] if backward is not None else []
+        number = self._record.parents[0] if self.is_output_layer else self._number  # the tensor some operation made
+        found = [one.gradient(number) for one in backward.passes] if backward is not None else []
         return [gradient for gradient in found if gradient is not None]
 
     @property
@@ -179,7 +180,9 @@ class Operation:
         if gradient is None:
             return 0
         with torch._C.DisableTorchFunction():
-            return int((~torch.isfinite(gradient)).sum())
+            whole = gradient.coalesce().values() if gradient.is_sparse else gradient
+            parts = whole.unbind() if whole.is_nested else (whole,)
+            return sum(int((~torch.isfinite(part)).sum()) for part in parts)
 
     # The call ---------------------------------------------------------------------------------------------------
 

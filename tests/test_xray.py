@@ -249,6 +249,12 @@ def test_training_is_bit_identical(data, folder, with_loss):
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+def test_no_steps_prove_nothing(data, folder):
+    """A proof of zero steps would be true of anything."""
+    with Xray(Net(), data[0], ["conv1"], folder=folder) as xray, pytest.raises(InvalidArgument, match="prove nothing"):
+        xray.verify(lambda model: None, steps=0)
+
+
 def test_a_watcher_that_disturbs_is_found_out(data):
     """The proof can fail: one that draws a random number is reported."""
     model, (x, y) = Net(), data
@@ -334,6 +340,9 @@ def test_a_dictionary_says_which_kinds(data, folder):
     ("layers", "error", "said"),
     [
         (["convx"], LayerNotFound, "conv1"),
+        (["?"], LayerNotFound, "Modules of the model, for example: 'conv1'"),
+        ([], InvalidArgument, "names nothing to watch"),
+        ({"conv1": {"weight": False}}, InvalidArgument, "names nothing to watch"),
         ({"conv1": {"wieght": True}}, InvalidArgument, "Did you mean 'weight'"),
         ({"conv1": 3}, InvalidArgument, "a dictionary or a list"),
         (7, InvalidArgument, "got int"),
@@ -357,18 +366,23 @@ def test_layers_that_cannot_be_watched_are_told_before_anything_is_written(data,
         ({"selector": 5}, "selector must be"),
         ({"loss_fn": 5}, "loss_fn must be"),
         ({"optimizer": 5}, "optimizer must be"),
+        ({"limits": 5}, "limits must be"),
+        ({"max_bytes": "1 GB"}, "max_bytes must be"),
+        ({"max_bytes": 0}, "max_bytes must be"),
+        ({"dtype": torch.int8}, "dtype must be"),
+        ({"seed": "x"}, "seed must be"),
     ],
 )
 def test_options_that_make_no_sense_are_told(data, folder, options, said):
-    """Each by its name, with what was expected."""
+    """Each by its name, with what was expected, before a snapshot could be lost."""
     with pytest.raises(InvalidArgument, match=said):
         Xray(Net(), data[0], folder=folder, **options)
 
 
-@pytest.mark.parametrize(("given", "said"), [("x", "an input is"), (None, "an input is"), (3.5, "an input is")])
-def test_an_input_that_is_none_is_told(given, said, folder):
+@pytest.mark.parametrize("given", ["x", None, 3.5, (0, 3, 8, 8), [-1, 3, 8, 8]])
+def test_an_input_that_is_none_is_told(given, folder):
     """What an input can be is listed."""
-    with pytest.raises(InvalidArgument, match=said):
+    with pytest.raises(InvalidArgument, match="an input is"):
         Xray(Net(), given, folder=folder)
     with pytest.raises(InvalidArgument, match=r"nn\.Module"):
         Xray(lambda x: x, torch.ones(1), folder=folder)

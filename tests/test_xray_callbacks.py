@@ -180,13 +180,14 @@ def test_gradients_that_an_optimizer_unscales_itself_are_noted(tmp_path):
 
 
 def test_steps_are_the_trainers_and_every_is_kept(tmp_path):
-    """A second fit goes on in the same folder with the steps of the trainer."""
+    """A second fit goes on in the same folder with the steps of the trainer; of each step the later snapshot counts."""
     watch = LightningXray(INPUT, ["net.conv"], folder=tmp_path / "run", every=2)
     model = fit([watch], tmp_path)
     assert watch.xray.run.steps() == [0, 2, 4]
     assert is_free(tmp_path / "run")
     fit([watch], tmp_path, model=model)
-    assert watch.xray.run.steps() == [0, 0, 2, 2, 4, 4]
+    assert watch.xray.run.steps() == [0, 2, 4]
+    assert [snapshot.number for snapshot in watch.xray.run.snapshots] == [3, 4, 5]
 
 
 def test_without_a_folder_the_second_fit_goes_on_with_the_first(tmp_path, monkeypatch):
@@ -196,7 +197,7 @@ def test_without_a_folder_the_second_fit_goes_on_with_the_first(tmp_path, monkey
     model = fit([watch], tmp_path)
     fit([watch], tmp_path, model=model)
     assert len(list((tmp_path / "xray").iterdir())) == 1
-    assert len(watch.xray.run.snapshots) == 4
+    assert [snapshot.step for snapshot in watch.xray.run.files.snapshots] == [0, 0, 3, 3]
 
 
 def test_a_fit_that_fails_leaves_a_run_to_read(tmp_path):
@@ -389,7 +390,8 @@ def test_a_train_that_fails_leaves_a_run_to_read(tmp_path):
     watch.xray.flush()
     assert Xray.open(tmp_path / "run").run.steps() == [0, 1, 2]
     train([watch], tmp_path)
-    assert watch.xray.run.steps() == [0, 0, 1, 1, 2, 2, 3, 4]
+    assert watch.xray.run.steps() == [0, 1, 2, 3, 4]
+    assert watch.xray.run.snapshot(0).number == 3
     assert is_free(tmp_path / "run")
 
 

@@ -43,7 +43,7 @@ class Measured:
     source: str
     tensor: Tensor
     dimensions: int = 0  # of a convolution: 2 for pictures; 0 for what is none
-    is_transposed: bool = False  # its weight has the input channels first
+    has_inputs_first: bool = False  # of a weight: the inputs, then the units; of a transposed convolution, an embedding
     notes: list[str] = field(default_factory=list)
     update_ratio: float | None = None
 
@@ -105,11 +105,14 @@ def _of_weight(measured: Measured, tensor: Tensor, choices: Choices, limits: Lim
     notes: list[str] = []
     if tensor.dim() < 3:
         matrix = tensor.reshape(1, -1) if tensor.dim() < 2 else tensor
-        rows = choices.choose(measured.layer, matrix.shape[0], limits.units, matrix)
-        columns = choices.choose(f"{measured.layer}/inputs", matrix.shape[1], limits.units, matrix.t())
         axes = ("unit", "input") if tensor.dim() == 2 else ("", "unit")
+        names = (measured.layer, f"{measured.layer}/inputs")
+        if measured.has_inputs_first:
+            axes, names = ("input", "unit"), (names[1], names[0])
+        rows = choices.choose(names[0], matrix.shape[0], limits.units, matrix)
+        columns = choices.choose(names[1], matrix.shape[1], limits.units, matrix.t())
         return _Part(_cut(matrix, rows, columns), "matrix", rows, columns, axes, _sides(matrix), notes)
-    if measured.is_transposed:
+    if measured.has_inputs_first:
         tensor = tensor.transpose(0, 1)
     while tensor.dim() > 4:
         notes.append(f"the middle of {tensor.shape[2]} slices in depth")

@@ -58,7 +58,7 @@ class Probe:
     def run_backward(self) -> tuple[ModelHistory, dict[str, Tensor]]:
         """A pass and the backward pass of the loss; the gradients of parameters by name. No `.grad` is touched."""
         assert self.loss_fn is not None
-        with _mode(self.model, self.training), torch.enable_grad():
+        with _mode(self.model, self.training), torch.inference_mode(False), torch.enable_grad():
             returned: list[Any] = []
             handle = self.model.register_forward_hook(lambda module, args, output: returned.append(output))
             try:
@@ -109,25 +109,24 @@ def as_arguments(given: Any, model: Module, seed: int) -> tuple[tuple[Any, ...],
         return tuple(_made(given, model, seed)), {}
     if isinstance(given, Mapping) and given and all(isinstance(key, str) for key in given) and _takes(model, list(given)):
         return (), dict(given)
-    if given is None or isinstance(given, (str, int, float)):
+    if given is None or isinstance(given, (str, int, float)) or _is_size(given, least=None):
         raise InvalidArgument(f"{_WHAT_IT_TAKES}; got {given!r}.")
     return (given if type(given) is tuple else (given,)), {}
 
 
-def _is_size(given: Any) -> bool:
-    return (
-        isinstance(given, (tuple, list))
-        and len(given) > 0
-        and all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in given)
-    )
+def _is_size(given: Any, least: int | None = 1) -> bool:
+    if not isinstance(given, (tuple, list)) or not given:
+        return False
+    return all(isinstance(n, int) and not isinstance(n, bool) and (least is None or n >= least) for n in given)
 
 
 def _made(sizes: list[Any], model: Module, seed: int) -> list[Tensor]:
     """Normal numbers of these sizes, where the model is and of its type, from a generator of their own."""
     first = next((p for p in model.parameters() if p.is_floating_point()), None)
     generator = torch.Generator().manual_seed(seed)
-    made = [torch.randn(tuple(size), generator=generator) for size in sizes]
-    return [one.to(device=first.device, dtype=first.dtype) for one in made] if first is not None else made
+    with torch.inference_mode(False):
+        made = [torch.randn(tuple(size), generator=generator) for size in sizes]
+        return [one.to(device=first.device, dtype=first.dtype) for one in made] if first is not None else made
 
 
 def _takes(model: Module, names: list[str]) -> bool:

@@ -27,8 +27,8 @@ class Run:
 
     @property
     def snapshots(self) -> list[Snapshot]:
-        """By step."""
-        return self.files.snapshots
+        """By step; of a step that was trained again, the later one."""
+        return list({snapshot.step: snapshot for snapshot in self.files.snapshots}.values())
 
     @property
     def layers(self) -> list[str]:

@@ -59,13 +59,15 @@ class Saved:
         return pandas.DataFrame(self.to_rows())
 
     def __str__(self) -> str:
-        span = f", steps {self.steps[0]} to {self.steps[-1]}" if self.steps else ""
+        span = (
+            f", step{'' if len(self.steps) == 1 else 's'} {_span(self.steps[0], self.steps[-1], ' to ')}" if self.steps else ""
+        )
         head = f"{plural(self.snapshots, 'snapshot')}{span}, {human_size(self.bytes)} in {self.folder}"
         if not self.rows:
             return head
         table = [("layer", "kind", "of", "snapshots", "steps", "shape", "kept")]
         for row in self.rows:
-            steps = f"{row.first_step}…{row.last_step}" if row.last_step != row.first_step else str(row.first_step)
+            steps = _span(row.first_step, row.last_step, "…")
             shape = "×".join(map(str, row.shape)) or "scalar"
             table.append((row.layer, row.kind, row.source, str(row.snapshots), steps, shape, row.kept))
         widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
@@ -75,3 +77,7 @@ class Saved:
 
     def __repr__(self) -> str:
         return str(self)
+
+
+def _span(first: int, last: int, between: str) -> str:
+    return f"{first}{between}{last}" if first != last else str(first)

@@ -45,6 +45,7 @@ class FileManager:
         self.about = about
         self.max_bytes = max_bytes
         self._lock = held
+        self._process = os.getpid()
         self._snapshots: list[Snapshot] = []
         self._read_to = 0  # bytes of the index
         self._index_file = (0, 0)
@@ -78,12 +79,16 @@ class FileManager:
     def close(self) -> None:
         """Let another process write."""
         if self._lock is not None:
-            lock.release(self._lock)
+            if self.is_writer:
+                lock.release(self._lock)
+            else:
+                self._lock.close()
             self._lock = None
 
     @property
     def is_writer(self) -> bool:
-        return self._lock is not None
+        """Whether it may add to the run: in a process that was forked off the one that made it, it may not."""
+        return self._lock is not None and self._process == os.getpid()
 
     # Reading ------------------------------------------------------------------------------------------------------
 
@@ -231,7 +236,7 @@ class FileManager:
             self._rewrite(self._snapshots)
 
     def _must_write(self) -> None:
-        if self._lock is None:
+        if not self.is_writer:
             raise RunInUse(
                 f"the run in {self.folder} was opened to read; make an Xray with folder={str(self.folder)!r} to go on."
             )

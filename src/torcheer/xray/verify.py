@@ -46,7 +46,7 @@ def compare_trainings(
     try:
         for is_watched in (False, True):
             start.restore()
-            one, its_optimizer = copy.deepcopy((model, optimizer))
+            one, its_optimizer = _copies(model, optimizer)
             arguments = (one,) if its_optimizer is None else (one, its_optimizer)
             if is_watched:
                 with tempfile.TemporaryDirectory() as folder, watch(one, its_optimizer, folder) as xray:
@@ -63,6 +63,17 @@ def compare_trainings(
     names = {**plain, **watched}
     differences = tuple(name for name in names if not _same(plain.get(name), watched.get(name)))
     return Verification(steps, len(names), differences)
+
+
+def _copies(model: Module, optimizer: torch.optim.Optimizer | None) -> tuple[Module, torch.optim.Optimizer | None]:
+    """A model and its optimizer, copied together; what an optimizer leaves out of its own copy (L-BFGS its parameters) too."""
+    memo: dict[int, Any] = {}
+    one, its_optimizer = copy.deepcopy((model, optimizer), memo)
+    if optimizer is not None and its_optimizer is not None:
+        for name, value in vars(optimizer).items():
+            if name not in vars(its_optimizer) and not callable(value):  # a step that a scheduler wrapped is the original's
+                setattr(its_optimizer, name, copy.deepcopy(value, memo))
+    return one, its_optimizer
 
 
 def _state(model: Module, optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
@@ -86,18 +97,16 @@ def _state(model: Module, optimizer: torch.optim.Optimizer | None) -> dict[str, 
 
 
 def _same(one: Any, other: Any) -> bool:
+    """Whether every bit is the same, also of tensors inside lists, as L-BFGS keeps them."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
-        if one.shape != other.shape or one.dtype != other.dtype:
+        if one.shape != other.shape or one.dtype != other.dtype or one.layout != other.layout:
             return False
-        if one.layout is not torch.strided:
-            one, other = one.to_dense(), other.to_dense()
-        return (
-            one.contiguous().view(torch.uint8).equal(other.contiguous().view(torch.uint8))
-            if one.dim()
-            else _same_number(one, other)
-        )
-    return bool(one == other)
+        return _bytes(one).equal(_bytes(other))
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other) or (one != one and other != other)  # not a number is itself
 
 
-def _same_number(one: Tensor, other: Tensor) -> bool:
-    return one.reshape(1).contiguous().view(torch.uint8).equal(other.reshape(1).contiguous().view(torch.uint8))
+def _bytes(tensor: Tensor) -> Tensor:
+    dense = tensor.to_dense() if tensor.layout is not torch.strided else tensor
+    return dense.reshape(-1).contiguous().view(torch.uint8)

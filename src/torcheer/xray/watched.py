@@ -19,7 +19,8 @@ from ..history.labels import split_turn
 # What a user may ask for; `grad` is of the weight and, where there is a loss, of the output.
 ASKED: tuple[str, ...] = ("weight", "layer", "activation", "grad")
 _CONVOLUTION_TYPES = re.compile(r"^conv(transpose)?[123]?d?$")
-_LINEAR_TYPES = frozenset({"linear", "addmm", "bilinear"})
+_LINEAR_TYPES = frozenset({"linear", "addmm", "matmul", "mm", "bilinear"})
+_INPUTS_FIRST = frozenset({"addmm", "matmul", "mm", "embedding", "embeddingbag"})  # take a weight of inputs × units
 
 # Functions that are activation functions, as layers are typed; a module is one by its class.
 _ACTIVATIONS = frozenset(
@@ -32,6 +33,7 @@ _PASSED_THROUGH = re.compile(
     r"norm|dropout|pool|^(add|sub|mul|div|view|reshape|flatten|unflatten|transpose|permute|contiguous|squeeze|unsqueeze|clone|identity"
     r"|to|float|half|bfloat16|type|chunk|split|getitem|expand|pad|interpolate|cat|iadd|imul)$"
 )
+_MOVES_CHANNELS = frozenset({"transpose", "permute", "movedim", "swapaxes", "t"})
 _REACH = 12  # operations looked through
 
 
@@ -54,6 +56,7 @@ class Found:
     weight: str | None = None  # the name of the parameter
     output: Operation | None = None
     activation: Operation | None = None
+    core: Operation | None = None  # the convolution, multiplication or look-up that made the output
     notes: tuple[str, ...] = ()  # what is missing, and why
 
 
@@ -61,6 +64,13 @@ def parse_layers(layers: Any, history: History) -> list[Watch]:
     """What a user gave as `layers`: a list of names, a dictionary of names and kinds, or None for the defaults."""
     if layers is None:
         return default_watches(history)
+    watches = _named_watches(layers)
+    if not any(watch.kinds for watch in watches):
+        raise InvalidArgument(f"layers={layers!r:.80} names nothing to watch. Leave it out for the default, or name layers.")
+    return watches
+
+
+def _named_watches(layers: Any) -> list[Watch]:
     if isinstance(layers, str):
         layers = [layers]
     if isinstance(layers, Mapping):
@@ -131,7 +141,7 @@ def find(history: History, watch: Watch, *, must_exist: bool = False) -> Found:
             raise
         return Found(watch, notes=(f"{watch.name}: did not run this time ({str(error).partition('.')[0]})",))
     notes: list[str] = []
-    found = Found(watch, output=output)
+    found = Found(watch, output=output, core=core_of(output))
     if watch.kinds & {"weight", "grad"}:
         found.weight = _weight_name(history, watch.name, call, output)
         if found.weight is None:
@@ -157,7 +167,7 @@ def _locate(history: History, name: str) -> tuple[Call | None, Operation]:
             )
         call = module.calls[number - 1]
         if not call.outputs:
-            raise LayerNotFound(f"module {address!r} returns no tensor. Name a layer that does.")
+            raise LayerNotFound(f"module {address!r} returns no tensor that it computed. Name a layer that does.")
         return call, call.outputs[0]
     try:
         found = history[name]
@@ -166,7 +176,8 @@ def _locate(history: History, name: str) -> tuple[Call | None, Operation]:
     except LayerNotFound as error:
         known = [key for key in modules if key]
         near = difflib.get_close_matches(name, known, n=5, cutoff=0.4)
-        hint = f" Modules of the model with similar names: {', '.join(map(repr, near))}." if near else ""
+        said = f"Modules of the model{' with similar names' if near else ', for example'}"
+        hint = f" {said}: {', '.join(map(repr, near or known[:5]))}." if known else ""
         raise LayerNotFound(f"no layer {name!r} to watch. {error}{hint}") from None
     operation = found if isinstance(found, Operation) else found.passes[0]
     return None, operation
@@ -175,9 +186,11 @@ def _locate(history: History, name: str) -> tuple[Call | None, Operation]:
 def _weight_name(history: History, name: str, call: Call | None, output: Operation) -> str | None:
     """The parameter that is the layer's weight: the one called so, or the largest of two or more dimensions."""
     if call is not None:
-        params = call.module.own_params
+        within = call.module.params
+        own = f"{call.module.address}.parametrizations."  # where weight_norm and its like put the parameters
+        params = [*call.module.own_params, *(param for param in within if param.name.startswith(own))]
         if not params and call.num_operations:  # a wrapper around one layer
-            params = call.module.params if len({p.name.rpartition(".")[0] for p in call.module.params}) == 1 else []
+            params = within if len({param.name.rpartition(".")[0] for param in within}) == 1 else []
     else:
         params = output.parent_params
     named = [param for param in params if param.name.rpartition(".")[2] == "weight"]
@@ -213,6 +226,25 @@ def activation_after(output: Operation) -> Operation | None:
     return None
 
 
+def core_of(output: Operation) -> Operation | None:
+    """The convolution, multiplication or look-up behind an output that was at most normalised, activated, reshaped since."""
+    index = output._index
+    waiting = [output._number]
+    seen = set(waiting)
+    for _ in range(_REACH):
+        before: list[int] = []
+        for number in waiting:
+            operation = Operation(index, number)
+            kind = operation.layer_type
+            if _CONVOLUTION_TYPES.match(kind) or kind in _LINEAR_TYPES or kind in _INPUTS_FIRST:
+                return operation
+            if kind not in _MOVES_CHANNELS and (kind in _ACTIVATIONS or _PASSED_THROUGH.search(kind)):
+                before += [parent for parent in index.parents(number) if parent not in seen]
+                seen.update(before)
+        waiting = before
+    return None
+
+
 def _activation_module(operation: Operation, output: Operation) -> Operation | None:
     """What leaves the activation module an operation runs in, such as a GELU written out in several operations."""
     index = operation._index
@@ -223,6 +255,23 @@ def _activation_module(operation: Operation, output: Operation) -> Operation | N
             return Operation(index, call.outputs[0])
         call = call.outer
     return None
+
+
+def dimensions_of(core: Operation | None, tensor: Operation | None) -> int:
+    """Of a convolution whose channels are still where it put them: 2 for pictures; 0 for everything else."""
+    if core is None or tensor is None or not _CONVOLUTION_TYPES.match(core.layer_type):
+        return 0
+    digit = re.search(r"\d", core.layer_type)
+    return int(digit[0]) if digit and len(core.tensor_shape) == len(tensor.tensor_shape) else 0
+
+
+def has_inputs_first(core: Operation | None, weight: str) -> bool:
+    """Whether a weight has its inputs before its units: of a transposed convolution, an embedding, of `x @ weight`."""
+    if core is None:
+        return False
+    if core.layer_type in _INPUTS_FIRST:
+        return any(weight in (param.name, *param.other_names) for param in core.parent_params)
+    return "transpose" in core.layer_type
 
 
 def tensor_of(model: torch.nn.Module, name: str) -> Tensor | None:

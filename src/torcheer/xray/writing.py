@@ -138,9 +138,10 @@ def _ratio(before: Tensor, after: Tensor) -> float | None:
     """How far a weight moved, as a part of its norm."""
     moved = norm = 0.0
     old, new = before.detach().reshape(-1), after.detach().reshape(-1)
+    wide = torch.complex128 if old.is_complex() else torch.float64
     for one, other in zip(pieces(old), pieces(new), strict=True):
-        moved += float((other.double() - one.double()).square().sum())
-        norm += float(one.double().square().sum())
+        moved += float(torch.linalg.vector_norm(other.to(wide) - one.to(wide))) ** 2
+        norm += float(torch.linalg.vector_norm(one.to(wide))) ** 2
     with contextlib.suppress(ZeroDivisionError, OverflowError):
         ratio = (moved / norm) ** 0.5
         return ratio if ratio < float("inf") else None

@@ -9,7 +9,7 @@ import re
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
@@ -45,6 +45,9 @@ from .writing import Taken, Writer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+_UNSCALING = "ampforeachnonfinitecheckandunscale"  # what a gradient scaler calls to divide the gradients
 
 
 class Xray:
@@ -107,6 +110,7 @@ class Xray:
         self._probe: Probe | None  # None in one that only reads
         self._probe = probe = Probe(model, input, loss_fn=loss_fn, target=target, training=training, seed=seed)
         self._pace = Pace(every, budget)
+        _check_options(limits, max_bytes, dtype, seed)
         choose = selector if selector is not None else RandomFilterSelectorType(seed)
         Choices(choose)  # what is wrong with it is told before anything is written
         limits = limits if limits is not None else Limits()
@@ -124,8 +128,11 @@ class Xray:
             return
         title = looked.model_name
         path = Path(folder) if folder is not None else _new_folder(title)
-        about = {"title": title, "seed": seed, "layers": {watch.name: sorted(watch.kinds) for watch in self.layers}}
-        files = self._files = FileManager.create(path, about, max_bytes)
+        kinds = {watch.name: sorted(watch.kinds) for watch in self.layers}
+        files = self._files = FileManager.create(path, {"title": title, "seed": seed, "layers": kinds}, max_bytes)
+        watched_before = files.about.get("layers", {})
+        if {**watched_before, **kinds} != watched_before:
+            files.note(layers={**watched_before, **kinds})
         self._next = max((snapshot.step for snapshot in files.snapshots), default=-1) + 1
         self._writer = Writer(files, Choices(choose, files.about.get("choices")), limits, dtype)
         weakref.finalize(self, self._writer.close)
@@ -133,6 +140,7 @@ class Xray:
             names = {watch.name: find(looked, watch).weight for watch in self.layers if watch.wants("weight")}
             weights = {layer: name for layer, name in names.items() if name is not None}
             self._updates = UpdateWatcher(optimizer, probe.model, weights, every)
+            weakref.finalize(self, self._updates.remove)
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Xray:
@@ -187,10 +195,10 @@ class Xray:
         with recording(self._probe.model, save_gradients=wants_gradients, keep_orphans=True) as history:
             yield history
         began = perf_counter()
-        scales = {one.scale for one in history.backward_passes if one.scale is not None}
-        if scales:
-            self.note_gradients(scale=max(scales))
-        self._hand_over(step, history, {}, "this pass")
+        scale = max((one.scale for one in history.backward_passes if one.scale is not None), default=None)
+        if scale is not None and not any(one.layer_type == _UNSCALING for one in history.operations):
+            self.note_gradients(scale=scale)
+        self._hand_over(step, history, {}, "this pass", [f"multiplied by {scale:g}"] if scale is not None else [])
         self._pace.took(perf_counter() - began)
 
     def note_gradients(self, note: str = "", *, scale: float | None = None, clipped: float | None = None) -> None:
@@ -221,11 +229,13 @@ class Xray:
         self._tell_failures()
         return self._pace.is_due(step)
 
-    def _hand_over(self, step: int, history: History, gradients: dict[str, Tensor], loss: str) -> None:
+    def _hand_over(
+        self, step: int, history: History, gradients: dict[str, Tensor], loss: str, said_of_outputs: Sequence[str] = ()
+    ) -> None:
         """Everything that was asked for, from a history, to the writer."""
         assert self._writer is not None
         assert self._probe is not None
-        measuring = Measuring(self._probe.model, gradients, loss, list(self._notes.values()))
+        measuring = Measuring(self._probe.model, gradients, loss, list(self._notes.values()), said_of_outputs)
         for watch in self.layers:
             measuring.measure(find(history, watch))
         self._notes.clear()
@@ -245,7 +255,7 @@ class Xray:
     def _must_be_writer(self) -> None:
         if self._files is not None and not self._files.is_writer:
             raise TorcheerError(
-                f"this Xray only reads {self._files.folder}: it was opened with Xray.open, or closed. "
+                f"this Xray only reads {self._files.folder}: it was opened with Xray.open, closed, or made before a fork. "
                 f"Make one with a model and folder={str(self._files.folder)!r} to go on with the run."
             )
 
@@ -292,18 +302,21 @@ class Xray:
 
     # Showing ------------------------------------------------------------------------------------------------------
 
-    def show_last_graphs(self, *, layers: list[str] | None = None, scale: ScaleName = "run") -> Figure:
-        """Show everything of the last snapshot: in a notebook in place, elsewhere as a file whose path is printed.
+    def show_last_graphs(self, *, layers: list[str] | None = None, scale: ScaleName = "run") -> Figure | None:
+        """Show everything of the snapshot taken last: in a notebook in place, elsewhere as a file whose path is printed.
 
         Args:
             layers: only these.
             scale: `"run"`, colours mean the same over the whole run, or `"frame"`, they fit this snapshot.
 
-        Returns the Matplotlib figure, to save or change.
+        Returns the Matplotlib figure, to save or change; None, and nothing is shown, in a process that does not watch.
         """
+        if self._files is None:
+            return None
         run = self.run
-        figure = figure_of_snapshot(run, layers=layers, scale=scale)
-        self._present(figure, f"step_{run.snapshot().step:08d}", "last")
+        step = max(run.snapshots, key=lambda one: one.number).step if run.snapshots else None
+        figure = figure_of_snapshot(run, step, layers=layers, scale=scale)
+        self._present(figure, f"step_{step:08d}", "last")
         return figure
 
     def show(self, layer: str, kind: str, step: int | None = None, *, scale: ScaleName = "run") -> Figure:
@@ -350,6 +363,8 @@ class Xray:
         """
         if self._probe is None:
             raise TorcheerError("this Xray was opened to read: it has no model to verify with.")
+        if steps < 1:
+            raise InvalidArgument(f"steps must be a whole number from 1 on: {steps} prove nothing.")
         probe, optimizer = self._probe, self._updates.optimizer if self._updates is not None else None
         layers = {watch.name: list(watch.kinds) for watch in self.layers}
         given = (*probe.args,) if not probe.kwargs else probe.kwargs
@@ -369,8 +384,21 @@ class Xray:
     def __repr__(self) -> str:
         if self._files is None:
             return "Xray: not active in this process"
-        title, snapshots = self._files.about.get("title"), plural(len(self._files.snapshots), "snapshot")
-        return f"Xray of {title}: {snapshots} of {plural(len(self.layers), 'layer')} in {self._files.folder}"
+        run = Run(self._files)
+        snapshots, layers = plural(len(run.snapshots), "snapshot"), plural(len(self.layers), "layer")
+        return f"Xray of {run.title}: {snapshots} of {layers} in {self._files.folder}"
+
+
+def _check_options(limits: Any, max_bytes: Any, dtype: Any, seed: Any) -> None:
+    """What would only be found out when a snapshot is written, and lost."""
+    if limits is not None and not isinstance(limits, Limits):
+        raise InvalidArgument(f"limits must be Limits(channels=…, …) of torcheer.xray; got {type(limits).__name__}.")
+    if max_bytes is not None and (isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 1):
+        raise InvalidArgument(f"max_bytes must be a whole number from 1 on, or None for no limit; got {max_bytes!r}.")
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise InvalidArgument(f"dtype must be one of torch's for floating-point numbers, such as torch.float16; got {dtype!r}.")
+    if not isinstance(seed, int):
+        raise InvalidArgument(f"seed must be a whole number; got {seed!r}.")
 
 
 def _is_my_turn(rank: int | None) -> bool:

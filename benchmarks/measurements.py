@@ -213,7 +213,7 @@ def xray_training(case: str, every: int) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as folder, torcheer.Xray(model, x, folder=folder) as watching, torch.enable_grad():
         functions = (steps, partial(steps, watching))
-        raw, used = interleave(rounds_in(SECONDS, *functions, least=5), *functions)
+        raw, used = interleave(rounds_in(SECONDS, *functions, least=4), *functions)
     return {"raw": asdict(raw), "tool": asdict(used), "every": every, "ratio": used.median / raw.median}
 
 

@@ -34,7 +34,7 @@ def report(results: dict[str, Any], verdicts: list[Verdict]) -> str:
             _training("A training step, forward and backward, everything kept, gradients too", "torcheer", results["training"]),
             _training("A training step, only layers followed (track_tensor_ops=False)", "torch_vis", results["layers_only"]),
             _xray(results["xray"]),
-            _training("Training with a snapshot after every 20 steps", "with Xray", results["xray_training"]),
+            _training("Training with a snapshot after every 10 steps", "with Xray", results["xray_training"]),
             _grouping(results["grouping"]),
             _held(results["held_memory"]),
             _graph_only(results["graph_only_peak"]),

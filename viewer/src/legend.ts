@@ -1,0 +1,78 @@
+// What the colours mean.
+
+import { CATEGORY_TITLES, type Theme } from "./colour";
+import type { Colouring } from "./colouring";
+import { button, el, replace, sharpCanvas } from "./dom";
+import type { Guide } from "./guide";
+import { rampColour } from "./colour";
+
+export class LegendBox {
+  readonly element = el("div", { class: "legend", role: "group", label: "Legend" });
+  private drawn: unknown[] = [];
+
+  constructor(private readonly guide: Guide) {}
+
+  update(colouring: Colouring | null, theme: Theme): void {
+    const now = [colouring, theme];
+    if (!colouring || now.every((part, i) => part === this.drawn[i])) return;
+    this.drawn = now;
+    const { legend } = colouring;
+    if (legend.metric.name === "type") this.categories(colouring, theme);
+    else this.ramp(colouring, theme);
+  }
+
+  private categories(colouring: Colouring, theme: Theme): void {
+    const items = colouring.legend.categories.map((category) => {
+      const dot = el("span", { class: "dot" });
+      dot.style.background = theme.categories[category].accent;
+      return el("span", { class: "legend-item" }, dot, CATEGORY_TITLES[category]);
+    });
+    replace(this.element, ...(this.guide.comparison ? this.compared(theme) : items));
+  }
+
+  private compared(theme: Theme): HTMLElement[] {
+    const entries: [string, string][] = [
+      ["only left", theme.onlyLeft],
+      ["only right", theme.onlyRight],
+      ["differs", theme.changed],
+    ];
+    return entries.map(([text, colour]) => {
+      const ring = el("span", { class: "ring" });
+      ring.style.borderColor = colour;
+      if (text === "differs") ring.style.borderStyle = "dashed";
+      return el("span", { class: "legend-item" }, ring, text);
+    });
+  }
+
+  private ramp(colouring: Colouring, theme: Theme): void {
+    const { metric, low, high, isLog, hasUnknown, isEmpty } = colouring.legend;
+    if (isEmpty) {
+      replace(this.element, el("span", { class: "legend-item", text: `${metric.title}: nothing is known` }));
+      return;
+    }
+    const width = 160;
+    const [canvas, context] = sharpCanvas(width, 10, { class: "scale" });
+    for (let x = 0; x < width; x++) {
+      context.fillStyle = rampColour(theme.ramp, x / (width - 1));
+      context.fillRect(x, 0, 1, 10);
+    }
+    const unknown = el("span", { class: "swatch" });
+    unknown.style.background = theme.missing;
+    const scale = button(isLog ? "log" : "linear", "Switch between a logarithmic and a linear scale", () =>
+      this.guide.dispatch({ type: "scale", scale: isLog ? "linear" : "log" }),
+    );
+    replace(
+      this.element,
+      el("strong", { text: metric.title, title: `Of a closed box: ${metric.rule}` }),
+      el(
+        "span",
+        { class: "legend-ramp" },
+        el("span", { text: metric.write(low) }),
+        canvas,
+        el("span", { text: metric.write(high) }),
+      ),
+      scale,
+      hasUnknown ? el("span", { class: "legend-item" }, unknown, "unknown") : null,
+    );
+  }
+}

@@ -194,3 +194,20 @@ def test_values_that_cannot_be_read_have_none():
     plan = plan_of((3, 4), is_input=False)
     assert plan is not None
     assert preview_of(torch.empty(3, 4, device="meta"), plan) is None
+
+
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        (-1e9, "values far beyond the others cut"),
+        (float("nan"), "NaN as 0"),
+        (float("inf"), "values far beyond the others cut"),
+    ],
+)
+def test_what_a_preview_cannot_show_is_said(odd, said):
+    """Only what is there: a mask of large numbers is no NaN."""
+    values = torch.rand(12, 12)
+    values[0, 1] = odd
+    note = preview(values)["note"]
+    assert said in note
+    assert ("NaN" in note) == (odd != odd)

@@ -198,7 +198,10 @@ def _tamed(values: Tensor) -> tuple[Tensor, str]:
         return values, ""
     ordinary = values[is_ordinary]
     low, high = (float(end) for end in ordinary.aminmax()) if ordinary.numel() else (0.0, 0.0)
-    return values.nan_to_num(0.0, math.inf, -math.inf).clamp(low, high), "values far beyond the others cut, NaN as 0"
+    is_nan = values.isnan()
+    said = ["values far beyond the others cut"] if bool((~is_ordinary & ~is_nan).any()) else []
+    said += ["NaN as 0"] if bool(is_nan.any()) else []
+    return values.nan_to_num(0.0, math.inf, -math.inf).clamp(low, high), ", ".join(said)
 
 
 def _scale(tiles: Tensor, outliers: float) -> tuple[float, float]:

@@ -32,10 +32,10 @@ class Verdict:
 def judge(results: dict[str, Any]) -> list[Verdict]:
     """A verdict for every promise."""
     return [
-        *_speed(results),
-        *_training(results),
-        *_layers_only(results),
-        *_xray(results),
+        *_ratios({case: tools["torcheer"] for case, tools in results["speed"].items()}, SPEED, "against plain"),
+        *_ratios(results["training"], TRAINING, "training step, against plain"),
+        *_ratios(results["layers_only"], LAYERS_ONLY, "training step, layers only"),
+        *_ratios(results["xray"], XRAY, "a snapshot, against plain"),
         _after_use(results),
         _growth(results),
         _grouping(results),
@@ -44,33 +44,8 @@ def judge(results: dict[str, Any]) -> list[Verdict]:
     ]
 
 
-def _speed(results: dict[str, Any]) -> list[Verdict]:
-    found = []
-    for case, must in SPEED.items():
-        ratio = results["speed"][case]["torcheer"].get("ratio")
-        found.append(_at_most(f"{CASES[case].title}, against plain", ratio, must, "{:.3f}×"))
-    return found
-
-
-def _training(results: dict[str, Any]) -> list[Verdict]:
-    found = []
-    for case, must in TRAINING.items():
-        ratio = results["training"][case].get("ratio")
-        found.append(_at_most(f"{CASES[case].title}, training step, against plain", ratio, must, "{:.3f}×"))
-    return found
-
-
-def _layers_only(results: dict[str, Any]) -> list[Verdict]:
-    found = []
-    for case, must in LAYERS_ONLY.items():
-        ratio = results["layers_only"][case].get("ratio")
-        found.append(_at_most(f"{CASES[case].title}, training step, layers only", ratio, must, "{:.3f}×"))
-    return found
-
-
-def _xray(results: dict[str, Any]) -> list[Verdict]:
-    ratios = {case: results["xray"][case].get("ratio") for case in XRAY}
-    return [_at_most(f"{CASES[c].title}, a snapshot, against plain", r, XRAY[c], "{:.3f}×") for c, r in ratios.items()]
+def _ratios(found: dict[str, Any], musts: dict[str, float], what: str) -> list[Verdict]:
+    return [_at_most(f"{CASES[c].title}, {what}", found[c].get("ratio"), must, "{:.3f}×") for c, must in musts.items()]
 
 
 def _after_use(results: dict[str, Any]) -> Verdict:

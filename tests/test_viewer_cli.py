@@ -67,6 +67,7 @@ def test_view_makes_a_page_of_a_payload_and_opens_it(folder, capsys, monkeypatch
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["view", "net.json", "-o", "net.png"], "the ending of the output is .html"),
         (["show", *NET, "-o", "net.svg"], ".html or .json"),
         (["show", *NET, "-o", "nowhere/net.html"], "cannot be written"),
         (["show", "shown_models:other"], "other"),

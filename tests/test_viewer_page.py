@@ -258,6 +258,11 @@ def test_equal_blocks_are_one_box_that_shows_any_of_them_or_all(read, shelf):
     reader.page.get_by_role("button", name="Show all 12").click()
     reader.settle()
     assert {f"transformer.h.{number}:1" for number in range(12)} <= set(reader.seen("module"))
+    assert 0 < reader.seen("module")["transformer.h.2:1"]["y"] < 900, "the block that was shown stays in sight"
+    reader.page.get_by_role("button", name="Fold into one").click()
+    reader.settle()
+    assert "transformer.h.2.attn:1" in reader.seen("module")
+    assert "transformer.h.0.attn:1" not in reader.seen("module")
 
 
 def test_a_recurrent_model_is_rolled_until_it_is_unrolled(read, shelf):
@@ -306,8 +311,12 @@ def test_a_search_finds_what_is_inside_closed_modules_and_goes_there(read, shelf
     assert convolutions[2] in reader.seen("operation")
     reader.press("Shift+Enter")
     assert reader.state["selection"]["key"] == convolutions[1]
+    reader.press("Escape")
+    assert not reader.page.locator(".results").is_visible()
+    reader.press("n")
+    assert reader.state["selection"]["key"] == convolutions[2], "from the graph, n goes on"
     reader.press("Escape", "Escape")
-    assert reader.state["query"] == ""
+    assert (reader.state["query"], reader.state["selection"]) == ("", None)
     shape = shelf.history("resnet50").graph.node(convolutions[0]).shape
     fitting = [node.key for node in shelf.history("resnet50").graph.nodes if node.shape == shape]
     reader.search("shape:" + ",".join(map(str, shape)))
@@ -424,7 +433,7 @@ def test_boxes_are_coloured_by_a_figure_with_its_range(read, shelf):
     """The legend says how far the figures of what is seen reach, or that there are none."""
     reader = read("alexnet")
     nodes = shelf.history("alexnet").graph.nodes
-    for metric in ("time", "memory", "flops", "params", "norm", "zeros", "nonfinite"):
+    for metric in ("time", "memory", "flops", "params", "norm", "zeros"):
         reader.page.get_by_label("Colour by").select_option(metric)
         reader.settle()
         assert reader.page.locator(".legend canvas").count() == 1, metric
@@ -432,6 +441,8 @@ def test_boxes_are_coloured_by_a_figure_with_its_range(read, shelf):
         if metric == "params":
             most = max(sum(param.numel for param in node.params) for node in nodes)
             assert f"{most / 1e6:.1f}M" in reader.page.locator(".legend").inner_text()
+    reader.page.get_by_label("Colour by").select_option("nonfinite")
+    assert reader.page.locator(".legend").inner_text().endswith(": none")
     reader.page.get_by_label("Colour by").select_option("gradient")
     assert "nothing is known" in reader.page.locator(".legend").inner_text()
 
@@ -516,6 +527,11 @@ def test_two_models_stand_side_by_side_with_what_differs(read, shelf):
     reader.press("ArrowDown", "-")
     after = [reader.ask("side => __torcheer.camera(side)", side) for side in (0, 1)]
     assert [one["scale"] for one in after] == [pytest.approx(0.8 * one["scale"]) for one in before]
+    reader.press("0")
+    before = [reader.ask("side => __torcheer.camera(side)", side) for side in (0, 1)]
+    reader.press("+")
+    after = [reader.ask("side => __torcheer.camera(side)", side) for side in (0, 1)]
+    assert [one["scale"] for one in after] == [pytest.approx(1.25 * one["scale"]) for one in before]
     reader.press("1")
     assert all(not item["isOpen"] for side in (0, 1) for item in reader.seen(side=side).values())
 

@@ -176,6 +176,8 @@ def run_view(options: argparse.Namespace) -> int:
             raise InvalidArgument("--output and --compare go with a .json file; a page is only opened.")
         open_page(file)
         return 0
+    if options.output is not None and options.output.suffix.lower() not in (".html", ".htm"):
+        raise InvalidArgument(f"the ending of the output is .html; got {str(options.output)!r}.")
     other = read_payload(options.compare) if options.compare is not None else None
     path = to_html(read_payload(file), options.output or file.with_suffix(".html"), compare=other)
     if options.output is not None:

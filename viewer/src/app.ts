@@ -37,7 +37,6 @@ export class App implements Guide {
   private readonly address: Address;
   private afterScene: (() => void) | null = null;
   private announced = "";
-  private readonly lastCameras: Camera[] = []; // by side, as the reader left them
 
   constructor(
     readonly docs: Doc[],
@@ -69,8 +68,8 @@ export class App implements Guide {
     const events = {
       click: this.pointing.click.bind(this.pointing, side),
       hover: this.pointing.hover.bind(this.pointing, side),
-      moved: (camera: Camera, by: "reader" | "program"): void => {
-        if (by === "reader") this.moveOther(side, camera);
+      moved: (from: Camera, to: Camera, by: "reader" | "program"): void => {
+        if (by === "reader") this.moveOther(side, from, to);
         this.pointing.tip.hide();
         this.parts?.moved(); // the first picture comes before the parts
       },
@@ -197,10 +196,7 @@ export class App implements Guide {
     document.documentElement.dataset["theme"] = theme.name;
     saveChoices(state);
     const scope: Scope = { theme, comparison, isAnimated, selected: (side) => this.selectedOn(side) };
-    this.stages.forEach((stage, side) => {
-      stage.update(state, scope, anchor);
-      this.lastCameras[side] = stage.pane.camera;
-    });
+    for (const stage of this.stages) stage.update(state, scope, anchor);
     this.updateParts();
     this.address.write(state.selection);
   }
@@ -246,20 +242,16 @@ export class App implements Guide {
   }
 
   /** The other pane makes the same movement on the screen: a point p goes to p × factor + shift. */
-  private moveOther(side: number, camera: Camera): void {
-    const last = this.lastCameras[side];
-    this.lastCameras[side] = camera;
+  private moveOther(side: number, from: Camera, to: Camera): void {
     const other = this.stages[1 - side];
-    if (!other || !last) return;
-    const factor = camera.scale / last.scale;
+    if (!other) return;
+    const factor = to.scale / from.scale;
     const { scale, x, y } = other.pane.camera;
-    const moved = {
+    other.pane.follow({
       scale: scale * factor,
-      x: x * factor + camera.x - last.x * factor,
-      y: y * factor + camera.y - last.y * factor,
-    };
-    other.pane.setCamera(moved, "program");
-    this.lastCameras[1 - side] = moved;
+      x: x * factor + to.x - from.x * factor,
+      y: y * factor + to.y - from.y * factor,
+    });
   }
 
   /** Goes where the address says. */

@@ -20,7 +20,7 @@ export interface Anchor {
 export interface PaneEvents {
   click: (hit: Hit | null, event: { shift: boolean; plain: boolean; pointer: [number, number] }) => void;
   hover: (hit: Hit | null, pointer: [number, number]) => void;
-  moved: (camera: Camera, by: "reader" | "program") => void;
+  moved: (from: Camera, to: Camera, by: "reader" | "program") => void;
 }
 
 const DRAG_STARTS = 4;
@@ -117,8 +117,9 @@ export class Pane {
   // Camera ----------------------------------------------------------------------------------------------------------
 
   setCamera(camera: Camera, by: "reader" | "program"): void {
+    const from = this.camera;
     this.camera = camera;
-    this.events.moved(camera, by);
+    this.events.moved(from, camera, by);
     this.ask();
   }
 
@@ -130,6 +131,12 @@ export class Pane {
     }
     this.glide = { from: this.camera, to: camera, started: performance.now() };
     this.ask();
+  }
+
+  /** Moves with the reader, who moves another pane. */
+  follow(camera: Camera): void {
+    this.stop();
+    this.setCamera(camera, "program");
   }
 
   pan(dx: number, dy: number): void {
@@ -242,8 +249,9 @@ export class Pane {
     const { from, to, started } = this.glide;
     const elapsed = Math.min(1, (now - started) / GLIDE);
     if (elapsed >= 1) this.glide = null;
+    const before = this.camera;
     this.camera = elapsed >= 1 ? to : between(from, to, 1 - (1 - elapsed) ** 3);
-    this.events.moved(this.camera, "program");
+    this.events.moved(before, this.camera, "program");
     return this.camera;
   }
 

@@ -125,14 +125,11 @@ export class Finder {
     event.stopPropagation();
   }
 
-  /** The first Esc closes the list, the second ends the search. */
+  /** Closes the list and goes back to the graph, where n and N go on; where there is no list, ends the search. */
   private leave(): void {
-    if (this.isOpen && this.field.value) {
-      this.open(false);
-      return;
-    }
-    this.field.value = "";
-    this.guide.dispatch({ type: "query", query: "" });
+    if (!this.isOpen) this.field.value = "";
+    this.flush();
+    this.open(false);
     this.field.blur();
     this.guide.stages[this.guide.side]?.pane.canvas.focus({ preventScroll: true });
   }

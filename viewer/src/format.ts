@@ -51,7 +51,7 @@ export function figure(value: number | null): string {
   const size = Math.abs(value);
   if (Number.isInteger(value) && size < 1e6) return value.toLocaleString("en-US").replace("-", "−");
   const text = size >= 1e6 || size < 1e-3 ? value.toExponential(2) : String(Number(value.toPrecision(4)));
-  return text.replace("-", "−");
+  return text.replaceAll("-", "−");
 }
 
 export function percent(share: number): string {

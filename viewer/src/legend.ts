@@ -46,8 +46,10 @@ export class LegendBox {
 
   private ramp(colouring: Colouring, theme: Theme): void {
     const { metric, low, high, isLog, hasUnknown, isEmpty } = colouring.legend;
-    if (isEmpty) {
-      replace(this.element, el("span", { class: "legend-item", text: `${metric.title}: nothing is known` }));
+    const isClean = metric.name === "nonfinite" && high === 0;
+    if (isEmpty || isClean) {
+      const text = `${metric.title}: ${isEmpty ? "nothing is known" : "none"}`;
+      replace(this.element, el("span", { class: "legend-item", text }));
       return;
     }
     const width = 160;

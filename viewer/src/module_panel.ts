@@ -56,7 +56,9 @@ function actions(guide: Guide, side: number, b: number): HTMLElement {
     const isAll = guide.state.shown.get(run.key) === "all";
     const text = isAll ? "Fold into one" : `Show all ${run.blocks.length}`;
     const anchor = { key: `m:${run.key}`, pointer: null };
-    parts.push(button(text, text, () => guide.dispatch({ type: "show", run: run.key, block: isAll ? 0 : "all" }, anchor)));
+    const block = isAll ? Math.max(0, run.blocks.indexOf(b)) : "all";
+    const show = (): void => guide.apply([{ type: "show", run: run.key, block }], anchor, () => guide.reveal(false));
+    parts.push(button(text, text, show));
   }
   return el("div", { class: "actions" }, ...parts);
 }

@@ -14,6 +14,9 @@ type Test = (text: string) => boolean;
 const FIELDS = ["label", "address", "function", "type", "class", "shape", "dtype", "source", "kind"] as const;
 type Field = (typeof FIELDS)[number];
 
+/** A shape however it is typed: 1,64,56,56 or 1x64x56x56 or torch.Size([1, 64, 56, 56]). Here it is written with ×. */
+const SHAPE = /(?:^|\s)(?:torch\.size)?[([]*\s*(\d+(?:\s*[,x×*]\s*\d+)+)\s*,?\s*[)\]]*(?=\s|$)/g;
+
 /** Searches one hierarchy. Texts are put together on the first search. */
 export class Search {
   private texts: { units: string[]; boxes: string[] } | null = null;
@@ -30,8 +33,8 @@ export class Search {
 
   private search(query: string): Found {
     if (query === "") return { children: [], isInvalid: false };
-    const field = FIELDS.find((name) => query.startsWith(`${name}:`));
-    const test = testOf(field ? query.slice(field.length + 1) : query);
+    const field = FIELDS.find((name) => query.toLowerCase().startsWith(`${name}:`));
+    const test = testOf(field ? query.slice(field.length + 1).trim() : query);
     if (!test) return { children: [], isInvalid: true };
     const { units, boxes, payload, position } = this.hierarchy;
     const texts = field ? null : (this.texts ??= this.writeTexts());
@@ -55,11 +58,7 @@ export class Search {
     const sources = sourceTexts(payload);
     return {
       units: units.map((unit) => unit.members.map((node) => textOf(payload, payload.nodes[node]!, sources)).join("\n")),
-      boxes: boxes.map((_, b) =>
-        FIELDS.map((field) => boxFieldOf(this.hierarchy, b, field))
-          .join("\n")
-          .toLowerCase(),
-      ),
+      boxes: boxes.map((_, b) => FIELDS.map((field) => boxFieldOf(this.hierarchy, b, field)).join("\n")),
     };
   }
 }
@@ -75,14 +74,13 @@ export function testOf(query: string): Test | null {
       return null;
     }
   }
-  const words = asShape(query.toLowerCase()).split(/\s+/).filter(Boolean);
-  return (text) => words.every((word) => text.includes(word));
-}
-
-/** Shapes are written with ×, whichever way they were typed: 1,64,56,56 or 1x64x56x56 or (1, 64, 56, 56). */
-function asShape(query: string): string {
-  const plain = query.replace(/^[([]\s*|\s*[)\]]$/g, "");
-  return /^\d+(\s*[,x×*]\s*\d+)+$/.test(plain) ? plain.replace(/\s*[,x×*]\s*/g, "×") : query;
+  const words: string[][] = []; // each in the ways it may be written
+  const others = query.toLowerCase().replace(SHAPE, (typed: string, sizes: string) => {
+    words.push([typed.trim(), sizes.replace(/\s*[,x×*]\s*/g, "×")]);
+    return " ";
+  });
+  for (const word of others.split(/\s+/).filter(Boolean)) words.push([word]);
+  return (text) => words.every((ways) => ways.some((way) => text.includes(way)));
 }
 
 function textOf(payload: Payload, node: OpNode, sources: Map<string, string>): string {
@@ -115,8 +113,8 @@ function boxFieldOf(hierarchy: Hierarchy, b: number, field: Field): string {
   const calls = hierarchy.boxes[b]!.modules.map((module) => hierarchy.payload.modules[module]!);
   const first = calls[0];
   if (!first) return "";
-  if (field === "address" || field === "label") return calls.map((call) => call.key).join("\n");
-  if (field === "class") return first.class;
+  if (field === "address" || field === "label") return calls.map((call) => call.key.toLowerCase()).join("\n");
+  if (field === "class") return first.class.toLowerCase();
   if (field === "shape") return first.output_shapes.map(format.shape).join("\n");
   return "";
 }

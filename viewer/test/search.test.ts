@@ -34,6 +34,26 @@ test("a shape is found however it is typed", () => {
   for (const query of ["1×64×56×56", "1,64,56,56", "1, 64, 56, 56", "(1, 64, 56, 56)", "[1,64,56,56]", "1x64x56x56", "64×56"]) {
     assert.deepEqual(find(query), ["conv2d_1:1", "relu_2:1"], query);
   }
+  for (const query of ["torch.Size([1, 64, 56, 56])", "shape: 1,64,56,56", "Shape:1x64", "1, 64 56"]) {
+    assert.deepEqual(find(query), ["conv2d_1:1", "relu_2:1"], query);
+  }
+});
+
+test("a shape can stand among other words", () => {
+  const find = searched();
+  assert.deepEqual(find("relu 1,64,56,56"), ["relu_2:1"]);
+  assert.deepEqual(find("(1, 64, 56, 56) float16"), ["relu_2:1"]);
+});
+
+test("what looks like a shape is also found as it is written", () => {
+  const made = draft();
+  const conv = addModule(made, "mixed.branch_3x3", "Conv2d");
+  addNode(made, "conv2d", [], conv, { shape: [1, 8] });
+  addNode(made, "relu", [0], conv, { shape: [3, 3] });
+  const hierarchy = buildHierarchy(finish(made), false);
+  assert.equal(new Search(hierarchy).find("3x3").children.length, 3);
+  assert.equal(new Search(hierarchy).find("branch_3x3").children.length, 3);
+  assert.equal(new Search(hierarchy).find("3×3").children.length, 1);
 });
 
 test("all words of a query must be there", () => {
@@ -52,6 +72,7 @@ test("slashes make a regular expression, and a broken one is said to be so", () 
 test("a field narrows the search to one place", () => {
   const find = searched();
   assert.deepEqual(find("class:conv"), ["conv2d_1:1"]);
+  assert.deepEqual(find("class:Bottleneck"), ["net.layer1:1", "relu_2:1"]);
   assert.deepEqual(find("type:conv"), ["conv2d_1:1"]);
   assert.deepEqual(find("shape:3,224,224"), ["input_0:1"]);
   assert.deepEqual(find("kind:input"), ["input_0:1"]);

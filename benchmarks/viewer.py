@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from shutil import which
 from statistics import median
 from typing import Any
 
@@ -20,9 +19,13 @@ import torcheer
 from torcheer.viewer import make_page
 
 from .machine import describe_machine
+from .models import ROOT
 from .report import table
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+sys.path.insert(0, str(ROOT / "tests"))
+
+from browser import BROWSERS, browser_path
+
 LARGEST_PAGE = 60_000_000
 REPEATS = 3
 PATIENCE = 120  # seconds
@@ -207,15 +210,15 @@ def report(results: dict[str, dict[str, Any]]) -> tuple[str, bool]:
 
 
 def main() -> int:
-    browser_path = next((found for name in BROWSERS if (found := which(name))), None)
-    if browser_path is None:
+    program = browser_path()
+    if program is None:
         print(f"There is no browser to measure in: install one of {', '.join(BROWSERS)}.", file=sys.stderr)
         return 1
     for name, value in describe_machine().items():
         print(f"{name.replace('_', ' ')}: {value}")
     results: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         for case in CASES:
             print(f"{case.title} …", file=sys.stderr, flush=True)
             results[case.title] = run(case, browser, Path(folder))

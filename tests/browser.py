@@ -12,13 +12,13 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _LOCAL = ("file:", "data:", "blob:", "about:")
 
 
 def browser_path() -> str | None:
     """A Chromium or Chrome that is installed, if any."""
-    return next((found for name in _NAMES if (found := shutil.which(name))), None)
+    return next((found for name in BROWSERS if (found := shutil.which(name))), None)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def browser() -> Iterator[Browser]:
         _go_without("Playwright is not installed: pip install playwright")
     path = browser_path()
     if path is None:
-        _go_without(f"there is no browser: install one of {', '.join(_NAMES)}")
+        _go_without(f"there is no browser: install one of {', '.join(BROWSERS)}")
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield running

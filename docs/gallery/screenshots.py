@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import runpy
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -17,6 +16,10 @@ from torcheer.demo import Gpt2
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from browser import browser_path  # noqa: E402 - lies with the tests
+
 SELECTED = "softmax_1_18:1"  # an attention map
 
 
@@ -33,9 +36,8 @@ def shoot_viewer(folder: Path) -> None:
     with torch.no_grad():
         history = torcheer.log_forward_pass(Gpt2(), torch.randint(50257, (1, 32)))
     page_file = history.to_html(folder / "gpt2.html")
-    program = next(path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name)))
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=browser_path(), args=["--no-sandbox"])
         page = browser.new_context(offline=True, viewport={"width": 1400, "height": 860}).new_page()
         page.goto(f"{page_file.as_uri()}#node={SELECTED}")
         page.wait_for_timeout(2500)

@@ -1,9 +1,10 @@
-"""Writes files whole or not at all."""
+"""Writes files whole or not at all, and names them."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -29,6 +30,15 @@ def write_whole(path: Path, data: bytes, what: str = "file") -> None:
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
+
+
+def file_name(title: str) -> str:
+    """A title as part of the name of a file or folder.
+
+    >>> file_name("My model, v2")
+    'My_model_v2'
+    """
+    return re.sub(r"[^\w.-]+", "_", title).strip("._")[:60] or "model"
 
 
 def _unwritable(path: Path, what: str, error: OSError) -> OSError:

@@ -10,11 +10,10 @@ import copy
 import statistics
 import sys
 import time
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
+from checking import no_synchronisation, run
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -50,16 +49,6 @@ class Product(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x @ self.weight
-
-
-@contextmanager
-def no_synchronisation() -> Iterator[None]:
-    """Inside, anything that waits for the GPU raises."""
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 def model_and_input() -> tuple[Network, Tensor]:
@@ -326,20 +315,5 @@ CHECKS = (
 )
 
 
-def main() -> int:
-    print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}")
-    failed = 0
-    for check in CHECKS:
-        try:
-            check()
-            print(f"ok    {check.__name__}")
-        except Exception:
-            failed += 1
-            print(f"FAIL  {check.__name__}")
-            traceback.print_exc()
-    print(f"{len(CHECKS) - failed} passed, {failed} failed")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(CHECKS))

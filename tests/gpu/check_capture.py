@@ -10,12 +10,11 @@ import functools
 import statistics
 import sys
 import time
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from checking import no_synchronisation, run
 from torch import Tensor, nn
 
 import torcheer
@@ -37,16 +36,6 @@ class Network(nn.Module):
         attended, _ = self.attention(features, features, features, need_weights=False)
         attended[:, 0].mul_(2)
         return self.head(F.normalize(attended + features, dim=-1)).mean(1)
-
-
-@contextmanager
-def no_synchronisation() -> Iterator[None]:
-    """Inside, anything that waits for the GPU raises."""
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 def model_and_input() -> tuple[Network, Tensor]:
@@ -219,20 +208,5 @@ CHECKS = (
 )
 
 
-def main() -> int:
-    print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}")
-    failed = 0
-    for check in CHECKS:
-        try:
-            check()
-            print(f"ok    {check.__name__}")
-        except Exception:
-            failed += 1
-            print(f"FAIL  {check.__name__}")
-            traceback.print_exc()
-    print(f"{len(CHECKS) - failed} passed, {failed} failed")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(CHECKS))

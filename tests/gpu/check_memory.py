@@ -9,6 +9,7 @@ import sys
 
 import torch
 import torch.nn.functional as F
+from checking import run
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -120,11 +121,9 @@ def test_attention_has_the_same_cost_as_on_the_cpu():
 
 
 if __name__ == "__main__":
-    for test in (
+    checks = (
         test_device_memory_reads_the_device,
         test_attention_has_the_same_cost_as_on_the_cpu,
         test_the_timeline_is_what_the_allocator_says,
-    ):
-        test()
-        print("ok", test.__name__)
-    sys.exit(0)
+    )
+    sys.exit(run(checks))

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from checking import no_synchronisation, run
 from torch import nn
 
 from torch_vis import ComputationalGraphTracker, analyze_computational_graph_execution, track_computational_graph_execution
@@ -59,11 +60,8 @@ def test_following_layers_waits_for_nothing() -> None:
     model, x = model_and_input()
     tracker = ComputationalGraphTracker(model, track_tensor_ops=False)
     tracker.start_tracking()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_synchronisation():
         model(x).sum().backward()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
         tracker.stop_tracking()
     assert tracker.get_graph_summary()["operation_types"]["backward"] > 4
 
@@ -101,14 +99,6 @@ def report() -> None:
 
 
 if __name__ == "__main__":
-    failed = 0
-    for name, check in list(globals().items()):
-        if name.startswith("test_"):
-            try:
-                check()
-                print("ok    ", name)
-            except Exception as error:
-                failed += 1
-                print("FAILED", name, repr(error))
+    failed = run([check for name, check in list(globals().items()) if name.startswith("test_")])
     report()
-    sys.exit(bool(failed))
+    sys.exit(failed)

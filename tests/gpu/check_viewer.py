@@ -11,6 +11,7 @@ import sys
 import time
 
 import torch
+from checking import run
 
 import torcheer
 from torcheer.demo import AlexNet, Gpt2
@@ -83,12 +84,10 @@ def test_a_decoder_takes_little_time():
 
 
 if __name__ == "__main__":
-    for test in (
+    checks = (
         test_statistics_are_those_of_the_processor,
         test_previews_are_those_of_the_processor,
         test_a_payload_needs_no_operation_that_is_not_deterministic,
         test_a_decoder_takes_little_time,
-    ):
-        test()
-        print("ok", test.__name__)
-    sys.exit(0)
+    )
+    sys.exit(run(checks))

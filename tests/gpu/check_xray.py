@@ -11,11 +11,11 @@ import statistics
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from checking import run
 from torch import Tensor, nn
 
 from torcheer.xray import Limits, Xray
@@ -141,18 +141,5 @@ CHECKS: list[Callable[[], None]] = [
 ]
 
 
-def main() -> int:
-    failed = 0
-    for check in CHECKS:
-        try:
-            check()
-            print(f"ok   {check.__name__}", flush=True)
-        except Exception:
-            failed += 1
-            print(f"FAIL {check.__name__}", flush=True)
-            traceback.print_exc()
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(CHECKS))

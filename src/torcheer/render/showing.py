@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import webbrowser
 from pathlib import Path
 from typing import Any
 
+from ..files import file_name
 from .picture import Picture
 
 
@@ -44,8 +44,7 @@ def has_screen() -> bool:
 
 def _open(picture: Picture) -> Path:
     kind = "rolled" if picture.graph.is_rolled else "unrolled"
-    name = re.sub(r"[^\w.-]+", "_", picture.title).strip("._")[:60] or "model"
-    path = Path(f"torcheer_{name}_{kind}.svg")
+    path = Path(f"torcheer_{file_name(picture.title)}_{kind}.svg")
     picture.save(path)
     print(f"Picture: {path}")
     if has_screen():

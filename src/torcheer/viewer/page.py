@@ -109,7 +109,7 @@ class Page:
             for number, text in enumerate(self._packed, 1)
         ]
         return _PAGE.format(
-            policy=_POLICY.format(script=_hash(self._bundle.script), style=_hash(self._bundle.style)),
+            policy=_POLICY.format(script=hash_of(self._bundle.script), style=hash_of(self._bundle.style)),
             title=html.escape(self.title),
             style=self._bundle.style,
             payloads="\n".join(blocks),
@@ -132,7 +132,8 @@ class Page:
         return f"<Page of {self.title}: {human_size(len(self.html))}>"
 
 
-def _hash(text: str) -> str:
+def hash_of(text: str) -> str:
+    """The hash by which a page's policy knows a script or style that stands in it."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import webbrowser
 from pathlib import Path
 
+from ..files import file_name
 from ..render.showing import has_screen, notebook
 from .page import Page, Viewable, make_page
 from .payload import MAX_BYTES
@@ -29,8 +29,7 @@ def show(
     limit = max_bytes if max_bytes is not None else _NOTEBOOK_BYTES if is_notebook else MAX_BYTES
     page = make_page(history, compare=compare, title=title, previews=previews, max_bytes=limit)
     if not is_notebook:
-        name = re.sub(r"[^\w.-]+", "_", page.title).strip("._")[:60] or "model"
-        open_page(page.save(f"torcheer_{name}.html"))
+        open_page(page.save(f"torcheer_{file_name(page.title)}.html"))
     return page
 
 

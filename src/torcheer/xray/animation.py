@@ -19,7 +19,7 @@ from .captions import number
 from .colours import ScaleName, check_scale, scales_of
 from .frames import Paints, Shot, Stage, enlarged, import_pillow, quantised, scale_paints, step_words, zoom_of
 from .records import WORDS, Entry, Kind, Snapshot
-from .run import Run
+from .run import Run, evenly
 from .tiles import Array, Mosaic, choose_columns, make_mosaic
 
 _FRAME = 600  # about how many pixels the longer side of a picture has
@@ -106,8 +106,16 @@ def write_strip(
     check_scale(scale)
     _check_from("frames", frames, 1)
     there = _snapshots(run, layer, kind)
-    chosen = sorted({round(at) for at in np.linspace(0, len(there) - 1, min(int(frames), len(there)))})
-    reel = _make_reel(run, [there[at] for at in chosen], layer, cast(Kind, kind), scale, tile, _STRIP_FRAME, is_gif=False)
+    reel = _make_reel(
+        run,
+        [there[at] for at in evenly(len(there), int(frames))],
+        layer,
+        cast(Kind, kind),
+        scale,
+        tile,
+        _STRIP_FRAME,
+        is_gif=False,
+    )
     data = io.BytesIO()
     reel.stage.paints.as_image(_strip(reel, scale)).save(data, format="PNG")
     write_whole(target, data.getvalue(), "animation")

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..errors import InvalidArgument
 from .records import Entry, Kind, Layout, Statistics, finite
 from .selectors import Choices
-from .statistics import statistics_of
+from .statistics import readable, statistics_of
 
 _EDGE = 0.01  # colours span what lies between this part of the values and the rest from above
 
@@ -63,11 +63,7 @@ class _Part:
 
 def keep(measured: Measured, choices: Choices, limits: Limits, dead: int | None = None) -> tuple[Entry, Tensor]:
     """The entry of a tensor, and the part of it to write."""
-    tensor = measured.tensor
-    if tensor.layout is not torch.strided:
-        tensor = tensor.to_dense()
-    if tensor.is_quantized:
-        tensor = tensor.dequantize()
+    tensor = readable(measured.tensor)
     notes = list(measured.notes)
     statistics: Statistics = statistics_of(tensor)
     shape, dtype = tuple(measured.tensor.shape), str(measured.tensor.dtype).removeprefix("torch.")

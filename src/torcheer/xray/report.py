@@ -6,8 +6,6 @@ run and nothing be fetched; everything that comes from a run is data, and is sho
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import html
 import json
 import os
@@ -18,10 +16,11 @@ from typing import Any
 
 from ..errors import InvalidArgument, SnapshotNotFound
 from ..files import write_whole
+from ..viewer.page import hash_of
 from .colours import NONFINITE, ColourScale
 from .embedding import FIELDS, LEAST_FRACTION, LEVELS, Album, Pictures, Series, pack_histograms, pack_statistics, series_of
 from .records import KINDS, WORDS
-from .run import Run, limits_of
+from .run import Run, evenly, limits_of
 from .statistics import BIN_EDGES
 
 MAX_BYTES = 20_000_000
@@ -126,13 +125,6 @@ def _as_many(album: Album, count: int, room: int, fits: Pictures) -> Pictures:
     return fits
 
 
-def evenly(count: int, number: int) -> list[int]:
-    """So many of the first `count` numbers, evenly, with the first and the last."""
-    if number >= count or count == 1:
-        return list(range(count))
-    return [round(at * (count - 1) / (number - 1)) for at in range(number)]
-
-
 # The page ---------------------------------------------------------------------------------------------------------
 
 
@@ -186,8 +178,8 @@ def _page(heading: str, facts: dict[str, Any], blocks: dict[str, str]) -> bytes:
         "policy": "; ".join(
             [
                 "default-src 'none'",
-                f"script-src {_digest(script)}",
-                f"style-src {_digest(style)}",
+                f"script-src '{hash_of(script)}'",
+                f"style-src '{hash_of(style)}'",
                 "img-src data: blob:",
                 "base-uri 'none'",
                 "form-action 'none'",
@@ -209,7 +201,3 @@ def _part(name: str) -> str:
 def _as_data(facts: dict[str, Any]) -> str:
     """JSON that cannot end the element it stands in."""
     return json.dumps(facts, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-
-
-def _digest(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -114,3 +114,10 @@ def limits_of(entries: list[Entry]) -> tuple[float, float]:
         reach = max(-low, high) or 1.0
         return -reach, reach
     return 0.0, high or 1.0
+
+
+def evenly(count: int, number: int) -> list[int]:
+    """So many of the first `count` numbers, evenly, with the first and the last."""
+    if number >= count:
+        return list(range(count))
+    return [round(at * (count - 1) / (number - 1)) for at in range(number)] if number > 1 else [0]

@@ -72,14 +72,14 @@ class ChosenFilters:
 class Choices:
     """The choices made so far, by layer and number of channels."""
 
-    def __init__(self, selector: Selector, made: dict[str, list[int]] | None = None) -> None:
+    def __init__(self, selector: Selector) -> None:
         if not callable(selector):
             raise InvalidArgument(
                 "selector must be a function of (layer, count, limit, tensor) that returns channel numbers, such as "
                 f"RandomFilterSelectorType(); got {type(selector).__name__}."
             )
         self._selector = selector
-        self.made = dict(made or {})
+        self.made: dict[str, list[int]] = {}
 
     def choose(self, layer: str, count: int, limit: int, tensor: Tensor) -> tuple[int, ...]:
         """The channels to keep of `tensor`, whose first dimension they are."""

@@ -74,13 +74,17 @@ def pieces(flat: Tensor) -> tuple[Tensor, ...]:
     return torch.split(flat, size) if flat.numel() else ()
 
 
-def _as_float32(tensor: Tensor) -> Tensor:
-    """All values of a tensor of any kind in one row; the two parts of complex numbers count as two."""
+def readable(tensor: Tensor) -> Tensor:
+    """A tensor as one whose values can be read one by one: dense, and not quantized."""
     values = tensor.detach()
     if values.layout is not torch.strided:
         values = values.to_dense()
-    if values.is_quantized:
-        values = values.dequantize()
+    return values.dequantize() if values.is_quantized else values
+
+
+def _as_float32(tensor: Tensor) -> Tensor:
+    """All values of a tensor of any kind in one row; the two parts of complex numbers count as two."""
+    values = readable(tensor)
     if values.is_complex():
         values = torch.view_as_real(values.resolve_conj())
     return values.reshape(-1).float()

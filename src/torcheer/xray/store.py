@@ -16,8 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
@@ -148,13 +147,16 @@ class FileManager:
                     with contextlib.suppress(ValueError, KeyError, TypeError):
                         snapshot = snapshot_from_json(json.loads(line))
                         found[snapshot.number] = snapshot
-        present = {int(p.stem): p for p in (self.folder / "snapshots").glob("*.safetensors") if p.stem.isdigit()}
-        for number in present.keys() - found.keys():
-            with contextlib.suppress(SafetensorError, OSError, ValueError, KeyError, TypeError):
-                found[number] = _from_header(present[number])
+        present = self._present
         there = [snapshot for number, snapshot in found.items() if number in present]
-        self._snapshots = sorted(there, key=lambda snapshot: (snapshot.step, snapshot.number))
+        there += _from_headers(path for number, path in present.items() if number not in found)
+        self._snapshots = sorted(there, key=_turn)
         return self._snapshots
+
+    @property
+    def _present(self) -> dict[int, Path]:
+        """The files there are, by number."""
+        return {int(p.stem): p for p in (self.folder / "snapshots").glob("*.safetensors") if p.stem.isdigit()}
 
     # Writing ------------------------------------------------------------------------------------------------------
 
@@ -178,16 +180,13 @@ class FileManager:
             os.replace(part, target)
         finally:
             part.unlink(missing_ok=True)
-        written = _sized(snapshot, _size(target))
-        line = json.dumps(snapshot_to_json(written), separators=(",", ":")) + "\n"
+        written = _sized(snapshot, target)
         with self._index.open("ab") as index:
             if index.tell() and not _ends_with_newline(self._index):
                 index.write(b"\n")  # after a torn line
-            index.write(line.encode())
+            index.write(_line(written))
             index.flush()
-        self._snapshots = sorted([*self._snapshots, written], key=lambda one: (one.step, one.number))
-        status = self._index.stat()
-        self._index_file, self._read_to = (status.st_dev, status.st_ino), status.st_size
+        self._know([*self._snapshots, written])
         if self.max_bytes is not None and self.bytes > self.max_bytes:
             self._thin(int(self.max_bytes * _THINNED_TO))
         return written
@@ -195,11 +194,7 @@ class FileManager:
     def rebuild_index(self) -> None:
         """Make the index again from the headers of the files."""
         self._must_write()
-        found = []
-        for path in sorted((self.folder / "snapshots").glob("*.safetensors")):
-            with contextlib.suppress(SafetensorError, OSError, ValueError, KeyError, TypeError):
-                found.append(_from_header(path))
-        self._rewrite(found)
+        self._rewrite(_from_headers(self._present.values()))
 
     def note(self, **facts: Any) -> None:
         """Add facts about the run to `run.json`."""
@@ -210,21 +205,24 @@ class FileManager:
     def _thin(self, budget: int) -> None:
         """Let go of whole snapshots, those that stand closest together first; the first and the last stay."""
         kept = list(self._snapshots)
-        lines = {one.number: len(json.dumps(snapshot_to_json(one), separators=(",", ":"))) + 1 for one in kept}
-        size = sum(one.bytes + lines[one.number] for one in kept)
+        sizes = {one.number: one.bytes + len(_line(one)) for one in kept}
+        size = sum(sizes.values())
         gone: list[Snapshot] = []
         while size > budget and len(kept) > 2:
             at = min(range(1, len(kept) - 1), key=lambda i: kept[i + 1].step - kept[i - 1].step)
-            size -= kept[at].bytes + lines[kept[at].number]
+            size -= sizes[kept[at].number]
             gone.append(kept.pop(at))
         self._rewrite(kept)
         for snapshot in gone:
             self.path(snapshot).unlink(missing_ok=True)
 
     def _rewrite(self, snapshots: list[Snapshot]) -> None:
-        text = "".join(json.dumps(snapshot_to_json(one), separators=(",", ":")) + "\n" for one in snapshots)
-        write_whole(self._index, text.encode())
-        self._snapshots = sorted(snapshots, key=lambda one: (one.step, one.number))
+        write_whole(self._index, b"".join(map(_line, snapshots)))
+        self._know(snapshots)
+
+    def _know(self, snapshots: list[Snapshot]) -> None:
+        """These are all, and the index says so to its end."""
+        self._snapshots = sorted(snapshots, key=_turn)
         status = self._index.stat()
         self._index_file, self._read_to = (status.st_dev, status.st_ino), status.st_size
 
@@ -240,12 +238,6 @@ class FileManager:
             raise RunInUse(
                 f"the run in {self.folder} was opened to read; make an Xray with folder={str(self.folder)!r} to go on."
             )
-
-    def remove(self) -> None:
-        """Delete the run and its folder."""
-        self._must_write()
-        self.close()
-        shutil.rmtree(self.folder)
 
 
 def _read_about(folder: Path) -> dict[str, Any]:
@@ -281,14 +273,28 @@ def _locked(folder: Path) -> IO[bytes]:
     return file
 
 
-def _from_header(path: Path) -> Snapshot:
-    with safe_open(path, "pt") as file:
-        metadata = file.metadata() or {}
-    return _sized(snapshot_from_json(json.loads(metadata["snapshot"])), _size(path))
+def _from_headers(paths: Iterable[Path]) -> list[Snapshot]:
+    """What is written in the headers of files; one that cannot be read is left out."""
+    found = []
+    for path in paths:
+        with contextlib.suppress(SafetensorError, OSError, ValueError, KeyError, TypeError):
+            with safe_open(path, "pt") as file:
+                metadata = file.metadata() or {}
+            found.append(_sized(snapshot_from_json(json.loads(metadata["snapshot"])), path))
+    return found
 
 
-def _sized(snapshot: Snapshot, size: int) -> Snapshot:
-    return replace(snapshot, bytes=size)
+def _sized(snapshot: Snapshot, path: Path) -> Snapshot:
+    return replace(snapshot, bytes=_size(path))
+
+
+def _line(snapshot: Snapshot) -> bytes:
+    """A snapshot as a line of the index."""
+    return json.dumps(snapshot_to_json(snapshot), separators=(",", ":")).encode() + b"\n"
+
+
+def _turn(snapshot: Snapshot) -> tuple[int, int]:
+    return snapshot.step, snapshot.number
 
 
 def _flush(path: Path) -> None:

@@ -143,7 +143,7 @@ def find(history: History, watch: Watch, *, must_exist: bool = False) -> Found:
     notes: list[str] = []
     found = Found(watch, output=output, core=core_of(output))
     if watch.kinds & {"weight", "grad"}:
-        found.weight = _weight_name(history, watch.name, call, output)
+        found.weight = _weight_name(call, output)
         if found.weight is None:
             notes.append(f"{watch.name}: has no weight")
     if watch.wants("activation"):
@@ -183,7 +183,7 @@ def _locate(history: History, name: str) -> tuple[Call | None, Operation]:
     return None, operation
 
 
-def _weight_name(history: History, name: str, call: Call | None, output: Operation) -> str | None:
+def _weight_name(call: Call | None, output: Operation) -> str | None:
     """The parameter that is the layer's weight: the one called so, or the largest of two or more dimensions."""
     if call is not None:
         within = call.module.params

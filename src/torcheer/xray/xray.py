@@ -21,6 +21,7 @@ from torch.nn import Module
 
 from ..api import recording
 from ..errors import InvalidArgument, SnapshotLost, TorcheerError
+from ..files import file_name
 from ..history import History
 from ..history.text import plural
 from ..model_history import ModelHistory
@@ -111,13 +112,11 @@ class Xray:
         self._probe = probe = Probe(model, input, loss_fn=loss_fn, target=target, training=training, seed=seed)
         self._pace = Pace(every, budget)
         _check_options(limits, max_bytes, dtype, seed)
-        choose = selector if selector is not None else RandomFilterSelectorType(seed)
-        Choices(choose)  # what is wrong with it is told before anything is written
+        choices = Choices(selector if selector is not None else RandomFilterSelectorType(seed))
         limits = limits if limits is not None else Limits()
         looked = probe.look()
         self.layers: list[Watch] = parse_layers(layers, looked)
-        for watch in self.layers:
-            find(looked, watch, must_exist=True)
+        found = [find(looked, watch, must_exist=True) for watch in self.layers]
         self._displays = Displays()
         self._notes: dict[str, str] = {}
         self._next = 0
@@ -134,11 +133,11 @@ class Xray:
         if {**watched_before, **kinds} != watched_before:
             files.note(layers={**watched_before, **kinds})
         self._next = max((snapshot.step for snapshot in files.snapshots), default=-1) + 1
-        self._writer = Writer(files, Choices(choose, files.about.get("choices")), limits, dtype)
+        choices.made.update(files.about.get("choices", {}))
+        self._writer = Writer(files, choices, limits, dtype)
         weakref.finalize(self, self._writer.close)
         if optimizer is not None:
-            names = {watch.name: find(looked, watch).weight for watch in self.layers if watch.wants("weight")}
-            weights = {layer: name for layer, name in names.items() if name is not None}
+            weights = {one.watch.name: one.weight for one in found if one.watch.wants("weight") and one.weight is not None}
             self._updates = UpdateWatcher(optimizer, probe.model, weights, every)
             weakref.finalize(self, self._updates.remove)
 
@@ -264,18 +263,23 @@ class Xray:
     @property
     def run(self) -> Run:
         """The snapshots so far, to read. Waits until everything taken is written."""
-        if self._files is None:
-            raise TorcheerError(
-                "this process does not watch: in distributed training rank 0 does, unless rank= says otherwise."
-            )
+        files = self._known_files
         self.flush()
-        self._files.refresh()
-        return Run(self._files)
+        files.refresh()
+        return Run(files)
 
     @property
     def folder(self) -> Path:
         """Where the run is kept."""
-        return self.run.files.folder
+        return self._known_files.folder
+
+    @property
+    def _known_files(self) -> FileManager:
+        if self._files is None:
+            raise TorcheerError(
+                "this process does not watch: in distributed training rank 0 does, unless rank= says otherwise."
+            )
+        return self._files
 
     def saved(self) -> Saved:
         """How many snapshots there are, of which layers and kinds, and how much they take on disk."""
@@ -328,8 +332,7 @@ class Xray:
         return figure
 
     def _present(self, figure: Figure, name: str, display: str) -> None:
-        folder = self.run.files.folder
-        path = folder / "figures" / f"{re.sub(r'[^0-9A-Za-z_.-]+', '_', name)[:100]}.png"
+        path = self.folder / "figures" / f"{re.sub(r'[^0-9A-Za-z_.-]+', '_', name)[:100]}.png"
         path.parent.mkdir(exist_ok=True)
         self._displays.present(figure, path, display)
 
@@ -410,8 +413,7 @@ def _is_my_turn(rank: int | None) -> bool:
 
 def _new_folder(title: str) -> Path:
     """A folder that is not there yet, named after the model and the time."""
-    name = re.sub(r"[^\w.-]+", "_", title).strip("._")[:60] or "model"
-    start = Path("xray") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    start = Path("xray") / f"{file_name(title)}-{time.strftime('%Y%m%d-%H%M%S')}"
     path, count = start, 1
     while path.exists():
         count += 1

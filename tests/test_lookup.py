@@ -146,7 +146,7 @@ def test_shared_modules_are_found_by_call():
     history = log(nn.Sequential(shared, nn.ReLU(), shared), x)
     assert history["0:1"].tensor_shape == (3, 4)
     assert not torch.equal(history["0:1"].tensor_contents, history["0:2"].tensor_contents)
-    assert history._log.registered["0"].other_addresses == ["2"]
+    assert history._log.registered["0"].other_addresses == ("2",)
 
 
 def test_kinds_of_result(mlp):

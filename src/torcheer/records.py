@@ -287,23 +287,67 @@ class OperationRecords(Sequence[OperationRecord]):
         return (OperationRecord(self._log, number) for number in range(len(self)))
 
 
-@dataclass(slots=True, eq=False)
 class StateRecord:
     """A parameter or buffer that an operation read. Held by reference: its value belongs to the model."""
 
-    number: int  # negative
-    tensor: torch.Tensor
-    before: torch.Tensor | None = None  # what it was, if the recording overwrote it for good
-    version: int = -1  # how often torch had counted a write to it when the recording ended
+    __slots__ = ("_states", "number", "tensor")
+
+    def __init__(self, states: States, place: int) -> None:
+        self._states = states
+        self.tensor = states.tensors[place]
+        self.number = -1 - place
+
+    @property
+    def before(self) -> torch.Tensor | None:
+        """What it was, if the recording overwrote it for good."""
+        return self._states.before.get(self.number)
+
+    @property
+    def version(self) -> int:
+        """How often torch had counted a write to it when the recording ended."""
+        versions = self._states.versions
+        return versions[-1 - self.number] if versions else -1
 
     @property
     def value(self) -> torch.Tensor:
         """What the operations that name this record read."""
-        return self.tensor if self.before is None else self.before
+        before = self.before
+        return self.tensor if before is None else before
 
     @property
     def is_parameter(self) -> bool:
         return isinstance(self.tensor, torch.nn.Parameter)
+
+
+class States(Sequence[StateRecord]):
+    """The parameters and buffers that operations read, in the order they were met."""
+
+    __slots__ = ("before", "tensors", "versions")
+
+    def __init__(self) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self.versions: list[int] = []  # when the recording ended
+        self.before: dict[int, torch.Tensor] = {}  # by (negative) number, where the recording overwrote one for good
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    @overload
+    def __getitem__(self, place: int) -> StateRecord: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[StateRecord]: ...
+    def __getitem__(self, place: int | slice) -> StateRecord | list[StateRecord]:
+        if isinstance(place, slice):
+            return [StateRecord(self, n) for n in range(*place.indices(len(self)))]
+        return StateRecord(self, place)
+
+    def __iter__(self) -> Iterator[StateRecord]:
+        return (StateRecord(self, place) for place in range(len(self)))
+
+    def __copy__(self) -> States:
+        new = States()
+        new.tensors, new.versions, new.before = list(self.tensors), list(self.versions), dict(self.before)
+        return new
 
 
 @dataclass(slots=True, eq=False)
@@ -345,8 +389,8 @@ class RegisteredModule:
     class_name: str
     parameters: dict[str, torch.nn.Parameter | None]
     buffers: dict[str, torch.Tensor | None]
-    other_addresses: list[str]
     is_root: bool
+    other_addresses: tuple[str, ...] = ()
     calls: int = 0
 
 
@@ -386,7 +430,7 @@ class Log:
     details: dict[int, Details] = field(default_factory=dict)  # by operation, for those that have any
     functions: list[TorchFunction] = field(default_factory=list)
     sites: list[Site] = field(default_factory=list)
-    states: list[StateRecord] = field(default_factory=list)
+    states: States = field(default_factory=States)
     modules: list[ModuleCall] = field(default_factory=list)
     registered: dict[str, RegisteredModule] = field(default_factory=dict)
     escapes: list[EscapeRecord] = field(default_factory=list)

@@ -22,6 +22,7 @@ from ..records import ModuleCall, Site
 _LIMIT = 64
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_HANDLER = id(torch.overrides.handle_torch_function.__code__)  # through it torch's Python functions come to a mode
 
 
 def _with_inner(code: CodeType) -> list[CodeType]:
@@ -44,8 +45,9 @@ class CallSites:
         self._numbers: dict[tuple[int, ...], int] = {}
         self.forward = 0  # the id of the code of the running module's forward
         self.direct: dict[int, int] = {}  # its sites, by instruction
+        self._near: dict[tuple[int, int, int, int], int] = {}  # sites in functions that a forward calls
         self._last = id(outermost) if outermost is not None else 0
-        self._skipped: set[int] = {id(torch.overrides.handle_torch_function.__code__)}
+        self._skipped: set[int] = {_HANDLER}
         self._ends: set[int] = set(MODULE_CALL)
 
     def skip(self, code: CodeType) -> None:
@@ -58,30 +60,46 @@ class CallSites:
 
     def at(self, frame: FrameType | None) -> int:
         """The number of the site of a call made from `frame`."""
-        if frame is not None and id(frame.f_code) == self.forward:  # most calls come straight from a module's forward
+        if frame is None:
+            return self._chain(frame)
+        code = id(frame.f_code)
+        if code == self.forward:  # most calls come straight from a module's forward
             number = self.direct.get(frame.f_lasti)
             if number is None:
                 number = self.direct[frame.f_lasti] = self._chain(frame)
             return number
-        return self._chain(frame)
+        if code == _HANDLER and frame.f_back is not None:
+            frame = frame.f_back
+            code = id(frame.f_code)
+        outer = frame.f_back
+        if outer is None or id(outer.f_code) != self.forward:
+            return self._chain(frame)
+        place = (code, frame.f_lasti, self.forward, outer.f_lasti)  # most others from a function that it calls
+        number = self._near.get(place)
+        if number is None:
+            number = self._near[place] = self._chain(frame)
+        return number
 
     def _chain(self, frame: FrameType | None) -> int:
         key: list[int] = []
+        codes: list[CodeType] = []
         skipped, ends, last = self._skipped, self._ends, self._last
-        here = frame
-        while here is not None:
-            code = id(here.f_code)
-            if code in ends or len(key) > 2 * _LIMIT:
+        while frame is not None:
+            code = frame.f_code
+            if id(code) in ends or len(codes) > _LIMIT:
                 break
-            if code not in skipped:
-                key.append(code)
-                key.append(here.f_lasti)
-                if code == last:
+            if id(code) not in skipped:
+                key += (id(code), frame.f_lasti)
+                codes.append(code)
+                if id(code) == last:
                     break
-            here = here.f_back
+            frame = frame.f_back
         chain = tuple(key)
         number = self._numbers.get(chain)
-        return self._new(chain, frame) if number is None else number
+        if number is None:
+            number = self._numbers[chain] = len(self._sites)
+            self._sites.append(Site(tuple(codes), chain[1::2], number))
+        return number
 
     def around(self, frame: FrameType | None) -> Site:
         """The site of a module call, given the frame of its caller or one of the machinery in between."""
@@ -92,17 +110,6 @@ class CallSites:
     def site(self, frame: FrameType | None) -> Site:
         """The site of a call made from `frame`."""
         return self._sites[self.at(frame)]
-
-    def _new(self, chain: tuple[int, ...], frame: FrameType | None) -> int:
-        wanted = dict.fromkeys(chain[::2])
-        codes: dict[int, CodeType] = {}
-        while frame is not None and len(codes) < len(wanted):
-            if id(frame.f_code) in wanted:
-                codes[id(frame.f_code)] = frame.f_code
-            frame = frame.f_back
-        number = self._numbers[chain] = len(self._sites)
-        self._sites.append(Site(tuple(codes[c] for c in chain[::2]), chain[1::2], number))
-        return number
 
 
 def same_positions(sites: list[Site]) -> list[int]:

@@ -317,7 +317,7 @@ class Interceptor(TorchFunctionMode):
     ) -> None:
         """Write down whatever came out; a call that made several tensors becomes several records."""
         recorder, log = self.recorder, self.log
-        if type(result) is tuple and all(type(item) is Tensor for item in result):
+        if type(result) is tuple and all([type(item) is Tensor for item in result]):
             made: list[tuple[Any, Tensor]] = [((index,), tensor) for index, tensor in enumerate(result)]
         else:
             made = list(find_tensors(result, into_objects=False))
@@ -348,17 +348,23 @@ class Interceptor(TorchFunctionMode):
                 facts.append((storage_address(tensor), tensor.detach(), tensor._version))
             except (NotImplementedError, RuntimeError):
                 return False
-        first = len(self._rows)
+        rows, details_of, point = self._rows, self.log.details, self._table.point
+        first = number = len(rows)
         for (path, tensor), (storage, value, version) in zip(made, facts, strict=True):
-            number = len(self._rows)
             node = self._nodes.name(tensor, call[0]) if tensor.requires_grad else None
-            self._rows.append((*call, node, None, *parents))
+            rows.append((*call, node, None, *parents))
             self._values.append(value)
             self._versions.append(version)
             self._storages.append(storage)
-            self._note_details(number, first, path, details)
-            self._note_context(number)
-            self._table.point(tensor, number, storage)
+            if path:
+                details_of[number] = _details_at(first, path, details)
+            elif details is not None:
+                details_of[number] = details
+            point(tensor, number, storage)
+            number += 1
+        if self._composite is not None or _any_autocast():
+            for number in range(first, number):
+                self._note_context(number)
         return True
 
     def _write_any(
@@ -369,7 +375,10 @@ class Interceptor(TorchFunctionMode):
         with torch._C.DisableTorchFunctionSubclass():
             for path, tensor in made:
                 number = recorder.append((*call, self._nodes.name(tensor, call[0]), facts_of(tensor), *parents))
-                self._note_details(number, first, path, details)
+                if path:
+                    log.details[number] = _details_at(first, path, details)
+                elif details is not None:
+                    log.details[number] = details
                 self._note_context(number)
                 if is_wrapped(tensor):
                     log.detail(number).is_transformed = True
@@ -379,14 +388,6 @@ class Interceptor(TorchFunctionMode):
                 recorder.table.point_inside(tensor, number, storage)
                 if recorder.gradients is not None:
                     recorder.gradients.note(number, tensor)
-
-    def _note_details(self, number: int, call: int, path: tuple[Any, ...], details: Details | None) -> None:
-        if path:
-            self.log.details[number] = one = Details(call, path)
-            if details is not None:
-                one.also, one.mutated, one.held = details.also, details.mutated, details.held
-        elif details is not None:
-            self.log.details[number] = details
 
     def _note_context(self, number: int) -> None:
         """Note the composite an operation is inside of, and autocast, which shows first as reduced precision."""
@@ -467,6 +468,13 @@ class Interceptor(TorchFunctionMode):
         text = f"{type(error).__name__}: {error}"
         before = len(self.log.rows)
         self.failure = (error, Failure(function, parents, shapes, self.recorder.module, site, text, before))
+
+
+def _details_at(call: int, path: tuple[Any, ...], details: Details | None) -> Details:
+    """The details of one of the tensors that a call made, from those they have in common."""
+    if details is None:
+        return Details(call, path)
+    return Details(call, path, details.also, details.mutated, held=details.held)
 
 
 def _autocast_state() -> tuple[tuple[str, torch.dtype], ...]:

@@ -67,6 +67,7 @@ class ModuleWatcher:
         self._registered: dict[int, RegisteredModule | None] = {}  # by id; None for wrappers
         self._known: list[Module] = []  # alive while their ids are keys
         self._forwards: dict[type, Forward] = {}
+        self._others: dict[type, Other] = {}  # what stands for objects of classes that were met in arguments
         self._running: list[Forward] = [(0, {})]  # of the modules that are running
         self._exits = 0
         self._handles: list[Any] = []
@@ -104,7 +105,6 @@ class ModuleWatcher:
                 name,
                 _copied(parameters) if parameters else _NONE,
                 _copied(buffers) if buffers else _NONE,
-                [],
                 address == prefix,
             )
             if module._modules:
@@ -121,7 +121,7 @@ class ModuleWatcher:
             known = self._registered.get(id(inner))
             other = ".".join(part for part in (address, name) if part)
             if known is not None and known.address != other and other not in known.other_addresses:
-                known.other_addresses.append(other)
+                known.other_addresses += (other,)
 
     def start(self) -> None:
         self._handles.append(module_hooks.register_module_forward_pre_hook(self._enter))
@@ -150,9 +150,11 @@ class ModuleWatcher:
                 here = self._registered[id(module)]
                 self.recorder.ran_elsewhere(here.address if here is not None and here.address else type(module).__name__)
             return
-        if id(module) not in self._registered:
+        try:
+            registered = self._registered[id(module)]
+        except KeyError:
             self.register(module, self.free_name(module))
-        registered = self._registered[id(module)]
+            registered = self._registered[id(module)]
         if registered is None:
             return
         recorder, log, sites = self.recorder, self.log, self.sites
@@ -237,13 +239,26 @@ class ModuleWatcher:
     def _read(self, call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Add an outline of the arguments and the records they came from to `call`: positional first, then named."""
         tensors: list[Tensor] = []
-        call.args += tuple(
-            [v if type(v) in PLAIN else template(_outline(v), tensors.append) for v in (*args, *kwargs.values())]
-        )
+        outline: list[Any] = []
+        for value in (*args, *kwargs.values()):
+            cls = type(value)
+            if cls in PLAIN:
+                outline.append(value)
+            elif cls is Tensor:
+                tensors.append(value)
+                outline.append(TENSOR)
+            elif cls in self._others:
+                outline.append(self._others[cls])
+            else:
+                outline.append(_outline(value, tensors))
+                if type(outline[-1]) is Other:
+                    self._others[cls] = outline[-1]
+        call.args += tuple(outline)
         call.names += tuple(kwargs)
-        recorder = self.recorder
-        find = recorder.table.find
-        call.inputs += tuple([recorder.current(t, find(t) or recorder.explain(t)).number for t in tensors])
+        if tensors:
+            recorder = self.recorder
+            find = recorder.table.find
+            call.inputs += tuple([recorder.current(t, find(t) or recorder.explain(t)).number for t in tensors])
 
     def free_name(self, module: Module) -> str:
         """An address for a new root, after its class: inside the module that runs, if one does."""
@@ -276,12 +291,13 @@ class Other:
         return f"<{self.type_name}>"
 
 
-def _outline(value: Any) -> Any:
-    """`value`, or a stand-in where it is an object that may hold tensors."""
+def _outline(value: Any, tensors: list[Tensor]) -> Any:
+    """A template of `value` whose tensors are added to `tensors`; a stand-in where it is an object that may hold some."""
     if isinstance(value, (Tensor, int, float, str, bool, type(None), tuple, list, Mapping, torch.dtype, torch.device)):
-        return value
+        return template(value, tensors.append)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return template(fields, tensors.append)
     return Other(type(value).__name__)
 
 
@@ -289,7 +305,7 @@ def arguments_of(values: tuple[Any, ...]) -> list[Tensor]:
     """The tensors among a module's arguments, in the order a `ModuleCall` lists them."""
     tensors: list[Tensor] = []
     for value in values:
-        template(_outline(value), tensors.append)
+        _outline(value, tensors)
     return tensors
 
 

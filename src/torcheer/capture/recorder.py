@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,13 +18,13 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ..errors import UnseenWorkWarning
-from ..records import TENSOR, UNSAVED, Details, Kind, Log, ModuleCall, Origin, Row, StateRecord, TorchFunction, facts_of
+from ..records import TENSOR, UNSAVED, Details, Kind, Log, ModuleCall, Origin, Row, TorchFunction, facts_of
 from .backward import GradientWatcher
 from .functions import label_type
 from .identity import Entry, TensorTable, is_same_view, is_wrapped, storage_of
 from .nodes import NodeNames
 from .retention import Keeper, version_of
-from .values import find_tensors
+from .values import PLAIN, find_tensors
 
 _MARKERS = {
     origin: TorchFunction(None, origin.value, origin.value, Kind.OPERATION, origin=origin)
@@ -57,7 +56,7 @@ class Recorder:
         self._function_numbers: dict[TorchFunction, int] = {}
         self._state_numbers: dict[int, int] = {}  # of parameters and buffers, by id
         self._backward_roots: tuple[int, ...] = ()
-        self._threads = weakref.WeakSet(_threads())
+        self._threads = _threads()  # those there were at the start
         self._elsewhere: str | None = None
         self._warned = False
 
@@ -90,27 +89,28 @@ class Recorder:
             )
 
     def _state(self, tensor: Tensor) -> Entry:
-        states = self.log.states
-        states.append(StateRecord(-1 - len(states), tensor))
+        tensors = self.log.states.tensors
+        tensors.append(tensor)
         entry = self.table.entries[id(tensor)] = Entry(tensor)
-        entry.number = -len(states)
+        entry.number = -len(tensors)
         entry.storage = storage_of(tensor)
         return entry
 
     def outside(self, storage: int) -> list[Tensor]:
         """The tensors in this storage that were there before the pass, and will be after."""
-        for state in self.log.states[self._filed_states :]:
-            self._from_outside(state.tensor, storage_of(state.tensor))
+        for tensor in self.log.states.tensors[self._filed_states :]:
+            self._from_outside(tensor, storage_of(tensor))
         self._filed_states = len(self.log.states)
         return self._outside.get(storage, [])
 
     def keep_states(self, storage: int) -> None:
         """Parameters and buffers in this storage are about to be overwritten for good: keep what they were."""
         tensors = set(map(id, self.outside(storage)))
-        for state in self.log.states:
+        states = self.log.states
+        for state in states:
             if state.before is None and id(state.tensor) in tensors:
                 with torch.no_grad():
-                    state.before = state.tensor.detach().clone()
+                    states.before[state.number] = state.tensor.detach().clone()
 
     def _from_outside(self, tensor: Tensor, storage: int | None) -> None:
         if storage is not None:
@@ -355,8 +355,8 @@ class Recorder:
 
     def close(self) -> None:
         """Let go of everything but the log."""
-        for state in self.log.states:
-            state.version = version_of(state.tensor)
+        states = self.log.states
+        states.versions = [version_of(tensor) for tensor in states.tensors]
         if self.log.backward is not None:
             self.log.backward.scale = None
         self.gradients = None
@@ -365,6 +365,7 @@ class Recorder:
         self.buffers.clear()
         self._outside.clear()
         self.running.clear()
+        self._threads.clear()
 
 
 def view_of(tensor: Tensor, other: Tensor) -> Arguments:
@@ -379,11 +380,13 @@ def tensors_in(value: Any) -> list[Tensor]:
     """The tensors in a function's or module's result: containers are looked into, other objects are not."""
     if type(value) is Tensor:
         return [value]
-    if type(value) is tuple and all(type(item) is Tensor for item in value):
-        return list(value)
+    if type(value) is tuple:
+        tensors = [item for item in value if type(item) is Tensor]
+        if len(tensors) == len(value) or all([type(item) is Tensor or type(item) in PLAIN for item in value]):
+            return tensors
     return [tensor for _, tensor in find_tensors(value, into_objects=False)]
 
 
-def _threads() -> Iterable[threading.Thread]:
+def _threads() -> list[threading.Thread]:
     """Every thread object Python still knows, running or finished."""
     return [*getattr(threading, "_dangling", ()), *threading.enumerate()]

@@ -161,7 +161,7 @@ class Session:
         """In a recording of free code, outputs are the results nothing consumed that somebody still holds."""
         operations = self.log.operations
         consumed = {parent for record in operations for parent in record.parents}
-        state = {id(record.tensor) for record in self.log.states}
+        state = set(map(id, self.log.states.tensors))
         held = []
         for entry in list(self.recorder.table.entries.values()):
             tensor = entry()

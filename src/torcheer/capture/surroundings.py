@@ -28,7 +28,8 @@ class Surroundings:
     """Remembers modules and tensors, and restores them."""
 
     def __init__(self, modules: list[Module], inputs: list[Tensor], arguments: Iterable[Any] = ()) -> None:
-        self._attributes: list[tuple[dict[str, Any], int, tuple[str, ...], tuple[Any, ...], tuple[Any, ...]]] = []
+        # of each module: its attributes, a copy of them, how many are nn.Module's own, and the values of the others
+        self._attributes: list[tuple[dict[str, Any], dict[str, Any], int, list[Any]]] = []
         self._filled: list[tuple[Any, Any]] = []
         self._empty: list[Any] = []
         self._inputs = inputs
@@ -39,27 +40,29 @@ class Surroundings:
         harmless: set[type] = set()  # classes of attributes that hold nothing a pass could change
         for module in modules:
             attributes = module.__dict__
-            names, values = tuple(attributes), tuple(attributes.values())
-            # nn.Module's own attributes come first; of those only the training flag and what is in use can change
-            own = _OWN if names and names[0] == "training" else 0
-            self._attributes.append((attributes, own, names, values, values[own:]))
-            for value in filter(None, values[1:own]):
+            saved = attributes.copy()
+            values = iter(saved.values())
+            own = _OWN if next(iter(saved), None) == "training" else 0  # they come first; few of them are in use
+            for value in filter(None, islice(values, own)):
                 if type(value) in _CONTAINERS:
                     self._filled.append((value, value.copy()))
-            for value in values[own:]:
+            others = list(values)
+            self._attributes.append((attributes, saved, own, others))
+            for value in others:
                 cls = type(value)
+                if cls in harmless:
+                    continue
                 if cls in _CONTAINERS:
                     if value:
                         self._filled.append((value, value.copy()))
                     else:
                         self._empty.append(value)
-                elif cls not in harmless:
-                    if isinstance(value, torch.optim.Optimizer):
-                        self._remember(value)
-                    elif cls is torch.Generator:
-                        self._generators.append((value, value.get_state()))
-                    else:
-                        harmless.add(cls)
+                elif isinstance(value, torch.optim.Optimizer):
+                    self._remember(value)
+                elif cls is torch.Generator:
+                    self._generators.append((value, value.get_state()))
+                else:
+                    harmless.add(cls)
 
     def _remember(self, optimizer: torch.optim.Optimizer) -> None:
         """The pass may step this optimizer: remember what it keeps for each parameter."""
@@ -98,14 +101,14 @@ class Surroundings:
 
     def restore(self) -> None:
         """Put everything back."""
-        for attributes, own, names, values, others in self._attributes:
+        for attributes, saved, own, others in self._attributes:
             if (
-                len(attributes) != len(values)
-                or (own and attributes["training"] is not values[0])
+                len(attributes) != len(saved)
+                or (own and attributes["training"] is not saved["training"])
                 or not all(map(is_, islice(attributes.values(), own, None), others))
             ):
                 attributes.clear()
-                attributes.update(zip(names, values, strict=True))
+                attributes.update(saved)
         if not self._nothing_moved():
             for container, saved in self._filled:
                 if not _same_items(container, saved):
@@ -146,8 +149,8 @@ class Surroundings:
 
     def _remove_new_hooks(self) -> None:
         """Hooks are numbered as they are registered, so those of this pass are known by their numbers."""
-        for _, _, names, values, _ in self._attributes:
-            for name, hooks in zip(names, values, strict=True):
+        for _, saved, _, _ in self._attributes:
+            for name, hooks in saved.items():
                 if name.endswith("_hooks") and isinstance(hooks, dict):
                     for number in [n for n in hooks if isinstance(n, int) and n >= self._first_new_hook]:
                         del hooks[number]
@@ -156,8 +159,8 @@ class Surroundings:
         """The tensors of the modules (parameters, buffers, plain attributes) and the inputs."""
         seen: set[int] = set()
         candidates: list[Any] = [*self._inputs]
-        for _, _, _, values, _ in self._attributes:
-            candidates += values
+        for _, saved, _, _ in self._attributes:
+            candidates += saved.values()
         for _, saved in self._filled:
             candidates += saved.values() if isinstance(saved, dict) else saved
         for value in candidates:

@@ -169,6 +169,8 @@ def extent(tensor: Tensor) -> tuple[int, int, bool]:
         return 0, 1 << 62, False
     size = tensor.element_size()
     start = int(tensor.storage_offset()) * size
+    if tensor.is_contiguous():
+        return start, start + tensor.numel() * size, True
     if tensor.numel() == 0:
         return start, start, True
     reach = sum(int(n - 1) * abs(int(step)) for n, step in zip(tensor.shape, tensor.stride(), strict=True))

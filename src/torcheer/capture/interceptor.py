@@ -28,12 +28,13 @@ from .recorder import Recorder, tensors_in
 from .surroundings import Surroundings
 from .values import PLAIN, find_tensors, template
 
-_NOTHING = contextlib.nullcontext()
 AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")
 _TOUCH_GRADIENTS = frozenset({"grad", "_grad", "set_grad", "set__grad"})
 _GRADIENT_SWITCHES = frozenset({"requires_grad_", "set_requires_grad"})
 _NOTED = _TOUCH_GRADIENTS | _GRADIENT_SWITCHES  # queries that tell something all the same
 _NO_KWARGS: dict[str, Any] = {}
+# What becomes of a call: it is not noted; it is handed on; it is handed on if it writes to its arguments; it is ordinary.
+_QUESTION, _SPECIAL, _MAY_WRITE, _ORDINARY = range(4)
 _TENSORS = tuple((TENSOR,) * count for count in range(8))  # the templates of calls with nothing but tensors
 _FLOAT16, _BFLOAT16 = torch.float16, torch.bfloat16
 _any_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
@@ -41,8 +42,9 @@ _push = torch._C._push_on_torch_function_stack
 _pop = torch._C._pop_torch_function_stack
 
 
-# A template of all arguments with the names of the last, the records they came from, the tensors.
-Arguments = tuple[tuple[Any, ...], tuple[str, ...], tuple[int, ...], list[Tensor]]
+# What is known before a call runs: a template of all arguments, the names of the last of them, the records they came from, the
+# tensors themselves, what is out of the ordinary, and the tensors that are about to be overwritten.
+Before = tuple[tuple[Any, ...], tuple[str, ...], tuple[int, ...], list[Tensor], Details | None, list[Tensor]]
 
 
 # The first part of a row: what is known of a call before its result.
@@ -62,8 +64,7 @@ class Interceptor(TorchFunctionMode):
         self.sites = sites
         self.surroundings = surroundings
         self.failure: tuple[BaseException, Failure] | None = None
-        # torch function -> its number in the log (-1: its calls are not noted), what it is, whether they may be ordinary
-        self._met: dict[Any, tuple[int, TorchFunction, bool]] = {}
+        self._met: dict[Any, tuple[int, int, TorchFunction]] = {}  # torch function -> way to take, number in the log, what it is
         self._composite: Composite | None = None
         self._open: list[TorchFunction] = []
         self._nodes = recorder.nodes
@@ -95,19 +96,17 @@ class Interceptor(TorchFunctionMode):
         kept) is read, run and written down right here. Anything else is handed to a method of its own.
         """
         try:
-            function_number, function, may_be_ordinary = self._met[func]
+            way, function_number, function = self._met[func]
         except (KeyError, TypeError):
-            function_number, function, may_be_ordinary = self._meet(func)
+            way, function_number, function = self._meet(func)
+        if way != _ORDINARY:
+            if way == _QUESTION:
+                return func(*args, **kwargs) if kwargs else func(*args)
+            if way == _SPECIAL or written_by(function, args, kwargs or _NO_KWARGS):
+                return self._run(function_number, function, func, args, kwargs or _NO_KWARGS)
         if kwargs is None:
             kwargs = _NO_KWARGS
-        if (
-            not may_be_ordinary
-            or self._is_special
-            or (kwargs and ("out" in kwargs or kwargs.get("inplace")))
-            or (function.written is not None and function.written(args, kwargs))
-        ):
-            if function_number < 0:  # a question
-                return func(*args, **kwargs)
+        elif "out" in kwargs or kwargs.get("inplace"):
             return self._run(function_number, function, func, args, kwargs)
         table = self._table
         entries, last_write = table.entries, table.last_write
@@ -136,7 +135,7 @@ class Interceptor(TorchFunctionMode):
                     parents += [self.recorder.ref(tensor) for tensor in nested]
         started = now()
         try:
-            result = func(*args, **kwargs)
+            result = func(*args, **kwargs) if kwargs else func(*args)
         except BaseException as error:
             self._note_failure(error, function, tuple(parents), tensors_in((args, kwargs)), sys._getframe(1))
             raise
@@ -172,14 +171,19 @@ class Interceptor(TorchFunctionMode):
                 entry.storage = storage
                 return result
         call = (function_number, whole, names, module, site, started, elapsed)
-        self._write_down(function, call, parents, result, None, None)
+        self._write_down(function, call, parents, result, [], None)
         return result
 
-    def _meet(self, func: Any) -> tuple[int, TorchFunction, bool]:
+    def _meet(self, func: Any) -> tuple[int, int, TorchFunction]:
         function = describe(func)
-        may_be_ordinary = function.kind is Kind.OPERATION and not function.is_attribute
-        is_question = function.kind is Kind.QUERY and function.name not in _NOTED
-        met = -1 if is_question else self.recorder.function_number(function), function, may_be_ordinary
+        if function.kind is Kind.QUERY and function.name not in _NOTED:
+            met = _QUESTION, -1, function
+        else:
+            if self._is_special or function.kind is not Kind.OPERATION or function.is_attribute:
+                way = _SPECIAL
+            else:
+                way = _ORDINARY if function.written is None else _MAY_WRITE
+            met = way, self.recorder.function_number(function), function
         with contextlib.suppress(TypeError):  # an unhashable callable
             self._met[func] = met
         return met
@@ -225,13 +229,11 @@ class Interceptor(TorchFunctionMode):
 
         Another recording may be watching from below; it is to see the call, not our bookkeeping.
         """
-        with torch._C.DisableTorchFunction() if self._is_nested else _NOTHING:
-            outline, names, parents, tensors = self._read(args, kwargs)
-            details, written = self._prepare(function, args, kwargs, parents, tensors)
-            if self.recorder.gradients is not None:
-                self.recorder.gradients.meet(parents, tensors)
-                if func is torch.autograd.grad:
-                    self.recorder.gradients.watch(tensors)
+        if self._is_nested:
+            with torch._C.DisableTorchFunction():
+                outline, names, parents, tensors, details, written = self._before(function, func, args, kwargs)
+        else:
+            outline, names, parents, tensors, details, written = self._before(function, func, args, kwargs)
         mark = self.timer.mark() if self.timer is not None else None
         started = now()
         try:
@@ -243,26 +245,38 @@ class Interceptor(TorchFunctionMode):
         module = self._stack[-1].number if self._stack else -1
         call = (function_number, outline, names, module, self.sites.at(frame), started, elapsed)
         first = len(self._rows)
-        with torch._C.DisableTorchFunction() if self._is_nested else _NOTHING:
+        if self._is_nested:
+            with torch._C.DisableTorchFunction():
+                self._write_down(function, call, parents, result, written, details)
+        else:
             self._write_down(function, call, parents, result, written, details)
         if self.timer is not None:
             self.timer.note(first, len(self._rows), mark)
         return result
 
-    def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-        """A template of the arguments, the records they came from, and the tensors themselves."""
+    def _before(self, function: TorchFunction, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Before:
+        """Read the arguments of a call, and prepare for what it is about to do to them."""
         tensors: list[Tensor] = []
-        outline = template((*args, *kwargs.values()), tensors.append)
-        return outline, tuple(kwargs), tuple([self.recorder.ref(tensor) for tensor in tensors]), tensors
+        outline: list[Any] = []
+        for value in (*args, *kwargs.values()):
+            cls = type(value)
+            if cls is Tensor:
+                tensors.append(value)
+                outline.append(TENSOR)
+            else:
+                outline.append(value if cls in PLAIN else template(value, tensors.append))
+        parents = tuple([self.recorder.ref(tensor) for tensor in tensors])
+        written = written_by(function, args, kwargs)
+        details = self._prepare(function, parents, tensors, written)
+        if self.recorder.gradients is not None:
+            self.recorder.gradients.meet(parents, tensors)
+            if func is torch.autograd.grad:
+                self.recorder.gradients.watch(tensors)
+        return tuple(outline), tuple(kwargs), parents, tensors, details, written
 
     def _prepare(
-        self,
-        function: TorchFunction,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        parents: tuple[int, ...],
-        tensors: list[Tensor],
-    ) -> tuple[Details | None, list[Tensor] | None]:
+        self, function: TorchFunction, parents: tuple[int, ...], tensors: list[Tensor], written: list[Tensor]
+    ) -> Details | None:
         """Find what the arguments depend on through shared memory, and protect what is about to be overwritten."""
         also: tuple[int, ...] = ()
         stale: list[int] = []
@@ -272,14 +286,12 @@ class Interceptor(TorchFunctionMode):
             also, stale = self.recorder.also(tensors)
         if stale or self._is_selective:
             held = self._hold_arguments(function, parents, tensors, stale)
-        written = written_by(function, args, kwargs)
-        for tensor in written:
-            self._protect(tensor)
         if written:
-            mutated = tuple(slot for slot, tensor in enumerate(tensors) if any(tensor is w for w in written))
-        if also or held or mutated:
-            return Details(also=also, mutated=mutated, held=held), written or None
-        return None, written or None
+            for tensor in written:
+                self._protect(tensor)
+            ids = [id(tensor) for tensor in written]
+            mutated = tuple([slot for slot, tensor in enumerate(tensors) if id(tensor) in ids])
+        return Details(also=also, mutated=mutated, held=held) if also or held or mutated else None
 
     def _hold_arguments(
         self, function: TorchFunction, parents: tuple[int, ...], tensors: list[Tensor], stale: list[int]
@@ -312,13 +324,16 @@ class Interceptor(TorchFunctionMode):
         call: CallPart,
         parents: Sequence[int],
         result: Any,
-        written: list[Tensor] | None,
+        written: list[Tensor],
         details: Details | None,
     ) -> None:
         """Write down whatever came out; a call that made several tensors becomes several records."""
         recorder, log = self.recorder, self.log
-        if type(result) is tuple and all([type(item) is Tensor for item in result]):
-            made: list[tuple[Any, Tensor]] = [((index,), tensor) for index, tensor in enumerate(result)]
+        made: list[tuple[Any, Tensor]]
+        if type(result) is Tensor:
+            made = [((), result)]
+        elif type(result) is tuple and all([type(item) is Tensor for item in result]):
+            made = [((index,), tensor) for index, tensor in enumerate(result)]
         else:
             made = list(find_tensors(result, into_objects=False))
         if not made and written and result is None:
@@ -333,7 +348,7 @@ class Interceptor(TorchFunctionMode):
             self._write_any(call, parents, made, details)
         if details is not None and details.held and all(value is UNSAVED for value in log.values[first:]):
             self.keeper.remember_arguments(first)
-        for tensor in written or ():
+        for tensor in written:
             self._note_write(tensor, first)
 
     def _write_plain(
@@ -393,15 +408,21 @@ class Interceptor(TorchFunctionMode):
         """Note the composite an operation is inside of, and autocast, which shows first as reduced precision."""
         if _any_autocast():
             self._is_special = True  # from now on every operation is asked
+            self._met.clear()
             self.log.detail(number).autocast = _autocast_state()
         if self._composite is not None:
             self.log.detail(number).composite = self._composite
 
     def _note_write(self, tensor: Tensor, number: int) -> None:
+        if type(tensor) is Tensor:
+            storage = storage_of(tensor)
+            if storage is not None:
+                self._table.wrote(tensor, storage, number)
+            return
         with torch._C.DisableTorchFunctionSubclass():
             storage = storage_of(tensor)
             if storage is not None:
-                self.recorder.table.wrote(tensor, storage, number)
+                self._table.wrote(tensor, storage, number)
 
     # Composites, escapes, backward, failures --------------------------------------------------------------------------
 

@@ -117,18 +117,30 @@ def same_positions(sites: list[Site]) -> list[int]:
 
     Python compiles the condition of a `while` loop twice, and the body of a `finally`.
     """
-    spans: dict[CodeType, list[Any]] = {}
-    first: dict[tuple[Any, ...], int] = {}
-    found = []
+    found = list(range(len(sites)))
+    by_codes: dict[tuple[int, ...], list[Site]] = {}
     for site in sites:
-        position: list[Any] = []
-        for code, instruction in zip(site.codes, site.instructions, strict=True):
-            if code not in spans:
-                spans[code] = list(code.co_positions()) if hasattr(code, "co_positions") else []
-            at = spans[code][instruction // 2] if instruction // 2 < len(spans[code]) else (None,)
-            position += (id(code), instruction if None in at else at)
-        found.append(first.setdefault(tuple(position), site.number))
+        by_codes.setdefault(tuple(map(id, site.codes)), []).append(site)
+    spans: dict[int, list[Any]] = {}
+    for alike in by_codes.values():
+        if len(alike) == 1:
+            continue
+        first: dict[tuple[Any, ...], int] = {}
+        for code in alike[0].codes:
+            if id(code) not in spans:
+                spans[id(code)] = list(code.co_positions()) if hasattr(code, "co_positions") else []
+        for site in alike:
+            position = tuple(
+                [_position(spans[id(code)], at) for code, at in zip(site.codes, site.instructions, strict=True)]
+            )
+            found[site.number] = first.setdefault(position, site.number)
     return [*found, -1]
+
+
+def _position(spans: list[Any], instruction: int) -> Any:
+    """Where in the source an instruction is, or the instruction itself where that is not known."""
+    at = spans[instruction // 2] if instruction // 2 < len(spans) else (None,)
+    return instruction if None in at else at
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ _TOUCH_GRADIENTS = frozenset({"grad", "_grad", "set_grad", "set__grad"})
 _GRADIENT_SWITCHES = frozenset({"requires_grad_", "set_requires_grad"})
 _NOTED = _TOUCH_GRADIENTS | _GRADIENT_SWITCHES  # queries that tell something all the same
 _NO_KWARGS: dict[str, Any] = {}
-# What becomes of a call: it is not noted; it is handed on; it is handed on if it writes to its arguments; it is ordinary.
+# What becomes of a call: it is not noted; it is handed on; it is asked whether it writes to its arguments; it is ordinary.
 _QUESTION, _SPECIAL, _MAY_WRITE, _ORDINARY = range(4)
 _TENSORS = tuple((TENSOR,) * count for count in range(8))  # the templates of calls with nothing but tensors
 _FLOAT16, _BFLOAT16 = torch.float16, torch.bfloat16
@@ -92,22 +92,22 @@ class Interceptor(TorchFunctionMode):
     ) -> Any:
         """Watch one call.
 
-        This is the hot path: an ordinary operation (one plain tensor comes out, nothing is overwritten, everything is
-        kept) is read, run and written down right here. Anything else is handed to a method of its own.
+        This is the hot path: an ordinary operation (one plain tensor comes out, everything is kept) is read, run and written
+        down right here. Anything else is handed to a method of its own.
         """
         try:
             way, function_number, function = self._met[func]
         except (KeyError, TypeError):
             way, function_number, function = self._meet(func)
-        if way != _ORDINARY:
-            if way == _QUESTION:
-                return func(*args, **kwargs) if kwargs else func(*args)
-            if way == _SPECIAL or written_by(function, args, kwargs or _NO_KWARGS):
-                return self._run(function_number, function, func, args, kwargs or _NO_KWARGS)
+        if way == _QUESTION:
+            return func(*args, **kwargs) if kwargs else func(*args)
         if kwargs is None:
             kwargs = _NO_KWARGS
-        elif "out" in kwargs or kwargs.get("inplace"):
+        if way == _SPECIAL:
             return self._run(function_number, function, func, args, kwargs)
+        written: Sequence[Tensor] = ()
+        if way == _MAY_WRITE or (kwargs and ("out" in kwargs or kwargs.get("inplace"))):
+            written = written_by(function, args, kwargs)
         table = self._table
         entries, last_write = table.entries, table.last_write
         outline: list[Any] = []
@@ -130,9 +130,14 @@ class Interceptor(TorchFunctionMode):
                 else:
                     nested: list[Tensor] = []
                     outline.append(template(value, nested.append))
-                    if nested and last_write:
+                    if nested and (last_write or written):
                         return self._run_operation(function_number, function, func, args, kwargs, sys._getframe(1))
                     parents += [self.recorder.ref(tensor) for tensor in nested]
+        details: Details | None = None
+        if written:
+            plain = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+            mutated = self._protect_all(written, plain)
+            details = Details(mutated=mutated) if mutated else None
         started = now()
         try:
             result = func(*args, **kwargs) if kwargs else func(*args)
@@ -162,6 +167,11 @@ class Interceptor(TorchFunctionMode):
                 self._values.append(value)
                 self._versions.append(version)
                 self._storages.append(storage)
+                if written:
+                    if details is not None:
+                        self.log.details[number] = details
+                    for tensor in written:
+                        self._note_write(tensor, number)
                 if self._composite is not None or (dtype := result.dtype) is _FLOAT16 or dtype is _BFLOAT16:
                     self._note_context(number)
                 entry = entries.get(id(result))
@@ -171,7 +181,7 @@ class Interceptor(TorchFunctionMode):
                 entry.storage = storage
                 return result
         call = (function_number, whole, names, module, site, started, elapsed)
-        self._write_down(function, call, parents, result, [], None)
+        self._write_down(function, call, parents, result, written, details)
         return result
 
     def _meet(self, func: Any) -> tuple[int, int, TorchFunction]:
@@ -287,10 +297,7 @@ class Interceptor(TorchFunctionMode):
         if stale or self._is_selective:
             held = self._hold_arguments(function, parents, tensors, stale)
         if written:
-            for tensor in written:
-                self._protect(tensor)
-            ids = [id(tensor) for tensor in written]
-            mutated = tuple([slot for slot, tensor in enumerate(tensors) if id(tensor) in ids])
+            mutated = self._protect_all(written, tensors)
         return Details(also=also, mutated=mutated, held=held) if also or held or mutated else None
 
     def _hold_arguments(
@@ -306,6 +313,13 @@ class Interceptor(TorchFunctionMode):
             if number >= 0 and (slot in stale or self._values[number] is UNSAVED)
         ]
         return self.keeper.hold_arguments(slots) if slots else None
+
+    def _protect_all(self, written: Sequence[Tensor], tensors: list[Tensor]) -> tuple[int, ...]:
+        """Keep the old values of what is about to be overwritten. Returns which of the arguments' tensors that are."""
+        for tensor in written:
+            self._protect(tensor)
+        ids = [id(tensor) for tensor in written]
+        return tuple([slot for slot, tensor in enumerate(tensors) if id(tensor) in ids])
 
     def _protect(self, tensor: Tensor) -> None:
         """Keep the old value of what is about to be overwritten, wherever somebody may want it."""
@@ -324,7 +338,7 @@ class Interceptor(TorchFunctionMode):
         call: CallPart,
         parents: Sequence[int],
         result: Any,
-        written: list[Tensor],
+        written: Sequence[Tensor],
         details: Details | None,
     ) -> None:
         """Write down whatever came out; a call that made several tensors becomes several records."""

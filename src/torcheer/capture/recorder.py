@@ -50,6 +50,7 @@ class Recorder:
         self.running: list[torch.nn.Module] = []  # the modules of `stack`
         self.buffers: dict[int, Tensor] = {}
         self._outside: dict[int, list[Tensor]] = {}  # by storage: tensors that were there before, and will be after
+        self._state_storages: list[int | None] = []  # of parameters and buffers, in the order they were met
         self._filed_states = 0  # how many parameters and buffers are in `_outside`
         self.sources_are_inputs = False  # at top level, in a recording that was given no inputs
         self.calls = 0
@@ -93,14 +94,16 @@ class Recorder:
         tensors.append(tensor)
         entry = self.table.entries[id(tensor)] = Entry(tensor)
         entry.number = -len(tensors)
-        entry.storage = storage_of(tensor)
+        entry.storage = storage = storage_of(tensor)
+        self._state_storages.append(storage)
         return entry
 
     def outside(self, storage: int) -> list[Tensor]:
         """The tensors in this storage that were there before the pass, and will be after."""
-        for tensor in self.log.states.tensors[self._filed_states :]:
-            self._from_outside(tensor, storage_of(tensor))
-        self._filed_states = len(self.log.states)
+        filed = self._filed_states
+        for tensor, own in zip(self.log.states.tensors[filed:], self._state_storages[filed:], strict=True):
+            self._from_outside(tensor, own)
+        self._filed_states = len(self._state_storages)
         return self._outside.get(storage, [])
 
     def keep_states(self, storage: int) -> None:

@@ -130,9 +130,7 @@ def same_positions(sites: list[Site]) -> list[int]:
             if id(code) not in spans:
                 spans[id(code)] = list(code.co_positions()) if hasattr(code, "co_positions") else []
         for site in alike:
-            position = tuple(
-                [_position(spans[id(code)], at) for code, at in zip(site.codes, site.instructions, strict=True)]
-            )
+            position = tuple([_position(spans[id(code)], at) for code, at in zip(site.codes, site.instructions, strict=True)])
             found[site.number] = first.setdefault(position, site.number)
     return [*found, -1]
 

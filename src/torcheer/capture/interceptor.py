@@ -64,7 +64,9 @@ class Interceptor(TorchFunctionMode):
         self.sites = sites
         self.surroundings = surroundings
         self.failure: tuple[BaseException, Failure] | None = None
-        self._met: dict[Any, tuple[int, int, TorchFunction]] = {}  # torch function -> way to take, number in the log, what it is
+        self._met: dict[
+            Any, tuple[int, int, TorchFunction]
+        ] = {}  # torch function -> way to take, number in the log, what it is
         self._composite: Composite | None = None
         self._open: list[TorchFunction] = []
         self._nodes = recorder.nodes

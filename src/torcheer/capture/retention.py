@@ -166,17 +166,14 @@ class Keeper:
         if holders is None:
             return
         log = self.log
-        if len(holders) == 1 and isinstance(holders[0], int) and isinstance(log.values[holders[0]], Tensor):
-            number = holders[0]
-            log.values[number] = fresh = _copy(log.values[number])
-            log.versions[number] = version_of(fresh)
-            return
         values = [log.values[h] if isinstance(h, int) else h.value for h in holders]
-        copied = _copied_together([value for value in values if isinstance(value, Tensor)])
+        kept = {id(value): value for value in values if isinstance(value, Tensor)}  # several may hold the same one
+        copied = _copied_together(list(kept.values()))
+        copies = {key: copied(value) for key, value in kept.items()}
         for holder, value in zip(holders, values, strict=True):
-            if not isinstance(value, Tensor):
+            fresh = copies.get(id(value))
+            if fresh is None:
                 continue
-            fresh = copied(value)
             if isinstance(holder, int):
                 log.values[holder], log.versions[holder] = fresh, version_of(fresh)
             else:
@@ -217,18 +214,15 @@ def alias(tensor: Tensor) -> Tensor:
 
 def _copied_together(values: list[Tensor]) -> Callable[[Tensor], Tensor]:
     """A way to copy tensors of one storage: the storage once, when that is less than one by one."""
-    first = values[0] if values else None
-    plain = first is not None and all(
+    if len(values) < 2 or not all(
         type(v) is Tensor
         and v.layout is torch.strided
         and v.device.type != "meta"
         and not (v.is_quantized or v.is_nested or v.is_conj() or v.is_neg() or is_wrapped(v))
         for v in values
-    )
-    if not plain or len(values) < 2:
+    ):
         return _copy
-    assert first is not None
-    memory = first.untyped_storage()
+    memory = values[0].untyped_storage()
     if sum(v.numel() * v.element_size() for v in values) <= memory.nbytes():
         return _copy
     fresh = memory.clone()  # type: ignore[no-untyped-call]  # torch's own

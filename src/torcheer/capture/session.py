@@ -77,20 +77,17 @@ class Session:
         entered = perf_counter()
         self.sites.stop_before(Session._call.__code__)
         with torch._C.DisableTorchFunction():
-            found = find_tensors((args, kwargs))
-            inputs = {id(tensor): tensor for _, tensor in found}
+            inputs = [*find_tensors(args, ("args",)), *find_tensors(kwargs, ("kwargs",))]
             args, kwargs = shares_no_container((args, kwargs))
             modules = self._register(model)
             if any(map(is_uninitialised, modules)):
                 model = copy.deepcopy(model)  # making its parameters would change it for good
                 self.watcher.forget()
                 modules = self._register(model)
-            surroundings = Surroundings(modules, list(inputs.values()), (*args, *kwargs.values()))
+            surroundings = Surroundings(modules, [tensor for _, tensor in inputs], (*args, *kwargs.values()))
             self.interceptor.surroundings = self.watcher.surroundings = surroundings
-            for path, tensor in find_tensors(args):
-                self.recorder.add_input(tensor, ("args", *path))
-            for path, tensor in find_tensors(kwargs):
-                self.recorder.add_input(tensor, ("kwargs", *path))
+            for path, tensor in inputs:
+                self.recorder.add_input(tensor, path)
         before = RandomState.now()
         self.log.random_seed = seed
         if seed is not None:

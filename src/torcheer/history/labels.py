@@ -169,6 +169,8 @@ def split_turn(key: str) -> tuple[str, int | None]:
 
 def check_format(label_format: str) -> str:
     """The format, if it can make labels that tell layers apart."""
+    if label_format == DEFAULT_FORMAT:
+        return DEFAULT_FORMAT
     try:
         names = {name for _, name, _, _ in string.Formatter().parse(label_format) if name is not None}
         label_format.format(type="relu", type_number=1, number=1)

@@ -33,6 +33,7 @@ _TOUCH_GRADIENTS = frozenset({"grad", "_grad", "set_grad", "set__grad"})
 _GRADIENT_SWITCHES = frozenset({"requires_grad_", "set_requires_grad"})
 _NOTED = _TOUCH_GRADIENTS | _GRADIENT_SWITCHES  # queries that tell something all the same
 _NO_KWARGS: dict[str, Any] = {}
+_ONLY_TENSORS = frozenset({Tensor})
 # What becomes of a call: it is not noted; it is handed on; it is asked whether it writes to its arguments; it is ordinary.
 _QUESTION, _SPECIAL, _MAY_WRITE, _ORDINARY = range(4)
 _TENSORS = tuple((TENSOR,) * count for count in range(8))  # the templates of calls with nothing but tensors
@@ -64,9 +65,8 @@ class Interceptor(TorchFunctionMode):
         self.sites = sites
         self.surroundings = surroundings
         self.failure: tuple[BaseException, Failure] | None = None
-        self._met: dict[
-            Any, tuple[int, int, TorchFunction]
-        ] = {}  # torch function -> way to take, number in the log, what it is
+        # torch function -> what becomes of its calls, its number in the log, what it is
+        self._met: dict[Any, tuple[int, int, TorchFunction]] = {}
         self._composite: Composite | None = None
         self._open: list[TorchFunction] = []
         self._nodes = recorder.nodes
@@ -348,7 +348,7 @@ class Interceptor(TorchFunctionMode):
         made: list[tuple[Any, Tensor]]
         if type(result) is Tensor:
             made = [((), result)]
-        elif type(result) is tuple and all([type(item) is Tensor for item in result]):
+        elif type(result) is tuple and _ONLY_TENSORS.issuperset(map(type, result)):
             made = [((index,), tensor) for index, tensor in enumerate(result)]
         else:
             made = list(find_tensors(result, into_objects=False))
@@ -394,8 +394,8 @@ class Interceptor(TorchFunctionMode):
             point(tensor, number, storage)
             number += 1
         if self._composite is not None or _any_autocast():
-            for number in range(first, number):
-                self._note_context(number)
+            for each in range(first, number):
+                self._note_context(each)
         return True
 
     def _write_any(

@@ -31,6 +31,7 @@ _MARKERS = {
     for origin in (Origin.INPUT, Origin.OUTPUT, Origin.ALIAS, Origin.SOURCE)
 }
 _AUTOGRAD_LIMIT = 2000
+_SIMPLE = PLAIN | {Tensor}
 _SCALER = os.path.join("amp", "grad_scaler.py")
 
 # Of a record that is no torch call: a template of its arguments, the names of the last of them, its site.
@@ -383,10 +384,8 @@ def tensors_in(value: Any) -> list[Tensor]:
     """The tensors in a function's or module's result: containers are looked into, other objects are not."""
     if type(value) is Tensor:
         return [value]
-    if type(value) is tuple:
-        tensors = [item for item in value if type(item) is Tensor]
-        if len(tensors) == len(value) or all([type(item) is Tensor or type(item) in PLAIN for item in value]):
-            return tensors
+    if type(value) is tuple and _SIMPLE.issuperset(map(type, value)):
+        return [item for item in value if type(item) is Tensor]
     return [tensor for _, tensor in find_tensors(value, into_objects=False)]
 
 

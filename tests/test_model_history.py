@@ -160,3 +160,41 @@ def test_the_public_names_are_these():
         *("UnseenWorkWarning", "ValidationReport", "ViewerNotBuilt", "Xray"),
     ]
     assert {"log_forward_pass", "recording", "show_model_graph", "validate_forward_pass"} <= set(vars(torcheer))
+
+
+def _gradients(history, net, folder):
+    logged = log(net, torch.rand(2, 3, 8, 8, device="cpu"), save_gradients=True)
+    logged.log_backward(logged.outputs[0].tensor_contents.sum())
+    assert logged["features.0"].grad_contents is not None
+
+
+def _training(history, net, folder):
+    xray = torcheer.Xray(net, (2, 3, 8, 8), folder=folder / "run")
+    for _ in range(4):
+        xray.take_graphs()
+    xray.report(folder / "report.html")
+    xray.close()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda history, net, folder: str(history) + str(history[1]) + str(history.cost) + str(history.memory),
+        lambda history, net, folder: history.summary(),
+        lambda history, net, folder: history.draw(folder / "graph.svg"),
+        lambda history, net, folder: history.to_html(folder / "page.html"),
+        lambda history, net, folder: history.replay(changes={"features.2": torch.zeros_like}),
+        _gradients,
+        _training,
+    ],
+)
+def test_everything_works_where_new_tensors_go_to_another_device(use, tmp_path):
+    net, image = Convolutional(), torch.rand(2, 3, 8, 8)
+    torch.set_default_device("meta")  # what is made by mistake where the user's tensors go holds no values, and shows
+    try:
+        history = log(net, image, random_seed=3)
+        use(history, net, tmp_path)
+        report = torcheer.validate_forward_pass(net, image)
+    finally:
+        torch.set_default_device(None)
+    assert report, report

@@ -118,6 +118,32 @@ def inside_transforms(t):
     return torch.func.vmap(lambda row: row.tanh().sum())(t) + gradients.sum()
 
 
+def pulled_back(t):
+    value, pull = torch.func.vjp(lambda u: (u**2).sum(), t)
+    return pull(torch.ones_like(value))[0]
+
+
+def other_defaults(t):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
+    try:
+        nowhere = torch.ones(3, 4)
+    finally:
+        torch.set_default_device(None)
+    try:
+        return t + torch.ones(3, 4) + torch.arange(4) / 2, nowhere
+    finally:
+        torch.set_default_dtype(before)
+
+
+def made_parameter(t):
+    weight = nn.Parameter(t * 1)
+    with torch.no_grad():
+        weight.add_(1)
+    return weight * 2
+
+
 def attention(t):
     weights, eye = torch.rand(12, 4), torch.eye(4)
     return F.multi_head_attention_forward(t, t, t, 4, 2, weights, None, None, None, False, 0.1, eye, None)[0]
@@ -137,7 +163,7 @@ def checkpointed(t):
 
 PROGRAMS = [
     *(in_place, uninitialised, out_argument, energy, several, generator, autocast, strange_numbers, complex_numbers),
-    *(sparse, inside_transforms, attention, packed, quantized, checkpointed),
+    *(sparse, inside_transforms, pulled_back, other_defaults, made_parameter, attention, packed, quantized, checkpointed),
     lambda t: F.dropout(t, 0.5) + torch.rand_like(t) + torch.randn(4),
     lambda t: t.numpy().sum() + t,
     lambda t: torch.from_numpy(t.numpy()).reshape(-1) * 2,
@@ -161,8 +187,21 @@ def test_programs_are_valid(program, mode):
     assert report, report
 
 
-def test_an_input_that_requires_gradients():
-    report = validate(lambda t: torch.autograd.grad((t**2).sum(), t)[0], torch.rand(3, requires_grad=True))
+@pytest.mark.parametrize("program", [lambda t: torch.autograd.grad((t**2).sum(), t)[0], pulled_back])
+def test_an_input_that_requires_gradients(program):
+    report = validate(program, torch.rand(3, requires_grad=True))
+    assert report, report
+
+
+def test_a_history_is_valid_under_other_defaults():
+    history = log(lambda t: t.long() / 2 + torch.ones(3, 4), torch.rand(3, 4))
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
+    try:
+        report = history.validate()
+    finally:
+        torch.set_default_device(None)
+        torch.set_default_dtype(torch.float32)
     assert report, report
 
 

@@ -74,7 +74,7 @@ class BackwardRecord:
         kept = [(found, number) for found in (self.gradients, self.summed) for number in found]
         memory = {id(tensor): _memory(tensor) for found, number in kept for tensor in (found[number],)}
         own = Counter(memory.values())
-        alone = torch.empty(0)
+        alone = torch.empty(0, device="cpu")
         besides = _uses(_memory(alone)) - 1  # looking at memory may count as a use of it
         for found, number in kept:
             address = memory[id(found[number])]

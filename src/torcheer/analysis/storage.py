@@ -183,7 +183,7 @@ class Storages:
     def _meta(self, number: int) -> Tensor:
         shape, dtype, _ = self._facts.of(number)
         if not shape and not dtype.is_floating_point and not dtype.is_complex:
-            return torch.zeros((), dtype=dtype)  # may be an index, and then its value is asked for
+            return torch.zeros((), dtype=dtype, device="cpu")  # may be an index, and then its value is asked for
         return torch.empty_strided(shape, self.strides(number), dtype=dtype, device="meta")
 
 

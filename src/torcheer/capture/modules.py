@@ -94,6 +94,8 @@ class ModuleWatcher:
                 waiting.append((address, inner))
                 continue
             parameters, buffers = module._parameters, module._buffers
+            if parameters:
+                self.recorder.parameters.update(map(id, parameters.values()))
             if buffers:
                 self.recorder.buffers.update((id(b), b) for b in buffers.values() if b is not None)
             if name is None:
@@ -142,6 +144,7 @@ class ModuleWatcher:
         self._registered.clear()
         self._known.clear()
         self.log.registered.clear()
+        self.recorder.parameters.clear()
         self.recorder.buffers.clear()
 
     def _enter(self, module: Module, args: tuple[Any, ...]) -> None:

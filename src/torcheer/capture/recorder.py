@@ -49,6 +49,7 @@ class Recorder:
         self.gradients = GradientWatcher(log, self._leaf) if log.backward is not None else None
         self.stack: list[ModuleCall] = []
         self.running: list[torch.nn.Module] = []  # the modules of `stack`
+        self.parameters: set[int] = set()  # the ids of those that modules have
         self.buffers: dict[int, Tensor] = {}
         self._outside: dict[int, list[Tensor]] = {}  # by storage: tensors that were there before, and will be after
         self._state_storages: list[int | None] = []  # of parameters and buffers, in the order they were met
@@ -74,11 +75,12 @@ class Recorder:
 
     def explain(self, tensor: Tensor, leaving: ModuleCall | None = None) -> Entry:
         """The entry of a tensor seen for the first time. Must run where torch functions are not watched."""
-        # asking the class first saves torch's own way of asking, which is slow
-        if type(tensor) is Parameter or id(tensor) in self.buffers or isinstance(tensor, Parameter):
+        if id(tensor) in self.parameters or id(tensor) in self.buffers:
             return self._state(tensor)
         with torch._C.DisableTorchFunction():
             storage = storage_of(tensor)
+            if isinstance(tensor, Parameter) and not self._is_computed(storage):
+                return self._state(tensor)
             alias = self._alias(tensor, storage)
             if alias is not None:
                 return alias
@@ -120,8 +122,26 @@ class Recorder:
         if storage is not None:
             self._outside.setdefault(storage, []).append(tensor)
 
+    def _relatives(self, storage: int | None) -> list[tuple[int, Tensor]]:
+        """The records of tensors in this storage, and those tensors."""
+        return self.keeper.kept_in(storage) or self.table.living_in(storage) if storage is not None else []
+
+    def _is_computed(self, storage: int | None) -> bool:
+        """Whether what is in this storage was worked out from an input: such a parameter was made, not met, by the model."""
+        waiting = [number for number, _ in self._relatives(storage)]
+        seen: set[int] = set()
+        while waiting:
+            number = waiting.pop()
+            if number >= 0 and number not in seen:
+                seen.add(number)
+                record = self.log.operations[number]
+                if record.origin is Origin.INPUT:
+                    return True
+                waiting += record.dependencies
+        return False
+
     def _alias(self, tensor: Tensor, storage: int | None) -> Entry | None:
-        relatives = self.keeper.kept_in(storage) or self.table.living_in(storage) if storage is not None else []
+        relatives = self._relatives(storage)
         if not relatives:
             exported = self.table.exporter(tensor)
             if exported is None:
@@ -366,6 +386,7 @@ class Recorder:
         self.gradients = None
         self.table.clear()
         self.stack.clear()
+        self.parameters.clear()
         self.buffers.clear()
         self._outside.clear()
         self.running.clear()

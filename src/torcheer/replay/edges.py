@@ -183,7 +183,7 @@ def _differ(results: list[Any], expected: list[Any]) -> bool:
 
 def _drawn(like: Tensor, generator: torch.Generator) -> Tensor:
     dtype = torch.complex64 if like.is_complex() else torch.float32
-    return torch.randn(like.shape, generator=generator, dtype=dtype).to(like.device)
+    return torch.randn(like.shape, generator=generator, dtype=dtype, device="cpu").to(like.device)
 
 
 def _noise(value: Tensor, generator: torch.Generator) -> Tensor:
@@ -200,9 +200,9 @@ def _redraw(value: Tensor, generator: torch.Generator) -> Tensor:
     if value.is_floating_point() or value.is_complex():
         return (_drawn(value, generator) * 10).to(value.dtype)
     if value.dtype is torch.bool:
-        return torch.rand(value.shape, generator=generator).to(value.device) > 0.5
+        return torch.rand(value.shape, generator=generator, device="cpu").to(value.device) > 0.5
     low, high = int(value.min()), int(value.max())
-    return torch.randint(low, high + 1, value.shape, generator=generator).to(value)
+    return torch.randint(low, high + 1, value.shape, generator=generator, device="cpu").to(value)
 
 
 def _flip(value: Tensor, generator: torch.Generator) -> Tensor:

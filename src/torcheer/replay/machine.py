@@ -52,13 +52,18 @@ def given_because(record: OperationRecord) -> str | None:
         return "a constant"
     if record.origin is Origin.OPAQUE or (record.origin is Origin.OPERATION and function.func is None):
         return "made where nobody could watch"
-    if details.is_transformed:
+    if details.is_transformed or (function.func is torch.autograd.grad and _is_of_transform(record)):
         return "inside a torch.func transform"
     if function.is_attribute and function.name in ("grad", "_grad"):
         return "a gradient"
     if record.origin is Origin.ALIAS and not record.template:
         return "made where nobody could watch"
     return None
+
+
+def _is_of_transform(record: OperationRecord) -> bool:
+    """Whether an argument existed only inside a transform: what `torch.func.vjp` returns goes back through its graph."""
+    return any(record.log.operations[parent].details.is_transformed for parent in record.parents if parent >= 0)
 
 
 class Machine:
@@ -201,7 +206,7 @@ def _failed(record: OperationRecord, what: str) -> ReplayFailed:
 
 
 def call_again(record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Make a call again, in the gradient mode and the autocast it ran in."""
+    """Make a call again, in the gradient mode, the autocast and the defaults it ran in."""
     func = record.function.func
     assert func is not None
     with contextlib.ExitStack() as context:
@@ -213,6 +218,15 @@ def call_again(record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str,
                 context.enter_context(torch.autocast(device, dtype=recorded[device], cache_enabled=False))
             elif torch.is_autocast_enabled(device):
                 context.enter_context(torch.autocast(device, enabled=False))
+        if not record.parents and record.device != torch.get_default_device():
+            context.enter_context(record.device)
+        if (
+            record.dtype.is_floating_point
+            and record.dtype != torch.get_default_dtype()
+            and not _has_dtype((*args, *kwargs.values()), record.dtype)
+        ):
+            context.callback(torch.set_default_dtype, torch.get_default_dtype())
+            torch.set_default_dtype(record.dtype)
         return func(*args, **kwargs)
 
 
@@ -232,6 +246,12 @@ def _requires_grad(value: Any) -> bool:
     if isinstance(value, Tensor):
         return value.requires_grad
     return isinstance(value, (tuple, list)) and any(map(_requires_grad, value))
+
+
+def _has_dtype(value: Any, dtype: torch.dtype) -> bool:
+    if isinstance(value, Tensor):
+        return value.dtype == dtype
+    return isinstance(value, (tuple, list)) and any(_has_dtype(item, dtype) for item in value)
 
 
 def outcome(record: OperationRecord, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -303,7 +303,7 @@ def _moved(tensor: Tensor, generator: torch.Generator) -> Tensor:
     with torch.no_grad():
         value = tensor.detach().clone()
         if value.is_floating_point():
-            value += 0.1 * torch.rand(value.shape, generator=generator).to(value)
+            value += 0.1 * torch.rand(value.shape, generator=generator, device="cpu").to(value)
         elif value.dtype is not torch.bool and not value.is_complex():
             value = value.flip(tuple(range(value.dim()))).clone()
     return value.requires_grad_(tensor.requires_grad)

@@ -214,7 +214,7 @@ def _scale(tiles: Tensor, outliers: float) -> tuple[float, float]:
 
 def _quantized(values: Tensor, low: float, high: float) -> Tensor:
     if not 0 < high - low < math.inf:
-        return torch.zeros(values.shape, dtype=torch.uint8)
+        return torch.zeros(values.shape, dtype=torch.uint8, device="cpu")
     scaled = (values.cpu().double() - low) * (255 / (high - low))
     return scaled.round_().clamp_(0, 255).to(torch.uint8)
 
@@ -224,7 +224,7 @@ def _laid_out(tiles: Tensor, plan: Plan, between: int) -> Tensor:
     width, height = plan.size
     if plan.count == 1:
         return tiles[0]
-    whole = torch.full((height, width), between, dtype=torch.uint8)
+    whole = torch.full((height, width), between, dtype=torch.uint8, device="cpu")
     for number in range(plan.count):
         top = number // plan.columns * (plan.height + 1)
         left = number % plan.columns * (plan.width + 1)

@@ -105,7 +105,7 @@ def _second_look(flat: Tensor, mean: float, low: float, high: float, *, is_parti
     is_spread = 0.0 < width < math.inf
     is_extreme = _is_extreme(low, high) or width < _ORDINARY[0]
     spread, zeros = 0.0, 0
-    counts = torch.zeros(BINS, dtype=torch.int64)
+    counts = torch.zeros(BINS, dtype=torch.int64, device="cpu")
     for piece in _pieces(flat):
         if is_partial:
             piece = piece[piece.isfinite()]

@@ -176,7 +176,7 @@ def is_above_zero(measured: Measured) -> Tensor:
     """By unit: whether it was above zero anywhere in the batch."""
     tensor = measured.tensor.detach()
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_complex() or tensor.dim() == 0:
-        return torch.ones(units_of(measured), dtype=torch.bool)
+        return torch.ones(units_of(measured), dtype=torch.bool, device="cpu")
     axis = channel_axis(measured)
     units = tensor.movedim(axis if axis is not None else -1, 0)
     return (units.reshape(units.shape[0], -1) > 0).any(dim=1).cpu()
@@ -186,7 +186,7 @@ def as_written(tensor: Tensor, kind: Kind, dtype: torch.dtype) -> Tensor:
     """Maps in the type that was asked for, if their values fit into it; weights and gradients as they are."""
     if kind not in ("layer", "activation") or dtype is torch.float32:
         return tensor.contiguous()
-    largest = tensor.nan_to_num(0.0, 0.0, 0.0).abs().max() if tensor.numel() else torch.zeros(())
+    largest = tensor.nan_to_num(0.0, 0.0, 0.0).abs().max() if tensor.numel() else torch.zeros((), device="cpu")
     return tensor.to(dtype).contiguous() if float(largest) <= torch.finfo(dtype).max else tensor.contiguous()
 
 

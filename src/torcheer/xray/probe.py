@@ -125,7 +125,7 @@ def _made(sizes: list[Any], model: Module, seed: int) -> list[Tensor]:
     first = next((p for p in model.parameters() if p.is_floating_point()), None)
     generator = torch.Generator().manual_seed(seed)
     with torch.inference_mode(False):
-        made = [torch.randn(tuple(size), generator=generator) for size in sizes]
+        made = [torch.randn(tuple(size), generator=generator, device="cpu") for size in sizes]
         return [one.to(device=first.device, dtype=first.dtype) for one in made] if first is not None else made
 
 

@@ -27,8 +27,8 @@ def statistics_of(tensor: Tensor) -> Statistics:
     """Statistics of a whole tensor, worked out on its own device."""
     flat = _as_float32(tensor)
     count = flat.numel()
-    totals = torch.zeros(5, dtype=torch.float64)  # sum, sum of squares, zeros, not a number, infinite
-    exponents = torch.zeros(_SIGN_AND_EXPONENT, dtype=torch.int64)
+    totals = torch.zeros(5, dtype=torch.float64, device="cpu")  # sum, sum of squares, zeros, not a number, infinite
+    exponents = torch.zeros(_SIGN_AND_EXPONENT, dtype=torch.int64, device="cpu")
     low, high = float("inf"), float("-inf")
     for piece in pieces(flat):
         known = piece
@@ -42,7 +42,7 @@ def statistics_of(tensor: Tensor) -> Statistics:
                 smallest, largest = (float(x) for x in known.aminmax())
         wide = known.double()
         sums = [float(wide.sum()), float(wide.dot(wide)), float((known == 0).sum()), nan, inf]
-        totals += torch.tensor(sums, dtype=torch.float64)
+        totals += torch.tensor(sums, dtype=torch.float64, device="cpu")
         if known.numel():
             low, high = min(low, smallest), max(high, largest)
             bits = known.view(torch.int32) >> 23 & (_SIGN_AND_EXPONENT - 1)

@@ -140,7 +140,7 @@ def _any_loss(output: Any) -> Tensor:
     """A number that depends on everything a model returned that has a gradient."""
     parts = [tensor.abs().sum() for _, tensor in find_tensors(output) if tensor.requires_grad]
     if not parts:
-        return torch.zeros((), requires_grad=True).clone()
+        return torch.zeros((), requires_grad=True, device="cpu").clone()
     return torch.stack([part.float().to(parts[0].device) for part in parts]).sum()
 
 

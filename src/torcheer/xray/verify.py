@@ -92,7 +92,7 @@ def _state(model: Module, optimizer: torch.optim.Optimizer | None) -> dict[str, 
     random = RandomState.now()
     found.update({"Python's random state": random.python, "torch's random state": random.torch})
     if random.numpy is not None:
-        found["NumPy's random state"] = torch.tensor([int(word) for word in random.numpy[1]])
+        found["NumPy's random state"] = torch.tensor([int(word) for word in random.numpy[1]], device="cpu")
     return found
 
 

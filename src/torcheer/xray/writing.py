@@ -110,9 +110,9 @@ class Writer:
         if measured.kind != "activation":
             return None
         lives = is_above_zero(measured)
-        seen, silent = self._quiet.get(measured.layer, (0, torch.zeros(0, dtype=torch.int32)))
+        seen, silent = self._quiet.get(measured.layer, (0, torch.zeros(0, dtype=torch.int32, device="cpu")))
         if silent.shape != lives.shape:
-            seen, silent = 0, torch.zeros(lives.shape, dtype=torch.int32)
+            seen, silent = 0, torch.zeros(lives.shape, dtype=torch.int32, device="cpu")
         silent = torch.where(lives, 0, silent + 1)
         self._quiet[measured.layer] = (seen + 1, silent)
         return int((silent >= SNAPSHOTS_TO_BE_DEAD).sum()) if seen + 1 >= SNAPSHOTS_TO_BE_DEAD else None

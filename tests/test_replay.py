@@ -205,6 +205,24 @@ def test_a_history_is_valid_under_other_defaults():
     assert report, report
 
 
+def test_views_of_parameters_and_buffers_that_were_there_before():
+    class Viewing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.rand(3, 4))
+            self.register_buffer("count", torch.rand(4))
+            self.views = [self.weight.data[0], self.count[1:]]
+
+        def forward(self, t):
+            self.count.add_(1)
+            with torch.no_grad():
+                self.weight.mul_(2)
+            return (t @ self.weight.t()).sum() + (t * self.views[0]).sum() + self.views[1].sum()
+
+    report = validate(Viewing(), x)
+    assert report, report
+
+
 def test_a_layer_that_torch_would_fuse():
     report = validate(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval(), torch.rand(2, 5, 8))
     assert report, report

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 
@@ -143,6 +144,21 @@ def in_place_writes_keep_earlier_values() -> None:
     assert torch.equal(history["relu_1"].tensor_contents, (x * 2).relu())
 
 
+def the_gpu_may_be_where_new_tensors_go() -> None:
+    on_cpu, image = Network().eval(), torch.rand(2, 3, 16, 16)
+    torch.set_default_device(DEVICE)
+    try:
+        for model, x in (model_and_input(), (on_cpu, image)):
+            history = torcheer.log_forward_pass(model, x)
+            report = torcheer.validate_forward_pass(model, x)
+            assert report, report
+            with tempfile.TemporaryDirectory() as folder:
+                history.to_json(f"{folder}/history.json")
+            assert history.cost.flops > 0
+    finally:
+        torch.set_default_device(None)
+
+
 def memory_is_given_back() -> None:
     model, x = model_and_input()
     torcheer.log_forward_pass(model, x)
@@ -203,6 +219,7 @@ CHECKS = (
     kept_activations_move_to_the_cpu,
     autocast_is_recorded,
     in_place_writes_keep_earlier_values,
+    the_gpu_may_be_where_new_tensors_go,
     memory_is_given_back,
     speed,
 )

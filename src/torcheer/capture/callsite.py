@@ -22,7 +22,7 @@ from ..records import ModuleCall, Site
 _LIMIT = 64
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_HANDLER = id(torch.overrides.handle_torch_function.__code__)  # through it torch's Python functions come to a mode
+_HANDLER = torch.overrides.handle_torch_function.__code__  # through it torch's Python functions come to a mode
 
 
 def _with_inner(code: CodeType) -> list[CodeType]:
@@ -37,17 +37,29 @@ MODULE_CALL = frozenset(
 )
 
 
+class Forward:
+    """The forward of a class of modules, and the numbers of the sites in it that are known.
+
+    Codes are compared by `is`: where a library has set an audit hook, every call of `id` is slow.
+    """
+
+    __slots__ = ("code", "direct", "near")
+
+    def __init__(self, code: CodeType | None) -> None:
+        self.code = code
+        self.direct: dict[int, int] = {}  # by instruction
+        self.near: dict[tuple[int, int], tuple[CodeType, int]] = {}  # in functions it calls, by the instructions of both
+
+
 class CallSites:
     """Interns the sites of one recording, and knows them by number."""
 
     def __init__(self, sites: list[Site], outermost: CodeType | None = None) -> None:
         self._sites = sites
         self._numbers: dict[tuple[int, ...], int] = {}
-        self.forward = 0  # the id of the code of the running module's forward
-        self.direct: dict[int, int] = {}  # its sites, by instruction
-        self._near: dict[tuple[int, int, int, int], int] = {}  # sites in functions that a forward calls
+        self.forward = Forward(None)  # that of the running module
         self._last = id(outermost) if outermost is not None else 0
-        self._skipped: set[int] = {_HANDLER}
+        self._skipped: set[int] = {id(_HANDLER)}
         self._ends: set[int] = set(MODULE_CALL)
 
     def skip(self, code: CodeType) -> None:
@@ -62,23 +74,23 @@ class CallSites:
         """The number of the site of a call made from `frame`."""
         if frame is None:
             return self._chain(frame)
-        code = id(frame.f_code)
-        if code == self.forward:  # most calls come straight from a module's forward
-            number = self.direct.get(frame.f_lasti)
+        forward, code = self.forward, frame.f_code
+        if code is forward.code:  # most calls come straight from a module's forward
+            number = forward.direct.get(frame.f_lasti)
             if number is None:
-                number = self.direct[frame.f_lasti] = self._chain(frame)
+                number = forward.direct[frame.f_lasti] = self._chain(frame)
             return number
-        if code == _HANDLER and frame.f_back is not None:
+        if code is _HANDLER and frame.f_back is not None:
             frame = frame.f_back
-            code = id(frame.f_code)
+            code = frame.f_code
         outer = frame.f_back
-        if outer is None or id(outer.f_code) != self.forward:
+        if outer is None or outer.f_code is not forward.code:
             return self._chain(frame)
-        place = (code, frame.f_lasti, self.forward, outer.f_lasti)  # most others from a function that it calls
-        number = self._near.get(place)
-        if number is None:
-            number = self._near[place] = self._chain(frame)
-        return number
+        place = (frame.f_lasti, outer.f_lasti)  # most others from a function that it calls
+        known = forward.near.get(place)
+        if known is None or known[0] is not code:
+            known = forward.near[place] = (code, self._chain(frame))
+        return known[1]
 
     def _chain(self, frame: FrameType | None) -> int:
         key: list[int] = []

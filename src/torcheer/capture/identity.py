@@ -91,8 +91,11 @@ class TensorTable:
             return None
         return self._exported.get(tensor.untyped_storage().data_ptr())
 
-    def wrote(self, tensor: Tensor, storage: int, number: int) -> None:
+    def wrote(self, tensor: Tensor, number: int) -> None:
         """Record `number` wrote into `tensor`."""
+        storage = storage_of(tensor)
+        if storage is None:
+            return
         start, stop, is_dense = extent(tensor)
         write = Write(number, start, stop, is_dense)
         self.last_write[storage] = number

@@ -148,10 +148,10 @@ class Interceptor(TorchFunctionMode):
             raise
         elapsed = now() - started
         frame = sys._getframe(1)
-        sites = self.sites
-        site = sites.direct.get(frame.f_lasti) if id(frame.f_code) == sites.forward else None
+        forward = self.sites.forward
+        site = forward.direct.get(frame.f_lasti) if frame.f_code is forward.code else None
         if site is None:
-            site = sites.at(frame)
+            site = self.sites.at(frame)
         whole = _TENSORS[len(outline)] if only_tensors and len(outline) < len(_TENSORS) else tuple(outline)
         names = tuple(kwargs) if kwargs else ()
         module = self._stack[-1].number if self._stack else -1
@@ -176,9 +176,10 @@ class Interceptor(TorchFunctionMode):
                         self._note_write(tensor, number)
                 if self._composite is not None or (dtype := result.dtype) is _FLOAT16 or dtype is _BFLOAT16:
                     self._note_context(number)
-                entry = entries.get(id(result))
+                key = id(result)
+                entry = entries.get(key)
                 if entry is None or entry() is not result:
-                    entry = entries[id(result)] = Entry(result)
+                    entry = entries[key] = Entry(result)
                 entry.number = number
                 entry.storage = storage
                 return result
@@ -379,19 +380,15 @@ class Interceptor(TorchFunctionMode):
                 facts.append((storage_address(tensor), tensor.detach(), tensor._version))
             except (NotImplementedError, RuntimeError):
                 return False
-        rows, details_of, point = self._rows, self.log.details, self._table.point
-        first = number = len(rows)
+        first = number = len(self._rows)
         for (path, tensor), (storage, value, version) in zip(made, facts, strict=True):
             node = self._nodes.name(tensor, call[0]) if tensor.requires_grad else None
-            rows.append((*call, node, None, *parents))
+            self._rows.append((*call, node, None, *parents))
             self._values.append(value)
             self._versions.append(version)
             self._storages.append(storage)
-            if path:
-                details_of[number] = _details_at(first, path, details)
-            elif details is not None:
-                details_of[number] = details
-            point(tensor, number, storage)
+            self._note_details(number, first, path, details)
+            self._table.point(tensor, number, storage)
             number += 1
         if self._composite is not None or _any_autocast():
             for each in range(first, number):
@@ -406,10 +403,7 @@ class Interceptor(TorchFunctionMode):
         with torch._C.DisableTorchFunctionSubclass():
             for path, tensor in made:
                 number = recorder.append((*call, self._nodes.name(tensor, call[0]), facts_of(tensor), *parents))
-                if path:
-                    log.details[number] = _details_at(first, path, details)
-                elif details is not None:
-                    log.details[number] = details
+                self._note_details(number, first, path, details)
                 self._note_context(number)
                 if is_wrapped(tensor):
                     log.detail(number).is_transformed = True
@@ -419,6 +413,16 @@ class Interceptor(TorchFunctionMode):
                 recorder.table.point_inside(tensor, number, storage)
                 if recorder.gradients is not None:
                     recorder.gradients.note(number, tensor)
+
+    def _note_details(self, number: int, call: int, path: tuple[Any, ...], details: Details | None) -> None:
+        """Note what is out of the ordinary about one of the tensors that a call made, given what all of them have in common."""
+        if not path:
+            if details is not None:
+                self.log.details[number] = details
+        elif details is None:
+            self.log.details[number] = Details(call, path)
+        else:
+            self.log.details[number] = Details(call, path, details.also, details.mutated, held=details.held)
 
     def _note_context(self, number: int) -> None:
         """Note the composite an operation is inside of, and autocast, which shows first as reduced precision."""
@@ -431,14 +435,10 @@ class Interceptor(TorchFunctionMode):
 
     def _note_write(self, tensor: Tensor, number: int) -> None:
         if type(tensor) is Tensor:
-            storage = storage_of(tensor)
-            if storage is not None:
-                self._table.wrote(tensor, storage, number)
-            return
-        with torch._C.DisableTorchFunctionSubclass():
-            storage = storage_of(tensor)
-            if storage is not None:
-                self._table.wrote(tensor, storage, number)
+            self._table.wrote(tensor, number)
+        else:
+            with torch._C.DisableTorchFunctionSubclass():
+                self._table.wrote(tensor, number)
 
     # Composites, escapes, backward, failures --------------------------------------------------------------------------
 
@@ -505,13 +505,6 @@ class Interceptor(TorchFunctionMode):
         text = f"{type(error).__name__}: {error}"
         before = len(self.log.rows)
         self.failure = (error, Failure(function, parents, shapes, self.recorder.module, site, text, before))
-
-
-def _details_at(call: int, path: tuple[Any, ...], details: Details | None) -> Details:
-    """The details of one of the tensors that a call made, from those they have in common."""
-    if details is None:
-        return Details(call, path)
-    return Details(call, path, details.also, details.mutated, held=details.held)
 
 
 def _autocast_state() -> tuple[tuple[str, torch.dtype], ...]:

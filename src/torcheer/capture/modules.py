@@ -22,7 +22,7 @@ from torch.nn.modules import module as module_hooks
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from ..records import TENSOR, UNSAVED, ModuleCall, RegisteredModule
-from .callsite import CallSites
+from .callsite import CallSites, Forward
 from .recorder import Recorder, tensors_in
 from .surroundings import Surroundings
 from .values import PLAIN, template
@@ -50,10 +50,6 @@ def without_parallelism(model: Any) -> Any:
     return model
 
 
-# A forward: the id of its code, and the numbers of its call sites by instruction.
-Forward = tuple[int, dict[int, int]]
-
-
 class ModuleWatcher:
     """Keeps the stack of modules that are running."""
 
@@ -68,7 +64,7 @@ class ModuleWatcher:
         self._known: list[Module] = []  # alive while their ids are keys
         self._forwards: dict[type, Forward] = {}
         self._others: dict[type, Other] = {}  # what stands for objects of classes that were met in arguments
-        self._running: list[Forward] = [(0, {})]  # of the modules that are running
+        self._running = [sites.forward]  # of the modules that are running
         self._exits = 0
         self._handles: list[Any] = []
 
@@ -166,7 +162,7 @@ class ModuleWatcher:
         outer = stack[-1] if stack else None
         address, name = registered.address, registered.class_name
         frame = sys._getframe(4)  # the caller, past the machinery of nn.Module
-        known = sites.direct.get(frame.f_lasti) if id(frame.f_code) == sites.forward else None
+        known = sites.forward.direct.get(frame.f_lasti) if frame.f_code is sites.forward.code else None
         site = log.sites[known] if known is not None else sites.around(frame)
         call = ModuleCall(len(log.modules), address, name, count, outer, site, module.training, len(log.rows))
         log.modules.append(call)
@@ -187,7 +183,7 @@ class ModuleWatcher:
         recorder.running.append(module)
         forward = self._forwards.get(cls) or self._forward_code(cls)
         self._running.append(forward)
-        sites.forward, sites.direct = forward
+        sites.forward = forward
         call.started = now()
 
     def _exit(self, module: Module, args: tuple[Any, ...], *rest: Any) -> None:
@@ -206,7 +202,7 @@ class ModuleWatcher:
             return
         call = recorder.stack.pop()
         self._running.pop()
-        self.sites.forward, self.sites.direct = self._running[-1]
+        self.sites.forward = self._running[-1]
         call.elapsed = ended - call.started
         self._exits = call.exit = self._exits + 1
         if len(rest) == 2 and rest[0]:
@@ -228,8 +224,7 @@ class ModuleWatcher:
             self._keep_leaving(call, result)
 
     def _forward_code(self, cls: type) -> Forward:
-        code = id(getattr(getattr(cls, "forward", None), "__code__", None))
-        forward = self._forwards[cls] = (code, {})
+        forward = self._forwards[cls] = Forward(getattr(getattr(cls, "forward", None), "__code__", None))
         return forward
 
     def _keep_leaving(self, call: ModuleCall, result: Any) -> None:

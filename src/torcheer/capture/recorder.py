@@ -123,8 +123,14 @@ class Recorder:
             self._outside.setdefault(storage, []).append(tensor)
 
     def _relatives(self, storage: int | None) -> list[tuple[int, Tensor]]:
-        """The records of tensors in this storage, and those tensors."""
-        return self.keeper.kept_in(storage) or self.table.living_in(storage) if storage is not None else []
+        """Known tensors that live in this storage, with the records they stand for."""
+        if storage is None:
+            return []
+        kept = self.keeper.kept_in(storage)
+        if kept or not self.keeper.is_plain:
+            return kept or self.table.living_in(storage)
+        outside = [(self.table.find(tensor), tensor) for tensor in self.outside(storage)]  # the rest of what is known
+        return [(entry.number, tensor) for entry, tensor in outside if entry is not None]
 
     def _is_computed(self, storage: int | None) -> bool:
         """Whether what is in this storage was worked out from an input: such a parameter was made, not met, by the model."""

@@ -188,10 +188,9 @@ class _Comparing:
         if not isinstance(value, Tensor):
             return
         with torch._C.DisableTorchFunction():
-            storage = storage_of(value)
-            self._table.point(value, record.number, storage)
-            if storage is not None and record.details.mutated and record.call == record.number:
-                self._table.wrote(value, storage, record.number)
+            self._table.point(value, record.number, storage_of(value))
+            if record.details.mutated and record.call == record.number:
+                self._table.wrote(value, record.number)
 
     def _check_writes(self, record: OperationRecord) -> None:
         """A call must have written to the arguments the log says, and to no others."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -59,7 +60,7 @@ class Recorder:
         self._function_numbers: dict[TorchFunction, int] = {}
         self._state_numbers: dict[int, int] = {}  # of parameters and buffers, by id
         self._backward_roots: tuple[int, ...] = ()
-        self._threads = _threads()  # those there were at the start
+        self._threads = list(map(weakref.ref, _threads()))  # those there were at the start
         self._elsewhere: str | None = None
         self._warned = False
 
@@ -232,7 +233,8 @@ class Recorder:
 
     def _suspect_threads(self) -> None:
         """A tensor arrived unexplained: if threads were at work, say so, once."""
-        threads = self._elsewhere is not None or any(thread not in self._threads for thread in _threads())
+        before = [thread() for thread in self._threads]
+        threads = self._elsewhere is not None or any(thread not in before for thread in _threads())
         if not threads or self._warned:
             return
         self._warned = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median, quantiles
@@ -17,6 +18,7 @@ class Times:
     low: float
     high: float
     drop: float  # to let go of what it returned
+    faults: float  # pages of memory that the system had to hand out, zeroed, while it ran
     rounds: int
 
 
@@ -27,15 +29,19 @@ def interleave(rounds: int, *functions: Callable[[], Any]) -> list[Times]:
     """
     taken: list[list[float]] = [[] for _ in functions]
     dropped: list[list[float]] = [[] for _ in functions]
+    faulted: list[list[int]] = [[] for _ in functions]
     for _ in range(rounds):
-        for function, times, drops in zip(functions, taken, dropped, strict=True):
+        for function, times, drops, faults in zip(functions, taken, dropped, faulted, strict=True):
+            before = _faults()
             start = perf_counter()
             held = function()
             end = perf_counter()
+            faults.append(_faults() - before)
+            let_go = perf_counter()
             del held
-            drops.append((perf_counter() - end) * 1e3)
+            drops.append((perf_counter() - let_go) * 1e3)
             times.append((end - start) * 1e3)
-    return [_times(times, drops) for times, drops in zip(taken, dropped, strict=True)]
+    return [_times(*measured) for measured in zip(taken, dropped, faulted, strict=True)]
 
 
 def rounds_in(seconds: float, *functions: Callable[[], Any], least: int = 7, most: int = 300) -> int:
@@ -44,6 +50,10 @@ def rounds_in(seconds: float, *functions: Callable[[], Any], least: int = 7, mos
     return max(least, min(most, int(seconds / once)))
 
 
-def _times(times: list[float], drops: list[float]) -> Times:
+def _faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def _times(times: list[float], drops: list[float], faults: list[int]) -> Times:
     low, _, high = quantiles(times, n=4) if len(times) > 1 else times * 3
-    return Times(median(times), low, high, median(drops), len(times))
+    return Times(median(times), low, high, median(drops), median(faults), len(times))

@@ -22,13 +22,13 @@ WRITTEN_TO = ROOT / "build" / "benchmarks.json"
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--without-peers", action="store_true", help="measure torcheer only")
-    tools = ["torcheer"] if parser.parse_args().without_peers else list(TOOLS)
+    parser.add_argument("--without-peers", action="store_true", help="measure no other tool")
+    tools = ["torcheer", "keeping"] if parser.parse_args().without_peers else list(TOOLS)
     results: dict[str, Any] = {"machine": describe_machine()}
     results["speed"] = {
         case: {tool: _measured("speed", case, tool) if tool in tools else {} for tool in TOOLS} for case in CASES
     }
-    results["plain_after_use"] = {tool: _after_use(tool) for tool in tools if tool != "hooks"}
+    results["plain_after_use"] = {tool: _after_use(tool) for tool in tools if tool not in ("keeping", "hooks")}
     results["tiny_operations"] = _measured("tiny_operations", 1_000, 100_000)
     results["training"] = {case: _measured("training", case) for case in TRAINING}
     results["layers_only"] = {case: _measured("layers_only", case) for case in LAYERS_ONLY}

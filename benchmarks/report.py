@@ -52,7 +52,8 @@ def _machine(machine: dict[str, Any]) -> str:
 
 
 def _speed(speed: dict[str, Any]) -> str:
-    headers = ["model", "operations", "raw ms", "torcheer", "× warm raw", "µs/op", "new pages", "drop ms", "hooks", "TorchLens"]
+    headers = ["model", "operations", "raw ms", "torcheer", "× warm raw", "µs/op", "new pages", "drop ms"]
+    headers += ["keeping alone", "hooks", "TorchLens"]
     rows = []
     for case, by_tool in speed.items():
         ours = by_tool["torcheer"]
@@ -66,6 +67,7 @@ def _speed(speed: dict[str, Any]) -> str:
                 _figure(ours, "us_per_operation", "{:.1f}"),
                 _figure(ours.get("tool", {}), "faults", "{:,.0f}"),
                 _figure(ours.get("tool", {}), "drop", "{:.2f}"),
+                _figure(by_tool["keeping"], "ratio", "{:.2f}×"),
                 _figure(by_tool["hooks"], "ratio", "{:.2f}×"),
                 _figure(by_tool["torchlens"], "ratio", "{:.1f}×"),
             ]

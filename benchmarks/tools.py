@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 from torch.nn import Module
+from torch.overrides import TorchFunctionMode
 
 
 class NotInstalled(Exception):
@@ -61,6 +62,34 @@ def _hooks(model: Module, x: Tensor) -> Ready:
     return Ready(once)
 
 
+class _Keeping(TorchFunctionMode):
+    """Keeps every result, and a copy of what a call is about to overwrite. It knows nothing of either."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[Any] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        name = func.__name__
+        if (kwargs and kwargs.get("inplace")) or (name.endswith("_") and not name.endswith("__")):
+            self.kept.append(args[0].clone())
+        result = func(*args, **kwargs or {})
+        self.kept.append(result)
+        return result
+
+
+def _keeping(model: Module, x: Tensor) -> Ready:
+    """The least that keeping everything as it was can cost: fresh memory for each result, and the copies; no record."""
+
+    def once() -> Any:
+        with _Keeping() as mode:
+            model(x)
+        return mode.kept
+
+    once()
+    return Ready(once)
+
+
 def _torchlens(model: Module, x: Tensor) -> Ready:
     """TorchLens as its README shows it: `trace(model, x)` saves every activation."""
     try:
@@ -85,6 +114,7 @@ def _middle(labels: list[str]) -> str:
 
 TOOLS = {
     "torcheer": Tool("torcheer", _torcheer),
+    "keeping": Tool("keeping alone", _keeping),
     "hooks": Tool("hooks on every module", _hooks),
     "torchlens": Tool("TorchLens", _torchlens, leaves_torch_as_it_was=False, uses=3),
 }

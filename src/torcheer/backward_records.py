@@ -92,7 +92,7 @@ def _memory(tensor: Tensor) -> int | None:
     """What torch knows the memory of a tensor by; None where it is not one piece."""
     try:
         address: int = tensor.untyped_storage()._cdata
-    except (NotImplementedError, RuntimeError):
+    except RuntimeError:
         return None
     return address
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import enum
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import Any, Final, overload
+from typing import Any, Final, TypeVar, overload
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -263,7 +264,32 @@ class OperationRecord:
         return (*(n for n in self._row[PARENTS:] if n >= 0), *self.details.also)
 
 
-class OperationRecords(Sequence[OperationRecord]):
+Record = TypeVar("Record")
+
+
+class _Views(Sequence[Record]):
+    """Records that are made when somebody asks for one, from columns."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def _view(self, place: int) -> Record:
+        """The record at a place."""
+
+    @overload
+    def __getitem__(self, place: int) -> Record: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Record]: ...
+    def __getitem__(self, place: int | slice) -> Record | list[Record]:
+        if isinstance(place, slice):
+            return [self._view(n) for n in range(*place.indices(len(self)))]
+        return self._view(place)
+
+    def __iter__(self) -> Iterator[Record]:
+        return (self._view(place) for place in range(len(self)))
+
+
+class OperationRecords(_Views[OperationRecord]):
     """The operations of a log, as a sequence of records."""
 
     __slots__ = ("_log",)
@@ -274,17 +300,8 @@ class OperationRecords(Sequence[OperationRecord]):
     def __len__(self) -> int:
         return len(self._log.rows)
 
-    @overload
-    def __getitem__(self, number: int) -> OperationRecord: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[OperationRecord]: ...
-    def __getitem__(self, number: int | slice) -> OperationRecord | list[OperationRecord]:
-        if isinstance(number, slice):
-            return [OperationRecord(self._log, n) for n in range(*number.indices(len(self)))]
-        return OperationRecord(self._log, number)
-
-    def __iter__(self) -> Iterator[OperationRecord]:
-        return (OperationRecord(self._log, number) for number in range(len(self)))
+    def _view(self, place: int) -> OperationRecord:
+        return OperationRecord(self._log, place)
 
 
 class StateRecord:
@@ -319,7 +336,7 @@ class StateRecord:
         return isinstance(self.tensor, torch.nn.Parameter)
 
 
-class States(Sequence[StateRecord]):
+class States(_Views[StateRecord]):
     """The parameters and buffers that operations read, in the order they were met."""
 
     __slots__ = ("before", "tensors", "versions")
@@ -332,17 +349,8 @@ class States(Sequence[StateRecord]):
     def __len__(self) -> int:
         return len(self.tensors)
 
-    @overload
-    def __getitem__(self, place: int) -> StateRecord: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[StateRecord]: ...
-    def __getitem__(self, place: int | slice) -> StateRecord | list[StateRecord]:
-        if isinstance(place, slice):
-            return [StateRecord(self, n) for n in range(*place.indices(len(self)))]
+    def _view(self, place: int) -> StateRecord:
         return StateRecord(self, place)
-
-    def __iter__(self) -> Iterator[StateRecord]:
-        return (StateRecord(self, place) for place in range(len(self)))
 
     def __copy__(self) -> States:
         new = States()

@@ -135,7 +135,7 @@ def storage_of(tensor: Tensor) -> int | None:
     """A number for the memory `tensor` lives in, or None when it has none of its own (sparse, opaque)."""
     try:
         return storage_address(tensor)
-    except (NotImplementedError, RuntimeError):
+    except RuntimeError:
         return _hidden_storage(tensor)
 
 
@@ -147,7 +147,7 @@ def _hidden_storage(tensor: Tensor) -> int | None:
             return storage_address(tensor._values())
         if tensor.layout is not torch.strided:
             return storage_address(tensor.values())
-    except (NotImplementedError, RuntimeError):
+    except RuntimeError:
         pass
     return None
 

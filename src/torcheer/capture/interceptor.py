@@ -28,6 +28,7 @@ from .recorder import Recorder, tensors_in
 from .surroundings import Surroundings
 from .values import PLAIN, find_tensors, template
 
+_NOTHING = contextlib.nullcontext()
 AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")
 _TOUCH_GRADIENTS = frozenset({"grad", "_grad", "set_grad", "set__grad"})
 _GRADIENT_SWITCHES = frozenset({"requires_grad_", "set_requires_grad"})
@@ -160,7 +161,7 @@ class Interceptor(TorchFunctionMode):
                 storage = storage_address(result)
                 value = result.detach()
                 version = value._version
-            except (NotImplementedError, RuntimeError):
+            except RuntimeError:
                 pass  # one without memory or versions
             else:
                 name = self._nodes.name(result, function_number) if result.requires_grad else None
@@ -238,14 +239,11 @@ class Interceptor(TorchFunctionMode):
         kwargs: dict[str, Any],
         frame: FrameType | None,
     ) -> Any:
-        """Any operation: one that overwrites something, makes several tensors, or is kept only in part.
+        """Any operation: one whose arguments were overwritten since, or of a recording that is out of the ordinary.
 
         Another recording may be watching from below; it is to see the call, not our bookkeeping.
         """
-        if self._is_nested:
-            with torch._C.DisableTorchFunction():
-                outline, names, parents, tensors, details, written = self._before(function, func, args, kwargs)
-        else:
+        with torch._C.DisableTorchFunction() if self._is_nested else _NOTHING:
             outline, names, parents, tensors, details, written = self._before(function, func, args, kwargs)
         mark = self.timer.mark() if self.timer is not None else None
         started = now()
@@ -258,10 +256,7 @@ class Interceptor(TorchFunctionMode):
         module = self._stack[-1].number if self._stack else -1
         call = (function_number, outline, names, module, self.sites.at(frame), started, elapsed)
         first = len(self._rows)
-        if self._is_nested:
-            with torch._C.DisableTorchFunction():
-                self._write_down(function, call, parents, result, written, details)
-        else:
+        with torch._C.DisableTorchFunction() if self._is_nested else _NOTHING:
             self._write_down(function, call, parents, result, written, details)
         if self.timer is not None:
             self.timer.note(first, len(self._rows), mark)
@@ -270,14 +265,7 @@ class Interceptor(TorchFunctionMode):
     def _before(self, function: TorchFunction, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Before:
         """Read the arguments of a call, and prepare for what it is about to do to them."""
         tensors: list[Tensor] = []
-        outline: list[Any] = []
-        for value in (*args, *kwargs.values()):
-            cls = type(value)
-            if cls is Tensor:
-                tensors.append(value)
-                outline.append(TENSOR)
-            else:
-                outline.append(value if cls in PLAIN else template(value, tensors.append))
+        outline = template((*args, *kwargs.values()), tensors.append)
         parents = tuple([self.recorder.ref(tensor) for tensor in tensors])
         written = written_by(function, args, kwargs)
         details = self._prepare(function, parents, tensors, written)
@@ -285,7 +273,7 @@ class Interceptor(TorchFunctionMode):
             self.recorder.gradients.meet(parents, tensors)
             if func is torch.autograd.grad:
                 self.recorder.gradients.watch(tensors)
-        return tuple(outline), tuple(kwargs), parents, tensors, details, written
+        return outline, tuple(kwargs), parents, tensors, details, written
 
     def _prepare(
         self, function: TorchFunction, parents: tuple[int, ...], tensors: list[Tensor], written: list[Tensor]
@@ -378,7 +366,7 @@ class Interceptor(TorchFunctionMode):
                 return False
             try:
                 facts.append((storage_address(tensor), tensor.detach(), tensor._version))
-            except (NotImplementedError, RuntimeError):
+            except RuntimeError:
                 return False
         first = number = len(self._rows)
         for (path, tensor), (storage, value, version) in zip(made, facts, strict=True):

@@ -91,9 +91,9 @@ class ModuleWatcher:
                 continue
             parameters, buffers = module._parameters, module._buffers
             if parameters:
-                self.recorder.parameters.update(map(id, parameters.values()))
+                self.recorder.registered.update(map(id, parameters.values()))
             if buffers:
-                self.recorder.buffers.update((id(b), b) for b in buffers.values() if b is not None)
+                self.recorder.registered.update(map(id, buffers.values()))
             if name is None:
                 name = _class_name(module)
                 if not issubclass(cls, torch.jit.ScriptModule) and cls.__name__ not in _WRAPPED_AS:
@@ -140,8 +140,7 @@ class ModuleWatcher:
         self._registered.clear()
         self._known.clear()
         self.log.registered.clear()
-        self.recorder.parameters.clear()
-        self.recorder.buffers.clear()
+        self.recorder.registered.clear()
 
     def _enter(self, module: Module, args: tuple[Any, ...]) -> None:
         if get_ident() != self._thread:

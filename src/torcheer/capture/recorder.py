@@ -50,10 +50,8 @@ class Recorder:
         self.gradients = GradientWatcher(log, self._leaf) if log.backward is not None else None
         self.stack: list[ModuleCall] = []
         self.running: list[torch.nn.Module] = []  # the modules of `stack`
-        self.parameters: set[int] = set()  # the ids of those that modules have
-        self.buffers: dict[int, Tensor] = {}
+        self.registered: set[int] = set()  # the ids of parameters and buffers that modules have; the log holds them
         self._outside: dict[int, list[Tensor]] = {}  # by storage: tensors that were there before, and will be after
-        self._state_storages: list[int | None] = []  # of parameters and buffers, in the order they were met
         self._filed_states = 0  # how many parameters and buffers are in `_outside`
         self.sources_are_inputs = False  # at top level, in a recording that was given no inputs
         self.calls = 0
@@ -76,7 +74,7 @@ class Recorder:
 
     def explain(self, tensor: Tensor, leaving: ModuleCall | None = None) -> Entry:
         """The entry of a tensor seen for the first time. Must run where torch functions are not watched."""
-        if id(tensor) in self.parameters or id(tensor) in self.buffers:
+        if id(tensor) in self.registered:
             return self._state(tensor)
         with torch._C.DisableTorchFunction():
             storage = storage_of(tensor)
@@ -98,16 +96,14 @@ class Recorder:
         tensors.append(tensor)
         entry = self.table.entries[id(tensor)] = Entry(tensor)
         entry.number = -len(tensors)
-        entry.storage = storage = storage_of(tensor)
-        self._state_storages.append(storage)
+        entry.storage = storage_of(tensor)
         return entry
 
     def outside(self, storage: int) -> list[Tensor]:
         """The tensors in this storage that were there before the pass, and will be after."""
-        filed = self._filed_states
-        for tensor, own in zip(self.log.states.tensors[filed:], self._state_storages[filed:], strict=True):
-            self._from_outside(tensor, own)
-        self._filed_states = len(self._state_storages)
+        for tensor in self.log.states.tensors[self._filed_states :]:
+            self._from_outside(tensor, storage_of(tensor))
+        self._filed_states = len(self.log.states)
         return self._outside.get(storage, [])
 
     def keep_states(self, storage: int) -> None:
@@ -394,8 +390,7 @@ class Recorder:
         self.gradients = None
         self.table.clear()
         self.stack.clear()
-        self.parameters.clear()
-        self.buffers.clear()
+        self.registered.clear()
         self._outside.clear()
         self.running.clear()
         self._threads.clear()

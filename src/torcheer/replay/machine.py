@@ -18,6 +18,7 @@ from ..capture.functions import written_by
 from ..capture.identity import storage_of
 from ..capture.interceptor import AUTOCAST_DEVICES
 from ..capture.randomness import RandomState
+from ..capture.recorder import tensors_in
 from ..capture.retention import version_of
 from ..capture.values import fill_call, get_path
 from ..errors import InvalidArgument, ReplayFailed
@@ -210,7 +211,8 @@ def call_again(record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str,
     func = record.function.func
     assert func is not None
     with contextlib.ExitStack() as context:
-        follows = record.gradfunc is not None or not any(_requires_grad(value) for value in (*args, *kwargs.values()))
+        tensors = tensors_in((args, kwargs))
+        follows = record.gradfunc is not None or not any(tensor.requires_grad for tensor in tensors)
         context.enter_context(torch.set_grad_enabled(follows))
         recorded = dict(record.details.autocast)
         for device in AUTOCAST_DEVICES:
@@ -223,7 +225,7 @@ def call_again(record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str,
         if (
             record.dtype.is_floating_point
             and record.dtype != torch.get_default_dtype()
-            and not _has_dtype((*args, *kwargs.values()), record.dtype)
+            and not any(tensor.dtype == record.dtype for tensor in tensors)
         ):
             context.callback(torch.set_default_dtype, torch.get_default_dtype())
             torch.set_default_dtype(record.dtype)
@@ -240,18 +242,6 @@ def refuse_changed_states(history: History) -> None:
             f"{names}{more} changed since this history was logged, so it cannot be run again as it was. Log again, or restore "
             "the weights (by load_state_dict) and log."
         )
-
-
-def _requires_grad(value: Any) -> bool:
-    if isinstance(value, Tensor):
-        return value.requires_grad
-    return isinstance(value, (tuple, list)) and any(map(_requires_grad, value))
-
-
-def _has_dtype(value: Any, dtype: torch.dtype) -> bool:
-    if isinstance(value, Tensor):
-        return value.dtype == dtype
-    return isinstance(value, (tuple, list)) and any(_has_dtype(item, dtype) for item in value)
 
 
 def outcome(record: OperationRecord, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

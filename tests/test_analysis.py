@@ -16,7 +16,7 @@ import torcheer
 from models import Branching, Mlp, log
 from test_real_models import IDS, IMAGE, LANGUAGE, VISION
 from torcheer.analysis import Work, cost_of
-from torcheer.analysis.work import FORMULAS
+from torcheer.functions.flops import FORMULAS
 
 
 def torch_count(function, *args, **kwargs) -> int:

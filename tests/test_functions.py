@@ -8,7 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import torcheer
-from torcheer.capture.functions import ESCAPES, QUERIES, SINGLE, describe, label_type, opened_copy, out_or_inplace
+from torcheer.functions import facts, label_type, opened_copy
+from torcheer.functions.kinds import ESCAPES, QUERIES, SINGLE
+from torcheer.functions.writes import out_or_inplace
 from torcheer.records import Kind
 
 x = torch.rand(2, 4)
@@ -53,7 +55,7 @@ def count_calls(func: object, args: tuple[object, ...]) -> int:
 
 @pytest.mark.parametrize("func", SAMPLES, ids=lambda f: f"{f.__module__}.{f.__qualname__}")
 def test_a_function_taken_as_one_operation_makes_one_operation_inside(func):
-    assert describe(func).kind is Kind.OPERATION
+    assert facts(func).kind is Kind.OPERATION
     if isinstance(func, type(F.relu)):  # some are Python in one torch version and C in another
         assert count_calls(func, SAMPLES[func]) == 1
 
@@ -66,7 +68,7 @@ def test_every_function_taken_as_one_operation_has_a_sample():
     "func", [F.normalize, F.gumbel_softmax, F.multi_head_attention_forward, torch.stft, F.embedding, F.mse_loss]
 )
 def test_python_around_several_calls_is_opened(func):
-    assert describe(func).kind is Kind.COMPOSITE
+    assert facts(func).kind is Kind.COMPOSITE
 
 
 def test_an_opened_copy_leaves_the_original_alone():
@@ -101,19 +103,19 @@ def test_labels_spell_functions_in_lower_case_without_underscores(name, label):
 
 @pytest.mark.parametrize("name", sorted(n for n in QUERIES & set(dir(Tensor)) if callable(getattr(Tensor, n))))
 def test_a_query_is_never_an_operation(name):
-    assert describe(getattr(Tensor, name)).kind is Kind.QUERY
+    assert facts(getattr(Tensor, name)).kind is Kind.QUERY
 
 
 @pytest.mark.parametrize("name", sorted(ESCAPES & set(dir(Tensor))))
 def test_an_escape_is_known_as_one(name):
-    assert describe(getattr(Tensor, name)).kind is Kind.ESCAPE
+    assert facts(getattr(Tensor, name)).kind is Kind.ESCAPE
 
 
 def test_properties_that_return_tensors_are_operations_and_others_are_queries():
-    assert describe(Tensor.T.__get__).kind is Kind.OPERATION
-    assert describe(Tensor.shape.__get__).kind is Kind.QUERY
-    assert describe(Tensor.data.__set__).kind is Kind.OPERATION
-    assert describe(Tensor.requires_grad.__set__).kind is Kind.QUERY
+    assert facts(Tensor.T.__get__).kind is Kind.OPERATION
+    assert facts(Tensor.shape.__get__).kind is Kind.QUERY
+    assert facts(Tensor.data.__set__).kind is Kind.OPERATION
+    assert facts(Tensor.requires_grad.__set__).kind is Kind.QUERY
 
 
 WRITERS = {
@@ -131,8 +133,8 @@ WRITERS = {
 @pytest.mark.parametrize("case", WRITERS)
 def test_what_a_call_overwrites_is_known_before_it_runs(case):
     func, args, kwargs, positions = WRITERS[case]
-    facts = describe(func)
-    found = facts.written(args, kwargs) if facts.written else out_or_inplace(args, kwargs)
+    known = facts(func)
+    found = known.writes(args, kwargs)
     assert [id(t) for t in found] == [id(args[p]) for p in positions]
 
 
@@ -143,13 +145,13 @@ def test_out_is_overwritten():
 
 
 def test_functions_that_write_nothing_say_so():
-    assert describe(torch.add).written is None
-    assert describe(F.batch_norm).written((image, x[0], x[1]), {"training": False}) == []
+    assert facts(torch.add).written is None
+    assert facts(F.batch_norm).written((image, x[0], x[1]), {"training": False}) == []
 
 
 def test_facts_about_other_peoples_functions_are_not_kept():
     def stranger():
         pass
 
-    assert describe(stranger) is not describe(stranger)
-    assert describe(torch.add) is describe(torch.add)
+    assert facts(stranger) is not facts(stranger)
+    assert facts(torch.add) is facts(torch.add)

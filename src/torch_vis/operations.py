@@ -14,13 +14,6 @@ from .gradients import Gradients
 from .passes import ModulePass, add_module_passes, add_state
 from .structures import CALLS, DATA_FLOW, PARAMETER, GraphNode, OperationType, TrackedGraph
 
-_ALLOCATES = frozenset(
-    "arange as_tensor asarray bartlett_window blackman_window clone complex contiguous copy_ cpu cuda empty empty_like "
-    "empty_strided eye from_numpy full full_like hamming_window hann_window kaiser_window linspace logspace new_empty "
-    "new_full new_ones new_tensor new_zeros ones ones_like pin_memory rand rand_like randint randint_like randn randn_like "
-    "randperm scalar_tensor tensor to type zeros zeros_like tril_indices triu_indices double float half bfloat16".split()
-)
-
 
 class Translation:
     """One history's tracked graph. `of` tells which node an operation of the history became."""
@@ -162,7 +155,7 @@ class Translation:
 
 
 def _type_of(node: Node) -> OperationType:
-    if node.kind in ("input", "source", "buffer") or node.function in _ALLOCATES:
+    if node.kind in ("input", "source", "buffer") or (node.facts is not None and node.facts.allocates):
         return OperationType.MEMORY_OP
     return OperationType.CUSTOM if node.kind in ("opaque", "failed") else OperationType.TENSOR_OP
 

@@ -6,10 +6,9 @@ number: `n >= 0` is `log.operations[n]`, `n < 0` is `log.states[-1 - n]` (a para
 
 from __future__ import annotations
 
-import enum
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, Final, TypeVar, overload
@@ -18,6 +17,9 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from .backward_records import BackwardLog
+from .functions import Kind as Kind
+from .functions import Origin as Origin
+from .functions import TorchFunction as TorchFunction
 
 # Stands in an argument template where a tensor was. Compared by identity, so no argument can be mistaken for it; a
 # string, because tuples of strings and numbers are left alone by the garbage collector (a big log is all such tuples).
@@ -40,42 +42,6 @@ class Unsaved:
 
 
 UNSAVED: Final = Unsaved()
-
-
-class Origin(enum.Enum):
-    """How a tensor came to be."""
-
-    INPUT = "input"  # given to the model
-    OPERATION = "operation"  # made by a torch function that was watched
-    OPAQUE = "opaque"  # made inside something that cannot be watched; its inputs are known
-    ALIAS = "alias"  # another view of a recorded tensor, made where it could not be watched
-    SOURCE = "source"  # turned up unexplained: closed over, made by NumPy or on another thread
-    OUTPUT = "output"  # handed back by the model
-
-
-class Kind(enum.IntEnum):
-    """What a torch function does, as far as recording it is concerned."""
-
-    QUERY = 0  # asks about a tensor, makes none
-    ESCAPE = 1  # hands values to Python
-    OPERATION = 2
-    COMPOSITE = 3  # Python around several operations: opened
-    BACKWARD = 4  # runs autograd, makes no tensor
-
-
-@dataclass(slots=True, eq=False)
-class TorchFunction:
-    """What is known about one torch function. Built once per function, shared by every record."""
-
-    func: Callable[..., Any] | None
-    name: str  # as torch spells it: max_pool2d
-    type: str  # as labels spell it: maxpool2d
-    kind: Kind
-    written: Callable[[tuple[Any, ...], dict[str, Any]], list[Any]] | None = None
-    opened: Callable[..., Any] | None = None
-    origin: Origin = Origin.OPERATION
-    is_attribute: bool = False  # a property read, such as `.grad`
-    writes_aside: bool = False  # what it writes to (running statistics) is not what it returns
 
 
 @dataclass(slots=True, eq=False)

@@ -148,49 +148,9 @@ export const DARK: Theme = {
   },
 };
 
-const BY_KIND: Record<string, Category> = {
-  input: "input",
-  output: "output",
-  failed: "failed",
-  opaque: "opaque",
-  source: "constant",
-  buffer: "constant",
-};
-
-const BY_TYPE: [Category, RegExp][] = [
-  ["attention", /attention|^multihead/],
-  ["normalisation", /norm(?!al)|^crossmap/],
-  ["random", /dropout|^rand|^normal|bernoulli|multinomial|poisson/],
-  ["pooling", /pool|^interpolate|upsample|pixelshuffle|gridsample/],
-  ["layer", /conv|^linear$|^bilinear$|embedding|^addmm$|^baddbmm$|lstm|^gru|^rnn|^unfold$|^fold$/],
-  [
-    "activation",
-    /relu|gelu|silu|^sigmoid|tanh$|softmax|softplus|softmin|elu|mish|swish|glu|hardtanh|^erf$|prelu|softsign|hardshrink/,
-  ],
-  [
-    "reduction",
-    /^(sum|mean|max|min|amax|amin|argmax|argmin|prod|std|var|norm|all|any|topk|cumsum|logsumexp|median|count|sort|argsort|unique|aminmax)|loss$/,
-  ],
-  ["constant", /^(zeros|ones|full|empty|arange|linspace|eye|tensor|scalartensor|astensor)(like)?$|^new/],
-  [
-    "shape",
-    /view|reshape|permute|transpose|^t$|^mt$|flatten|squeeze|expand|^cat$|concat|stack|split|chunk|getitem|setitem|select|slice|narrow|repeat|pad|roll|flip|gather|scatter|index|unbind|contiguous|clone|^to$|type|float|half|double|long|detach|tril|triu|where|masked|movedim|tile|broadcast|alias|copy|diag/,
-  ],
-];
-
-const knownCategories = new Map<string, Category>();
-
-/** What kind of operation a node is, by its name. */
+/** What kind of step a node is. The page is told; a name it does not know is arithmetic. */
 export function categoryOf(node: OpNode): Category {
-  const byKind = BY_KIND[node.kind];
-  if (byKind) return byKind;
-  let found = knownCategories.get(node.type);
-  if (!found) {
-    const type = node.type.toLowerCase();
-    found = BY_TYPE.find(([, pattern]) => pattern.test(type))?.[0] ?? "arithmetic";
-    knownCategories.set(node.type, found);
-  }
-  return node.params.length && (found === "arithmetic" || found === "shape") ? "layer" : found;
+  return node.category in CATEGORY_TITLES ? (node.category as Category) : "arithmetic";
 }
 
 /** Where a value lies between two others, 0 to 1, on a straight or a logarithmic scale. */

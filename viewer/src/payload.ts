@@ -60,6 +60,7 @@ export interface OpNode {
   kind: string;
   type: string;
   function: string;
+  category: string;
   pass: number;
   num_passes: number;
   module: number;
@@ -292,6 +293,7 @@ const NO_NODE: OpNode = {
   kind: "operation",
   type: "",
   function: "",
+  category: "arithmetic",
   pass: 1,
   num_passes: 1,
   module: -1,

@@ -1,6 +1,7 @@
 """What a pass cost: FLOPs, time, memory. Worked out from the log, after the pass."""
 
-from .calls import Operand as Operand
+from ..functions.calls import Operand as Operand
+from ..functions.flops import Work as Work
 from .calls import TorchCall as TorchCall
 from .cost import Cost as Cost
 from .cost import Expense as Expense
@@ -15,4 +16,3 @@ from .summary import Summary as Summary
 from .summary import largest as largest
 from .summary import slowest as slowest
 from .summary import summary_of as summary_of
-from .work import Work as Work

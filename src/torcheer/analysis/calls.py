@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import cached_property
-from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from ..capture.values import fill_call
+from ..functions.calls import Operand
 from ..records import (
     ELAPSED,
     FACTS,
@@ -29,36 +29,6 @@ from ..records import (
     bytes_of,
     facts_of,
 )
-
-# Operators by another name than the function they are.
-_OPERATORS = {
-    "truediv": "div",
-    "floordiv": "floor_divide",
-    "mod": "remainder",
-    "pos": "positive",
-    "and": "bitwise_and",
-    "or": "bitwise_or",
-    "xor": "bitwise_xor",
-    "invert": "bitwise_not",
-    "lshift": "bitwise_left_shift",
-    "rshift": "bitwise_right_shift",
-}
-_REFLECTED = frozenset("radd rsub rmul rdiv rtruediv rfloordiv rmod rpow rand ror rxor rlshift rrshift".split())
-_OF_TORCH = ("aten", "prims", "torch")
-
-
-class Operand(NamedTuple):
-    """A tensor among the arguments of a call."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-    slot: int
-    needs_grad: bool
-
-    @property
-    def numel(self) -> int:
-        return math.prod(self.shape)
 
 
 class TorchCall:
@@ -181,7 +151,7 @@ class FactsOf:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self.names = [plain_name(function) for function in log.functions]
+        self.names = [function.plain_name for function in log.functions]
         with torch._C.DisableTorchFunction():
             rows, values = log.rows, log.values
             self._made: list[Facts] = [row[FACTS] or facts_of(values[n]) for n, row in enumerate(rows)]
@@ -214,28 +184,3 @@ class FactsOf:
 def calls_of(log: Log, facts: FactsOf, length: int) -> Iterator[TorchCall]:
     """The first `length` operations of a log as calls: those that one call made are together."""
     return (TorchCall(log, facts, numbers) for numbers in log.calls(length))
-
-
-def plain_name(function: TorchFunction) -> str:
-    """One name for all spellings of a function: `add` for `add_`, `__iadd__`, `__radd__` and `aten.add_.Tensor`.
-
-    A function that is not torch's own keeps its whole name, `library::add`, so that no formula is mistaken for its.
-    """
-    func, name = function.func, function.name
-    if isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
-        qualified = str(func._schema.name if isinstance(func, torch._ops.OpOverload) else func._qualified_op_name)
-        if qualified.split("::")[0] not in _OF_TORCH:
-            return qualified
-    elif isinstance(func, FunctionType) and not (func.__module__ or "").startswith("torch."):
-        return name if func.__module__ == "torch" else f"{func.__module__}.{name}"
-    if function.is_attribute:
-        return f".{name}"
-    if name.startswith("__") and name.endswith("__"):
-        bare = name[2:-2]
-        if bare in _REFLECTED or (bare.startswith("i") and len(bare) > 1 and hasattr(torch.Tensor, f"__{bare[1:]}__")):
-            bare = bare[1:]
-        return _OPERATORS.get(bare, bare)
-    bare = name.strip("_")
-    for prefix in ("special_", "foreach_"):
-        bare = bare.removeprefix(prefix)
-    return bare

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from ..errors import SeveralPasses
+from ..functions.flops import NOTHING, Formula
 from ..history import History, Layer, Module, Modules, Operation
 from ..history.index import Index
 from ..history.lookup import Lookup
@@ -22,7 +23,6 @@ from .backward_time import NONE, BackwardTime, backward_passes
 from .calls import FactsOf, TorchCall, calls_of
 from .flops import work_of
 from .storage import Storages
-from .work import NOTHING, Formula
 
 
 @dataclass(frozen=True, slots=True)

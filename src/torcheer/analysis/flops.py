@@ -1,4 +1,4 @@
-"""FLOPs of a call, from what was recorded: the one place that knows all formulas.
+"""FLOPs of a call, from what was recorded.
 
 What has no formula is unknown, which is not the same as zero.
 """
@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..functions.flops import NOTHING, Formula, Work
+from ..functions.properties import is_view
 from ..records import Origin
-from . import algebra, einsum, elementwise, products, reducing
 from .calls import TorchCall
-from .storage import is_view
-from .work import FORMULAS, NOTHING, Formula, Work
 
-_TABLES = (algebra, einsum, elementwise, products, reducing)  # imported for what they write into FORMULAS
 _NOT_WORK = frozenset({Origin.INPUT, Origin.OUTPUT, Origin.SOURCE, Origin.ALIAS})
 
 
@@ -29,7 +27,7 @@ def work_of(call: TorchCall, formulas: Mapping[str, Formula] | None = None) -> W
     given = formulas.get(call.name) if formulas else None
     if origin is Origin.OPAQUE and given is None:
         return None
-    found = given or FORMULAS.get(call.name)
+    found = given or call.function.formula
     if found is None:
         return NOTHING if is_view(call.name.removesuffix("_copy")) else None
     try:

@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from ..functions.saved_for_backward import Saved, saved_by
 from ..history import History
 from ..history.index import Index
 from ..history.text import human_size
 from ..records import NODE, Origin
 from .calls import FactsOf, TorchCall, calls_of
-from .saving import Saved, saved_by
 from .storage import Storages
 
 

@@ -7,51 +7,17 @@ is taken to be contiguous, except that elementwise results are laid out like the
 
 from __future__ import annotations
 
-import types
-from functools import cache
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from ..capture.values import fill_call, get_path
-from ..records import NAMES, TEMPLATE, Log, Origin, TorchFunction
+from ..functions import groups
+from ..records import NAMES, TEMPLATE, Log, Origin
 from .calls import FactsOf, TorchCall, calls_of
-from .elementwise import PER_ELEMENT
 
 Strides = tuple[int, ...]
 
-_CONVERSIONS = frozenset(
-    "to type type_as float double half bfloat16 int long short char byte bool cfloat cdouble chalf cpu cuda xpu".split()
-)
-_RESHAPES = frozenset("reshape reshape_as flatten ravel".split())
-_DROPOUTS = frozenset("dropout alpha_dropout feature_dropout feature_alpha_dropout dropout1d dropout2d dropout3d".split())
-_ONE_FOR_EACH = frozenset("broadcast_tensors meshgrid atleast_1d atleast_2d atleast_3d".split())
-# Views that no schema calls so.
-_VIEWS = frozenset(
-    "unsafe_view reshape_alias unsafe_chunk unsafe_split unsafe_split_with_sizes resolve_conj resolve_neg "
-    ".T .mT .H .mH .real .imag .data".split()
-)
-_LAID_OUT_LIKE = (
-    frozenset(name for names in PER_ELEMENT.values() for name in names.split())
-    | _DROPOUTS
-    | {"gelu", "clone", "scaled_dot_product_attention"}
-)
-
-
-@cache
-def is_view(name: str) -> bool:
-    """Whether torch's schemas say that a function returns (in every form of it) the memory of an argument."""
-    schemas = [schema for schema in torch._C._jit_get_schemas_for_operator(f"aten::{name}") if _is_plain(schema)]
-    return bool(schemas) and all(
-        any(result.alias_info is not None and not result.alias_info.is_write for result in schema.returns) for schema in schemas
-    )
-
-
-def _is_plain(schema: Any) -> bool:
-    """Whether a schema takes a tensor (TorchScript has functions of the same name for strings and lists) and has no `out=`."""
-    arguments = schema.arguments
-    return bool(arguments) and "Tensor" in str(arguments[0].type) and not any(argument.is_out for argument in arguments)
+_LAID_OUT_LIKE = groups.DROPOUTS | {"gelu", "clone", "scaled_dot_product_attention"}
 
 
 class Storages:
@@ -108,19 +74,19 @@ class Storages:
             return None
         if name == "getitem":
             return 0 if self._is_basic(call) else None
-        if name in _CONVERSIONS:
+        if name in groups.CONVERSIONS:
             same = self._facts.of(number)[1:] == self._facts.of(parents[0])[1:]
             return 0 if same and not (call.value(-1, "copy") or call.value(-1, "memory_format")) else None
         if name == "contiguous":
             return 0 if call.value(1, "memory_format") is None and self.strides(parents[0]) == _contiguous(call.shape) else None
-        if name in _RESHAPES:
+        if name in groups.RESHAPES:
             return 0 if self.reshapes_freely(parents[0], self._facts.of(number)[0]) else None
-        if name in _DROPOUTS:  # hands back its argument where there is nothing to drop
+        if name in groups.DROPOUTS:  # hands back its argument where there is nothing to drop
             training = call.value(2, "training", call.value(2, "train", True))
             return None if call.value(1, "p", 0.5) and training else 0
-        if name in _ONE_FOR_EACH:
+        if name in groups.ONE_FOR_EACH:
             return number - call.numbers[0]
-        return 0 if name in _VIEWS or (is_view(name) and not _is_python_unfold(function)) else None
+        return 0 if function.is_view else None
 
     def _is_basic(self, call: TorchCall) -> bool:
         """Whether an index makes a view: no lists, masks or tensors of indices in it."""
@@ -157,7 +123,7 @@ class Storages:
         return None
 
     def _inherited(self, call: TorchCall, shape: tuple[int, ...]) -> Strides | None:
-        if call.name in _LAID_OUT_LIKE:
+        if call.name != "contiguous" and (call.function.is_elementwise or call.name in _LAID_OUT_LIKE):
             for parent in call.parents:
                 if self._facts.of(parent)[0] == shape:
                     is_plain = parent >= 0 and parent not in self._strides
@@ -167,7 +133,7 @@ class Storages:
     def _viewed(self, call: TorchCall, number: int) -> Strides | None:
         """The strides of a view: of the same view of a meta tensor."""
         func = call.function.func
-        if func is None or call.name in _DROPOUTS or call.name in _CONVERSIONS:
+        if func is None or call.name in groups.DROPOUTS or call.name in groups.CONVERSIONS:
             parent = call.parents[0]
             return self.strides(parent) if self._facts.of(parent)[0] == call.shape else None
         row = self._log.rows[number]
@@ -198,8 +164,3 @@ def _contiguous(shape: tuple[int, ...]) -> Strides:
         strides.append(step)
         step *= max(size, 1)
     return tuple(reversed(strides))
-
-
-def _is_python_unfold(function: TorchFunction) -> bool:
-    """`F.unfold` copies patches; `Tensor.unfold` is a view."""
-    return function.name == "unfold" and isinstance(function.func, types.FunctionType)

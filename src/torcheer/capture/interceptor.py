@@ -19,10 +19,10 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
+from ..functions import facts
 from ..records import TENSOR, UNSAVED, Composite, Details, EscapeRecord, Failure, Held, Kind, TorchFunction, facts_of
 from .callsite import CallSites
 from .device_time import DeviceTimer
-from .functions import describe, written_by
 from .identity import Entry, is_wrapped, storage_address, storage_of
 from .recorder import Recorder, tensors_in
 from .surroundings import Surroundings
@@ -30,9 +30,6 @@ from .values import PLAIN, find_tensors, template
 
 _NOTHING = contextlib.nullcontext()
 AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")
-_TOUCH_GRADIENTS = frozenset({"grad", "_grad", "set_grad", "set__grad"})
-_GRADIENT_SWITCHES = frozenset({"requires_grad_", "set_requires_grad"})
-_NOTED = _TOUCH_GRADIENTS | _GRADIENT_SWITCHES  # queries that tell something all the same
 _NO_KWARGS: dict[str, Any] = {}
 _ONLY_TENSORS = frozenset({Tensor})
 # What becomes of a call: it is not noted; it is handed on; it is asked whether it writes to its arguments; it is ordinary.
@@ -110,7 +107,7 @@ class Interceptor(TorchFunctionMode):
             return self._run(function_number, function, func, args, kwargs)
         written: Sequence[Tensor] = ()
         if way == _MAY_WRITE or (kwargs and ("out" in kwargs or kwargs.get("inplace"))):
-            written = written_by(function, args, kwargs)
+            written = function.writes(args, kwargs)
         table = self._table
         entries, last_write = table.entries, table.last_write
         outline: list[Any] = []
@@ -189,8 +186,8 @@ class Interceptor(TorchFunctionMode):
         return result
 
     def _meet(self, func: Any) -> tuple[int, int, TorchFunction]:
-        function = describe(func)
-        if function.kind is Kind.QUERY and function.name not in _NOTED:
+        function = facts(func)
+        if function.kind is Kind.QUERY and not (function.touches_gradients or function.switches_gradients):
             met = _QUESTION, -1, function
         else:
             if self._is_special or function.kind is not Kind.OPERATION or function.is_attribute:
@@ -207,10 +204,10 @@ class Interceptor(TorchFunctionMode):
     ) -> Any:
         """Run a call that is no ordinary operation."""
         kind = function.kind
-        if function.name in _TOUCH_GRADIENTS and self.surroundings is not None:
+        if function.touches_gradients and self.surroundings is not None:
             self.surroundings.before_backward()
         if kind is Kind.QUERY:
-            if function.name in _GRADIENT_SWITCHES:
+            if function.switches_gradients:
                 self._note_leaf(args[0], all((*args[1:], *kwargs.values())))
             return func(*args, **kwargs)
         if kind is Kind.ESCAPE:
@@ -267,7 +264,7 @@ class Interceptor(TorchFunctionMode):
         tensors: list[Tensor] = []
         outline = template((*args, *kwargs.values()), tensors.append)
         parents = tuple([self.recorder.ref(tensor) for tensor in tensors])
-        written = written_by(function, args, kwargs)
+        written = function.writes(args, kwargs)
         details = self._prepare(function, parents, tensors, written)
         if self.recorder.gradients is not None:
             self.recorder.gradients.meet(parents, tensors)
@@ -456,7 +453,7 @@ class Interceptor(TorchFunctionMode):
         except BaseException as error:
             self._note_failure(error, function, parents, tensors, frame)
             raise
-        if function.name in ("numpy", "__array__", "__dlpack__"):
+        if function.exports_memory:
             with torch._C.DisableTorchFunction():
                 for tensor in tensors:
                     self.recorder.table.export(tensor)

@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ..errors import UnseenWorkWarning
+from ..functions import label_type
 from ..records import TENSOR, UNSAVED, Details, Kind, Log, ModuleCall, Origin, Row, TorchFunction, facts_of
 from .backward import GradientWatcher
-from .functions import label_type
 from .identity import Entry, TensorTable, is_same_view, is_wrapped, storage_of
 from .nodes import NodeNames
 from .retention import Keeper, version_of

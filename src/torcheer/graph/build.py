@@ -125,6 +125,7 @@ class _Builder:
             role=Operation(self.index, number).io_role if function.func is None else "",
             place=self._place(row[SITE], row[MODULE]),
             arguments=Arguments(row[TEMPLATE], row[NAMES]) if row[TEMPLATE] else None,
+            facts=function,
         )
 
     def _failed(self, failure: Failure) -> Node:
@@ -145,6 +146,7 @@ class _Builder:
             buffers=tuple(BufferUse(param) for param in states if param.is_buffer),
             from_input=any(self.index.from_input[n] for n in known),
             error=failure.error,
+            facts=failure.function,
             place=self._place(site, module),
         )
 

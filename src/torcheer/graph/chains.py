@@ -6,19 +6,6 @@ from .model import Graph, Node
 from .regrouping import merge_facts, regroup
 from .rolling import pass_by_pass
 
-ELEMENTWISE = frozenset(
-    "abs absolute acos acosh add addcdiv addcmul alphadropout and angle arccos arcsin arctan asin asinh atan atan2 atanh "
-    "bfloat16 bitwiseand bitwisenot bitwiseor bitwisexor bool byte ceil celu clamp clampmax clampmin clip clone contiguous "
-    "copy copysign cos cosh data detach digamma div divide double dropout elu eq erf erfc erfinv exp exp2 expm1 fill float "
-    "floor floordivide floordiv fmod frac ge gelu greater greaterequal gt half hardshrink hardsigmoid hardswish hardtanh "
-    "heaviside hypot int invert isfinite isinf isnan isneginf isposinf leakyrelu le lerp less lessequal lgamma log log10 "
-    "log1p log2 logaddexp logicaland logicalnot logicalor logicalxor logit logsigmoid long lt maskedfill maximum minimum "
-    "mish mul multiply nantonum ne neg negative not notequal or polygamma positive pos pow prelu rad2deg rdiv real "
-    "reciprocal relu relu6 remainder round rpow rrelu rsqrt rsub selu sgn short sigmoid sign signbit silu sin sinc sinh "
-    "softplus softshrink softsign sqrt square sub subtract tan tanh tanhshrink threshold to trunc truedivide type typeas "
-    "where xlogy xor zero".split()
-)
-
 
 @pass_by_pass
 def merge_elementwise(graph: Graph) -> Graph:
@@ -47,7 +34,8 @@ def merge_elementwise(graph: Graph) -> Graph:
 
 
 def _is_elementwise(node: Node) -> bool:
-    return node.kind == "operation" and node.type in ELEMENTWISE and len(node.passes) == 1
+    is_elementwise = node.facts is not None and node.facts.is_elementwise
+    return node.kind == "operation" and is_elementwise and len(node.passes) == 1
 
 
 def _joins(graph: Graph, source: str, node: Node) -> bool:

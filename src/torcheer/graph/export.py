@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .model import Edge, Graph, ModuleBox, Node
 
 _LINES_SHOWN = 40
-_LEFT_OUT = {"is_hidden", "structure"}
+_LEFT_OUT = {"is_hidden", "structure", "facts"}
 
 
 def as_dict(graph: Graph) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from ..errors import AmbiguousKey, InvalidArgument, LayerNotFound
+from ..functions import TorchFunction
 from ..history.param import Param
 from .export import as_dict, as_networkx, listing
 from .facts import Arguments, BufferUse, Departure, Place
@@ -66,6 +67,7 @@ class Node:
     role: str = ""  # where an input was given or an output returned; what a source is called
     place: Place | None = field(default=None, compare=False)
     arguments: Arguments | None = field(default=None, compare=False)
+    facts: TorchFunction | None = field(default=None, compare=False, repr=False)  # what is known of its function
     structure: Callable[[], object] | None = field(default=None, compare=False, repr=False)  # of what is inside a module
 
     @property

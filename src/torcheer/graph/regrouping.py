@@ -113,7 +113,7 @@ def merge_facts(members: list[Node], **facts: Any) -> Node:
     by_call = {(node.call if node.call is not None else node.key): node.seconds for node in members}
     agreed: dict[str, Any] = {
         name: getattr(first, name) if all(getattr(node, name) == getattr(first, name) for node in members) else None
-        for name in ("shape", "dtype", "device", "composite", "bottom_level_module")
+        for name in ("shape", "dtype", "device", "composite", "bottom_level_module", "facts")
     }
     united: dict[str, Any] = {
         "operations": _united(node.operations for node in members),

@@ -14,10 +14,6 @@ from ..history.text import human_size, plural
 
 _WIDEST = 46  # characters in a line
 _SHAPES_SHOWN = 4
-_SYMMETRIC = frozenset(
-    "add mul multiply eq ne notequal maximum minimum logicaland logicalor logicalxor bitwiseand bitwiseor bitwisexor "
-    "and or xor hypot logaddexp logaddexp2 isclose allclose equal dot vdot inner cdist mseloss l1loss gcd lcm".split()
-)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]+")
 
 
@@ -250,7 +246,8 @@ def _order_matters(edge: Edge, graph: Graph) -> bool:
     places = {place for one in entering for place in one.positions}
     if len(places) < 2:
         return False
-    return target.type not in _SYMMETRIC or "alpha=" in str(target.arguments or "")
+    is_commutative = target.facts is not None and target.facts.is_commutative
+    return not is_commutative or "alpha=" in str(target.arguments or "")
 
 
 def _position(edge: Edge, graph: Graph) -> str:

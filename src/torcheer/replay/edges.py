@@ -16,7 +16,7 @@ from torch import Tensor
 from ..capture.values import fill_call, template
 from ..records import OperationRecord
 from .comparison import same_bits
-from .machine import UNINITIALISED, call_again
+from .machine import call_again
 from .report import Check
 
 _LARGEST = 1 << 24  # values; a larger tensor is not copied to be changed
@@ -44,7 +44,7 @@ class EdgeProver:
         if sum(tensor.numel() for tensor in tensors if not tensor.is_nested) > _LARGEST:
             self.check.exempt[LARGE] += len(tensors)
             return
-        if record.function.name in UNINITIALISED:
+        if record.function.is_uninitialised:
             self.check.exempt[IGNORED] += len(tensors)
             return
         call = _Again(record, outline)

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ..capture.functions import written_by
 from ..capture.identity import storage_of
 from ..capture.retention import Keeper
 from ..errors import InvalidArgument, ReplayFailed
@@ -115,7 +114,7 @@ class _Rerun:
         self.keeper.storages.extend([None] * len(old.rows))
 
     def before(self, record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        for tensor in written_by(record.function, args, kwargs):
+        for tensor in record.function.writes(args, kwargs):
             storage = storage_of(tensor)
             self.keeper.before_write(storage)
             if storage in self._cut:

@@ -14,7 +14,6 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from ..capture.functions import written_by
 from ..capture.identity import storage_of
 from ..capture.interceptor import AUTOCAST_DEVICES
 from ..capture.randomness import RandomState
@@ -24,12 +23,6 @@ from ..capture.values import fill_call, get_path
 from ..errors import InvalidArgument, ReplayFailed
 from ..history import History
 from ..records import PARENTS, Log, OperationRecord, Origin
-
-# Functions whose result is whatever was in memory: what they gave is a constant.
-UNINITIALISED = frozenset("empty empty_like new_empty empty_strided new_empty_strided empty_permuted new".split())
-
-# Functions of whose result only what lies beyond the old size is such memory.
-RESIZING = frozenset({"resize_", "resize_as_", "_resize_output_"})
 
 
 class WouldWrite(Exception):
@@ -55,7 +48,7 @@ def given_because(record: OperationRecord) -> str | None:
         return "made where nobody could watch"
     if details.is_transformed or (function.func is torch.autograd.grad and _is_of_transform(record)):
         return "inside a torch.func transform"
-    if function.is_attribute and function.name in ("grad", "_grad"):
+    if function.is_gradient:
         return "a gradient"
     if record.origin is Origin.ALIAS and not record.template:
         return "made where nobody could watch"
@@ -159,7 +152,7 @@ class Machine:
             tensors = [self._argument(record.parents[slot]) for slot in slots if slot < len(record.parents)]
             if any(storage_of(tensor) in self._borrowed for tensor in tensors):
                 raise WouldWrite
-        size = args[0].numel() if record.function.name in RESIZING else -1
+        size = args[0].numel() if record.function.resizes else -1
         try:
             result = call_again(record, args, kwargs)
         except Exception as error:
@@ -189,7 +182,7 @@ class Machine:
         if not isinstance(kept, Tensor) or not isinstance(value, Tensor):
             return
         with torch.no_grad():
-            if self.log.operations[number].function.name in UNINITIALISED:
+            if self.log.operations[number].function.is_uninitialised:
                 value.copy_(kept)
             elif 0 <= size < value.numel() and value.is_contiguous():
                 value.view(-1)[size:] = kept.reshape(-1)[size:]
@@ -248,7 +241,7 @@ def outcome(record: OperationRecord, result: Any, args: tuple[Any, ...], kwargs:
     """The tensor among what a call returned, or wrote to, that a record stands for."""
     path = record.details.output_path
     if result is None:  # the argument that was written to is the result
-        return written_by(record.function, args, kwargs)[path[0] if path else 0]
+        return record.function.writes(args, kwargs)[path[0] if path else 0]
     return get_path(result, path)
 
 

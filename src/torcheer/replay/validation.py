@@ -29,7 +29,7 @@ from ..history.history import first_difference
 from ..records import MODULE, TEMPLATE, OperationRecord, Origin
 from .comparison import Agreement, difference, is_close, same_bits
 from .edges import EdgeProver, varies
-from .machine import UNINITIALISED, given_because, refuse_changed_states, run_again
+from .machine import given_because, refuse_changed_states, run_again
 from .plain import Arguments, HookWatch, addresses_of, run_plainly
 from .report import Check, ValidationReport
 
@@ -149,7 +149,7 @@ class _Comparing:
         if not isinstance(kept, Tensor):
             self.values.exempt["not kept"] += 1
             return value
-        reason = given_because(record) or ("uninitialised memory" if record.function.name in UNINITIALISED else None)
+        reason = given_because(record) or ("uninitialised memory" if record.function.is_uninitialised else None)
         if reason is not None:
             self.values.exempt[reason] += 1
             return value
@@ -166,7 +166,7 @@ class _Comparing:
 
     def _varies(self, record: OperationRecord) -> bool:
         """Whether a function is not deterministic: by its name, or because the call gives other bits when made again."""
-        is_known = record.function.name in _NONDETERMINISTIC or not self._varied.isdisjoint(record.dependencies)
+        is_known = record.function.is_nondeterministic or not self._varied.isdisjoint(record.dependencies)
         if is_known or (not record.details.mutated and varies(record, *self._latest)):
             self._varied.add(record.number)
         return record.number in self._varied
@@ -175,7 +175,7 @@ class _Comparing:
         """The functions of this history that are not deterministic, as found, or as torch says of those on accelerators."""
         found = {record.function.name for record in map(self._log.operations.__getitem__, self._varied)}
         for record in self._log.operations:
-            if record.function.name in _NONDETERMINISTIC and record.device.type not in ("cpu", "meta"):
+            if record.function.is_nondeterministic and record.device.type not in ("cpu", "meta"):
                 found.add(record.function.name)
         return sorted(found - {"output"})
 
@@ -227,14 +227,6 @@ def _label(history: History, record: OperationRecord) -> str:
     if history._index.table.shows(record.number):
         return history._index.label(record.number)
     return f"{record.function.name} (operation {record.number}, not connected to any output)"
-
-
-# Functions that torch itself does not promise to be deterministic, mostly because of atomic additions on accelerators.
-_NONDETERMINISTIC = frozenset(
-    "index_add index_add_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ index_put index_put_ __setitem__ put_ "
-    "bincount cumsum cumsum_ cumprod histc interpolate grid_sample ctc_loss embedding_bag median kthvalue nll_loss "
-    "adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool2d fold grad scaled_dot_product_attention".split()
-)
 
 
 # Another input ---------------------------------------------------------------------------------------------------------

@@ -16,6 +16,16 @@ from .places import Places
 from .structures import digest, structures_of
 
 _LONGEST = 400  # characters of a call's arguments
+# Categories of nodes that are no torch function.
+_BY_KIND = {
+    "input": "input",
+    "output": "output",
+    "failed": "failed",
+    "opaque": "opaque",
+    "source": "constant",
+    "buffer": "constant",
+    "alias": "shape",
+}
 _LONGEST_ERROR = 4000
 
 
@@ -50,6 +60,7 @@ class Contents:
                 "kind": node.kind,
                 "type": node.type,
                 "function": node.function,
+                "category": category_of(node),
                 "pass": node.passes[0],
                 "num_passes": node.num_passes,
                 "module": self._boxes[node.modules[-1]] if node.modules else -1,
@@ -175,6 +186,14 @@ class _Sums:
 def _departure(departure: Departure) -> str:
     value = f" → {departure.value!r}" if departure.value is not None else ""
     return f"{departure.function}{value}"
+
+
+def category_of(node: Node) -> str:
+    """What kind of step a node is, by which pictures colour it. What computes with parameters is a layer."""
+    if node.kind in _BY_KIND:
+        return _BY_KIND[node.kind]
+    found = node.facts.category if node.facts is not None else "arithmetic"
+    return "layer" if node.params and found in ("arithmetic", "shape") else found
 
 
 def words_of(node: Node) -> str:

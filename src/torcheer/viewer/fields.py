@@ -57,6 +57,7 @@ DEFAULTS: dict[str, Plain] = {
     },
     "node": {
         "kind": "operation",
+        "category": "arithmetic",
         "pass": 1,
         "num_passes": 1,
         "module": -1,

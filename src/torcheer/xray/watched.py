@@ -13,27 +13,15 @@ import torch
 from torch import Tensor
 
 from ..errors import AmbiguousKey, InvalidArgument, LayerNotFound
+from ..functions import groups
 from ..history import Call, History, Operation
 from ..history.labels import split_turn
 
 # What a user may ask for; `grad` is of the weight and, where there is a loss, of the output.
 ASKED: tuple[str, ...] = ("weight", "layer", "activation", "grad")
-_CONVOLUTION_TYPES = re.compile(r"^conv(transpose)?[123]?d?$")
-_LINEAR_TYPES = frozenset({"linear", "addmm", "matmul", "mm", "bilinear"})
-_INPUTS_FIRST = frozenset({"addmm", "matmul", "mm", "embedding", "embeddingbag"})  # take a weight of inputs × units
-
-# Functions that are activation functions, as layers are typed; a module is one by its class.
-_ACTIVATIONS = frozenset(
-    """relu relu6 leakyrelu prelu rrelu elu selu celu gelu silu mish glu tanh sigmoid logsigmoid hardtanh hardswish hardsigmoid
-    hardshrink softshrink tanhshrink softplus softsign softmax logsoftmax softmin threshold""".split()
-)
+# Modules that are activation functions, by their class; a function is one by its category.
 _ACTIVATION_CLASS = re.compile(r"(relu|elu|gelu|silu|swish|mish|tanh|sigmoid|softmax|softplus|activation|glu)", re.IGNORECASE)
-# What may stand between a layer and its activation function: normalisation, pooling, dropout, reshaping, adding a shortcut.
-_PASSED_THROUGH = re.compile(
-    r"norm|dropout|pool|^(add|sub|mul|div|view|reshape|flatten|unflatten|transpose|permute|contiguous|squeeze|unsqueeze|clone|identity"
-    r"|to|float|half|bfloat16|type|chunk|split|getitem|expand|pad|interpolate|cat|iadd|imul)$"
-)
-_MOVES_CHANNELS = frozenset({"transpose", "permute", "movedim", "swapaxes", "t"})
+_CORES = groups.CONVOLUTIONS | groups.LINEAR | groups.INPUTS_FIRST
 _REACH = 12  # operations looked through
 
 
@@ -123,10 +111,9 @@ def default_watches(history: History) -> list[Watch]:
 
 
 def _default_kinds(operation: Operation) -> frozenset[str] | None:
-    kind = operation.layer_type
-    if _CONVOLUTION_TYPES.match(kind):
+    if _is_in(operation, groups.CONVOLUTIONS):
         return frozenset({"layer", "activation"})
-    return frozenset({"activation"}) if kind in _LINEAR_TYPES and operation.parent_params else None
+    return frozenset({"activation"}) if _is_in(operation, groups.LINEAR) and operation.parent_params else None
 
 
 # Finding ----------------------------------------------------------------------------------------------------------
@@ -218,9 +205,9 @@ def activation_after(output: Operation) -> Operation | None:
                 whole = _activation_module(operation, output)
                 if whole is not None:
                     return whole
-                if operation.layer_type in _ACTIVATIONS:
+                if _is_in(operation, groups.ACTIVATIONS):
                     return operation
-                if _PASSED_THROUGH.search(operation.layer_type):
+                if _is_passed_through(operation):
                     following.append(child)
         waiting = following
     return None
@@ -235,14 +222,24 @@ def core_of(output: Operation) -> Operation | None:
         before: list[int] = []
         for number in waiting:
             operation = Operation(index, number)
-            kind = operation.layer_type
-            if _CONVOLUTION_TYPES.match(kind) or kind in _LINEAR_TYPES or kind in _INPUTS_FIRST:
+            if _is_in(operation, _CORES):
                 return operation
-            if kind not in _MOVES_CHANNELS and (kind in _ACTIVATIONS or _PASSED_THROUGH.search(kind)):
+            is_between = _is_in(operation, groups.ACTIVATIONS) or _is_passed_through(operation)
+            if is_between and not _is_in(operation, groups.MOVES_CHANNELS):
                 before += [parent for parent in index.parents(number) if parent not in seen]
                 seen.update(before)
         waiting = before
     return None
+
+
+def _is_in(operation: Operation, group: frozenset[str]) -> bool:
+    return operation._record.function.is_in(group)
+
+
+def _is_passed_through(operation: Operation) -> bool:
+    """Whether an operation may stand between a layer and its activation function."""
+    function = operation._record.function
+    return function.is_view or function.is_in(groups.BETWEEN_LAYERS) or function.plain_name == "getitem"
 
 
 def _activation_module(operation: Operation, output: Operation) -> Operation | None:
@@ -259,7 +256,7 @@ def _activation_module(operation: Operation, output: Operation) -> Operation | N
 
 def dimensions_of(core: Operation | None, tensor: Operation | None) -> int:
     """Of a convolution whose channels are still where it put them: 2 for pictures; 0 for everything else."""
-    if core is None or tensor is None or not _CONVOLUTION_TYPES.match(core.layer_type):
+    if core is None or tensor is None or not _is_in(core, groups.CONVOLUTIONS):
         return 0
     digit = re.search(r"\d", core.layer_type)
     return int(digit[0]) if digit and len(core.tensor_shape) == len(tensor.tensor_shape) else 0
@@ -269,7 +266,7 @@ def has_inputs_first(core: Operation | None, weight: str) -> bool:
     """Whether a weight has its inputs before its units: of a transposed convolution, an embedding, of `x @ weight`."""
     if core is None:
         return False
-    if core.layer_type in _INPUTS_FIRST:
+    if _is_in(core, groups.INPUTS_FIRST):
         return any(weight in (param.name, *param.other_names) for param in core.parent_params)
     return "transpose" in core.layer_type
 

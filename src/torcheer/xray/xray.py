@@ -22,6 +22,7 @@ from torch.nn import Module
 from ..api import recording
 from ..errors import InvalidArgument, SnapshotLost, TorcheerError
 from ..files import file_name
+from ..functions.groups import UNSCALES
 from ..history import History
 from ..history.text import plural
 from ..model_history import ModelHistory
@@ -46,9 +47,6 @@ from .writing import Taken, Writer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-_UNSCALING = "ampforeachnonfinitecheckandunscale"  # what a gradient scaler calls to divide the gradients
 
 
 class Xray:
@@ -195,7 +193,7 @@ class Xray:
             yield history
         began = perf_counter()
         scale = max((one.scale for one in history.backward_passes if one.scale is not None), default=None)
-        if scale is not None and not any(one.layer_type == _UNSCALING for one in history.operations):
+        if scale is not None and not any(one._record.function.plain_name == UNSCALES for one in history.operations):
             self.note_gradients(scale=scale)
         self._hand_over(step, history, {}, "this pass", [f"multiplied by {scale:g}"] if scale is not None else [])
         self._pace.took(perf_counter() - began)

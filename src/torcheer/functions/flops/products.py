@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from .calls import Operand, TorchCall
+from ..calls import Call, Operand
 from .work import NOTHING, Work, formula, product, simple
 
 SOFTMAX = 5  # maximum, subtraction, exponential, sum, division
@@ -15,55 +15,49 @@ SIGMOID = 4  # negation, exponential, addition, division
 
 
 @formula("linear")
-def _linear(call: TorchCall) -> Work:
+def _linear(call: Call) -> Work:
     x, weight = call.operand(0, "input"), call.operand(1, "weight")
     return product(call, call.made * x.shape[-1], (x, weight))
 
 
-@formula("matmul mm bmm mv dot vdot inner linalg_matmul linalg_vecdot")
-def _matmul(call: TorchCall) -> Work:
-    a, b = call.operands[:2]
+@formula("matmul mm bmm mv dot vdot inner linalg_vecdot")
+def _matmul(call: Call) -> Work:
+    a, b = call.operands[1::-1] if call.function.is_reflected else call.operands[:2]
     if call.name == "inner" and not (a.shape and b.shape):
         return simple(call, call.made)
     return product(call, call.made * a.shape[-1], (a, b))
 
 
-@formula("rmatmul")
-def _reflected_matmul(call: TorchCall) -> Work:
-    b, a = call.operands[:2]
-    return product(call, call.made * a.shape[-1], (a, b))
-
-
 @formula("addmm baddbmm addmv sspaddmm")
-def _add_product(call: TorchCall) -> Work:
+def _add_product(call: Call) -> Work:
     a, b = call.operands[1:3]
     return product(call, call.made * a.shape[-1], (a, b))
 
 
 @formula("addbmm")
-def _add_batched_product(call: TorchCall) -> Work:
+def _add_batched_product(call: Call) -> Work:
     a, b = call.operands[1:3]
     return product(call, a.numel * b.shape[-1], (a, b))
 
 
-@formula("outer ger kron ")
-def _outer(call: TorchCall) -> Work:
+@formula("outer kron")
+def _outer(call: Call) -> Work:
     return simple(call, call.made, 2)
 
 
 @formula("addr")
-def _add_outer(call: TorchCall) -> Work:
+def _add_outer(call: Call) -> Work:
     return simple(call, 2 * call.made)
 
 
 @formula("grouped_mm")
-def _grouped_mm(call: TorchCall) -> Work:
+def _grouped_mm(call: Call) -> Work:
     a, b = call.operands[:2]
     return product(call, a.numel * b.shape[-1], (a, b))
 
 
 @formula("tensordot")
-def _tensordot(call: TorchCall) -> Work:
+def _tensordot(call: Call) -> Work:
     a, b = call.operands[:2]
     if not call.made:
         return NOTHING
@@ -72,7 +66,7 @@ def _tensordot(call: TorchCall) -> Work:
 
 
 @formula("chain_matmul linalg_multi_dot")
-def _multi_dot(call: TorchCall) -> Work:
+def _multi_dot(call: Call) -> Work:
     factors = call.operands
     if len(factors) == 1:
         return NOTHING
@@ -94,8 +88,8 @@ def _cheapest_chain(sizes: list[int]) -> int:
     return best[0][-1]
 
 
-@formula("matrix_power linalg_matrix_power")
-def _matrix_power(call: TorchCall) -> Work:
+@formula("linalg_matrix_power")
+def _matrix_power(call: Call) -> Work:
     (a,) = call.operands[:1]
     power = abs(int(call.value(1, "n")))
     if power < 2:
@@ -105,7 +99,7 @@ def _matrix_power(call: TorchCall) -> Work:
 
 
 @formula("bilinear")
-def _bilinear(call: TorchCall) -> Work:
+def _bilinear(call: Call) -> Work:
     a, b, weight = call.operands[:3]
     rows = a.numel // a.shape[-1]
     outputs, one, other = weight.shape
@@ -116,24 +110,24 @@ def _bilinear(call: TorchCall) -> Work:
 
 
 @formula("conv1d conv2d conv3d mkldnn_convolution cudnn_convolution")
-def _convolution(call: TorchCall) -> Work:
+def _convolution(call: Call) -> Work:
     x, weight = call.operand(0, "input"), call.operand(1, "weight")
     return product(call, call.made * math.prod(weight.shape[1:]), (x, weight))
 
 
 @formula("conv_transpose1d conv_transpose2d conv_transpose3d")
-def _transposed_convolution(call: TorchCall) -> Work:
+def _transposed_convolution(call: Call) -> Work:
     x, weight = call.operand(0, "input"), call.operand(1, "weight")
     return product(call, x.numel * math.prod(weight.shape[1:]), (x, weight))
 
 
 @formula("convolution")
-def _any_convolution(call: TorchCall) -> Work:
+def _any_convolution(call: Call) -> Work:
     return _transposed_convolution(call) if call.value(6, "transposed") else _convolution(call)  # type: ignore[return-value]
 
 
 @formula("conv_tbc")
-def _time_batch_channel(call: TorchCall) -> Work:
+def _time_batch_channel(call: Call) -> Work:
     x, weight = call.operands[:2]
     return product(call, call.made * math.prod(weight.shape[:2]), (x, weight))
 
@@ -145,7 +139,7 @@ def _time_batch_channel(call: TorchCall) -> Work:
     "scaled_dot_product_attention scaled_dot_product_flash_attention scaled_dot_product_flash_attention_for_cpu "
     "scaled_dot_product_efficient_attention scaled_dot_product_cudnn_attention scaled_dot_product_attention_math"
 )
-def _attention(call: TorchCall) -> Work:
+def _attention(call: Call) -> Work:
     """Two products and a softmax over all pairs: a causal mask saves nothing here, and groups share heads."""
     query, key, value = call.operands[:3]
     length, width = query.shape[-2:]
@@ -172,7 +166,7 @@ _RECURRENT = {
 
 
 @formula("lstm gru rnn_tanh rnn_relu")
-def _recurrent(call: TorchCall) -> Work:
+def _recurrent(call: Call) -> Work:
     """Every weight matrix (of each layer and direction, projections too) multiplies every step of every sequence once."""
     weights = next((a for a in call.args if isinstance(a, list)), None)
     if weights is None:
@@ -181,13 +175,13 @@ def _recurrent(call: TorchCall) -> Work:
 
 
 @formula("lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell")
-def _recurrent_cell(call: TorchCall) -> Work:
+def _recurrent_cell(call: Call) -> Work:
     x = call.operands[0]
     weights = call.operands[3 if call.name == "lstm_cell" else 2 :]
     return _steps(call, call.name.removesuffix("_cell"), x, weights)
 
 
-def _steps(call: TorchCall, kind: str, x: Operand, weights: list[Operand]) -> Work:
+def _steps(call: Call, kind: str, x: Operand, weights: list[Operand]) -> Work:
     steps = math.prod(x.shape[:-1])
     gates, per_unit = _RECURRENT[kind]
     matrices = [weight for weight in weights if len(weight.shape) == 2]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .calls import Operand, TorchCall
+from ..calls import Call, Operand
+from ..groups import BATCH_NORMS
 from .products import SIGMOID, SOFTMAX
 from .work import FORMULAS, NOTHING, Work, formula, product, simple
 
@@ -13,13 +14,13 @@ from .work import FORMULAS, NOTHING, Work, formula, product, simple
 
 
 @formula("sum nansum prod amax amin argmax argmin any all sum_to_size")
-def _fold(call: TorchCall) -> Work:
+def _fold(call: Call) -> Work:
     """One step for each value but the first of each result."""
     return simple(call, max(0, call.given - call.made))
 
 
 @formula("max min")
-def _extreme(call: TorchCall) -> Work:
+def _extreme(call: Call) -> Work:
     if len(call.parents) > 1 and "out" not in call.kwargs:
         return simple(call, call.made)  # of two tensors
     return simple(call, max(0, call.given - math.prod(call.shape)))
@@ -48,7 +49,7 @@ PER_VALUE: dict[int, str] = {
 
 def _rule(per_value: int) -> None:
     @formula(PER_VALUE[per_value])
-    def _per_value(call: TorchCall) -> Work | None:
+    def _per_value(call: Call) -> Work | None:
         if call.name == "linalg_norm" and call.value(1, "ord") in ("nuc", 2, -2):
             return None  # by singular values
         return simple(call, per_value * call.given)
@@ -59,23 +60,23 @@ for _count in PER_VALUE:
 
 
 @formula("linalg_matrix_norm")
-def _matrix_norm(call: TorchCall) -> Work | None:
+def _matrix_norm(call: Call) -> Work | None:
     return simple(call, 2 * call.given) if call.value(1, "ord", "fro") in ("fro", 1, -1, math.inf, -math.inf) else None
 
 
 @formula("nll_loss nll_loss2d nll_loss_nd")
-def _nll(call: TorchCall) -> Work:
+def _nll(call: Call) -> Work:
     return simple(call, call.operand(1, "target").numel)
 
 
 @formula("cross_entropy cross_entropy_loss")
-def _cross_entropy(call: TorchCall) -> Work:
+def _cross_entropy(call: Call) -> Work:
     x, target = call.operand(0, "input"), call.operand(1, "target")
     return simple(call, SOFTMAX * x.numel + (2 if x.shape == target.shape else 1) * target.numel)
 
 
 @formula("ctc_loss")
-def _ctc(call: TorchCall) -> Work:
+def _ctc(call: Call) -> Work:
     """Thirteen for each cell of the lattice: a log-sum-exp of three, and the emission."""
     x, targets = call.operand(0, "log_probs"), call.operand(1, "targets")
     batch = x.shape[1] if len(x.shape) == 3 else 1
@@ -83,13 +84,13 @@ def _ctc(call: TorchCall) -> Work:
 
 
 @formula("index_add scatter_add scatter_reduce index_reduce")
-def _accumulate(call: TorchCall) -> Work:
+def _accumulate(call: Call) -> Work:
     source = [operand for operand in call.operands[1:] if operand.dtype.is_floating_point or operand.dtype.is_complex]
     return simple(call, (source[-1] if source else call.operands[-1]).numel)
 
 
 @formula("embedding_bag")
-def _embedding_bag(call: TorchCall) -> Work:
+def _embedding_bag(call: Call) -> Work:
     tables = [operand for operand in call.operands if len(operand.shape) == 2 and operand.dtype.is_floating_point]
     indices = next(operand for operand in call.operands if not operand.dtype.is_floating_point)
     weighted = 2 if isinstance(call.value(7, "per_sample_weights"), Operand) else 1
@@ -97,19 +98,19 @@ def _embedding_bag(call: TorchCall) -> Work:
 
 
 @formula("cdist")
-def _cdist(call: TorchCall) -> Work:
+def _cdist(call: Call) -> Work:
     return simple(call, 3 * call.made * call.operands[0].shape[-1])
 
 
 @formula("pdist")
-def _pdist(call: TorchCall) -> Work:
+def _pdist(call: Call) -> Work:
     return simple(call, 3 * call.made * call.operands[0].shape[-1])
 
 
 # Normalisation ------------------------------------------------------------------------------------------------------
 
 
-def _affine(call: TorchCall) -> int:
+def _affine(call: Call) -> int:
     """FLOPs per value for weight and bias: one each."""
     given = [call.value(-1, name) for name in ("weight", "bias")]
     if not any(isinstance(value, Operand) for value in given):
@@ -118,19 +119,19 @@ def _affine(call: TorchCall) -> int:
 
 
 @formula("layer_norm native_layer_norm group_norm native_group_norm")
-def _norm(call: TorchCall) -> Work:
+def _norm(call: Call) -> Work:
     """Mean, deviation, square and its mean, scaling: five per value, and weight and bias."""
     return simple(call, (5 + _affine(call)) * call.given, 2)
 
 
 @formula("rms_norm fused_rms_norm")
-def _rms_norm(call: TorchCall) -> Work:
+def _rms_norm(call: Call) -> Work:
     """Square and its mean, scaling: three per value, and the weight."""
     return simple(call, (3 + min(1, _affine(call))) * call.given, 2)
 
 
-@formula("batch_norm instance_norm native_batch_norm cudnn_batch_norm miopen_batch_norm batch_norm_with_update")
-def _batch_norm(call: TorchCall) -> Work:
+@formula(" ".join(sorted(BATCH_NORMS)))
+def _batch_norm(call: Call) -> Work:
     """As the others in training; with running statistics only a subtraction and a scaling."""
     statistics = call.value(5, "training", call.value(5, "use_input_stats", call.name == "instance_norm"))
     is_python = call.function.func is not None and call.function.func.__module__ == "torch.nn.functional"
@@ -142,7 +143,7 @@ def _batch_norm(call: TorchCall) -> Work:
 
 
 @formula("local_response_norm")
-def _local_response_norm(call: TorchCall) -> Work:
+def _local_response_norm(call: Call) -> Work:
     return simple(call, (call.value(1, "size") + 4) * call.given, 2)
 
 
@@ -155,7 +156,7 @@ def _window(size: Any, dims: int) -> int:
 
 
 @formula("avg_pool1d avg_pool2d avg_pool3d")
-def _avg_pool(call: TorchCall) -> Work:
+def _avg_pool(call: Call) -> Work:
     return simple(call, call.made * _window(call.value(1, "kernel_size"), int(call.name[-2])))
 
 
@@ -163,7 +164,7 @@ def _avg_pool(call: TorchCall) -> Work:
     "max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices "
     "fractional_max_pool2d fractional_max_pool3d fractional_max_pool2d_with_indices fractional_max_pool3d_with_indices"
 )
-def _max_pool(call: TorchCall) -> Work:
+def _max_pool(call: Call) -> Work:
     dims = int(call.name[call.name.index("pool") + 4])
     return simple(call, math.prod(call.shape) * (_window(call.value(1, "kernel_size"), dims) - 1))
 
@@ -172,7 +173,7 @@ def _max_pool(call: TorchCall) -> Work:
     "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d "
     "adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices adaptive_max_pool3d_with_indices"
 )
-def _adaptive_pool(call: TorchCall) -> Work:
+def _adaptive_pool(call: Call) -> Work:
     dims = int(call.name[call.name.index("pool") + 4])
     before, after = call.operands[0].shape, call.shape
     covered = math.prod(after[:-dims])
@@ -192,7 +193,7 @@ def _weighted(taps: int) -> int:
 
 
 @formula("interpolate")
-def _interpolate(call: TorchCall) -> Work:
+def _interpolate(call: Call) -> Work:
     mode = call.value(3, "mode", "nearest")
     if mode == "area":
         return simple(call, max(call.given, call.made))
@@ -202,7 +203,7 @@ def _interpolate(call: TorchCall) -> Work:
 @formula(
     "upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d upsample_bilinear2d_aa upsample_bicubic2d_aa"
 )
-def _upsample(call: TorchCall) -> Work:
+def _upsample(call: Call) -> Work:
     mode = next(mode for mode in ("bicubic", "trilinear", "bilinear", "linear") if mode in call.name)
     return simple(call, _weighted(_TAPS[mode]) * call.made)
 
@@ -213,7 +214,7 @@ for _dims in "123":
 
 
 @formula("grid_sample grid_sampler grid_sampler_2d grid_sampler_3d")
-def _grid_sample(call: TorchCall) -> Work:
+def _grid_sample(call: Call) -> Work:
     """Where to look (four per coordinate), and a weighted sum of the neighbours."""
     grid = call.operand(1, "grid")
     mode = call.value(2, "mode", call.value(2, "interpolation_mode", "bilinear"))
@@ -223,16 +224,16 @@ def _grid_sample(call: TorchCall) -> Work:
 
 
 @formula("affine_grid affine_grid_generator")
-def _affine_grid(call: TorchCall) -> Work:
+def _affine_grid(call: Call) -> Work:
     theta = call.operands[0]
     return product(call, call.made * theta.shape[-1], (theta,))
 
 
-@formula("fold col2im")
-def _fold_columns(call: TorchCall) -> Work:
+@formula("col2im")
+def _fold_columns(call: Call) -> Work:
     return simple(call, call.given)
 
 
 @formula("thnn_fused_lstm_cell")
-def _fused_cell(call: TorchCall) -> Work:
+def _fused_cell(call: Call) -> Work:
     return simple(call, call.given * (3 * SIGMOID + 10) / 4)

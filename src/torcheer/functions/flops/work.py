@@ -1,6 +1,6 @@
 """Work: what one call costs, and where formulas for it are written down.
 
-A formula is a function of a `TorchCall` that returns `Work`, or None where it cannot tell.
+A formula is a function of a `Call` that returns `Work`, or None where it cannot tell.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from .calls import Operand, TorchCall
+from ..calls import Call, Operand
 
 
 class Work(NamedTuple):
@@ -20,7 +20,7 @@ class Work(NamedTuple):
 
 
 NOTHING = Work(0)
-Formula = Callable[[TorchCall], Work | None]
+Formula = Callable[[Call], Work | None]
 FORMULAS: dict[str, Formula] = {}  # by plain name
 
 
@@ -34,7 +34,7 @@ def formula(names: str) -> Callable[[Formula], Formula]:
     return write_down
 
 
-def product(call: TorchCall, macs: int, factors: Iterable[Operand], also: int = 0) -> Work:
+def product(call: Call, macs: int, factors: Iterable[Operand], also: int = 0) -> Work:
     """The work of a matrix product and its like: two FLOPs for each multiply-accumulate.
 
     Backward is one more such product for each factor that needs a gradient. `also` are FLOPs besides, forward and backward.
@@ -45,7 +45,7 @@ def product(call: TorchCall, macs: int, factors: Iterable[Operand], also: int = 
     return Work(flops + also, macs, flops * sum(factor.needs_grad for factor in factors) + also)
 
 
-def simple(call: TorchCall, flops: float, backward: float = 1) -> Work:
+def simple(call: Call, flops: float, backward: float = 1) -> Work:
     """Work that is no product; its backward is so many times the forward."""
     if call.is_complex:
         flops *= 2

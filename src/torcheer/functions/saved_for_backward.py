@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import torch
 
-from .calls import Operand, TorchCall
-from .storage import Storages
+from .calls import Call, Memory, Operand
+from .groups import DROPOUTS
+from .schemas import aten_schemas, has_out
 
 
 class Saved(NamedTuple):
@@ -27,7 +28,7 @@ class Saved(NamedTuple):
 
 
 _NONE = Saved()
-_Rule = Callable[[TorchCall, Storages], Saved]
+_Rule = Callable[[Call, Memory], Saved]
 _RULES: dict[str, _Rule] = {}
 
 
@@ -39,15 +40,15 @@ def _rule(names: str) -> Callable[[_Rule], _Rule]:
     return write_down
 
 
-def saved_by(call: TorchCall, storages: Storages) -> Saved | None:
+def saved_by(call: Call, memory: Memory) -> Saved | None:
     """What a call that autograd follows keeps; None where that is not known."""
     overwritten = call.overwritten
-    if call.node is None or (overwritten is None and not storages.is_fresh(call.numbers[0])):
+    if call.node is None or (overwritten is None and not memory.is_fresh(call.numbers[0])):
         return _NONE  # a view needs nothing, and what hands back its argument has that one's node
     rule = _RULES.get(call.name)
     try:
         if rule is not None:
-            saved = rule(call, storages)
+            saved = rule(call, memory)
         else:
             names = _saved_names(call.node)
             if names is None:
@@ -72,7 +73,7 @@ def _saved_names(node: str) -> frozenset[str] | None:
 @cache
 def _tensor_arguments(name: str) -> tuple[str, ...]:
     """The names of a function's tensor arguments, in order; of the first form that has any."""
-    for schema in torch._C._jit_get_schemas_for_operator(f"aten::{name}"):
+    for schema in aten_schemas(name):
         found = tuple(argument.name for argument in schema.arguments if str(argument.type) in ("Tensor", "Optional[Tensor]"))
         if found:
             return found
@@ -82,8 +83,8 @@ def _tensor_arguments(name: str) -> tuple[str, ...]:
 @cache
 def _result_names(name: str) -> tuple[str, ...]:
     """The names of a function's results, where it has several: `('values', 'indices')`."""
-    for schema in torch._C._jit_get_schemas_for_operator(f"aten::{name}"):
-        if len(schema.returns) > 1 and not any(argument.is_out for argument in schema.arguments):
+    for schema in aten_schemas(name):
+        if len(schema.returns) > 1 and not has_out(schema):
             return tuple(result.name for result in schema.returns)
     return ()
 
@@ -104,7 +105,7 @@ _PAIRS = {
 }
 
 
-def _derived(call: TorchCall, names: frozenset[str]) -> Saved:
+def _derived(call: Call, names: frozenset[str]) -> Saved:
     node, operands = call.node or "", call.operands
     by_name = dict(zip(_tensor_arguments(call.name) or ("self",), operands, strict=False))
 
@@ -134,7 +135,7 @@ def _bytes(operand: Operand) -> int:
 # Products -------------------------------------------------------------------------------------------------------------
 
 
-def _pair(call: TorchCall, a: Operand, b: Operand, storages: Storages, *, batched: bool) -> Saved:
+def _pair(call: Call, a: Operand, b: Operand, memory: Memory, *, batched: bool) -> Saved:
     """Each factor, if the other needs a gradient: itself, or the copy that brings it into the shape of a plain product."""
     slots: list[int] = []
     hidden = 0
@@ -143,12 +144,12 @@ def _pair(call: TorchCall, a: Operand, b: Operand, storages: Storages, *, batche
             continue
         if batched:
             shape = (*call.shape[:-2], *one.shape[-2:])
-            copies = math.prod(shape) != one.numel or not storages.reshapes_freely(
+            copies = math.prod(shape) != one.numel or not memory.reshapes_freely(
                 call.parents[one.slot], (math.prod(shape[:-2]), *shape[-2:])
             )
             size = math.prod(shape) * one.dtype.itemsize
         else:
-            copies = len(one.shape) > 2 and not storages.reshapes_freely(
+            copies = len(one.shape) > 2 and not memory.reshapes_freely(
                 call.parents[one.slot], (math.prod(one.shape[:-1]), one.shape[-1])
             )
             size = _bytes(one)
@@ -160,30 +161,30 @@ def _pair(call: TorchCall, a: Operand, b: Operand, storages: Storages, *, batche
 
 
 @_rule("linear")
-def _linear(call: TorchCall, storages: Storages) -> Saved:
-    return _pair(call, call.operand(0, "input"), call.operand(1, "weight"), storages, batched=False)
+def _linear(call: Call, memory: Memory) -> Saved:
+    return _pair(call, call.operand(0, "input"), call.operand(1, "weight"), memory, batched=False)
 
 
-@_rule("matmul rmatmul linalg_matmul")
-def _matmul(call: TorchCall, storages: Storages) -> Saved:
+@_rule("matmul")
+def _matmul(call: Call, memory: Memory) -> Saved:
     a, b = call.operands[:2]
     both = len(a.shape) > 2 and len(b.shape) > 2
-    return _pair(call, a, b, storages, batched=both)
+    return _pair(call, a, b, memory, batched=both)
 
 
 @_rule("einsum tensordot inner")
-def _contraction(call: TorchCall, storages: Storages) -> Saved:
+def _contraction(call: Call, memory: Memory) -> Saved:
     operands = call.operands
     return Saved(tuple(one.slot for one in operands if any(other.needs_grad for other in operands if other is not one)))
 
 
 @_rule("conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution")
-def _convolution(call: TorchCall, storages: Storages) -> Saved:
+def _convolution(call: Call, memory: Memory) -> Saved:
     return Saved((call.operand(0, "input").slot, call.operand(1, "weight").slot))
 
 
 @_rule("scaled_dot_product_attention")
-def _attention(call: TorchCall, storages: Storages) -> Saved:
+def _attention(call: Call, memory: Memory) -> Saved:
     """Fused kernels keep arguments, result and one number per row; the plain one keeps scaled copies and the scores."""
     operands = call.operands
     query, key = operands[:2]
@@ -195,7 +196,7 @@ def _attention(call: TorchCall, storages: Storages) -> Saved:
 
 
 @_rule("lstm gru rnn_tanh rnn_relu")
-def _recurrent(call: TorchCall, storages: Storages) -> Saved:
+def _recurrent(call: Call, memory: Memory) -> Saved:
     """The gates, the state and the output of every step: an estimate, as kernels differ."""
     weights = next(a for a in call.args if isinstance(a, list))
     x = call.operands[0]
@@ -207,8 +208,8 @@ def _recurrent(call: TorchCall, storages: Storages) -> Saved:
 # Layers ---------------------------------------------------------------------------------------------------------------
 
 
-@_rule("dropout alpha_dropout feature_dropout feature_alpha_dropout dropout1d dropout2d dropout3d")
-def _dropout(call: TorchCall, storages: Storages) -> Saved:
+@_rule(" ".join(sorted(DROPOUTS - {"native_dropout", "fused_dropout"})))
+def _dropout(call: Call, memory: Memory) -> Saved:
     if not (call.value(1, "p", 0.5) and call.value(2, "training", call.value(2, "train", True))):
         return _NONE
     shape, dtype, device = call.results[0]
@@ -218,14 +219,14 @@ def _dropout(call: TorchCall, storages: Storages) -> Saved:
 
 
 @_rule("max_pool1d max_pool2d max_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d")
-def _max_pool(call: TorchCall, storages: Storages) -> Saved:
+def _max_pool(call: Call, memory: Memory) -> Saved:
     x = call.operands[0]
     if len(call.numbers) > 1:
         return Saved((x.slot,), (1,))
     return Saved((x.slot,), (), 8 * call.made)
 
 
-def _statistics(call: TorchCall, rows: int) -> Saved:
+def _statistics(call: Call, rows: int) -> Saved:
     """The argument, the weights, and mean and deviation of each row."""
     x = call.operands[0]
     slots = tuple(one.slot for one in call.operands if one.slot == x.slot or one.dtype.is_floating_point)
@@ -233,25 +234,25 @@ def _statistics(call: TorchCall, rows: int) -> Saved:
 
 
 @_rule("layer_norm")
-def _layer_norm(call: TorchCall, storages: Storages) -> Saved:
+def _layer_norm(call: Call, memory: Memory) -> Saved:
     x = call.operands[0]
     width = math.prod(call.value(1, "normalized_shape"))
     return _statistics(call, x.numel // max(1, width))
 
 
 @_rule("rms_norm")
-def _rms_norm(call: TorchCall, storages: Storages) -> Saved:
-    both = _layer_norm(call, storages)
+def _rms_norm(call: Call, memory: Memory) -> Saved:
+    both = _layer_norm(call, memory)
     return both._replace(hidden=both.hidden // 2)
 
 
 @_rule("group_norm")
-def _group_norm(call: TorchCall, storages: Storages) -> Saved:
+def _group_norm(call: Call, memory: Memory) -> Saved:
     return _statistics(call, call.operands[0].shape[0] * int(call.value(1, "num_groups")))
 
 
 @_rule("batch_norm instance_norm")
-def _batch_norm(call: TorchCall, storages: Storages) -> Saved:
+def _batch_norm(call: Call, memory: Memory) -> Saved:
     x = call.operands[0]
     statistics = call.value(5, "training", call.value(5, "use_input_stats", call.name == "instance_norm"))
     rows = x.shape[1] * (x.shape[0] if call.name == "instance_norm" else 1)
@@ -259,19 +260,19 @@ def _batch_norm(call: TorchCall, storages: Storages) -> Saved:
 
 
 @_rule("cross_entropy")
-def _cross_entropy(call: TorchCall, storages: Storages) -> Saved:
+def _cross_entropy(call: Call, memory: Memory) -> Saved:
     x, target = call.operand(0, "input"), call.operand(1, "target")
     return Saved((target.slot,), (), _bytes(x) + x.dtype.itemsize)
 
 
 @_rule("embedding")
-def _embedding(call: TorchCall, storages: Storages) -> Saved:
+def _embedding(call: Call, memory: Memory) -> Saved:
     indices = next(one for one in call.operands if not one.dtype.is_floating_point)
     return Saved((indices.slot,))
 
 
 @_rule("getitem")
-def _getitem(call: TorchCall, storages: Storages) -> Saved:
+def _getitem(call: Call, memory: Memory) -> Saved:
     """The indices; lists become tensors of whole numbers first."""
     index = call.args[1]
     items = index if type(index) is tuple else (index,)
@@ -284,7 +285,7 @@ def _leaves(value: object) -> int:
 
 
 @_rule("gelu silu hardswish hardsigmoid hardtanh relu6 mish elu celu selu leaky_relu threshold")
-def _activation(call: TorchCall, storages: Storages) -> Saved:
+def _activation(call: Call, memory: Memory) -> Saved:
     names = _saved_names(call.node or "") or frozenset()
     saves_result = "result" in names
     return Saved(() if saves_result else (call.operands[0].slot,), (0,) if saves_result else ())

@@ -9,14 +9,14 @@ import math
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from .calls import Operand, TorchCall
+from ..calls import Call, Operand
 from .work import Work, formula, product
 
 Labels = list[Hashable]
 
 
 @formula("einsum")
-def _einsum(call: TorchCall) -> Work:
+def _einsum(call: Call) -> Work:
     operands, terms, output = _parse(call.args)
     sizes: dict[Hashable, int] = {}
     for operand, term in zip(operands, terms, strict=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from .calls import TorchCall
+from ..calls import Call
 from .work import Work, formula, simple
 
 # Fourier --------------------------------------------------------------------------------------------------------------
@@ -18,7 +18,7 @@ from .work import Work, formula, simple
     "fft_fft fft_ifft fft_fft2 fft_ifft2 fft_fftn fft_ifftn fft_rfft fft_irfft fft_hfft fft_ihfft "
     "fft_rfft2 fft_irfft2 fft_rfftn fft_irfftn fft_hfft2 fft_ihfft2 fft_hfftn fft_ihfftn"
 )
-def _fft(call: TorchCall) -> Work:
+def _fft(call: Call) -> Work:
     """5 N log2 N for each transform of N complex values; half of it where one side is real."""
     before, after = call.operands[0].shape, call.shape
     name = call.name.removeprefix("fft_")
@@ -43,14 +43,14 @@ def _fft(call: TorchCall) -> Work:
     return Work(round(flops), 0, round(flops))
 
 
-def _last(call: TorchCall, dims: int) -> list[int]:
+def _last(call: Call, dims: int) -> list[int]:
     sizes = call.value(1, "s")
     count = len(sizes) if sizes is not None else dims
     return list(range(-count, 0))
 
 
 @formula("stft istft")
-def _stft(call: TorchCall) -> Work:
+def _stft(call: Call) -> Work:
     """A window and a real transform for each frame."""
     size = int(call.value(1, "n_fft"))
     spectrum = call.shape if call.name == "stft" else call.operands[0].shape
@@ -61,7 +61,7 @@ def _stft(call: TorchCall) -> Work:
 
 
 @formula("fft_fftshift fft_ifftshift fft_fftfreq fft_rfftfreq")
-def _shift(call: TorchCall) -> Work:
+def _shift(call: Call) -> Work:
     return Work(0)
 
 
@@ -70,16 +70,16 @@ def _shift(call: TorchCall) -> Work:
 # FLOPs for one m × n matrix with m >= n, and where it has one, a right-hand side of k columns.
 _MATRIX: dict[str, Callable[[int, int, int], float]] = {
     "linalg_cholesky linalg_cholesky_ex cholesky": lambda m, n, k: n**3 / 3,
-    "linalg_lu linalg_lu_factor linalg_lu_factor_ex lu lu_with_info linalg_det det linalg_slogdet slogdet logdet": (
+    "linalg_lu linalg_lu_factor linalg_lu_factor_ex lu lu_with_info linalg_det linalg_slogdet logdet": (
         lambda m, n, k: m * n**2 - n**3 / 3
     ),
     "linalg_ldl_factor linalg_ldl_factor_ex": lambda m, n, k: n**3 / 3,
-    "linalg_inv linalg_inv_ex inverse": lambda m, n, k: 2 * n**3,
+    "linalg_inv linalg_inv_ex": lambda m, n, k: 2 * n**3,
     "cholesky_inverse": lambda m, n, k: n**3,
     "linalg_qr qr": lambda m, n, k: 4 * m * n**2 - 4 * n**3 / 3,
     "geqrf": lambda m, n, k: 2 * m * n**2 - 2 * n**3 / 3,
-    "linalg_householder_product orgqr": lambda m, n, k: 2 * m * n**2 - 2 * n**3 / 3,
-    "linalg_svd svd linalg_pinv pinverse": lambda m, n, k: 4 * m**2 * n + 8 * m * n**2 + 9 * n**3,
+    "linalg_householder_product": lambda m, n, k: 2 * m * n**2 - 2 * n**3 / 3,
+    "linalg_svd svd linalg_pinv": lambda m, n, k: 4 * m**2 * n + 8 * m * n**2 + 9 * n**3,
     "linalg_svdvals linalg_matrix_rank linalg_cond": lambda m, n, k: 4 * m * n**2 - 4 * n**3 / 3,
     "linalg_eigh": lambda m, n, k: 9 * n**3,
     "linalg_eigvalsh": lambda m, n, k: 4 * n**3 / 3,
@@ -97,7 +97,7 @@ _SOLVED: dict[str, Callable[[int, int], float]] = {
 
 def _matrix_rule(names: str, count: Callable[[int, int, int], float]) -> None:
     @formula(names)
-    def _decompose(call: TorchCall) -> Work:
+    def _decompose(call: Call) -> Work:
         shape = call.operands[0].shape
         m, n = max(shape[-2:]), min(shape[-2:])
         right = call.operands[1].shape if len(call.operands) > 1 else ()
@@ -107,7 +107,7 @@ def _matrix_rule(names: str, count: Callable[[int, int, int], float]) -> None:
 
 def _solving_rule(names: str, count: Callable[[int, int], float]) -> None:
     @formula(names)
-    def _solve(call: TorchCall) -> Work:
+    def _solve(call: Call) -> Work:
         right = call.operands[0].shape
         return simple(call, math.prod(right[:-2]) * count(right[-2], right[-1]), 2)
 
@@ -119,11 +119,11 @@ for _names, _solved in _SOLVED.items():
 
 
 @formula("linalg_solve_triangular")
-def _solve_triangular(call: TorchCall) -> Work:
+def _solve_triangular(call: Call) -> Work:
     right = call.operands[1].shape
     return simple(call, math.prod(call.shape[:-2]) * right[-2] ** 2 * right[-1], 2)
 
 
 @formula("lu_unpack linalg_diagonal")
-def _unpack(call: TorchCall) -> Work:
+def _unpack(call: Call) -> Work:
     return Work(0)

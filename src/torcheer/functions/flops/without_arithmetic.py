@@ -1,0 +1,34 @@
+"""Functions that move, choose, make, draw, sort or convert: no arithmetic. Views are told by torch's schemas."""
+
+from __future__ import annotations
+
+from .. import groups
+from ..calls import Call
+from .work import FORMULAS, NOTHING, Work
+
+_MOVE = (
+    groups.CONVERSIONS
+    | groups.RESHAPES
+    | groups.ONE_FOR_EACH
+    | groups.UNSCHEMED_VIEWS
+    | groups.COPIES
+    | groups.ARRANGEMENTS
+    | groups.SELECTIONS
+    | groups.CONSTRUCTORS
+    | groups.OVERWRITES
+    | groups.SAMPLING
+)
+_OTHERS = """
+    input output source alias adjoint unique unique2 unique_consecutive unique_dim sort argsort msort topk kthvalue median
+    nanmedian mode embedding pixel_shuffle pixel_unshuffle im2col max_unpool1d max_unpool2d max_unpool3d expand_copy view_copy
+    real imag complex view_as_real view_as_complex conj dirichlet_grad result_type can_cast values indices isreal positive
+    hash_tensor assert_async functional_assert_async .grad ._grad
+"""
+
+
+def _none(call: Call) -> Work:
+    return NOTHING
+
+
+for _name in (*sorted(_MOVE), *_OTHERS.split()):
+    FORMULAS.setdefault(_name, _none)

@@ -1,0 +1,117 @@
+"""Whether a function is an operation, a query, an escape to Python, or a composite to be opened."""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .schemas import schemas_of
+
+
+class Kind(enum.IntEnum):
+    """What a torch function does, as far as recording it is concerned."""
+
+    QUERY = 0  # asks about a tensor, makes none
+    ESCAPE = 1  # hands values to Python
+    OPERATION = 2
+    COMPOSITE = 3  # Python around several operations: opened
+    BACKWARD = 4  # runs autograd, makes no tensor
+
+
+class Origin(enum.Enum):
+    """How a tensor came to be."""
+
+    INPUT = "input"  # given to the model
+    OPERATION = "operation"  # made by a torch function that was watched
+    OPAQUE = "opaque"  # made inside something that cannot be watched; its inputs are known
+    ALIAS = "alias"  # another view of a recorded tensor, made where it could not be watched
+    SOURCE = "source"  # turned up unexplained: closed over, made by NumPy or on another thread
+    OUTPUT = "output"  # handed back by the model
+
+
+# Properties that return a tensor; every other property read is a query.
+TENSOR_PROPERTIES = frozenset({"T", "H", "mT", "mH", "real", "imag", "data", "grad", "_grad"})
+
+# Where values leave torch for Python.
+ESCAPES = frozenset(
+    "__bool__ __float__ __int__ __index__ __complex__ __contains__ __array__ __dlpack__ "
+    "item tolist numpy is_nonzero equal allclose".split()
+)
+
+# Functions that concern a tensor but neither compute nor hand out its values, and that no schema describes.
+QUERIES = frozenset(
+    "dim ndimension numel nelement size stride storage_offset element_size get_device storage untyped_storage "
+    "data_ptr const_data_ptr is_contiguous is_pinned is_shared is_floating_point is_complex is_signed is_inference is_conj "
+    "is_neg is_distributed is_same_size has_names names is_set_to _is_view _is_zerotensor _nnz sparse_dim dense_dim "
+    "is_coalesced qscheme q_scale q_zero_point q_per_channel_axis is_sparse result_type can_cast promote_types iinfo finfo "
+    "__len__ __repr__ __str__ __format__ __hash__ __dir__ __reduce_ex__ __reduce__ __setstate__ __dlpack_device__ "
+    "__cuda_array_interface__ requires_grad_ retain_grad register_hook register_post_accumulate_grad_hook share_memory_ "
+    "_set_grad_enabled set_grad_enabled is_tensor is_storage _has_compatible_shallow_copy_type _typed_storage "
+    "_reduce_ex_internal has_torch_function set_default_device get_default_device set_default_dtype get_default_dtype "
+    "is_grad_enabled".split()
+)
+
+BACKWARD = frozenset({"backward"})
+
+# Composites by the rule (Python around other calls) that a person means as one operation, and that make exactly
+# one inner operation. `tests/test_functions.py` opens each of them and counts.
+SINGLE: frozenset[Callable[..., Any]] = frozenset(
+    getattr(owner, name)
+    for owner, names in (
+        (
+            F,
+            "relu relu6 leaky_relu elu selu celu silu mish hardtanh hardswish hardsigmoid glu rrelu threshold tanh sigmoid "
+            "softmax log_softmax dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout batch_norm "
+            "instance_norm layer_norm group_norm rms_norm max_pool1d max_pool2d max_pool3d adaptive_max_pool1d "
+            "adaptive_max_pool2d adaptive_max_pool3d adaptive_avg_pool2d adaptive_avg_pool3d interpolate pad grid_sample "
+            "affine_grid unfold fold cross_entropy nll_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div "
+            "ctc_loss hinge_embedding_loss cosine_embedding_loss margin_ranking_loss multi_margin_loss "
+            "triplet_margin_loss poisson_nll_loss bilinear",
+        ),
+        (
+            torch,
+            "einsum tensordot cdist meshgrid norm split broadcast_tensors istft unique unique_consecutive lu_unpack",
+        ),
+        (Tensor, "split norm unflatten unique"),
+    )
+    for name in names.split()
+    if hasattr(owner, name)
+)
+
+GUARDS = frozenset({"has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"})
+
+
+def kind_of(func: Any, name: str) -> Kind:
+    """What becomes of a call of this function."""
+    access = getattr(func, "__name__", None)
+    if access == "__get__":
+        return Kind.OPERATION if name in TENSOR_PROPERTIES else Kind.QUERY
+    if access in ("__set__", "__delete__"):
+        return Kind.OPERATION if name == "set_data" else Kind.QUERY
+    if name in BACKWARD:
+        return Kind.BACKWARD
+    if name in ESCAPES:
+        return Kind.ESCAPE
+    if name in QUERIES:
+        return Kind.QUERY
+    if isinstance(func, types.FunctionType):
+        if func in SINGLE or func is torch.autograd.grad or (name.startswith("__") and func.__module__ == "torch._tensor"):
+            return Kind.OPERATION  # an operator, such as 1 / x, is one operation to whoever wrote it
+        asks = GUARDS & set(func.__code__.co_names)
+        return Kind.COMPOSITE if asks and asks & set(func.__globals__) else Kind.OPERATION
+    schemas = schemas_of(func, name)
+    if schemas and all(map(_makes_no_tensor, schemas)):
+        return Kind.QUERY
+    return Kind.OPERATION
+
+
+def _makes_no_tensor(schema: Any) -> bool:
+    if any(argument.alias_info is not None and argument.alias_info.is_write for argument in schema.arguments):
+        return False
+    return bool(schema.returns) and all("Tensor" not in str(result.type) for result in schema.returns)

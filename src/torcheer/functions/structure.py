@@ -1,0 +1,182 @@
+"""Which arguments of a call are structure: integers that say where, how many and how long, not how much.
+
+An index out of range or a length that does not fit is not another value: on the CPU it raises, in some kernels it ends the
+process, and on an accelerator it takes the whole CUDA context with it. So whoever wants to try a call with other values asks
+here first. The role of an argument is told by its name in torch's schema (`batch_sizes`, `LU_pivots`).
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+
+from .names import is_reflected
+from .schemas import argument_names, has_out, schemas_of
+
+
+class Role(enum.Enum):
+    """What integers of an argument stand for."""
+
+    VALUE = "a value"  # any integer will do
+    INDEX = "an index"  # any value that occurs in it, and zero, is valid too
+    DIVISOR = "a divisor"  # anything but zero
+    LENGTH = "lengths or counts"
+    OFFSET = "offsets"
+    PIVOT = "pivots"
+    SIZE = "a size"  # given where torch takes a number
+    UNKNOWN = "unknown to torcheer"  # of a function that is not torch's own
+
+
+# Roles by the names that torch's schemas and Python functions give to arguments.
+_BY_NAME: dict[str, Role] = {
+    **dict.fromkeys("index indices target targets max_indices maximum_indices".split(), Role.INDEX),
+    **dict.fromkeys(
+        "lengths batch_sizes repeats input_lengths target_lengths bag_size counts seqused_k seqlen_k min_seqlen max_seqlen "
+        "nested_size nested_strides".split(),
+        Role.LENGTH,
+    ),
+    **dict.fromkeys(
+        "offsets offset2bag offs cu_seqlens_q cu_seqlens_k cum_seq_q cum_seq_k crow_indices ccol_indices col_indices "
+        "row_indices compressed_indices plain_indices compressed_idx plain_idx block_table tensor_indices_or_sections "
+        "sorter".split(),
+        Role.OFFSET,
+    ),
+    **dict.fromkeys("pivots LU_pivots".split(), Role.PIVOT),
+    **dict.fromkeys(
+        "shape packed packed_weight packed_weights packed_ih packed_hh col_offsets col_offsets_ih col_offsets_hh meta "
+        "mat1_meta thread_masks philox_seed philox_offset rng_state sobolstate ltm quasi workspace reserve reserveSpace "
+        "reservedSpace info".split(),
+        Role.UNKNOWN,
+    ),
+}
+
+# Arguments whose name does not tell, by plain name of the function.
+_BY_FUNCTION: dict[str, dict[str, Role]] = {
+    "embedding": {"input": Role.INDEX},  # F.embedding(input, weight)
+    "embedding_bag": {"input": Role.INDEX},
+    "one_hot": {"self": Role.INDEX, "tensor": Role.INDEX, "input": Role.INDEX},
+    "bincount": {"self": Role.INDEX, "input": Role.INDEX},
+    "ctc_loss": {"targets": Role.LENGTH},
+    "sparse_coo_tensor": {"indices": Role.OFFSET},
+    "sparse_coo_tensor_unsafe": {"indices": Role.OFFSET},
+    "sparse_coo_tensor_with_dims_and_tensors": {"indices": Role.OFFSET},
+    "poisson": {"self": Role.LENGTH},
+    "binomial": {"count": Role.LENGTH},
+    "convert_indices_from_coo_to_csr": {"self": Role.OFFSET},
+    "validate_sparse_coo_tensor_args": {"indices": Role.OFFSET},
+    "nested_from_padded": {"cpu_nested_shape_example": Role.LENGTH},
+    "cov": {"fweights": Role.LENGTH},
+}
+_DIVIDES = frozenset({"div", "floor_divide", "remainder", "fmod"})
+# Parameters of torch's Python functions that take a number.
+_SIZES = frozenset(
+    "size sizes output_size kernel_size scale_factor shape dim dims k n num_classes split_size_or_sections steps shifts "
+    "num_groups high low stride padding dilation output_padding pad blank start end step".split()
+)
+
+
+class Structure:
+    """The roles of one function's arguments."""
+
+    def __init__(self, func: Any, name: str, plain: str) -> None:
+        self._func, self._name, self._plain = func, name, plain
+        self.is_foreign = "::" in plain or "." in plain.lstrip(".")
+
+    def roles(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaf: type = Tensor) -> list[tuple[Any, Role]]:
+        """Every tensor among the arguments, or whatever object of class `leaf` stands for one, with its role."""
+        schemas = self._fitting(args, kwargs, leaf)
+        found: list[tuple[Any, Role]] = []
+        for position, value in enumerate(args):
+            leaves = list(_leaves(value, leaf))
+            if leaves:
+                role = self._positional_role(position, schemas)
+                found += [(one, Role.SIZE if in_slice else role) for one, in_slice in leaves]
+        for name, value in kwargs.items():
+            leaves = list(_leaves(value, leaf))
+            if leaves:
+                role = self._named_role(name, schemas)
+                found += [(one, role) for one, _ in leaves]
+        return found
+
+    def _fitting(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaf: type) -> list[Any]:
+        """The schemas that such a call may mean."""
+        schemas = [schema for schema in schemas_of(self._func, self._name) if not has_out(schema) or "out" in kwargs]
+        return [schema for schema in schemas if _fits(schema, args, kwargs, leaf)] or schemas
+
+    def _positional_role(self, position: int, schemas: list[Any]) -> Role:
+        if self._plain in _DIVIDES:
+            return Role.DIVISOR if position == (0 if is_reflected(self._name) else 1) else Role.VALUE
+        if self._plain in ("getitem", "setitem"):
+            return Role.INDEX if position == 1 else Role.VALUE
+        if isinstance(self._func, types.FunctionType):
+            names = argument_names(self._func, self._name)
+            return self._role(names[position]) if position < len(names) else self._role("")
+        there = [schema.arguments[position] for schema in schemas if position < len(schema.arguments)]
+        return self._among(there, has_schemas=bool(schemas))
+
+    def _named_role(self, name: str, schemas: list[Any]) -> Role:
+        if self._plain in _DIVIDES:
+            return Role.DIVISOR if name == "other" else Role.VALUE
+        if isinstance(self._func, types.FunctionType) or not schemas:
+            return self._role(name)
+        spelled = {"input": "self"}.get(name, name)
+        there = [argument for schema in schemas for argument in schema.arguments if argument.name in (name, spelled)]
+        return self._among(there, has_schemas=bool(there))
+
+    def _among(self, arguments: list[Any], *, has_schemas: bool) -> Role:
+        """The role of an argument that is, in the forms of the function, one of these."""
+        tensors = [argument.name for argument in arguments if "Tensor" in str(argument.type)]
+        if tensors:
+            roles = [self._role(name) for name in dict.fromkeys(tensors)]
+            return next((role for role in roles if role is not Role.VALUE), Role.VALUE)
+        if has_schemas:
+            return Role.SIZE  # torch takes a number here
+        return self._role("")
+
+    def _role(self, name: str) -> Role:
+        if self.is_foreign:
+            return Role.UNKNOWN
+        known = _BY_FUNCTION.get(self._plain, {})
+        if name in known or name in _BY_NAME:
+            return known.get(name) or _BY_NAME[name]
+        if isinstance(self._func, types.FunctionType) and name in _SIZES:
+            return Role.SIZE
+        return Role.VALUE
+
+
+def _fits(schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any], leaf: type) -> bool:
+    """Whether a call with these arguments may mean this form of a function."""
+    positional = [argument for argument in schema.arguments if not argument.kwarg_only]
+    if len(args) > len(positional):
+        return False
+    given = set(kwargs) | ({"self"} if "input" in kwargs else set())
+    for position, argument in enumerate(schema.arguments):
+        if position < len(args) and not argument.kwarg_only:
+            is_list = str(argument.type).startswith(("List[Tensor", "List[Optional[Tensor", "Optional[List[Tensor"))
+            value = args[position]
+            if isinstance(value, leaf) and is_list:
+                return False
+            if isinstance(value, (list, tuple)) and any(True for _ in _leaves(value, leaf)) and not is_list:
+                return False
+        elif not argument.has_default_value() and argument.name not in given:
+            return False
+    return True
+
+
+def _leaves(value: Any, leaf: type, *, in_slice: bool = False) -> Iterator[tuple[Any, bool]]:
+    """Every object of a class in nested arguments, and whether it is a bound of a slice."""
+    if isinstance(value, leaf):
+        yield value, in_slice
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _leaves(one, leaf, in_slice=in_slice)
+    elif isinstance(value, dict):
+        for one in value.values():
+            yield from _leaves(one, leaf, in_slice=in_slice)
+    elif isinstance(value, slice):
+        for one in (value.start, value.stop, value.step):
+            yield from _leaves(one, leaf, in_slice=True)

@@ -10,6 +10,7 @@ from torch import Tensor
 import torcheer
 from torcheer.functions import facts, label_type, opened_copy
 from torcheer.functions.kinds import ESCAPES, QUERIES, SINGLE
+from torcheer.functions.structure import Role
 from torcheer.functions.writes import out_or_inplace
 from torcheer.records import Kind
 
@@ -118,24 +119,95 @@ def test_properties_that_return_tensors_are_operations_and_others_are_queries():
     assert facts(Tensor.requires_grad.__set__).kind is Kind.QUERY
 
 
+statistics = (torch.zeros(4), torch.ones(4))
+weight, bias = torch.ones(4), torch.zeros(4)
+pair = (torch.empty(2, 4), torch.empty(2, 4, dtype=torch.int64))
+table = torch.rand(5, 4)
+
 WRITERS = {
-    "add_": (Tensor.add_, (x, 1), {}, [0]),
-    "setitem": (Tensor.__setitem__, (x, 0, 1), {}, [0]),
-    "iadd": (Tensor.__iadd__, (x, 1), {}, [0]),
-    "relu inplace": (F.relu, (x,), {"inplace": True}, [0]),
-    "batch_norm": (F.batch_norm, (image, x[0], x[1]), {"training": True}, [1, 2]),
-    "aten": (torch.ops.aten.add_.Tensor, (x, x), {}, [0]),
-    "aten packet": (torch.ops.aten.add_, (x, x), {}, [0]),
-    "fake quantize": (torch.fused_moving_avg_obs_fake_quant, (x,) * 7, {}, [3, 4, 5, 6]),
+    "add_": (Tensor.add_, (x, 1), {}, [x]),
+    "setitem": (Tensor.__setitem__, (x, 0, 1), {}, [x]),
+    "iadd": (Tensor.__iadd__, (x, 1), {}, [x]),
+    "relu inplace": (F.relu, (x,), {"inplace": True}, [x]),
+    "relu inplace, all by name": (F.relu, (), {"inplace": True, "input": x}, [x]),
+    "relu_ by name": (torch.relu_, (), {"input": x}, [x]),
+    "add_ as an operator by name": (torch.ops.aten.add_, (), {"other": x, "self": image}, [image]),
+    "aten": (torch.ops.aten.add_.Tensor, (x, x), {}, [x]),
+    "aten packet": (torch.ops.aten.add_, (x, x), {}, [x]),
+    "lists": (torch._foreach_add_, ([x, image], 1), {}, [x, image]),
+    "fake quantize": (torch.fused_moving_avg_obs_fake_quant, (image, x, x, *pair, *statistics), {}, [*pair, *statistics]),
+    "out": (torch.add, (x, x), {"out": image}, [image]),
+    "several out": (torch.sort, (x,), {"out": pair}, list(pair)),
+    "out under other names": (torch.ops.aten.sort.values, (x,), {"values": pair[0], "indices": pair[1]}, [pair[1], pair[0]]),
+    "embedding with max_norm": (F.embedding, (labels, table), {"max_norm": 1.0}, [table]),
+    "embedding bag with max_norm": (F.embedding_bag, (labels, table), {"max_norm": 1.0}, [table]),
+    "embedding_renorm_": (torch.embedding_renorm_, (table, labels, 1.0, 2.0), {}, [table]),
+    "batch_norm": (F.batch_norm, (image, *statistics), {"training": True}, statistics),
+    "batch_norm by name": (F.batch_norm, (image,), {"running_var": x, "running_mean": image, "training": True}, [image, x]),
+    "instance_norm": (F.instance_norm, (image, *statistics), {}, statistics),
+    "torch.batch_norm": (torch.batch_norm, (image, weight, bias, *statistics, True, 0.1, 1e-5, False), {}, statistics),
+    "torch.instance_norm": (torch.instance_norm, (image, weight, bias, *statistics, True, 0.1, 1e-5, False), {}, statistics),
+    "native_batch_norm": (torch.native_batch_norm, (image, weight, bias, *statistics, True, 0.1, 1e-5), {}, statistics),
+    "legit": (torch._native_batch_norm_legit, (image, weight, bias, *statistics, True, 0.1, 1e-5), {}, statistics),
+    "impl index": (torch._batch_norm_impl_index, (image, weight, bias, *statistics, True, 0.1, 1e-5, False), {}, statistics),
+    "with update": (torch.ops.aten._batch_norm_with_update, (image, weight, bias, *statistics, 0.1, 1e-5), {}, statistics),
+    "cudnn": (torch.cudnn_batch_norm, (image, weight, bias, *statistics, True, 0.1, 1e-5), {}, statistics),
+    "miopen": (torch.miopen_batch_norm, (image, weight, bias, *statistics, True, 0.1, 1e-5), {}, statistics),
+    "update stats": (torch.batch_norm_update_stats, (image, *statistics, 0.1), {}, statistics),
+    "gather stats": (torch.batch_norm_gather_stats, (image, weight, bias, *statistics, 0.1, 1e-5, 2), {}, statistics),
+    "aten.native_batch_norm": (
+        torch.ops.aten.native_batch_norm.default,
+        (image, weight, bias, *statistics, True, 0.1, 1e-5),
+        {},
+        statistics,
+    ),
+}
+READERS = {
+    "sort": (torch.sort, (x,), {}),
+    "Tensor.sort": (Tensor.sort, (x,), {"stable": True}),
+    "argsort": (torch.argsort, (x,), {}),
+    "index": (torch.ops.aten.index, (x, [labels]), {}),
+    "add": (torch.add, (x, x), {}),
+    "relu": (F.relu, (x,), {"inplace": False}),
+    "embedding": (F.embedding, (labels, table), {}),
+    "batch_norm in evaluation": (F.batch_norm, (image, *statistics), {"training": False}),
+    "instance_norm in evaluation": (F.instance_norm, (image, *statistics), {"use_input_stats": False}),
+    "native_batch_norm in evaluation": (torch.native_batch_norm, (image, weight, bias, *statistics, False, 0.1, 1e-5), {}),
 }
 
 
 @pytest.mark.parametrize("case", WRITERS)
 def test_what_a_call_overwrites_is_known_before_it_runs(case):
-    func, args, kwargs, positions = WRITERS[case]
-    known = facts(func)
-    found = known.writes(args, kwargs)
-    assert [id(t) for t in found] == [id(args[p]) for p in positions]
+    func, args, kwargs, expected = WRITERS[case]
+    assert [id(t) for t in facts(func).writes(args, kwargs)] == [id(t) for t in expected]
+
+
+@pytest.mark.parametrize("case", READERS)
+def test_functions_that_write_nothing_say_so(case):
+    func, args, kwargs = READERS[case]
+    assert facts(func).writes(args, kwargs) == []
+
+
+def test_a_call_after_sort_depends_on_its_argument_alone():
+    history = torcheer.log_forward_pass(lambda t: (t.sort().values, t.sin()), x)
+    assert history["sin_1"].passes[0]._record.dependencies == (0,)
+
+
+@pytest.mark.parametrize("norm", [torch.native_batch_norm, torch._native_batch_norm_legit])
+def test_running_statistics_are_put_back_under_whatever_name_they_were_written(norm):
+    model = torch.nn.BatchNorm1d(4)
+    model.forward = lambda t: norm(t, model.weight, model.bias, model.running_mean, model.running_var, True, 0.1, 1e-5)[0]
+    history = torcheer.log_forward_pass(model, torch.randn(3, 4))
+    assert torch.equal(model.running_mean, torch.zeros(4))
+    assert torch.equal(model.running_var, torch.ones(4))
+    assert history.validate()
+
+
+def test_an_embedding_that_renormalises_its_weight_is_put_back():
+    model = torch.nn.Embedding(5, 4, max_norm=0.1)
+    before = model.weight.detach().clone()
+    assert torcheer.validate_forward_pass(model, (labels,))
+    assert torch.equal(model.weight, before)
 
 
 def test_out_is_overwritten():
@@ -144,9 +216,75 @@ def test_out_is_overwritten():
     assert out_or_inplace((), {"out": (out, x)}) == [out, x]
 
 
-def test_functions_that_write_nothing_say_so():
-    assert facts(torch.add).written is None
-    assert facts(F.batch_norm).written((image, x[0], x[1]), {"training": False}) == []
+CATEGORIES = {
+    "layer": [F.conv2d, F.linear, F.embedding, torch.lstm, F.unfold],
+    "attention": [F.scaled_dot_product_attention],
+    "normalisation": [F.batch_norm, F.layer_norm, torch.native_group_norm, F.rms_norm],
+    "activation": [F.relu, torch.softmax, F.gelu, F.glu, Tensor.tanh_, F.logsigmoid],
+    "pooling": [F.max_pool2d, F.adaptive_avg_pool2d, F.interpolate, F.pixel_shuffle, F.pixel_unshuffle, F.grid_sample],
+    "reduction": [torch.sum, torch.max, torch.linalg.norm, F.cross_entropy, torch.sort, torch.argsort],
+    "constant": [torch.arange, torch.zeros, torch.ones_like, Tensor.new_zeros, torch.eye],
+    "shape": [Tensor.view, torch.cat, Tensor.__getitem__, Tensor.to, torch.where, torch.gather, Tensor.T.__get__],
+    "random": [F.dropout, torch.rand, torch.bernoulli, Tensor.normal_, torch.multinomial],
+    "arithmetic": [torch.add, torch.matmul, torch.linalg.lu, torch.linalg.solve, torch.erf, torch.exp, Tensor.__rsub__],
+}
+
+
+@pytest.mark.parametrize(("category", "func"), [(c, f) for c, found in CATEGORIES.items() for f in found], ids=str)
+def test_a_function_has_the_category_that_a_reader_expects(category, func):
+    assert facts(func).category == category
+
+
+packed = torch.nn.utils.rnn.pack_sequence([torch.rand(3, 4), torch.rand(2, 4)])
+state = torch.rand(1, 2, 4)
+integers = torch.tensor([3, 1, 2])
+
+ROLES = {
+    "index_select": (torch.index_select, (x, 0, labels), {}, [Role.VALUE, Role.INDEX]),
+    "gather by name": (torch.gather, (x, 0), {"index": labels}, [Role.VALUE, Role.INDEX]),
+    "getitem": (Tensor.__getitem__, (x, (slice(None), labels)), {}, [Role.VALUE, Role.INDEX]),
+    "a bound of a slice": (Tensor.__getitem__, (x, slice(None, labels[0])), {}, [Role.VALUE, Role.SIZE]),
+    "setitem": (Tensor.__setitem__, (x, labels, integers), {}, [Role.VALUE, Role.INDEX, Role.VALUE]),
+    "embedding": (torch.embedding, (table, labels), {}, [Role.VALUE, Role.INDEX]),
+    "F.embedding": (F.embedding, (labels, table), {}, [Role.INDEX, Role.VALUE]),
+    "cross_entropy": (F.cross_entropy, (x, labels), {}, [Role.VALUE, Role.INDEX]),
+    "one_hot": (F.one_hot, (labels,), {}, [Role.INDEX]),
+    "packed lstm": (
+        torch.lstm,
+        (packed.data, packed.batch_sizes, (state, state), [x, x], True, 1, 0.0, False, False),
+        {},
+        [Role.VALUE, Role.LENGTH, Role.VALUE, Role.VALUE, Role.VALUE, Role.VALUE],
+    ),
+    "lstm": (torch.lstm, (x, (state, state), [x, x], True, 1, 0.0, False, False, False), {}, [Role.VALUE] * 5),
+    "packed gru": (
+        torch.gru,
+        (packed.data, packed.batch_sizes, state, [x, x], True, 1, 0.0, False, False),
+        {},
+        [Role.VALUE, Role.LENGTH, Role.VALUE, Role.VALUE, Role.VALUE],
+    ),
+    "gru": (torch.gru, (x, state, [x, x], True, 1, 0.0, False, False, False), {}, [Role.VALUE] * 4),
+    "repeat_interleave": (torch.repeat_interleave, (integers, integers), {}, [Role.VALUE, Role.LENGTH]),
+    "repeats alone": (torch.repeat_interleave, (integers,), {}, [Role.LENGTH]),
+    "lu_solve": (torch.linalg.lu_solve, (x, integers, x), {}, [Role.VALUE, Role.PIVOT, Role.VALUE]),
+    "grouped product": (torch._grouped_mm, (x, x), {"offs": integers}, [Role.VALUE, Role.VALUE, Role.OFFSET]),
+    "sparse": (torch.sparse_csr_tensor, (integers, integers, x), {}, [Role.OFFSET, Role.OFFSET, Role.VALUE]),
+    "embedding_bag": (F.embedding_bag, (labels, table, integers), {}, [Role.INDEX, Role.VALUE, Role.OFFSET]),
+    "arange": (torch.arange, (integers[0],), {}, [Role.SIZE]),
+    "view": (Tensor.view, (x, integers[0], -1), {}, [Role.VALUE, Role.SIZE]),
+    "add": (torch.add, (integers, integers), {}, [Role.VALUE, Role.VALUE]),
+    "matmul": (Tensor.__matmul__, (integers, integers), {}, [Role.VALUE, Role.VALUE]),
+    "div": (torch.div, (integers, integers), {"rounding_mode": "trunc"}, [Role.VALUE, Role.DIVISOR]),
+    "remainder by name": (torch.remainder, (integers,), {"other": integers}, [Role.VALUE, Role.DIVISOR]),
+    "floor division": (Tensor.__floordiv__, (integers, integers), {}, [Role.VALUE, Role.DIVISOR]),
+    "floor division of a number": (Tensor.__rfloordiv__, (integers, 7), {}, [Role.DIVISOR]),
+    "another library's": (torch.ops.quantized.add, (integers, x), {}, [Role.UNKNOWN, Role.UNKNOWN]),
+}
+
+
+@pytest.mark.parametrize("case", ROLES)
+def test_which_arguments_are_structure_is_known_by_their_role(case):
+    func, args, kwargs, expected = ROLES[case]
+    assert [role for _, role in facts(func).structure.roles(args, kwargs)] == expected
 
 
 def test_facts_about_other_peoples_functions_are_not_kept():

@@ -19,7 +19,14 @@ _GROUPS: tuple[tuple[Category, frozenset[str]], ...] = (
     ("attention", groups.ATTENTION),
     ("normalisation", groups.NORMALISATIONS),
     ("activation", groups.ACTIVATIONS),
-    ("layer", groups.CONVOLUTIONS | groups.LOOK_UPS | groups.RECURRENT | {"linear", "bilinear", "addmm", "baddbmm"}),
+    (
+        "layer",
+        groups.CONVOLUTIONS
+        | groups.QUANTIZED_LINEAR
+        | groups.LOOK_UPS
+        | groups.RECURRENT
+        | {"linear", "bilinear", "addmm", "baddbmm"},
+    ),
     ("layer", frozenset({"im2col", "col2im"})),
     ("pooling", groups.POOLING | groups.RESAMPLING),
     ("random", groups.DROPOUTS | groups.SAMPLING),

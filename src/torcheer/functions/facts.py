@@ -73,6 +73,14 @@ class TorchFunction:
 
         return FORMULAS.get(self.plain_name)
 
+    @cached_property
+    def is_known(self) -> bool:
+        """Whether something is known of it: by a table, by a tag of torch, or because it makes no tensor."""
+        if self.kind not in (Kind.OPERATION, Kind.COMPOSITE) or self.opened is not None:
+            return True
+        has_table = self.formula is not None or any(map(self.is_in, groups.groups().values()))
+        return has_table or self.category != "arithmetic" or self.is_elementwise
+
     # What its result is -------------------------------------------------------------------------------------------
 
     @cached_property

@@ -13,14 +13,17 @@ def _names(text: str) -> frozenset[str]:
 
 CONVOLUTIONS = _names(
     "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution conv_tbc cudnn_convolution "
-    "mkldnn_convolution"
+    "mkldnn_convolution cudnn_convolution_transpose cudnn_convolution_relu cudnn_convolution_add_relu "
+    "miopen_convolution miopen_convolution_transpose miopen_depthwise_convolution miopen_convolution_relu "
+    "miopen_convolution_add_relu"
 )
 LINEAR = _names("linear addmm matmul mm bilinear")  # fully connected, where one factor is a parameter
 LOOK_UPS = _names("embedding embedding_bag")
 INPUTS_FIRST = _names("addmm matmul mm") | LOOK_UPS  # take a weight of inputs × units
 RECURRENT = _names(
     "lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell thnn_fused_lstm_cell thnn_fused_gru_cell "
-    "cudnn_rnn mkldnn_rnn_layer lstm_mps miopen_rnn"
+    "cudnn_rnn mkldnn_rnn_layer lstm_mps miopen_rnn quantized_lstm_cell quantized_gru_cell quantized_rnn_relu_cell "
+    "quantized_rnn_tanh_cell"
 )
 ATTENTION = _names(
     "scaled_dot_product_attention scaled_dot_product_flash_attention scaled_dot_product_flash_attention_for_cpu "
@@ -40,7 +43,9 @@ BATCH_NORMS = _names(
 )  # those that may update running statistics
 NORMALISATIONS = BATCH_NORMS | _names(
     "native_batch_norm_legit_no_training batch_norm_no_update batch_norm_elemt quantized_batch_norm layer_norm "
-    "native_layer_norm group_norm native_group_norm rms_norm fused_rms_norm local_response_norm normalize"
+    "native_layer_norm group_norm native_group_norm rms_norm fused_rms_norm local_response_norm normalize "
+    "batch_norm_stats batch_norm_gather_stats batch_norm_gather_stats_with_counts batch_norm_update_stats "
+    "batch_norm_backward_elemt batch_norm_backward_reduce"
 )
 DROPOUTS = _names(
     "dropout alpha_dropout feature_dropout feature_alpha_dropout dropout1d dropout2d dropout3d native_dropout fused_dropout"
@@ -58,7 +63,10 @@ POOLING = frozenset(
     )
     for dims in "123"
     for end in ("", "_with_indices")
-) | _names("mkldnn_max_pool2d mkldnn_max_pool3d quantized_max_pool1d quantized_max_pool2d quantized_max_pool3d")
+) | _names(
+    "mkldnn_max_pool2d mkldnn_adaptive_avg_pool2d mkldnn_max_pool3d quantized_max_pool1d quantized_max_pool2d "
+    "quantized_max_pool3d"
+)
 RESAMPLING = frozenset(
     f"upsample_{mode}"
     for mode in "nearest1d nearest2d nearest3d nearest_exact1d nearest_exact2d nearest_exact3d linear1d "
@@ -68,10 +76,22 @@ RESAMPLING = frozenset(
     "cudnn_grid_sampler pixel_shuffle pixel_unshuffle"
 )
 LOSSES = _names(
-    "cross_entropy cross_entropy_loss nll_loss nll_loss2d nll_loss_nd binary_cross_entropy binary_cross_entropy_with_logits "
-    "kl_div ctc_loss cudnn_ctc_loss mse_loss l1_loss smooth_l1_loss huber_loss soft_margin_loss hinge_embedding_loss "
-    "cosine_embedding_loss margin_ranking_loss multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss "
-    "triplet_margin_loss triplet_margin_with_distance_loss poisson_nll_loss gaussian_nll_loss linear_cross_entropy"
+    "cross_entropy cross_entropy_loss nll_loss nll_loss2d nll_loss_nd binary_cross_entropy "
+    "binary_cross_entropy_with_logits kl_div ctc_loss cudnn_ctc_loss miopen_ctc_loss mse_loss l1_loss smooth_l1_loss "
+    "huber_loss soft_margin_loss hinge_embedding_loss cosine_embedding_loss margin_ranking_loss multi_margin_loss "
+    "multilabel_margin_loss multilabel_soft_margin_loss triplet_margin_loss triplet_margin_with_distance_loss "
+    "poisson_nll_loss gaussian_nll_loss linear_cross_entropy"
+)
+
+QUANTIZED_LINEAR = _names(
+    "fbgemm_linear_fp16_weight fbgemm_linear_fp16_weight_fp32_activation fbgemm_linear_int8_weight "
+    "fbgemm_linear_int8_weight_fp32_activation"
+)
+# Arithmetic of which nobody has counted the FLOPs.
+UNCOUNTED = _names(
+    "gradient hspmm smm linalg_matrix_exp native_norm ormqr linalg_ldl_solve linalg_lu_solve linalg_tensorinv "
+    "linalg_tensorsolve choose_qparams_optimized fbgemm_linear_quantize_weight fused_moving_avg_obs_fake_quant "
+    "quantize_per_tensor_dynamic cudnn_affine_grid_generator mkldnn_linear_backward_weights"
 )
 
 # Reductions that torch does not tag as such.
@@ -86,10 +106,12 @@ REDUCTIONS = _names(
 # Where values are moved, chosen or made -------------------------------------------------------------------------------
 
 CONVERSIONS = _names(
-    "to type type_as float double half bfloat16 int long short char byte bool cfloat cdouble chalf cpu cuda xpu"
+    "to type type_as float double half bfloat16 int long short char byte bool cfloat cdouble chalf cpu cuda xpu ipu mtia "
+    "autocast_to_full_precision autocast_to_reduced_precision"
 )
 RESHAPES = _names("reshape reshape_as flatten ravel")  # views where the strides allow it
 ONE_FOR_EACH = _names("broadcast_tensors meshgrid atleast_1d atleast_2d atleast_3d")  # hands back each argument, as a view
+HAND_BACK = _names("contiguous getitem conj_physical histogramdd sum_to_size")  # hand back an argument sometimes
 UNSCHEMED_VIEWS = _names(  # views that no schema calls so
     "unsafe_view reshape_alias unsafe_chunk unsafe_split unsafe_split_with_sizes resolve_conj resolve_neg "
     ".T .mT .H .mH .real .imag .data"
@@ -97,7 +119,10 @@ UNSCHEMED_VIEWS = _names(  # views that no schema calls so
 MOVES_CHANNELS = _names("transpose permute movedim t .T .mT .H .mH adjoint")
 COPIES = _names(
     "clone copy contiguous to_dense to_sparse to_sparse_csr to_sparse_csc to_sparse_bsr to_sparse_bsc to_mkldnn "
-    "to_padded_tensor dequantize lift_fresh lift_fresh_copy pin_memory deepcopy coalesce reversed record_stream"
+    "to_padded_tensor nested_to_padded_tensor dequantize lift_fresh lift_fresh_copy pin_memory deepcopy array_wrap "
+    "int_repr sparse_mask sparse_mask_projection fbgemm_pack_gemm_matrix_fp16 fbgemm_pack_quantized_matrix "
+    "q_per_channel_scales q_per_channel_zero_points nested_tensor_size nested_tensor_storage_offsets "
+    "nested_tensor_strides coalesce reversed record_stream"
 )
 ARRANGEMENTS = _names(
     "cat stack hstack vstack dstack column_stack block_diag tile repeat repeat_interleave roll rot90 flip fliplr flipud tril "
@@ -112,20 +137,23 @@ SELECTIONS = _names(
     "argwhere one_hot searchsorted bucketize index_add scatter_add scatter_reduce index_reduce nonzero_numpy"
 )
 CONSTRUCTORS = _names(  # make a tensor that depends on no values of another
-    "zeros ones full empty empty_strided empty_permuted zeros_like ones_like full_like empty_like new_zeros new_ones "
-    "new_full new_empty new_empty_strided new_tensor new tensor as_tensor scalar_tensor from_file frombuffer from_numpy "
-    "asarray eye arange range linspace logspace vander hann_window hamming_window bartlett_window blackman_window "
-    "kaiser_window tril_indices triu_indices sparse_coo_tensor sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor "
-    "sparse_bsc_tensor sparse_compressed_tensor from_dlpack"
+    "zeros ones full empty empty_quantized make_dep_token functional_sym_constrain_range empty_strided empty_permuted "
+    "zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty new_empty_strided new_tensor new "
+    "tensor as_tensor scalar_tensor from_file frombuffer from_numpy asarray eye arange range linspace logspace vander "
+    "hann_window hamming_window bartlett_window blackman_window kaiser_window tril_indices triu_indices "
+    "sparse_coo_tensor sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor sparse_bsc_tensor sparse_compressed_tensor "
+    "from_dlpack"
 )
 OVERWRITES = _names(
-    "fill fill_diagonal zero set set_data data resize resize_as resize_as_sparse resize_output detach requires_grad"
+    "fill fill_diagonal zero apply map map2 coalesced sparse_resize sparse_resize_and_clear set set_data data resize "
+    "resize_as resize_as_sparse resize_output detach requires_grad"
 )
 SAMPLING = _names(  # random besides what torch tags as such
     "rand randn randint randperm rand_like randn_like randint_like normal bernoulli multinomial poisson binomial "
-    "uniform random exponential geometric cauchy log_normal standard_gamma sample_dirichlet gumbel_softmax"
+    "uniform random exponential geometric cauchy log_normal standard_gamma sample_dirichlet"
 )
-UNINITIALISED = _names("empty empty_like new_empty empty_strided new_empty_strided empty_permuted new")
+RANDOM_BESIDES = _names("gumbel_softmax fractional_max_pool2d fractional_max_pool3d")  # of other categories
+UNINITIALISED = _names("empty empty_like new_empty empty_strided new_empty_strided empty_permuted empty_quantized new")
 RESIZING = _names("resize resize_as resize_output")  # only elements past the old size are uninitialised
 
 # Functions whose use is told by name ----------------------------------------------------------------------------------
@@ -149,7 +177,7 @@ ELEMENTWISE = _names(
     "igamma igammac mvlgamma floor_divide hardswish isclose logsigmoid ndtr polar prelu softsign tanhshrink selu celu "
     "relu6 mish silu rrelu fake_quantize_per_tensor_affine quantize_per_tensor dropout alpha_dropout native_dropout "
     "copy fill zero clone contiguous detach positive rsub float_power ldexp xlog1py log_ndtr softplus threshold "
-    "leaky_relu hardtanh hardshrink softshrink hardsigmoid where masked_fill isreal frexp complex ilshift irshift .real "
+    "leaky_relu hardtanh hardshrink softshrink hardsigmoid conj where masked_fill isreal frexp complex ilshift irshift .real "
     ".imag .data real imag"
 )
 NOT_ELEMENTWISE = _names("max min equal glu isin")  # tagged `pointwise` in one form only

@@ -54,7 +54,7 @@ QUERIES = frozenset(
     "__cuda_array_interface__ requires_grad_ retain_grad register_hook register_post_accumulate_grad_hook share_memory_ "
     "_set_grad_enabled set_grad_enabled is_tensor is_storage _has_compatible_shallow_copy_type _typed_storage "
     "_reduce_ex_internal has_torch_function set_default_device get_default_device set_default_dtype get_default_dtype "
-    "is_grad_enabled".split()
+    "is_grad_enabled sym_float sym_int sym_ite sym_max sym_min sym_not sym_sum _sym_sqrt autocast".split()
 )
 
 BACKWARD = frozenset({"backward"})

@@ -27,22 +27,22 @@ _OF_TORCH = ("aten", "prims", "torch")
 _PREFIXES = ("special_", "foreach_")
 _OTHERS_OF_A_NAME = {"unfold": "im2col", "fold": "col2im"}  # F.unfold copies patches, Tensor.unfold is a view
 
-# Functions that torch has under several names; the last word of each line is the name we use.
+# Functions that torch has under several names; the last of each group is the name we use.
 _ALIASES = """
-    absolute abs | arccos acos | arccosh acosh | arcsin asin | arcsinh asinh | arctan atan | arctanh atanh | arctan2 atan2
-    multiply mul | subtract sub | divide true_divide div | negative neg | clip clamp | fix trunc
-    greater gt | greater_equal ge | less lt | less_equal le | not_equal ne
-    concat concatenate cat | row_stack vstack | moveaxis movedim | swapdims swapaxes transpose | ger outer
-    expit sigmoid | psi digamma | gammaln lgamma | gammainc igamma | gammaincc igammac | multigammaln mvlgamma
+    absolute abs | arccos acos | arccosh acosh | arcsin asin | arcsinh asinh | arctan atan | arctanh atanh | arctan2 atan2 |
+    multiply mul | subtract sub | divide true_divide div | negative neg | clip clamp | fix trunc |
+    greater gt | greater_equal ge | less lt | less_equal le | not_equal ne |
+    concat concatenate cat | row_stack vstack | moveaxis movedim | swapdims swapaxes transpose | ger outer |
+    expit sigmoid | psi digamma | gammaln lgamma | gammainc igamma | gammaincc igammac | multigammaln mvlgamma |
     det linalg_det | slogdet linalg_slogdet | inverse linalg_inv | matrix_power linalg_matrix_power | orgqr
-    linalg_householder_product | pinverse linalg_pinv | linalg_matmul matmul | matrix_exp linalg_matrix_exp
-    log_sigmoid logsigmoid
+    linalg_householder_product | pinverse linalg_pinv | linalg_matmul matmul | matrix_exp linalg_matrix_exp |
+    log_sigmoid logsigmoid | dsmm mm | hsmm hspmm | saddmm addmm
 """
 
 
 def _aliases() -> dict[str, str]:
     found: dict[str, str] = {}
-    for group in " | ".join(_ALIASES.strip().splitlines()).split("|"):
+    for group in _ALIASES.split("|"):
         *others, name = group.split()
         found.update(dict.fromkeys(others, name))
     return found

@@ -12,7 +12,10 @@ from typing import Any
 import torch
 
 from . import groups
-from .schemas import aten_schemas, has_out, has_tag, writes
+from .schemas import aten_schemas, has_out, has_tag
+
+# Functions that return the memory of an argument where that is all there is to do.
+_SOMETIMES = groups.CONVERSIONS | groups.RESHAPES | groups.ONE_FOR_EACH | groups.DROPOUTS | groups.HAND_BACK
 
 
 @cache
@@ -20,14 +23,15 @@ def is_view(name: str) -> bool:
     """Whether a function returns, in every form of it, the memory of an argument."""
     if name in groups.UNSCHEMED_VIEWS:
         return True
+    if name in _SOMETIMES:
+        return False
     schemas = [schema for schema in aten_schemas(name) if _takes_a_tensor(schema) and not has_out(schema)]
     return bool(schemas) and all(any(_is_alias(result) for result in schema.returns) for schema in schemas)
 
 
 def may_be_view(name: str) -> bool:
     """Whether a function returns the memory of an argument at least sometimes."""
-    sometimes = groups.CONVERSIONS | groups.RESHAPES | groups.ONE_FOR_EACH | groups.DROPOUTS
-    return is_view(name) or name in sometimes or name in ("contiguous", "getitem")
+    return is_view(name) or name in _SOMETIMES
 
 
 def _takes_a_tensor(schema: Any) -> bool:
@@ -50,7 +54,7 @@ def is_elementwise(name: str) -> bool:
 @cache
 def is_random(name: str) -> bool:
     """Whether a function may draw random numbers: for some of its arguments, or always."""
-    if name in groups.SAMPLING or name in groups.DROPOUTS:
+    if name in groups.SAMPLING | groups.DROPOUTS | groups.RANDOM_BESIDES:
         return True
     return any(has_tag(spelled, torch.Tag.nondeterministic_seeded) for spelled in (name, f"_{name}", f"{name}_"))
 
@@ -70,9 +74,3 @@ def allocates(name: str) -> bool:
     return name in groups.CONSTRUCTORS | groups.CONVERSIONS | {"clone", "contiguous", "copy", "complex", "pin_memory"} or (
         name in groups.SAMPLING and name.startswith("rand")
     )
-
-
-@cache
-def writes_in_place(name: str) -> bool:
-    """Whether some form of `aten::name` that is not `out=` writes to an argument."""
-    return any(writes(argument) and not argument.is_out for schema in aten_schemas(name) for argument in schema.arguments)

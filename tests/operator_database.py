@@ -1,0 +1,49 @@
+"""torch's own operator database: every operator with samples of its arguments."""
+
+from __future__ import annotations
+
+import sys
+import types
+import unittest
+import warnings
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import torch
+
+
+def operators() -> list[Any]:
+    """The entries of the database (`OpInfo`). It is imported on first use, which takes some seconds."""
+    if "expecttest" not in sys.modules:  # torch's test helpers want a package that their database has no use for
+        try:
+            import expecttest  # noqa: F401
+        except ImportError:
+            stand_in = types.ModuleType("expecttest")
+            stand_in.TestCase = unittest.TestCase  # type: ignore[attr-defined]
+            stand_in.assert_expected_inline = None  # type: ignore[attr-defined]
+            sys.modules["expecttest"] = stand_in
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torch.testing._internal.common_methods_invocations import op_db
+    return [operator for operator in op_db if not operator.name.startswith("jiterator")]  # written for CUDA alone
+
+
+def dtype_of(operator: Any, device: str = "cpu") -> torch.dtype:
+    """The most ordinary dtype an operator takes."""
+    supported = operator.supported_dtypes(device)
+    preferred = (torch.float32, torch.complex64, torch.int64, torch.bool)
+    return next((dtype for dtype in preferred if dtype in supported), next(iter(supported)))
+
+
+def samples(operator: Any, count: int, *, device: str = "cpu", grad: bool = False) -> Iterator[Any]:
+    """The first few samples of an operator's arguments, the same each time."""
+    dtype = dtype_of(operator, device)
+    torch.default_generator.manual_seed(0)  # torch.manual_seed looks at the stack, which takes longer than the operators
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield from islice(operator.sample_inputs_func(operator, device, dtype, grad), count)
+
+
+def name_of(operator: Any) -> str:
+    return f"{operator.name}.{operator.variant_test_name}" if operator.variant_test_name else str(operator.name)

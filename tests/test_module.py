@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import re
 
@@ -11,6 +12,7 @@ from torch import nn
 
 import torcheer
 from models import Convolutional, Mlp, log, world
+from torcheer import container_kinds
 
 x = torch.rand(3, 4)
 
@@ -252,6 +254,60 @@ def test_tensors_inside_a_dataclass_enter_a_module():
 
     history = log(nn.Sequential(Inner()), Batch(x, 2.0))
     assert history.modules["0:1"].inputs == history.inputs
+
+
+class First(nn.Module):
+    """Takes a container of tensors and returns them, in another container of the same class."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.make = make
+
+    def forward(self, given):
+        return self.make([t + 1 for t in given])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [collections.deque, set, frozenset, list, tuple, collections.UserList, lambda items: dict(enumerate(items)).values()],
+)
+def test_tensors_in_any_container_enter_and_leave_a_module(make):
+    """Each is an input of the modules that got it and an output of those that gave it, and the validator sees so by itself."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two = First(make), First(make)
+
+        def forward(self, a, b):
+            return sum(self.two(self.one(make([a * 2, b * 3]))))
+
+    a, b = torch.rand(2), torch.rand(2)
+    history = log(Model(), a, b)
+    for address in ("one", "two"):
+        assert len(history.modules[f"{address}:1"].inputs) == 2
+        assert len(history.modules[f"{address}:1"].outputs) == 2
+    assert {layer.layer_type for layer in history.modules["one:1"].inputs} == {"mul"}
+    report = torcheer.validate_forward_pass(Model(), (a, b))
+    assert report, str(report)
+
+
+def test_the_validator_notices_tensors_that_capture_overlooks(monkeypatch):
+    """Where capture does not look into deques, its log of a module that gets one is not valid."""
+    monkeypatch.delitem(container_kinds._OWN, collections.deque)
+    monkeypatch.setattr(container_kinds, "_LEAF_CLASSES", container_kinds._LEAF_CLASSES | {collections.deque})
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one = First(sum)
+
+        def forward(self, a):
+            return self.one(collections.deque([a * 2, a * 3]))
+
+    report = torcheer.validate_forward_pass(Model(), torch.rand(2))
+    assert not report
+    assert "0 inputs were logged, plain hooks saw 2" in str(report)
 
 
 @pytest.mark.parametrize(

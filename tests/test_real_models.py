@@ -12,7 +12,7 @@ from torch import Tensor
 
 import torcheer
 from models import hooked, unchanged
-from torcheer.capture.values import find_tensors
+from torcheer.containers import find_tensors
 
 IMAGE = (torch.rand(2, 3, 64, 64),)
 

@@ -20,7 +20,7 @@ from torch.nn import Module
 from torch.nn.modules import module as module_hooks
 
 from torcheer.capture.modules import wrapped_module
-from torcheer.capture.values import find_tensors
+from torcheer.containers import tensors_in
 
 from .memory import cuda_is_used
 from .ownership import Node, Ownership, Sources, last_nodes, node_of
@@ -165,13 +165,13 @@ class LayerWatcher:
                 self._pending.append((running.one, *running.events))
             if kwargs:
                 self._read(running, kwargs)
-            self._leave(running, _tensors(result), (args, kwargs))
+            self._leave(running, tensors_in(result), (args, kwargs))
             if not stack:
                 self._explain()
 
     def _read(self, running: _Running, given: Any) -> None:
         one = running.one
-        for tensor in _tensors(given[0] if type(given) is tuple and len(given) == 1 else given):
+        for tensor in tensors_in(given[0] if type(given) is tuple and len(given) == 1 else given):
             shape, size = _facts(tensor)
             one.input_shapes.append(shape)
             if tensor.requires_grad:
@@ -243,7 +243,7 @@ class LayerWatcher:
             return
         if end - first > _MANY:
             hook = partial(self._backward_ended, one)
-            before = {node for tensor in _tensors(given) if (node := node_of(tensor)) is not None}
+            before = {node for tensor in tensors_in(given) if (node := node_of(tensor)) is not None}
             for node in before:
                 node.register_prehook(hook)
             if before:
@@ -283,12 +283,6 @@ class LayerWatcher:
             if self._cuda:
                 passed.events.append(_recorded())
         return passed
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    if type(value) is Tensor:
-        return [value]
-    return [tensor for _, tensor in find_tensors(value, into_objects=False)] if value is not None else []
 
 
 def _parameters(address: str, module: Module) -> dict[str, dict[str, Any]]:

@@ -18,7 +18,7 @@ from torcheer import InvalidArgument
 from torcheer.capture.modules import is_uninitialised, without_parallelism, wrapped_module
 from torcheer.capture.randomness import RandomState
 from torcheer.capture.surroundings import Surroundings
-from torcheer.capture.values import find_tensors, shares_no_container
+from torcheer.containers import find_tensors, shares_no_container
 
 
 def arguments_of(input_tensor: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

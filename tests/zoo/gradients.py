@@ -20,8 +20,7 @@ from torch.nn.modules import module as module_hooks
 import torcheer
 from torcheer.capture.identity import is_wrapped
 from torcheer.capture.modules import roots_of, without_parallelism, wrapped_module
-from torcheer.capture.recorder import tensors_in
-from torcheer.capture.values import find_tensors
+from torcheer.containers import find_tensors, tensors_in
 
 from .cases import Built
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..capture.values import fill_call
+from ..containers import fill_call
 from ..functions.calls import Operand
 from ..records import (
     ELAPSED,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..capture.values import fill_call, get_path
+from ..containers import fill_call, get_path
 from ..functions import groups
 from ..records import NAMES, TEMPLATE, Log, Origin
 from .calls import FactsOf, TorchCall, calls_of

@@ -19,14 +19,14 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
+from ..containers import PLAIN, find_tensors, template, tensors_in
 from ..functions import facts
 from ..records import TENSOR, UNSAVED, Composite, Details, EscapeRecord, Failure, Held, Kind, TorchFunction, facts_of
 from .callsite import CallSites
 from .device_time import DeviceTimer
 from .identity import Entry, is_wrapped, storage_address, storage_of
-from .recorder import Recorder, tensors_in
+from .recorder import Recorder
 from .surroundings import Surroundings
-from .values import PLAIN, find_tensors, template
 
 _NOTHING = contextlib.nullcontext()
 AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")

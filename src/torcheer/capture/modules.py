@@ -8,9 +8,7 @@ A module that belongs to no known model becomes a root of its own, named after i
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import sys
-from collections.abc import Mapping
 from threading import get_ident
 from time import perf_counter_ns as now
 from typing import Any
@@ -21,11 +19,11 @@ from torch.nn import Module
 from torch.nn.modules import module as module_hooks
 from torch.nn.modules.lazy import LazyModuleMixin
 
+from ..containers import PLAIN, Other, outline, tensors_in
 from ..records import TENSOR, UNSAVED, ModuleCall, RegisteredModule
 from .callsite import CallSites, Forward
-from .recorder import Recorder, tensors_in
+from .recorder import Recorder
 from .surroundings import Surroundings
-from .values import PLAIN, template
 
 _WRAPPED_AS = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
 _ONE_TENSOR = (TENSOR,)
@@ -236,21 +234,21 @@ class ModuleWatcher:
     def _read(self, call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Add an outline of the arguments and the records they came from to `call`: positional first, then named."""
         tensors: list[Tensor] = []
-        outline: list[Any] = []
+        outlines: list[Any] = []
         for value in (*args, *kwargs.values()):
             cls = type(value)
             if cls in PLAIN:
-                outline.append(value)
+                outlines.append(value)
             elif cls is Tensor:
                 tensors.append(value)
-                outline.append(TENSOR)
+                outlines.append(TENSOR)
             elif cls in self._others:
-                outline.append(self._others[cls])
+                outlines.append(self._others[cls])
             else:
-                outline.append(_outline(value, tensors))
-                if type(outline[-1]) is Other:
-                    self._others[cls] = outline[-1]
-        call.args += tuple(outline)
+                outlines.append(outline(value, tensors.append))
+                if type(outlines[-1]) is Other:
+                    self._others[cls] = outlines[-1]
+        call.args += tuple(outlines)
         call.names += tuple(kwargs)
         if tensors:
             recorder = self.recorder
@@ -274,36 +272,6 @@ class ModuleWatcher:
             buffers = list(module.buffers())
             if self.surroundings is not None:
                 self.surroundings.back_up(buffers)
-
-
-class Other:
-    """Stands in a module call's arguments where an object was that is not ours to keep alive."""
-
-    __slots__ = ("type_name",)
-
-    def __init__(self, type_name: str) -> None:
-        self.type_name = type_name
-
-    def __repr__(self) -> str:
-        return f"<{self.type_name}>"
-
-
-def _outline(value: Any, tensors: list[Tensor]) -> Any:
-    """A template of `value` whose tensors are added to `tensors`; a stand-in where it is an object that may hold some."""
-    if isinstance(value, (Tensor, int, float, str, bool, type(None), tuple, list, Mapping, torch.dtype, torch.device)):
-        return template(value, tensors.append)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return template(fields, tensors.append)
-    return Other(type(value).__name__)
-
-
-def arguments_of(values: tuple[Any, ...]) -> list[Tensor]:
-    """The tensors among a module's arguments, in the order a `ModuleCall` lists them."""
-    tensors: list[Tensor] = []
-    for value in values:
-        _outline(value, tensors)
-    return tensors
 
 
 def is_uninitialised(module: Module) -> bool:

@@ -25,14 +25,12 @@ from .backward import GradientWatcher
 from .identity import Entry, TensorTable, is_same_view, is_wrapped, storage_of
 from .nodes import NodeNames
 from .retention import Keeper, version_of
-from .values import PLAIN, find_tensors
 
 _MARKERS = {
     origin: TorchFunction(None, origin.value, origin.value, Kind.OPERATION, origin=origin)
     for origin in (Origin.INPUT, Origin.OUTPUT, Origin.ALIAS, Origin.SOURCE)
 }
 _AUTOGRAD_LIMIT = 2000
-_SIMPLE = PLAIN | {Tensor}
 _SCALER = os.path.join("amp", "grad_scaler.py")
 
 # Of a record that is no torch call: a template of its arguments, the names of the last of them, its site.
@@ -402,15 +400,6 @@ def view_of(tensor: Tensor, other: Tensor) -> Arguments:
         return (), (), -1
     distance = (tensor.data_ptr() - other.data_ptr()) // tensor.element_size()
     return (TENSOR, tuple(tensor.shape), tensor.stride(), distance), (), -1
-
-
-def tensors_in(value: Any) -> list[Tensor]:
-    """The tensors in a function's or module's result: containers are looked into, other objects are not."""
-    if type(value) is Tensor:
-        return [value]
-    if type(value) is tuple and _SIMPLE.issuperset(map(type, value)):
-        return [item for item in value if type(item) is Tensor]
-    return [tensor for _, tensor in find_tensors(value, into_objects=False)]
 
 
 def _threads() -> list[threading.Thread]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from ..containers import find_tensors, shares_no_container
 from ..records import Log, Origin
 from .callsite import CallSites
 from .collector import fewer_collections
@@ -26,7 +27,6 @@ from .randomness import RandomState, seed_everything
 from .recorder import Recorder
 from .retention import Keeper, Selection
 from .surroundings import Surroundings
-from .values import find_tensors, shares_no_container
 
 
 @dataclass(frozen=True, slots=True)

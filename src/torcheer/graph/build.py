@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..capture.collector import fewer_collections
-from ..capture.values import PLAIN, format_path, slot_paths
+from ..containers import PLAIN, format_path, slot_paths
 from ..history.history import History
 from ..history.index import Index
 from ..history.layer import Operation

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..capture.callsite import SourceLine, source_of
+from ..containers import blank
 from ..history.param import Param
-from ..records import TENSOR, ModuleCall, Site
+from ..records import ModuleCall, Site
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,21 +47,10 @@ class Arguments:
 
     def __str__(self) -> str:
         count = len(self.template) - len(self.names)
-        positional = [repr(_blanked(value)) for value in self.template[:count]]
-        named = [f"{name}={_blanked(value)!r}" for name, value in zip(self.names, self.template[count:], strict=True)]
+        values = blank(self.template, _BLANK)
+        positional = map(repr, values[:count])
+        named = [f"{name}={value!r}" for name, value in zip(self.names, values[count:], strict=True)]
         return ", ".join([*positional, *named])
-
-
-def _blanked(value: Any) -> Any:
-    if value is TENSOR:
-        return _BLANK
-    if type(value) in (tuple, list):
-        return type(value)(_blanked(item) for item in value)
-    if type(value) is dict:
-        return {key: _blanked(item) for key, item in value.items()}
-    if type(value) is slice:
-        return slice(_blanked(value.start), _blanked(value.stop), _blanked(value.step))
-    return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..capture.callsite import SourceLine, source_of, stack_of
-from ..capture.values import fill_call, format_path, slot_paths
+from ..containers import fill_call, format_path, slot_paths
 from ..errors import ActivationLost, ActivationNotSaved, SeveralPasses
 from ..records import UNSAVED, ModuleCall, OperationRecord, Origin
 from .index import Index

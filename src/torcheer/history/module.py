@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..capture.callsite import SourceLine, source_of
-from ..capture.values import fill_call
+from ..containers import fill_call
 from ..errors import ActivationNotSaved, LayerNotFound, SeveralPasses
 from ..records import UNSAVED, ModuleCall, RegisteredModule
 from .index import Index

@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..capture.values import fill_call, template
+from ..containers import fill_call
 from ..records import OperationRecord
 from .comparison import same_bits
 from .machine import call_again
 from .report import Check
+from .walk import tensors_of
 
 _LARGEST = 1 << 24  # values; a larger tensor is not copied to be changed
 
@@ -37,8 +38,8 @@ class EdgeProver:
         self.check = check
         self._generator = torch.Generator().manual_seed(20_000)
 
-    def try_call(self, record: OperationRecord, outline: tuple[Any, ...], tensors: list[Tensor]) -> None:
-        """Try the edges of a call that is about to be made, given the template of its arguments. Changes nothing."""
+    def try_call(self, record: OperationRecord, tensors: list[Tensor]) -> None:
+        """Try the edges of a call that is about to be made with these tensors. Changes nothing."""
         if not tensors:
             return
         if sum(tensor.numel() for tensor in tensors if not tensor.is_nested) > _LARGEST:
@@ -47,7 +48,7 @@ class EdgeProver:
         if record.function.is_uninitialised:
             self.check.exempt[IGNORED] += len(tensors)
             return
-        call = _Again(record, outline)
+        call = _Again(record)
         expected = call.results([_copy(tensor) for tensor in tensors])
         if expected is None:
             self.check.exempt[UNCHANGEABLE] += len(tensors)
@@ -107,14 +108,13 @@ class EdgeProver:
 class _Again:
     """One call, to be made again with other tensors and always from the same random state."""
 
-    def __init__(self, record: OperationRecord, outline: tuple[Any, ...]) -> None:
+    def __init__(self, record: OperationRecord) -> None:
         self.record = record
-        self._outline = outline
         self._random = _random_states()
 
     def results(self, tensors: list[Tensor]) -> list[Any] | None:
         """Every tensor the call makes of these arguments, or writes to; None if it raises."""
-        args, kwargs = fill_call(self._outline, self.record.names, iter(tensors))
+        args, kwargs = fill_call(self.record.template, self.record.names, iter(tensors))
         try:
             result = call_again(self.record, args, kwargs)
         except Exception:  # whatever a function may raise when it does not like a value
@@ -122,13 +122,13 @@ class _Again:
         finally:
             _restore_random(self._random)
         found = [tensors[slot] for slot in self.record.details.mutated]
-        template(result, found.append)
+        found += tensors_of(result)
         return [tensor.detach() for tensor in found]
 
 
-def varies(record: OperationRecord, outline: tuple[Any, ...], tensors: list[Tensor]) -> bool:
+def varies(record: OperationRecord, tensors: list[Tensor]) -> bool:
     """Whether a call gives other bits when it is made again, with its arguments elsewhere in memory."""
-    call = _Again(record, outline)
+    call = _Again(record)
     first = call.results([_copy(tensor) for tensor in tensors])
     if first is None:
         return False

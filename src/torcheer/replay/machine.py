@@ -17,12 +17,12 @@ from torch import Tensor
 from ..capture.identity import storage_of
 from ..capture.interceptor import AUTOCAST_DEVICES
 from ..capture.randomness import RandomState
-from ..capture.recorder import tensors_in
 from ..capture.retention import version_of
-from ..capture.values import fill_call, get_path
+from ..containers import fill_call, get_path
 from ..errors import InvalidArgument, ReplayFailed
 from ..history import History
 from ..records import PARENTS, Log, OperationRecord, Origin
+from .walk import tensors_of
 
 
 class WouldWrite(Exception):
@@ -172,7 +172,7 @@ class Machine:
             arguments = fill_call(record.template, record.names, tensors)
         except (StopIteration, RuntimeError) as error:  # the latter where a generator passes the former on
             raise _unaccounted(record) from error
-        if next(tensors, None) is not None:
+        if next(tensors, None) is not None or len(tensors_of(arguments)) != len(record.parents):
             raise _unaccounted(record)
         return arguments
 
@@ -204,7 +204,7 @@ def call_again(record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str,
     func = record.function.func
     assert func is not None
     with contextlib.ExitStack() as context:
-        tensors = tensors_in((args, kwargs))
+        tensors = tensors_of((args, kwargs))
         follows = record.gradfunc is not None or not any(tensor.requires_grad for tensor in tensors)
         context.enter_context(torch.set_grad_enabled(follows))
         recorded = dict(record.details.autocast)

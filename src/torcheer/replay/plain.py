@@ -17,22 +17,20 @@ from torch.nn import Module
 from torch.nn.modules import module as module_hooks
 
 from ..capture.identity import is_wrapped, unwrap
-from ..capture.modules import arguments_of, is_uninitialised, roots_of, without_parallelism, wrapped_module
+from ..capture.modules import is_uninitialised, roots_of, without_parallelism, wrapped_module
 from ..capture.randomness import RandomState
-from ..capture.recorder import tensors_in
 from ..capture.surroundings import Surroundings
-from ..capture.values import find_tensors, shares_no_container
+from ..containers import Arguments, shares_no_container
 from ..records import Log, ModuleCall
-from .comparison import Agreement, difference
+from .comparison import Agreement, difference, same_bits
 from .report import Check
-
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+from .walk import holds_set, tensors_of
 
 
 def run_plainly(model: Callable[..., Any], arguments: Arguments, state: RandomState | None) -> list[Tensor]:
     """The tensors in what the model returns, when run from this random state. Leaves everything as it was."""
     args, kwargs = shares_no_container(arguments)
-    given = [tensor for _, tensor in find_tensors((args, kwargs))]
+    given = tensors_of((args, kwargs), into_objects=True)
     modules = [inner for root, _ in roots_of(model) for inner in root.modules()]
     if any(map(is_uninitialised, modules)):
         model, modules = copy.deepcopy(model), []  # making its parameters would change it for good
@@ -44,7 +42,7 @@ def run_plainly(model: Callable[..., Any], arguments: Arguments, state: RandomSt
             state.restore()
         with _as_logged():
             result = without_parallelism(model)(*args, **kwargs)
-        return [tensor.detach().clone() for _, tensor in find_tensors(result)]
+        return [tensor.detach().clone() for tensor in tensors_of(result, into_objects=True)]
     finally:
         surroundings.restore()
         before.restore()
@@ -101,28 +99,33 @@ class HookWatch:
             return
         call = self._log.modules[self._begun] if self._begun < len(self._log.modules) else None
         self._begun += 1
-        given = arguments_of(args)
+        given = _each(args)
         self._running.append((module, call, len(given)))
         if call is not None:
             address = self._addresses.get(id(module), call.address)
             if address != call.address:
                 self._check.disagree(f"{call.address}:{call.call}", f"plain hooks see module {address!r} run here")
-            self._compare(call, "input", call.inputs[: len(given)], given)
+            self._compare(call, "input", call.inputs[: len(given)], given, holds_set(args))
 
     def _exit(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if not self._running or self._running[-1][0] is not module:
             return
         _, call, positional = self._running.pop()
         if call is not None:
-            self._compare(call, "named input", call.inputs[positional:], arguments_of(tuple(kwargs.values())))
-            self._compare(call, "output", call.outputs, tensors_in(result))
+            named = _each(tuple(kwargs.values()))
+            self._compare(call, "named input", call.inputs[positional:], named, holds_set(kwargs))
+            self._compare(call, "output", call.outputs, tensors_of(result), holds_set(result))
 
-    def _compare(self, call: ModuleCall, side: str, numbers: tuple[int, ...], tensors: list[Tensor]) -> None:
+    def _compare(
+        self, call: ModuleCall, side: str, numbers: tuple[int, ...], tensors: list[Tensor], in_any_order: bool
+    ) -> None:
         label = f"{call.address or call.class_name}:{call.call}"
         if len(numbers) != len(tensors):
             self._check.disagree(label, f"{len(numbers)} {side}s were logged, plain hooks saw {len(tensors)}")
+        if in_any_order:
+            tensors = self._in_order_of(numbers, tensors)
         for position, (number, tensor) in enumerate(zip(numbers, tensors, strict=False)):
-            kept = self._log.values[number] if number >= 0 else self._log.states[-1 - number].value
+            kept = self._kept(number)
             if not isinstance(kept, Tensor):
                 continue
             self._check.count += 1
@@ -130,6 +133,24 @@ class HookWatch:
                 tensor = unwrap(tensor)  # a slice of a batch that is kept whole
             if not self._agrees(self._check, kept, tensor):
                 self._check.disagree(label, f"{side} {position}: {difference(kept, tensor)}")
+
+    def _kept(self, number: int) -> Any:
+        return self._log.values[number] if number >= 0 else self._log.states[-1 - number].value
+
+    def _in_order_of(self, numbers: tuple[int, ...], tensors: list[Tensor]) -> list[Tensor]:
+        """The tensors such that, as far as possible, each is next to the record that holds the same values."""
+        left = list(tensors)
+        ordered = []
+        for number in numbers[: len(tensors)]:
+            kept = self._kept(number)
+            same = (n for n, tensor in enumerate(left) if isinstance(kept, Tensor) and same_bits(kept, tensor.detach()))
+            ordered.append(left.pop(next(same, 0)))
+        return ordered
+
+
+def _each(values: tuple[Any, ...]) -> list[Tensor]:
+    """The tensors in several arguments, each looked into on its own."""
+    return [tensor for value in values for tensor in tensors_of(value)]
 
 
 def addresses_of(model: Callable[..., Any]) -> dict[int, str]:

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -21,17 +20,18 @@ from torch import Tensor
 from ..capture.callsite import source_of
 from ..capture.identity import TensorTable, storage_of
 from ..capture.retention import version_of
-from ..capture.values import find_tensors, template
+from ..containers import Arguments, shares_no_container
 from ..errors import InvalidArgument, ReplayFailed
 from ..history import History
 from ..history.filling import run
 from ..history.history import first_difference
 from ..records import MODULE, TEMPLATE, OperationRecord, Origin
 from .comparison import Agreement, difference, is_close, same_bits
-from .edges import EdgeProver, varies
+from .edges import EdgeProver, is_plain, varies
 from .machine import given_because, refuse_changed_states, run_again
-from .plain import Arguments, HookWatch, addresses_of, run_plainly
+from .plain import HookWatch, addresses_of, run_plainly
 from .report import Check, ValidationReport
+from .walk import at, tensors_of
 
 
 def validate(history: History) -> ValidationReport:
@@ -130,16 +130,15 @@ class _Comparing:
         self._prover = EdgeProver(self.edges)
         self._table = TensorTable()
         self._varied: set[int] = set()  # operations that are not deterministic, or downstream of one that is not
-        self._latest: tuple[tuple[Any, ...], list[Tensor]] = ((), [])  # the arguments of the call that is being made
+        self._latest: list[Tensor] = []  # among the arguments of the call that is being made
         self._versions: list[tuple[Tensor, int]] = []  # and how often torch had counted a write to them
 
     def before(self, record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        tensors: list[Tensor] = []
-        outline = template((*args, *kwargs.values()), tensors.append)
+        tensors = tensors_of((args, kwargs))
         self._check_memory(record, tensors)
-        self._prover.try_call(record, outline, tensors)
+        self._prover.try_call(record, tensors)
         self._versions = [(tensor, version_of(tensor)) for tensor in tensors]
-        self._latest = (outline, tensors)
+        self._latest = tensors
 
     def after(self, number: int, value: Any) -> Any:
         record = self._log.operations[number]
@@ -167,7 +166,7 @@ class _Comparing:
     def _varies(self, record: OperationRecord) -> bool:
         """Whether a function is not deterministic: by its name, or because the call gives other bits when made again."""
         is_known = record.function.is_nondeterministic or not self._varied.isdisjoint(record.dependencies)
-        if is_known or (not record.details.mutated and varies(record, *self._latest)):
+        if is_known or (not record.details.mutated and varies(record, self._latest)):
             self._varied.add(record.number)
         return record.number in self._varied
 
@@ -273,21 +272,24 @@ def _changed_inputs(history: History, arguments: Arguments) -> tuple[Arguments, 
     """The arguments with every float input moved a little and every other one turned around, and those by number."""
     generator = torch.Generator().manual_seed(7)
     records = [record for record in history._log.operations if record.origin is Origin.INPUT]
-    by_path = {path: record.number for record in records for path in history._log.input_paths.get(record.number, ())}
+    sides = dict(zip(("args", "kwargs"), arguments, strict=True))
     replaced: dict[int, Tensor] = {}
     numbers: dict[int, Tensor] = {}
-    for side, values in zip(("args", "kwargs"), arguments, strict=True):
-        for path, tensor in find_tensors(values):
-            number = by_path.get((side, *path))
-            if number is None or tensor.layout is not torch.strided or tensor.is_nested or tensor.device.type == "meta":
+    for record in records:
+        for path in history._log.input_paths.get(record.number, ()):
+            tensor = at(sides, path)
+            if not isinstance(tensor, Tensor) or not is_plain(tensor):
                 continue
             if id(tensor) not in replaced:
                 moved = _moved(tensor, generator)
                 if same_bits(moved, tensor.detach()):
                     continue
                 replaced[id(tensor)] = moved
-            numbers[number] = replaced[id(tensor)]
-    return _with(arguments, replaced), numbers
+            numbers[record.number] = replaced[id(tensor)]
+    changed = shares_no_container(arguments, replaced)
+    if {id(tensor) for tensor in replaced.values()} - {id(tensor) for tensor in tensors_of(changed, into_objects=True)}:
+        raise InvalidArgument("an object among the arguments holds tensors and cannot be copied.")
+    return changed, numbers
 
 
 def _moved(tensor: Tensor, generator: torch.Generator) -> Tensor:
@@ -298,14 +300,6 @@ def _moved(tensor: Tensor, generator: torch.Generator) -> Tensor:
         elif value.dtype is not torch.bool and not value.is_complex():
             value = value.flip(tuple(range(value.dim()))).clone()
     return value.requires_grad_(tensor.requires_grad)
-
-
-def _with(arguments: Arguments, replaced: dict[int, Tensor]) -> Arguments:
-    memo: dict[int, Any] = dict(replaced)
-    for _, tensor in find_tensors(arguments):
-        memo.setdefault(id(tensor), tensor)
-    changed: Arguments = copy.deepcopy(arguments, memo)
-    return changed
 
 
 def _explained(check: Check, history: History, model: Callable[..., Any], both: list[Arguments], what: str) -> Check:

@@ -11,14 +11,14 @@ import functools
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.nn import Module
 
+from ..containers import replace_tensors
 from ..errors import InvalidArgument
 from .xray import Xray
 
@@ -166,13 +166,7 @@ class _TrainerHooks(_Watching):
 
 def moved(given: Any, device: Any) -> Any:
     """Nested tensors on a device; everything else as it is."""
-    if isinstance(given, Tensor):
-        return given.to(device)
-    if isinstance(given, Mapping):
-        return {key: moved(value, device) for key, value in given.items()}
-    if type(given) in (tuple, list):
-        return type(given)(moved(value, device) for value in given)
-    return given
+    return replace_tensors(given, lambda tensor: tensor.to(device))
 
 
 def _has_forward(pl_module: Any) -> bool:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from ..capture.values import find_tensors
+from ..containers import find_tensors
 from ..errors import LayerNotFound
 from ..history import Layer, Operation
 from ..history.text import plural

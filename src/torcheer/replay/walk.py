@@ -1,0 +1,129 @@
+"""Finds tensors in nested values for the checks of this folder.
+
+An oracle shares no code with what it checks: capture finds tensors by `torcheer.containers`, the validator by this plain walk.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence, Set, ValuesView
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+
+_MOST_REPEATS = 10_000  # of containers that are held in several places; docs/validation.md says so
+_CLOSED: tuple[type, ...] = (
+    *(str, bytes, bytearray, memoryview, range, type, torch.Size, torch.nn.Module, torch.autograd.graph.Node),
+    *(FunctionType, BuiltinFunctionType, MethodType, ModuleType),
+)
+_OWN: tuple[Any, ...] = (tuple, list, set, frozenset)
+
+
+def tensors_of(value: Any, *, into_objects: bool = False) -> list[Tensor]:
+    """Every tensor in a value, in order, as often as it is held; the members of a set come in any order."""
+    with torch._C.DisableTorchFunction():
+        return [item for item in _walk(value, into_objects) if issubclass(type(item), Tensor)]
+
+
+def holds_set(value: Any) -> bool:
+    """Whether there is a set in a value, so that its tensors come in any order."""
+    return any(issubclass(type(item), Set) for item in _walk(value, False))
+
+
+def _walk(value: Any, into_objects: bool) -> Iterator[Any]:
+    """A value and everything in it, depth first. What holds itself is not entered again."""
+    waiting: list[tuple[Any, bool]] = [(value, True)]  # with whether it is entered now, or left
+    inside: set[int] = set()
+    met: dict[int, Any] = {}
+    repeats = 0
+    while waiting:
+        here, is_entered = waiting.pop()
+        if not is_entered:
+            inside.discard(id(here))
+            continue
+        yield here
+        if issubclass(type(here), (Tensor, *_CLOSED)) or id(here) in inside:
+            continue
+        parts = _parts(here)
+        is_object = parts is None
+        if parts is None:
+            parts = _attributes(here) if into_objects else []
+        if not parts:
+            continue
+        if id(here) in met:
+            repeats += 1
+            if is_object or repeats > _MOST_REPEATS:
+                continue
+        met[id(here)] = here
+        inside.add(id(here))
+        waiting.append((here, False))
+        waiting.extend((part, True) for part in reversed(parts))
+
+
+def _parts(value: Any) -> list[Any] | None:
+    """What a container holds; None for a value that is no container."""
+    try:
+        if isinstance(value, OrderedDict):
+            return list(OrderedDict.values(value))
+        if isinstance(value, dict):
+            return list(dict.values(value))
+        if isinstance(value, slice):
+            return [value.start, value.stop, value.step]
+        for own in _OWN:
+            if isinstance(value, own):
+                return list(own.__iter__(value))
+        if dataclasses.is_dataclass(value):
+            return [item for field in dataclasses.fields(value) for item in _field(value, field.name)]
+        if hasattr(type(value), "__attrs_attrs__"):
+            return [item for field in type(value).__attrs_attrs__ for item in _field(value, field.name)]
+        if isinstance(value, Mapping):
+            return list(value.values())
+        if isinstance(value, (Sequence, Set, ValuesView)):
+            return list(value)
+        if type(value) in _pytree.SUPPORTED_NODES:
+            return list(_pytree.SUPPORTED_NODES[type(value)].flatten_fn(value)[0])
+    except Exception:  # a user-defined method may raise anything
+        return []
+    return None
+
+
+def _field(value: Any, name: str) -> list[Any]:
+    """The value of a field, if it has one; a property is not asked."""
+    stored = getattr(value, "__dict__", {})
+    if name in stored:
+        return [stored[name]]
+    is_slot = any(name in vars(cls).get("__slots__", ()) for cls in type(value).__mro__)
+    return [getattr(value, name)] if is_slot and hasattr(value, name) else []
+
+
+def _attributes(value: Any) -> list[Any]:
+    found: list[Any] = [value.func, value.args, value.keywords] if issubclass(type(value), functools.partial) else []
+    for cls in reversed(type(value).__mro__):
+        names = vars(cls).get("__slots__", ())
+        for name in (names,) if isinstance(names, str) else names:
+            full = f"_{cls.__name__.lstrip('_')}{name}" if name.startswith("__") and not name.endswith("__") else name
+            if full not in ("__dict__", "__weakref__") and full in vars(cls):
+                try:
+                    found.append(vars(cls)[full].__get__(value))
+                except AttributeError:  # not set
+                    continue
+    try:
+        stored = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return found
+    return [*found, *(item for name, item in stored.items() if not name.startswith("__"))]
+
+
+def at(value: Any, path: tuple[Any, ...]) -> Any:
+    """What is found in a value by a path of attributes' names, keys and indices; None when a step leads nowhere."""
+    for step in path:
+        try:
+            value = getattr(value, step) if type(step).__name__ == "Attribute" else value[step]
+        except Exception:  # a user-defined method may raise anything
+            return None
+    return value

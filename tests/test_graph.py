@@ -197,7 +197,8 @@ def test_nodes_are_found_by_key_label_and_module():
     assert graph.node("relu_1_2") is graph.node("relu_1_2:1") is graph.node("act") is graph.node("act:1")
     assert "relu_1_2" in graph
     assert "relu_9" not in graph
-    assert 3 not in graph
+    assert 3 in graph
+    assert 99 not in graph
 
 
 def test_an_unknown_key_names_the_nearest():

@@ -169,7 +169,7 @@ def test_collapse_takes_a_depth_an_address_a_class_a_function_or_several():
 
     assert shut(1) == ["@stages.0:1", "@stages.1:1"]
     assert shut("stages.1") == ["@stages.1:1"]
-    assert shut("stages.?.0") == ["@stages.0.0:1", "@stages.1.0:1"]
+    assert shut("stages.*.0") == ["@stages.0.0:1", "@stages.1.0:1"]
     assert shut("Sequential") == ["@stages.0:1", "@stages.1:1"]
     assert shut(lambda box: box.address in ("stages.0.1", "stages.1")) == ["@stages.0.1:1", "@stages.1:1"]
     assert shut(["stages.0", "stages.1.1"]) == ["@stages.0:1", "@stages.1.1:1"]

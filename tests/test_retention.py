@@ -182,7 +182,7 @@ ALL = ["input_1_0", "linear_1_1", "relu_1_2", "linear_2_3", "tanh_1_4", "output_
         ([0, 3], ["input_1_0", "linear_2_3"]),
         ([-1, -3], ["linear_2_3", "output_1_5"]),
         ([slice(1, 3)], ["linear_1_1", "relu_1_2"]),
-        (["relu"], ["relu_1_2"]),
+        ([torch.relu, nn.Linear], ["linear_1_1", "relu_1_2", "linear_2_3"]),
         ("tanh_1", ["tanh_1_4"]),
         (lambda op: op.tensor_shape == (3, 8), ["linear_1_1", "relu_1_2"]),
         (lambda op: op.layer_label.startswith("linear"), ["linear_1_1", "linear_2_3"]),

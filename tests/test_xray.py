@@ -340,13 +340,14 @@ def test_a_dictionary_says_which_kinds(data, folder):
     ("layers", "error", "said"),
     [
         (["convx"], LayerNotFound, "conv1"),
-        (["?"], LayerNotFound, "Modules of the model, for example: 'conv1'"),
+        (["?"], LayerNotFound, "for example, 'conv1'"),
         ([], InvalidArgument, "names nothing to watch"),
         ({"conv1": {"weight": False}}, InvalidArgument, "names nothing to watch"),
         ({"conv1": {"wieght": True}}, InvalidArgument, "Did you mean 'weight'"),
         ({"conv1": 3}, InvalidArgument, "a dictionary or a list"),
-        (7, InvalidArgument, "got int"),
-        ([nn.Linear(2, 2)], InvalidArgument, "named by strings"),
+        (7.5, InvalidArgument, "a key is a label"),
+        (99, LayerNotFound, "no layer 99"),
+        ([nn.Linear(2, 2)], InvalidArgument, "named by its address or its class"),
         (["conv1:4"], LayerNotFound, "called 1 times"),
     ],
 )
@@ -454,14 +455,15 @@ class Reused(nn.Module):
 
 
 def test_reused_modules_and_modules_made_late(folder):
-    """A call is named by its number; what the forward pass makes is known once it is there."""
+    """Every call is watched, named by its number; what the forward pass makes is known once it is there."""
     model, x = Reused(), torch.randn(1, 2, 4, 4)
     model(x)
-    with Xray(model, x, ["conv:2", "conv", "late"], folder=folder, dtype=torch.float32) as xray:
+    with Xray(model, x, ["conv", "late"], folder=folder, dtype=torch.float32) as xray:
         xray.take_graphs()
     run = xray.run
+    assert run.layers == ["conv:1", "conv:2", "conv:3", "late"]
     plain = torch.relu(model.conv(x))
-    assert torch.equal(torch.from_numpy(run.tensor("conv", "activation")), plain[0])
+    assert torch.equal(torch.from_numpy(run.tensor("conv:1", "activation")), plain[0])
     assert torch.equal(torch.from_numpy(run.tensor("conv:2", "layer")), model.conv(plain)[0])
     assert "pass 2 of 3" in run.entry("conv:2", "layer").note
     assert run.entry("late", "layer").shape == (1, 5, 4, 4)

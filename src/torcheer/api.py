@@ -53,8 +53,8 @@ def log_forward_pass(
         model: any callable; usually a module. It runs once, as it is, and is left as it was.
         input_args: a tuple is the positional arguments; anything else is one argument. Tensors are found in any nesting.
         input_kwargs: the named arguments.
-        layers_to_save: `"all"`, `"none"`, `"modules"` (what leaves a module), a list of lookup keys, or a function of an
-            `Operation`. The graph is logged in full either way.
+        layers_to_save: `"all"`, `"none"`, `"modules"` (what leaves a module), or a key: a label, an address, a glob, a class, a
+            torch function, a function of an `Operation`, a list (docs/keys.md). The graph is logged in full either way.
         random_seed: seeds Python, NumPy and torch for this pass. The random states are put back afterwards.
         output_device: where kept activations are moved as they are made.
         activation_postfunc: keeps what this returns instead of the tensor.
@@ -196,7 +196,7 @@ class recording:  # noqa: N801 - used as a function: `with recording() as histor
         if error is not None:
             explain(self._history, error)
         else:
-            finish(self._history)
+            finish(self._history, self._session)
 
 
 def _title(model: Any) -> str:

@@ -7,6 +7,8 @@ import csv
 import importlib
 import inspect
 import os
+import pkgutil
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,8 +19,9 @@ import torch
 from . import __version__
 from .api import log_forward_pass, show_model_graph
 from .demo import AlexNet, Gpt2, SimpleRecurrent
-from .errors import InvalidArgument, TorcheerError
+from .errors import InvalidArgument, LayerNotFound, TorcheerError
 from .history import History
+from .keys import Key, parse_key
 from .render import PictureOptions
 from .viewer import open_page, read_payload, to_html
 
@@ -33,13 +36,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     demo.add_argument("--folder", type=Path, default=Path("torcheer_demo"), help="where to write (default: %(default)s)")
     _add_draw(commands.add_parser("draw", help="draw a model: torcheer draw torchvision.models:resnet18 --input 1,3,224,224"))
+    _add_find(
+        commands.add_parser("find", help="print the operations that keys mean: torcheer find my_models:Net 'blocks.*.mlp'")
+    )
     _add_show(commands.add_parser("show", help="show a model in the viewer: torcheer show my_models:Net --input 1,3,224,224"))
     _add_view(commands.add_parser("view", help="open a page, or a history that was saved as JSON, in the viewer"))
     options = parser.parse_args(argv)
     try:
         if options.command == "demo":
             return run_demo(options.folder)
-        return {"draw": run_draw, "show": run_show, "view": run_view}[options.command](options)
+        return {"draw": run_draw, "find": run_find, "show": run_show, "view": run_view}[options.command](options)
     except (TorcheerError, ImportError, AttributeError) as error:
         parser.exit(2, f"torcheer: {error}\n")
     except OSError as error:
@@ -70,6 +76,13 @@ def _add_draw(draw: argparse.ArgumentParser) -> None:
     how.add_argument("--rolled", action="store_true", help="each layer once, however often it ran")
     how.add_argument("--unrolled", action="store_true", help="each pass of a layer on its own")
     draw.add_argument("--depth", help="how many levels of modules are opened, or 'all' (default: as many as can be read)")
+    draw.add_argument(
+        "--collapse",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="modules to draw as one box: an address, also with *, or a class (torch.nn.Sequential); once for each",
+    )
     draw.add_argument("--direction", default="down", help="down, up, right or left")
     draw.add_argument("--theme", default="light", help="light, dark or paper")
 
@@ -80,6 +93,7 @@ def run_draw(options: argparse.Namespace) -> int:
     chosen = PictureOptions(
         rolled=True if options.rolled else False if options.unrolled else None,
         nesting_depth=int(depth) if depth is not None and depth.isdigit() else depth,
+        collapse=[_object_named(key) or key for key in options.collapse],
         direction=options.direction,
         theme=options.theme,
     )
@@ -128,6 +142,61 @@ def make_input(text: str) -> torch.Tensor:
     except ValueError:
         raise InvalidArgument(f"an input is a shape such as 1,3,224,224 or 2,6:int64; got {text!r}.") from None
     return torch.rand(shape).to(dtype) if dtype.is_floating_point else torch.ones(shape, dtype=dtype)
+
+
+# Keys -------------------------------------------------------------------------------------------------------------
+
+
+def _add_find(find: argparse.ArgumentParser) -> None:
+    _add_model(find)
+    find.add_argument(
+        "keys",
+        nargs="+",
+        metavar="KEY",
+        help="a label, an address (also with *), a position, a slice (2:5), a class (nn.ReLU), a function (torch.softmax)",
+    )
+
+
+def run_find(options: argparse.Namespace) -> int:
+    """Print the operations that keys mean, each once."""
+    model = find_model(options.model)
+    inputs = tuple(make_input(shape) for shape in options.input)
+    with torch.no_grad():
+        history = log_forward_pass(model, inputs, layers_to_save="none")
+    found = history.filter([_key(history, text) for text in options.keys])
+    rows = [(one.label, one.layer_type, str(one.tensor_shape), one.containing_module or "") for one in found]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)] if rows else []
+    for row in rows:
+        print("  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[3]]).rstrip())
+    return 0
+
+
+def _key(history: History, text: str) -> Key:
+    """A key as it is typed in a shell: what is no name in the history may be a position, a slice, a class or a function."""
+    try:
+        key = parse_key(text)
+        key.meaning(history._lookup.names)
+        return key
+    except LayerNotFound:
+        other = _object_named(text)
+        if other is None:
+            raise
+        return parse_key(other)
+
+
+def _object_named(text: str) -> Any:
+    """The position, slice, class or function that a text spells; None where it spells none."""
+    if re.fullmatch(r"-?\d+", text):
+        return int(text)
+    if re.fullmatch(r"(-?\d+)?(:(-?\d+)?){1,2}", text):
+        return slice(*(int(part) if part else None for part in text.split(":")))
+    short = {"nn": "torch.nn", "F": "torch.nn.functional"}
+    first, dot, rest = text.partition(".")
+    try:
+        found = pkgutil.resolve_name(f"{short.get(first, first)}{dot}{rest}") if dot or ":" in text else None
+    except (ImportError, AttributeError, ValueError):
+        return None
+    return found if callable(found) else None
 
 
 # The viewer -------------------------------------------------------------------------------------------------------

@@ -212,7 +212,9 @@ class ModelHistory(History):
 
         Args:
             inputs: a tensor, one for each input in order, or a dictionary from labels to tensors; those left out are as logged.
-            changes: by lookup key, a tensor to use instead or a function of the tensor. A layer's key means all its passes.
+            changes: by key (docs/keys.md), a tensor to use instead or a function of the tensor. A key means every operation it
+                fits: a label all passes of the layer, an address what each call of the module returned. Where two keys mean the
+                same operation, the one that means fewer counts.
 
         The model is not touched, and the graph stays the recorded one: a branch that was taken on data stays taken.
         """

@@ -364,6 +364,7 @@ class RegisteredModule:
     parameters: dict[str, torch.nn.Parameter | None]
     buffers: dict[str, torch.Tensor | None]
     is_root: bool
+    cls: type
     other_addresses: tuple[str, ...] = ()
     calls: int = 0
 
@@ -425,6 +426,10 @@ class Log:
     def operations(self) -> OperationRecords:
         """Every operation, in execution order."""
         return OperationRecords(self)
+
+    def function_of(self, number: int) -> TorchFunction:
+        """The function that an operation is a call of."""
+        return self.functions[self.rows[number][FUNCTION]]
 
     def calls(self, length: int | None = None) -> Iterator[range]:
         """The first `length` operations (all of them, if not said), those that one call made together."""

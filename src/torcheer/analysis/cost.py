@@ -146,7 +146,7 @@ class Cost:
         """One operation, by label or any other key that means one: `cost.operation("conv2d_1")`."""
         if isinstance(key, Operation):
             return self._parts.of_operation(key._number)
-        found = Lookup(self._index).find(key)
+        found = Lookup(self._index, Operation).find(key)
         if found.number is None and len(found.layer.passes) > 1:
             label = self._index.table.label(found.layer)
             raise SeveralPasses(
@@ -156,7 +156,7 @@ class Cost:
 
     def layer(self, key: Any) -> Expense:
         """All passes of a layer together."""
-        entry = key._entry if isinstance(key, Layer) else Lookup(self._index).find(key).layer
+        entry = key._entry if isinstance(key, Layer) else Lookup(self._index, Operation).find(key).layer
         return _sum([self._parts.of_operation(number) for number in entry.passes])
 
     def module(self, key: Any) -> ModuleCost:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Iterable, Sequence
 from threading import get_ident
 from time import perf_counter_ns as now
 from typing import Any
@@ -102,6 +103,7 @@ class ModuleWatcher:
                 _copied(parameters) if parameters else _NONE,
                 _copied(buffers) if buffers else _NONE,
                 address == prefix,
+                cls,
             )
             if module._modules:
                 start = f"{address}." if address else ""
@@ -163,6 +165,7 @@ class ModuleWatcher:
         site = log.sites[known] if known is not None else sites.around(frame)
         call = ModuleCall(len(log.modules), address, name, count, outer, site, module.training, len(log.rows))
         log.modules.append(call)
+        given: Sequence[Tensor] = args
         if len(args) == 1 and type(args[0]) is Tensor:
             entry = recorder.table.entries.get(id(args[0]))
             if entry is None or entry() is not args[0]:
@@ -172,7 +175,10 @@ class ModuleWatcher:
             call.args = _ONE_TENSOR
             call.inputs = (entry.number,)
         elif args:
-            self._read(call, args, {})
+            given = self._read(call, args, {})
+        selection = recorder.keeper.selection
+        if selection is not None and call.inputs and selection.entering(call):
+            self._keep_late(call.inputs, given)
         cls = type(module)
         if name != cls.__name__ and isinstance(module, torch.jit.ScriptModule):
             self._shelter(module)
@@ -202,8 +208,12 @@ class ModuleWatcher:
         self.sites.forward = self._running[-1]
         call.elapsed = ended - call.started
         self._exits = call.exit = self._exits + 1
+        selection = recorder.keeper.selection
         if len(rest) == 2 and rest[0]:
-            self._read(call, (), rest[0])
+            known = len(call.inputs)
+            named = self._read(call, (), rest[0])
+            if selection is not None and selection.entering(call):
+                self._keep_late(call.inputs[known:], named)
         result = rest[-1]
         find = recorder.table.find
         if type(result) is Tensor:
@@ -216,23 +226,26 @@ class ModuleWatcher:
         elif result is not None:
             call.outputs = tuple([recorder.current(t, find(t) or recorder.explain(t, call)).number for t in tensors_in(result)])
         call.end = len(self.log.rows)
-        selection = recorder.keeper.selection
         if selection is not None and call.outputs and selection.leaving(call):
-            self._keep_leaving(call, result)
+            self._keep_late(call.outputs, tensors_in(result))
 
     def _forward_code(self, cls: type) -> Forward:
         forward = self._forwards[cls] = Forward(getattr(getattr(cls, "forward", None), "__code__", None))
         return forward
 
-    def _keep_leaving(self, call: ModuleCall, result: Any) -> None:
+    def _keep_late(self, numbers: Iterable[int], tensors: Iterable[Tensor]) -> None:
+        """Keep operations that turned out, after they ran, to enter or leave a module that is wanted."""
         keeper = self.recorder.keeper
         with torch._C.DisableTorchFunction():
-            for number, tensor in zip(call.outputs, tensors_in(result), strict=True):
+            for number, tensor in zip(numbers, tensors, strict=True):
                 if number >= 0 and self.log.values[number] is UNSAVED:
                     keeper.keep_late(number, tensor)
 
-    def _read(self, call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Add an outline of the arguments and the records they came from to `call`: positional first, then named."""
+    def _read(self, call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+        """Add an outline of the arguments and the records they came from to `call`: positional first, then named.
+
+        Returns the tensors in them.
+        """
         tensors: list[Tensor] = []
         outlines: list[Any] = []
         for value in (*args, *kwargs.values()):
@@ -254,6 +267,7 @@ class ModuleWatcher:
             recorder = self.recorder
             find = recorder.table.find
             call.inputs += tuple([recorder.current(t, find(t) or recorder.explain(t)).number for t in tensors])
+        return tensors
 
     def free_name(self, module: Module) -> str:
         """An address for a new root, after its class: inside the module that runs, if one does."""

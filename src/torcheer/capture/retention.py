@@ -27,6 +27,9 @@ class Selection(Protocol):
     def after(self, record: OperationRecord) -> bool:
         """Whether an operation that ran is to be kept."""
 
+    def entering(self, call: ModuleCall) -> bool:
+        """Whether to keep what is given to this module call."""
+
     def leaving(self, call: ModuleCall) -> bool:
         """Whether to keep what leaves this module call."""
 

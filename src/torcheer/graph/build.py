@@ -13,6 +13,7 @@ from ..containers import PLAIN, format_path, slot_paths
 from ..history.history import History
 from ..history.index import Index
 from ..history.layer import Operation
+from ..history.names import IndexNames
 from ..history.param import Param, describe_param
 from ..records import (
     ELAPSED,
@@ -82,7 +83,9 @@ class _Builder:
             nodes.append(self._failed(self.log.failure))
             sources = dict.fromkeys(n for n in self.log.failure.parents if n in made)
             edges += [_edge(made[n], nodes[-1], (), is_memory=False) for n in sources]
-        return Graph(self.log.title, tuple(nodes), tuple(edges), tuple(self._box(c) for c in self.log.modules if c.address))
+        boxes = tuple(self._box(call) for call in self.log.modules if call.address)
+        names = IndexNames(self.index, Operation).without_tensors()
+        return Graph(self.log.title, tuple(nodes), tuple(edges), boxes, names=names)
 
     # Nodes --------------------------------------------------------------------------------------------------------
 

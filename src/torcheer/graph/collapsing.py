@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable
-from fnmatch import fnmatchcase
 from functools import cache
+from typing import Any
 
 from ..errors import InvalidArgument, LayerNotFound
 from .bridging import bridge
@@ -22,14 +22,14 @@ def collapse(
     graph: Graph,
     *,
     depth: int | None = None,
-    address: str | Iterable[str] = (),
+    address: Any = (),
     class_name: str | Iterable[str] = (),
     where: Callable[[ModuleBox], bool] | None = None,
 ) -> Graph:
     """Draw each call of some modules as one node: those at a depth, at addresses, of classes, or that a function picks.
 
-    `depth=1` are the modules that the model itself calls. Addresses may have wildcards: `layer*.0`. Several conditions
-    pick what any of them picks.
+    `depth=1` are the modules that the model itself calls. `address` takes any key that names modules: `"layer*.0"`,
+    `"cell:2"`, a module class, a list. Several conditions pick what any of them picks.
 
     >>> import torch, torcheer
     >>> from torcheer.graph import build_graph
@@ -38,33 +38,31 @@ def collapse(
     >>> [node.key for node in graph.nodes]
     ['input_1_0:1', '@0:1', 'tanh_1_3:1', 'output_1_4:1']
     """
-    addresses = _known(address, {box.address for box in graph.all_boxes}, "module address")
-    classes = _known(class_name, {box.class_name for box in graph.all_boxes}, "module class")
-    if depth is None and not addresses and not classes and where is None:
+    named = [address] if isinstance(address, (str, type)) else list(address)
+    classes = _known_classes(class_name, {box.class_name for box in graph.all_boxes})
+    if depth is None and not named and not classes and where is None:
         raise InvalidArgument(
             "collapse() needs to know which modules: depth=1, address='layer1', class_name='Block' or where=…."
         )
     if depth is not None and depth < 1:
         raise InvalidArgument(f"depth starts at 1, the modules that the model itself calls; got {depth}.")
-    picked = {
+    picked = {box.key for key in named for box in graph.boxes_of(key)}
+    picked |= {
         box.key
         for box in graph.all_boxes
-        if box.depth == depth
-        or any(fnmatchcase(box.address, pattern) for pattern in addresses)
-        or box.class_name in classes
-        or (where is not None and where(box))
+        if box.depth == depth or box.class_name in classes or (where is not None and where(box))
     }
     return _collapsed(graph, picked)
 
 
-def _known(wanted: str | Iterable[str], known: set[str], noun: str) -> list[str]:
-    """What was asked for, after a check that each fits something."""
+def _known_classes(wanted: str | Iterable[str], known: set[str]) -> list[str]:
+    """The names of classes that were asked for, after a check that there are modules of each."""
     names = [wanted] if isinstance(wanted, str) else list(wanted)
     for name in names:
-        if not any(fnmatchcase(one, name) for one in known):
+        if name not in known:
             near = difflib.get_close_matches(name, sorted(known), n=5, cutoff=0.5)
             hint = f" The nearest are {', '.join(map(repr, near))}." if near else ""
-            raise LayerNotFound(f"no {noun} fits {name!r}: {len(known)} were called.{hint}")
+            raise LayerNotFound(f"no module class fits {name!r}: {len(known)} were called.{hint}")
     return names
 
 

@@ -7,7 +7,6 @@ it can be shown again.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,6 +16,7 @@ from typing import Any, Literal
 from ..errors import AmbiguousKey, InvalidArgument, LayerNotFound
 from ..functions import TorchFunction
 from ..history.param import Param
+from ..keys import Names, parse_key
 from .export import as_dict, as_networkx, listing
 from .facts import Arguments, BufferUse, Departure, Place
 
@@ -180,6 +180,7 @@ class Graph:
     all_edges: tuple[Edge, ...] = ()
     all_boxes: tuple[ModuleBox, ...] = ()  # of every module call, also those without a node
     unrolled: Graph | None = field(default=None, repr=False)  # in a rolled graph, what was rolled
+    names: Names | None = field(default=None, repr=False, compare=False)  # what keys are matched with; None in one made by hand
 
     def __post_init__(self) -> None:
         if len(self.by_key) != len(self.all_nodes):
@@ -230,7 +231,10 @@ class Graph:
         return iter(self.nodes)
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and any(not node.is_hidden for node in self._found(key))
+        try:
+            return any(not node.is_hidden for node in self.find(key))
+        except (LayerNotFound, InvalidArgument):
+            return False
 
     # Neighbours and lookup ----------------------------------------------------------------------------------------
 
@@ -254,8 +258,8 @@ class Graph:
         """The edges that enter each node, hidden ones included, in the order of arguments."""
         return MappingProxyType(_gathered(self.all_edges, lambda edge: edge.target))
 
-    def node(self, key: str) -> Node:
-        """The visible node a key means: a node's key, or the label or module address of just one node."""
+    def node(self, key: Any) -> Node:
+        """The visible node a key means: a node's key, or any other key that means just one node."""
         found = [node for node in self.find(key) if not node.is_hidden]
         if len(found) > 1:
             raise AmbiguousKey(f"{key!r} fits {len(found)} nodes: {', '.join(node.key for node in found[:12])}.")
@@ -263,41 +267,57 @@ class Graph:
             raise LayerNotFound(f"{key!r} is hidden in this view of the graph.")
         return found[0]
 
-    def find(self, key: str) -> tuple[Node, ...]:
-        """Every node, hidden or not, that a key means: by key, by label, or as what leaves a module."""
-        found = self._found(key)
+    def find(self, key: Any) -> tuple[Node, ...]:
+        """Every node, hidden or not, that stands for an operation a key means. A node's own key means that node."""
+        own = self._by_name.get(key, ()) if isinstance(key, str) else ()
+        if own:
+            return tuple(own)
+        if self.names is None:
+            raise LayerNotFound(
+                f"no node fits {key!r}: this graph was made by hand and has {', '.join(list(self.by_key)[:12])}."
+            )
+        numbers = parse_key(key).meaning(self.names).numbers
+        found = {node.key: node for number in numbers for node in self._by_operation.get(number, ())}
         if not found:
-            near = difflib.get_close_matches(key, [*self._by_label, *self.by_key], n=5, cutoff=0.5)
-            hint = f" The nearest keys are {', '.join(map(repr, near))}." if near else ""
-            raise LayerNotFound(f"no node fits {key!r}: this graph has {len(self)} nodes.{hint}")
+            raise LayerNotFound(f"no node stands for what {key!r:.80} means: this graph has {len(self)} nodes.")
+        return tuple(found.values())
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[Node]]:
+        """By the key of a node, with or without `@`; by label where that is no operation's, or where nothing else is known."""
+        found = _gathered(
+            tuple([node for node in self.all_nodes if not node.operations or self.names is None]), lambda node: node.label
+        )
+        for node in self.all_nodes:
+            found[node.key] = [node]
+            found.setdefault(node.key.removeprefix("@"), [node])
         return found
 
-    def _found(self, key: str) -> tuple[Node, ...]:
-        for name in (key, f"@{key}"):
-            if name in self.by_key:
-                return (self.by_key[name],)
-        return tuple(self._by_label.get(key) or self._by_exit.get(key) or ())
-
     @cached_property
-    def _by_label(self) -> dict[str, list[Node]]:
-        return _gathered(self.all_nodes, lambda node: node.label)
-
-    @cached_property
-    def _by_exit(self) -> dict[str, list[Node]]:
-        """By module call, and by module address."""
-        found: dict[str, dict[str, Node]] = {}
+    def _by_operation(self) -> dict[int, list[Node]]:
+        """The nodes that stand for each operation."""
+        found: dict[int, list[Node]] = {}
         for node in self.all_nodes:
-            for key in node.exits:
-                found.setdefault(key, {})[node.key] = node
-                found.setdefault(key.rpartition(":")[0], {})[node.key] = node
-        return {key: list(nodes.values()) for key, nodes in found.items()}
+            for number in node.operations:
+                found.setdefault(number, []).append(node)
+        return found
 
-    def parents(self, key: str) -> tuple[Node, ...]:
+    def boxes_of(self, key: Any) -> list[ModuleBox]:
+        """The boxes of the module calls that a key means."""
+        if self.names is None:
+            found = [box for box in self.all_boxes if key in (box.key, box.address)]
+            if not found:
+                raise LayerNotFound(f"no module fits {key!r}: this graph was made by hand.")
+            return found
+        calls = {(call.address, call.call) for call in parse_key(key).modules(self.names)}
+        return [box for box in self.all_boxes if any((box.address, call) in calls for call in box.calls)]
+
+    def parents(self, key: Any) -> tuple[Node, ...]:
         """The visible nodes that lead to a node, in the order of its arguments."""
         edges = self.edges_in.get(self.node(key).key, ())
         return tuple(node for edge in edges if not (node := self.by_key[edge.source]).is_hidden)
 
-    def children(self, key: str) -> tuple[Node, ...]:
+    def children(self, key: Any) -> tuple[Node, ...]:
         """The visible nodes that a node leads to, in execution order."""
         edges = self.edges_out.get(self.node(key).key, ())
         return tuple(node for edge in edges if not (node := self.by_key[edge.target]).is_hidden)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ..errors import InvalidArgument
 from .model import Edge, Graph
@@ -11,19 +12,19 @@ from .rolling import pass_by_pass
 
 
 @pass_by_pass
-def ancestors(graph: Graph, key: str) -> Graph:
-    """A node and everything that leads to it. A label means all passes of a layer."""
+def ancestors(graph: Graph, key: Any) -> Graph:
+    """A node and everything that leads to it. Of several that a key means, all."""
     return restrict(graph, _reached(_keys(graph, key), graph.edges_in, forwards=False))
 
 
 @pass_by_pass
-def descendants(graph: Graph, key: str) -> Graph:
-    """A node and everything that follows from it. A label means all passes of a layer."""
+def descendants(graph: Graph, key: Any) -> Graph:
+    """A node and everything that follows from it. Of several that a key means, all."""
     return restrict(graph, _reached(_keys(graph, key), graph.edges_out, forwards=True))
 
 
 @pass_by_pass
-def subgraph_between(graph: Graph, first: str, last: str) -> Graph:
+def subgraph_between(graph: Graph, first: Any, last: Any) -> Graph:
     """Everything on a way from one node to another, both included.
 
     >>> import torch, torcheer
@@ -42,7 +43,7 @@ def subgraph_between(graph: Graph, first: str, last: str) -> Graph:
 
 
 @pass_by_pass
-def path_to_output(graph: Graph, key: str) -> Graph:
+def path_to_output(graph: Graph, key: Any) -> Graph:
     """The shortest way from a node to an output, as a graph that is a line."""
     came_from: dict[str, str | None] = dict.fromkeys(_keys(graph, key))
     for here in (waiting := list(came_from)):
@@ -64,7 +65,7 @@ def _way_back(came_from: Mapping[str, str | None], end: str) -> set[str]:
     return way
 
 
-def _keys(graph: Graph, key: str) -> list[str]:
+def _keys(graph: Graph, key: Any) -> list[str]:
     return [node.key for node in graph.find(key)]
 
 

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from ..capture import Keeping, Session
 from ..errors import InvalidArgument, LayerNotFound
-from ..records import UNSAVED, Held, Log, OperationRecord, Origin
-from .labels import DEFAULT_FORMAT, check_format, split_turn
-from .layer import Operation
-from .selection import Chosen, Keyed, LayersToSave, LeavingModules, Nothing, parse_layers_to_save
+from ..keys import Key
+from ..records import UNSAVED, Held, Log, Origin
+from .early import EarlyAnswers
+from .labels import DEFAULT_FORMAT, check_format
+from .selection import Keyed, LayersToSave, LeavingModules, Nothing, parse_layers_to_save
 from .text import describe_failure
 
 if TYPE_CHECKING:
@@ -66,16 +67,16 @@ def run(history: History, model: Callable[..., Any], input_args: Any, input_kwar
     except BaseException as error:
         explain(history, error)
         raise
-    finish(history)
+    finish(history, session)
 
 
-def finish(history: History) -> None:
+def finish(history: History, session: Session) -> None:
     """Release what was kept only because it might have been wanted."""
     _release_gradients(history)
-    wanted = history._options.layers_to_save
-    if not isinstance(wanted, list):
+    wanted, selection = history._options.layers_to_save, session.keeper.selection
+    if not isinstance(wanted, Key) or not isinstance(selection, Keyed):
         return
-    numbers = _numbers_meant(history, wanted)
+    numbers = _numbers_meant(history, selection.settled(wanted))
     log = history._log
     for number in numbers:
         if number >= 0:
@@ -85,9 +86,9 @@ def finish(history: History) -> None:
             log.forget(number)
 
 
-def _numbers_meant(history: History, keys: list[Any]) -> set[int]:
+def _numbers_meant(history: History, key: Key) -> set[int]:
     try:
-        return {number for key in keys for number in operations_meant(history, key)}
+        return set(history._lookup.meaning(key).numbers)
     except LayerNotFound as error:
         error.history = history  # type: ignore[attr-defined]  # what the pass logged is not lost
         raise
@@ -101,11 +102,9 @@ def _release_gradients(history: History) -> None:
     log = history._log
     if wanted == "modules":
         numbers = {number for call in log.modules for number in call.outputs}
-    elif isinstance(wanted, list):
-        numbers = _numbers_meant(history, wanted)
     else:
-        assert callable(wanted)
-        numbers = {number for number in history._index.operations if wanted(Operation(history._index, number))}
+        assert isinstance(wanted, Key)
+        numbers = _numbers_meant(history, wanted)
     made = {log.operations[n].parents[0] for n in numbers if n >= 0 and log.operations[n].origin is Origin.OUTPUT}
     backward.only(numbers | made)  # an output is the tensor some operation made
 
@@ -146,28 +145,8 @@ def _selection(history: History, options: Options) -> Any:
         return Nothing()
     if wanted == "modules":
         return LeavingModules()
-    if isinstance(wanted, list):
-        return Keyed(history._log, wanted, options.layer_label_format == DEFAULT_FORMAT)
-    assert callable(wanted)
-
-    def chosen(record: OperationRecord) -> bool:
-        return bool(wanted(Operation(history._index, record.number)))
-
-    return Chosen(chosen)
-
-
-def operations_meant(history: History, key: Any) -> list[int]:
-    """The operations a key means; a layer means all its passes, a module's address everything that leaves it."""
-    index = history._index
-    if isinstance(key, str):
-        address, call = split_turn(key)
-        if key in index.calls:
-            return [n for c in index.calls[key] for n in c.outputs]
-        if call is not None and 0 < call <= len(index.calls.get(address, ())):
-            return list(index.calls[address][call - 1].outputs)
-    found = history[key]
-    layers = found if isinstance(found, list) else [found]
-    return [n for one in layers for n in ([one._number] if isinstance(one, Operation) else one._entry.passes)]
+    assert isinstance(wanted, Key)
+    return Keyed(history._log, wanted, EarlyAnswers(history), options.layer_label_format == DEFAULT_FORMAT)
 
 
 def parse_arguments(input_args: Any, input_kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

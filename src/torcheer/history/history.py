@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..backward_records import BackwardLog
 from ..errors import GraphChanged, InvalidArgument, NotPicklable
+from ..keys import parse_key
 from ..records import PARENTS, UNSAVED, Details, Held, Log, OperationRecord, Origin, was_overwritten
 from .backward import BackwardPass
 from .escape import Escape
@@ -19,8 +20,9 @@ from .filling import Options, run
 from .index import Index
 from .labels import LayerTable
 from .layer import Layer, Operation
-from .lookup import Lookup
+from .lookup import Found, Lookup
 from .module import Modules
+from .names import types_meant
 from .param import Param, describe_param
 from .selection import LayersToSave
 from .text import describe_history, history_html
@@ -58,30 +60,62 @@ class History:
     def _lookup(self) -> Lookup:
         index = self._index
         if self._made_lookup is None:
-            self._made_lookup = Lookup(index)
+            self._made_lookup = Lookup(index, Operation)
         return self._made_lookup
 
     # Looking up -------------------------------------------------------------------------------------------------
 
     def __getitem__(self, key: Any) -> Any:
-        """The layer a key means: a label, a label with its pass, a module address, a position, a slice, a list of keys."""
-        if isinstance(key, slice):
-            return self.layers[key]
-        if isinstance(key, (list, tuple)):
-            return [self[one] for one in key]
-        found = self._lookup.find(key)
+        """The layer a key means: a label, a label with its pass, a module address, a position; docs/keys.md has them all.
+
+        A slice, a list, a class, a torch function, a function of an operation and an address with `*` mean a list of layers.
+        """
+        found = self._lookup.find_any(key)
+        return [self._made(one) for one in found] if isinstance(found, list) else self._made(found)
+
+    def _made(self, found: Found) -> Layer | Operation:
         if found.number is not None and len(found.layer.passes) > 1:
             return Operation(self._index, found.number)
         return Layer(self._index, found.layer)
+
+    def filter(
+        self,
+        key: Any = None,
+        *,
+        type: str | Callable[..., Any] | Iterable[Any] | None = None,
+        module: Any = None,
+        where: Callable[[Operation], Any] | None = None,
+    ) -> list[Operation]:
+        """The operations that fit everything that is given, in execution order.
+
+        Args:
+            key: any key (docs/keys.md); a text means the operations that `layers_to_save` would keep for it.
+            type: layer types (`"relu"`, `"maxpool2d"`), torch functions, or a list of these.
+            module: those that ran inside these modules: an address, also with `*`, a class, or a list.
+            where: a function of an `Operation`.
+        """
+        names = self._lookup.names
+        numbers = sorted(self._lookup.meaning(key).numbers) if key is not None else self._index.operations
+        if type is not None:
+            of_types = types_meant(type)
+            numbers = [n for n in numbers if self._log.function_of(n).type in of_types]
+        if module is not None:
+            spans = [
+                (call.first, call.end if call.end >= 0 else self._index.length) for call in parse_key(module).modules(names)
+            ]
+            inside = {n for first, end in spans for n in range(first, end)}
+            numbers = [n for n in numbers if n in inside]
+        found = [Operation(self._index, number) for number in numbers]
+        return [one for one in found if where(one)] if where is not None else found
 
     def __contains__(self, key: object) -> bool:
         if isinstance(key, (Layer, Operation)):
             return key._index.log is self._log
         try:
-            self._lookup.find(key)
+            found = self._lookup.find_any(key)
         except KeyError:
             return False
-        return True
+        return found != []
 
     def __len__(self) -> int:
         """The number of layers."""
@@ -92,11 +126,11 @@ class History:
         return iter(self.layers)
 
     def _ipython_key_completions_(self) -> list[str]:
-        return self._lookup.keys()
+        return self._lookup.names.known()
 
     def keys(self) -> list[str]:
         """The labels of all layers and the addresses of all modules that were called."""
-        return self._lookup.keys()
+        return self._lookup.names.known()
 
     @property
     def layers(self) -> list[Layer]:

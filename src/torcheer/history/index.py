@@ -51,9 +51,7 @@ class Index:
 
     def label(self, number: int) -> str:
         """An operation's label: its layer's, with the pass where there are several."""
-        layer = self.layer(number)
-        label = self.table.label(layer)
-        return label if len(layer.passes) == 1 else f"{label}:{self.table.pass_number(number)}"
+        return self.table.label_of(number)
 
     def tensor_bytes(self, number: int) -> int:
         """The size of an operation's tensor in bytes; 0 where a dimension is ragged."""

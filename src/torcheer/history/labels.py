@@ -47,6 +47,7 @@ class LayerTable:
         self._of_type: dict[str, list[int]] = {}  # the layers of each type
         self._passes: dict[int, list[int]] = {}  # by layer, where there is more than one pass
         self._later_passes: dict[int, int] = {}  # which pass an operation is, where it is not the first
+        self._in_other_form: tuple[int, dict[str, LayerEntry]] | None = None  # by label; and for how many operations
 
     def __len__(self) -> int:
         """The number of layers."""
@@ -123,7 +124,7 @@ class LayerTable:
     def layer(self, number: int) -> LayerEntry:
         """Layer `number`."""
         first = self._first[number]
-        kind = self.log.functions[self.log.rows[first][FUNCTION]].type
+        kind = self.log.function_of(first).type
         type_number = bisect_left(self._of_type[kind], number) + 1
         return LayerEntry(kind, type_number, number, self._passes.get(number) or (first,))
 
@@ -151,20 +152,32 @@ class LayerTable:
             return f"{layer.type}_{layer.type_number}_{layer.number}"
         return self.label_format.format(type=layer.type, type_number=layer.type_number, number=layer.number)
 
-    def find(self, kind: str, number: int) -> LayerEntry | None:
-        """The layer that is number so and so of its type."""
+    def label_of(self, operation: int) -> str:
+        """An operation's label: its layer's, with the pass where there are several."""
+        layer = self.layer_of(operation)
+        label = self.label(layer)
+        return label if len(layer.passes) == 1 else f"{label}:{self.pass_number(operation)}"
+
+    def labelled(self, label: str, *, short: bool = False) -> LayerEntry | None:
+        """The layer with this label, or with this short label (`conv2d_3`)."""
+        if not short and self.label_format is not DEFAULT_FORMAT:
+            return self._by_label.get(label)
+        kind, _, number = label.partition("_")
+        type_number, _, overall = number.partition("_")
+        if not type_number.isdecimal() or bool(overall) == short:
+            return None
         same = self._of_type.get(kind, ())
-        return self.layer(same[number - 1]) if 1 <= number <= len(same) else None
+        layer = self.layer(same[int(type_number) - 1]) if 1 <= int(type_number) <= len(same) else None
+        if layer is None or label != (layer.short_label if short else self.label(layer)):
+            return None
+        return layer
 
-
-def split_turn(key: str) -> tuple[str, int | None]:
-    """The name and the number of a label with its pass, or an address with its call; None where there is no number.
-
-    >>> split_turn("conv2d_3_7:2"), split_turn("features.6")
-    (('conv2d_3_7', 2), ('features.6', None))
-    """
-    name, colon, number = key.rpartition(":")
-    return (name, int(number)) if colon and number.isdecimal() else (key, None)
+    @property
+    def _by_label(self) -> dict[str, LayerEntry]:
+        """Layers by label, when labels have a form of the user's own."""
+        if self._in_other_form is None or self._in_other_form[0] != len(self._layer_of):
+            self._in_other_form = (len(self._layer_of), {self.label(layer): layer for layer in self.layers})
+        return self._in_other_form[1]
 
 
 def check_format(label_format: str) -> str:

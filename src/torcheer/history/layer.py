@@ -38,6 +38,10 @@ class Operation:
     def _record(self) -> OperationRecord:
         return self._index.log.operations[self._number]
 
+    @property
+    def _key(self) -> str:
+        return self.layer_label_w_pass
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Operation) and other._index.log is self._index.log and other._number == self._number
 
@@ -486,6 +490,10 @@ class Layer:
 
     def __dir__(self) -> list[str]:
         return sorted({*object.__dir__(self), *(n for n in dir(Operation) if not n.startswith("_"))})
+
+    @property
+    def _key(self) -> str:
+        return self.label
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Layer) and other._index.log is self._index.log and other._entry.passes == self._entry.passes

@@ -1,21 +1,18 @@
-"""Every key a person may type, and the layer it means."""
+"""`history[key]`: the one layer or operation a text means, or the list of those that another key means."""
 
 from __future__ import annotations
 
-import difflib
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from typing import Any
 
-from ..errors import AmbiguousKey, LayerNotFound
-from ..records import ModuleCall, Origin
+from ..errors import AmbiguousKey, InvalidArgument, LayerNotFound
+from ..keys import Key, Meaning, Position, Several, Text, end_of, parse_key
 from .index import Index
-from .labels import DEFAULT_FORMAT, LayerEntry, split_turn
+from .labels import LayerEntry
+from .names import IndexNames
 
-_FULL = re.compile(r"^(?P<type>[^_]+)_(?P<number>\d+)_\d+$")
-_SHORT = re.compile(r"^(?P<type>[^_]+)_(?P<number>\d+)$")
-_END = re.compile(r"^(?P<kind>input|output)_?(?P<number>\d+)?$")
+_SHOWN = 12  # of the layers a key fits, in an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,184 +20,128 @@ class Found:
     """A layer, or one operation of it."""
 
     layer: LayerEntry
-    number: int | None = None  # of the operation, where the key names a pass
+    number: int | None = None  # of the operation, where the key names one
 
 
 class Lookup:
     """Resolves keys for one state of a history."""
 
-    def __init__(self, index: Index) -> None:
+    def __init__(self, index: Index, operation: Callable[[Index, int], Any] | None = None) -> None:
         self.index = index
+        self.names = IndexNames(index, operation)
         self._table = index.table
-        self._meanings: dict[str, Found | None] = {}
 
-    @cached_property
-    def _in_other_form(self) -> dict[str, LayerEntry]:
-        """Layers by label, when labels have a form of the user's own."""
-        return {self._table.label(layer): layer for layer in self._table.layers}
+    def meaning(self, key: Any) -> Meaning:
+        """The operations a key means: what every place but `history[…]` asks for."""
+        return parse_key(key).meaning(self.names)
 
-    def _full(self, label: str) -> LayerEntry | None:
-        if self._table.label_format is not DEFAULT_FORMAT:
-            return self._in_other_form.get(label)
-        match = _FULL.match(label)
-        layer = self._table.find(match["type"], int(match["number"])) if match else None
-        return layer if layer is not None and self._table.label(layer) == label else None
+    def find(self, key: Any) -> Found:
+        """The one layer or operation a key means."""
+        parsed = _parsed(key)
+        meaning = self._meaning(parsed)
+        if meaning.is_plural and len(meaning.matches) != 1:
+            raise AmbiguousKey(f"{parsed} means {len(meaning.matches)} operations here; one is wanted.")
+        return self._one(parsed, meaning)
 
-    def _short(self, label: str) -> LayerEntry | None:
-        match = _SHORT.match(label)
-        return self._table.find(match["type"], int(match["number"])) if match else None
+    def find_any(self, key: Any) -> Found | list[Found]:
+        """The one layer a text or a position means; for every other kind of key a list."""
+        parsed = _parsed(key)
+        if isinstance(parsed, Several):
+            return list(dict.fromkeys(found for one in parsed.keys for found in self._all(self._meaning(one))))
+        meaning = self._meaning(parsed)
+        return self._all(meaning) if meaning.is_plural else self._one(parsed, meaning)
 
-    def find(self, key: object) -> Found:
-        """The layer or operation that `key` means."""
-        if isinstance(key, bool) or not isinstance(key, (int, str)):
-            raise LayerNotFound(
-                f"a layer is looked up by a label, a module address, a position or a slice; got {type(key).__name__}: {key!r}."
-            )
-        return self._by_position(key) if isinstance(key, int) else self._by_name(key)
+    def _meaning(self, key: Key) -> Meaning:
+        """What a key means. A text may also be an unambiguous part of a name."""
+        if not isinstance(key, Text):
+            return key.meaning(self.names)
+        try:
+            return key.meaning(self.names)
+        except LayerNotFound:
+            if key.is_known(self.names):
+                raise
+            found = self._part(key.text)
+            if found is None:
+                raise
+            return found
 
-    def _by_position(self, key: int) -> Found:
-        count = len(self._table)
-        if not -count <= key < count:
-            raise LayerNotFound(
-                f"there is no layer {key}: this history has {count} layers, 0 to {count - 1} (or -{count} to -1 from the end)."
-            )
-        return Found(self._table.layer(key % count))
+    def _one(self, key: Key, meaning: Meaning) -> Found:
+        numbers = meaning.numbers
+        layers = list(dict.fromkeys(map(self._table.layer_of, numbers)))
+        if isinstance(key, Text) and meaning.matches[0].call is not None:
+            self._refuse_clash(key, layers)
+        if len(numbers) == 1:
+            return Found(layers[0], numbers[0])
+        if len(layers) == 1 and len(layers[0].passes) == len(numbers):
+            return Found(layers[0])
+        raise AmbiguousKey(self._several(key, meaning))
 
-    def _by_name(self, key: str) -> Found:
-        full = self._label(key, self._full)
-        if full is not None:
-            return full
-        short, address = self._label(key, self._short), self._address(key)
-        if short is not None and address is not None and short.layer != address.layer:
-            raise AmbiguousKey(f"{key!r} is a short label and a module address: {self._names([short.layer, address.layer])}.")
-        found = address or short or self._end(key)
-        if found is None and self._first_address(split_turn(key)[0]) in self.index.log.registered:
-            raise LayerNotFound(self._nothing_left(key))
-        return found or self._part(key)
-
-    def _first_address(self, address: str) -> str:
-        """The first address of a module, by any of its addresses."""
-        return self.index.first_addresses.get(address, address)
-
-    def _nothing_left(self, key: str) -> str:
-        if self._first_address(split_turn(key)[0]) not in self.index.calls:
-            return f"module {key!r} was not called, so it has no output."
-        return f"module {key!r} was called, but no tensor left it that was logged. history.modules[{key!r}] knows it."
-
-    def _label(self, key: str, named: Callable[[str], LayerEntry | None]) -> Found | None:
-        layer = named(key)
-        if layer is not None:
-            return Found(layer)
-        name, number = split_turn(key)
-        layer = named(name) if number is not None else None
-        if layer is None or number is None:
-            return None
-        if not 1 <= number <= len(layer.passes):
-            label = self.index.table.label(layer)
-            passes = f"{len(layer.passes)} pass" + ("es" if len(layer.passes) > 1 else "")
-            raise LayerNotFound(f"{label} has {passes}, so there is no {key!r}.")
-        return Found(layer, layer.passes[number - 1])
-
-    def _means(self, address: str) -> Found | None:
-        """What a module's address means: what left its only call, or the layer whose passes left its calls; else None."""
-        if address in self._meanings:
-            return self._meanings[address]
-        found = self._meanings[address] = self._work_out(address)
+    def _all(self, meaning: Meaning) -> list[Found]:
+        """Layers of which all passes are meant, and single operations of the others."""
+        by_layer: dict[LayerEntry, list[int]] = {}
+        for number in meaning.numbers:
+            by_layer.setdefault(self._table.layer_of(number), []).append(number)
+        found: list[Found] = []
+        for layer, numbers in by_layer.items():
+            is_whole = len(numbers) == len(layer.passes)
+            found += [Found(layer)] if is_whole else [Found(layer, number) for number in numbers]
         return found
 
-    def _work_out(self, address: str) -> Found | None:
-        leaving = dict.fromkeys(n for n in map(_first_output, self.index.calls[address]) if self._table.shows(n))
-        layers = list(dict.fromkeys(self._table.layer_of(n) for n in leaving))
-        if len(leaving) == 1:
-            return Found(layers[0], next(iter(leaving)))
-        return Found(layers[0]) if len(layers) == 1 and len(layers[0].passes) == len(leaving) else None
+    def _refuse_clash(self, key: Text, layers: list[LayerEntry]) -> None:
+        """A module whose address looks like the short label of another layer: either may be meant."""
+        short = key.short_label(self.names)
+        other = self._table.layer_of(short[0]) if short else None
+        if other is not None and layers != [other]:
+            both = self._list([other, *layers])
+            raise AmbiguousKey(
+                f"{key} is a short label and a module address: {both}. "
+                f"{self._table.label(other)!r} is the layer, {key.text + '[0]'!r} what the module returned."
+            )
 
-    def _address(self, key: str) -> Found | None:
-        calls = self.index.calls
-        key = self._first_address(key)
-        if key in calls:
-            found = self._means(key)
-            if found is None and any(self._table.shows(_first_output(call)) for call in calls[key]):
-                options = ", ".join(f"{key}:{call.call} ({self._leaving(_first_output(call))})" for call in calls[key][:12])
-                more = f" and {len(calls[key]) - 12} more" if len(calls[key]) > 12 else ""
-                raise AmbiguousKey(f"module {key!r} was called {len(calls[key])} times: say which, by {options}{more}.")
-            return found
-        name, number = split_turn(key)
-        if number is None or not name or self._first_address(name) not in calls:
-            return None
-        of_module = calls[self._first_address(name)]
-        if not 1 <= number <= len(of_module):
-            raise LayerNotFound(f"module {name!r} was called {len(of_module)} times, so there is no {key!r}.")
-        outputs = [n for n in of_module[number - 1].outputs if self._table.shows(n)]
-        return Found(self._table.layer_of(outputs[0]), outputs[0]) if outputs else None
+    def _several(self, key: Key, meaning: Meaning) -> str:
+        matches = meaning.matches
+        call = matches[0].call
+        if call is not None and isinstance(key, Text):
+            options = ", ".join(f"{match.name} ({self.index.label(match.number)})" for match in matches[:_SHOWN])
+            more = f" and {len(matches) - _SHOWN} more" if len(matches) > _SHOWN else ""
+            times = len(self.names.calls(call.address))
+            return f"module {key} was called {times} times: say which, by {options}{more}."
+        layers = list(dict.fromkeys(map(self._table.layer_of, meaning.numbers)))
+        end = end_of(key.text) if isinstance(key, Text) else None
+        if end is not None:
+            return f"there are {len(layers)} {end[0]}s: {self._list(layers)}."
+        return f"{key} fits {len(layers)} layers: {self._list(layers)}. Use one of these labels."
 
-    def _leaving(self, number: int) -> str:
-        return self.index.label(number) if self._table.shows(number) else "nothing that was logged"
-
-    def _end(self, key: str) -> Found | None:
-        """`input`, `output`, `input_1`, `output2` and the like."""
-        match = _END.match(key)
-        if match is None:
-            return None
-        origin = Origin(match["kind"])
-        ends = [layer for layer in self._table.layers if self.index.record(layer.passes[0]).origin is origin]
-        if match["number"] is None:
-            if len(ends) > 1:
-                raise AmbiguousKey(f"there are {len(ends)} {key}s: {self._names(ends)}.")
-            return Found(ends[0]) if ends else None
-        number = int(match["number"])
-        return Found(ends[number - 1]) if 1 <= number <= len(ends) else None
-
-    def _part(self, key: str) -> Found:
+    def _part(self, text: str) -> Meaning | None:
         """An unambiguous part of a label or of a module address."""
-        table = self.index.table
-        labels = {layer.number: layer for layer in table.layers if key and key in table.label(layer)}
-        found = list(labels.values())
-        if not found and key:
-            for address, calls in self.index.calls.items():
-                if key in address:
-                    for call in calls:
-                        found += [table.layer_of(n) for n in call.outputs[:1] if table.shows(n)]
-            found = list(dict.fromkeys(found))
-        if len(found) == 1:
-            return Found(found[0])
-        if found:
-            raise AmbiguousKey(f"{key!r} fits {len(found)} layers: {self._names(found)}. Use one of these labels.")
-        raise LayerNotFound(self.not_found(key))
+        names = self.names
+        fitting: list[Sequence[int]] = [passes for label, passes in names.labels() if text and text in label]
+        if not fitting and text:
+            calls = [call for address in names.classes if text in address for call in names.calls(address)]
+            numbers = dict.fromkeys(n for call in calls for n in call.outputs[:1] if names.shows(n))
+            layers = dict.fromkeys(map(self._table.layer_of, numbers))
+            fitting = [layer.passes for layer in layers]
+        if len(fitting) > 1:
+            found = [self._table.layer_of(passes[0]) for passes in fitting]
+            raise AmbiguousKey(f"{text!r} fits {len(found)} layers: {self._list(found)}. Use one of these labels.")
+        return Position(self._table.layer_of(fitting[0][0]).number).meaning(names) if fitting else None
 
-    def not_found(self, key: str) -> str:
-        """What to say of a key that fits nothing."""
-        count = len(self._table)
-        near = difflib.get_close_matches(key, self.keys(), n=5, cutoff=0.5)
-        hint = f" The nearest keys are {', '.join(map(repr, near))}." if near else ""
-        return f"no layer fits {key!r}: this history has {count} layers.{hint}"
+    def _list(self, layers: Sequence[LayerEntry]) -> str:
+        labels = [self._table.label(layer) for layer in layers]
+        return ", ".join(labels[:_SHOWN]) + (f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else "")
 
-    def keys(self) -> list[str]:
-        """Every label and every module address that can be typed."""
-        table = self.index.table
-        return [*(table.label(layer) for layer in table.layers), *(a for a in self.index.calls if a)]
-
-    def _names(self, layers: list[LayerEntry], limit: int = 12) -> str:
-        names = [self.index.table.label(layer) for layer in layers]
-        shown = ", ".join(names[:limit])
-        return shown + (f" and {len(names) - limit} more" if len(names) > limit else "")
+    # The keys of a layer ------------------------------------------------------------------------------------------
 
     def keys_of(self, number: int) -> list[int | str]:
         """The keys that find this operation."""
-        index = self.index
-        layer = index.layer(number)
-        label = index.table.label(layer)
-        total = len(index.table)
-        found: list[int | str] = []
+        layer = self.index.layer(number)
+        label = self._table.label(layer)
+        found: list[int | str] = [f"{label}:{self._table.pass_number(number)}"]
         if len(layer.passes) == 1:
-            found += [layer.number - total, layer.number, label]
-        found.append(f"{label}:{index.table.pass_number(number)}")
-        for call in index.exits.get(number, ()):
-            if call.address and call.outputs[0] == number and not self._clashes(call.address, layer):
-                means = self._means(call.address)
-                if means is not None and (means.number == number or len(layer.passes) == 1) and call.address not in found:
-                    found.append(call.address)
-                found.append(f"{call.address}:{call.call}")
+            found[:0] = [layer.number - len(self._table), layer.number, label]
+        for call in self.index.exits.get(number, ()):
+            names = (call.address, f"{call.address}:{call.call}") if call.outputs[0] == number and call.address else ()
+            found += [name for name in names if name not in found and self._finds(name, [number])]
         return found
 
     def keys_of_layer(self, layer: LayerEntry) -> list[int | str]:
@@ -208,18 +149,23 @@ class Lookup:
         if len(layer.passes) == 1:
             return self.keys_of(layer.passes[0])
         found: list[int | str] = [layer.number - len(self._table), layer.number, self._table.label(layer)]
-        for number in layer.passes:
-            for call in self.index.exits.get(number, ()):
-                if call.address and call.address not in found and not self._clashes(call.address, layer):
-                    means = self._means(call.address)
-                    if means is not None and means.number is None and means.layer == layer:
-                        found.append(call.address)
+        calls = (call for number in layer.passes for call in self.index.exits.get(number, ()))
+        for address in dict.fromkeys(call.address for call in calls if call.address):
+            if address not in found and self._finds(address, layer.passes):
+                found.append(address)
         return found
 
-    def _clashes(self, address: str, layer: LayerEntry) -> bool:
-        """Whether an address is also the short label of another layer."""
-        return (self._short(address) or layer) != layer
+    def _finds(self, name: str, numbers: Sequence[int]) -> bool:
+        """Whether a name means just these operations, and nothing else could be meant."""
+        try:
+            found = self._one(Text(name), Text(name).meaning(self.names))
+        except LayerNotFound:
+            return False
+        return list(numbers) == ([found.number] if found.number is not None else list(found.layer.passes))
 
 
-def _first_output(call: ModuleCall) -> int:
-    return call.outputs[0] if call.outputs else -1
+def _parsed(key: Any) -> Key:
+    try:
+        return parse_key(key)
+    except InvalidArgument as error:
+        raise LayerNotFound(f"a layer is looked up by a key: {error}") from None

@@ -9,9 +9,9 @@ from typing import Any
 from ..capture.callsite import SourceLine, source_of
 from ..containers import fill_call
 from ..errors import ActivationNotSaved, LayerNotFound, SeveralPasses
+from ..keys import split_turn
 from ..records import UNSAVED, ModuleCall, RegisteredModule
 from .index import Index
-from .labels import split_turn
 from .layer import Layer, Operation
 from .module_text import describe_call, describe_module, describe_modules
 from .param import Param, describe_param
@@ -149,6 +149,10 @@ class Call:
     def containing_modules(self) -> list[str]:
         """The module calls around this one, outermost first: `['features:1']`."""
         return [f"{call.address}:{call.call}" for call in self._record.stack()[:-1] if call.address]
+
+    @property
+    def _key(self) -> str:
+        return self.label
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Call) and other._record is self._record
@@ -319,6 +323,10 @@ class Module:
 
     def __dir__(self) -> list[str]:
         return sorted({*object.__dir__(self), *(n for n in dir(Call) if not n.startswith("_"))})
+
+    @property
+    def _key(self) -> str:
+        return self.address
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Module) and other._record is self._record

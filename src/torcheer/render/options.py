@@ -13,7 +13,7 @@ from .themes import THEMES
 
 Direction = Literal["down", "up", "right", "left"]
 Measure = Literal["time", "memory", "flops", "params", "grad"]
-Pick = int | str | Callable[[ModuleBox], bool]
+Pick = int | str | type | Callable[[ModuleBox], bool]
 Value = str | float | Callable[[Any], str | float | None]
 PARTS = ("graph", "node", "edge", "module")
 
@@ -29,8 +29,8 @@ class PictureOptions:
         rolled: each layer once (`×3`) instead of once per pass. None: only when there are too many passes to read.
         nesting_depth: how many levels of modules are opened; deeper ones are single boxes. `"all"` opens everything; None
             opens as much as can be read.
-        collapse: modules to draw as one box: a depth, an address (`"layer*.0"`), a class, a function of a `ModuleBox`, or
-            a list of these.
+        collapse: modules to draw as one box: a depth, an address (`"layer*.0"`, `"cell:2"`), a class or its name, a function
+            of a `ModuleBox`, or a list of these.
         direction: where the model goes: `"down"`, `"up"`, `"right"`, `"left"`.
         merge_elementwise: runs of elementwise operations as one node, `add → relu → mul`.
         fold_repeats: equal blocks in a row once, with their number. None: only in larger models.
@@ -83,7 +83,8 @@ class PictureOptions:
         for pick in self.picks:
             if not _is_count(pick) and not isinstance(pick, str) and not callable(pick):
                 raise InvalidArgument(
-                    f"collapse takes a depth from 1, an address, a class name, a function of a module, or a list; got {pick!r}."
+                    "collapse takes a depth from 1, an address, a class or its name, a function of a module, or a list; "
+                    f"got {pick!r}."
                 )
         _check_overrides(self.overrides)
 
@@ -91,7 +92,7 @@ class PictureOptions:
     def picks(self) -> list[Pick]:
         """What `collapse` names, as a list."""
         named = self.collapse
-        if isinstance(named, (int, str)) or not isinstance(named, Iterable):
+        if isinstance(named, (int, str, type)) or not isinstance(named, Iterable):
             return [named]
         return list(named)
 

@@ -87,11 +87,10 @@ def _base(graph: Graph, options: PictureOptions) -> Graph:
 def _collapsed(graph: Graph, pick: object) -> Graph:
     if isinstance(pick, int):
         return _to_depth(graph, pick)
-    if callable(pick):
+    if callable(pick) and not isinstance(pick, type):
         return collapse(graph, where=pick)
-    assert isinstance(pick, str)
-    classes = {box.class_name for box in graph.all_boxes}
-    return collapse(graph, class_name=pick) if pick in classes else collapse(graph, address=pick)
+    is_class_name = pick in {box.class_name for box in graph.all_boxes}
+    return collapse(graph, class_name=str(pick)) if is_class_name else collapse(graph, address=[pick])
 
 
 def _to_depth(graph: Graph, depth: int) -> Graph:

@@ -17,7 +17,6 @@ from ..capture.identity import storage_of
 from ..capture.retention import Keeper
 from ..errors import InvalidArgument, ReplayFailed
 from ..history import History
-from ..history.filling import operations_meant
 from ..records import FACTS, PARENTS, UNSAVED, OperationRecord, facts_of
 from .machine import refuse_changed_states, run_again
 
@@ -51,7 +50,7 @@ def _changes(history: History, changes: Mapping[Any, Change]) -> dict[int, Chang
     for key, change in changes.items():
         if not isinstance(change, Tensor) and not callable(change):
             raise InvalidArgument(f"a change is a tensor or a function of a tensor; {key!r} has {type(change).__name__}.")
-        numbers = [number for number in operations_meant(history, key) if number >= 0]
+        numbers = history._lookup.meaning(key).numbers
         if not numbers:
             raise InvalidArgument(f"{key!r} stands for no operation of this history, so there is nothing to change.")
         meant.append((numbers, change))
@@ -84,7 +83,7 @@ def _input_meant(history: History, key: Any, numbers: list[int]) -> int:
     for number in numbers:
         if ("kwargs", key) in history._log.input_paths.get(number, ()):
             return number
-    meant = operations_meant(history, key)
+    meant = history._lookup.meaning(key).numbers
     if len(meant) != 1 or meant[0] not in numbers:
         labels = ", ".join(history._index.label(number) for number in numbers)
         raise InvalidArgument(

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import AmbiguousKey, InvalidArgument, LayerNotFound
+from ..errors import InvalidArgument, LayerNotFound
 from ..functions import groups
 from ..history import Call, History, Operation
-from ..history.labels import split_turn
+from ..keys import Match, parse_key
 
 # What a user may ask for; `grad` is of the weight and, where there is a loss, of the output.
 ASKED: tuple[str, ...] = ("weight", "layer", "activation", "grad")
@@ -23,13 +23,14 @@ ASKED: tuple[str, ...] = ("weight", "layer", "activation", "grad")
 _ACTIVATION_CLASS = re.compile(r"(relu|elu|gelu|silu|swish|mish|tanh|sigmoid|softmax|softplus|activation|glu)", re.IGNORECASE)
 _CORES = groups.CONVOLUTIONS | groups.LINEAR | groups.INPUTS_FIRST
 _REACH = 12  # operations looked through
+MOST_WATCHED = 256  # tensors that one key may mean
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
     """One layer that is watched."""
 
-    name: str  # as the user gave it
+    name: str  # a key that means one operation: as the user gave it, or one of those that it means
     kinds: frozenset[str]  # of `ASKED`
 
     def wants(self, kind: str) -> bool:
@@ -49,30 +50,44 @@ class Found:
 
 
 def parse_layers(layers: Any, history: History) -> list[Watch]:
-    """What a user gave as `layers`: a list of names, a dictionary of names and kinds, or None for the defaults."""
+    """What a user gave as `layers`: keys, a dictionary of keys and kinds, or None for the defaults."""
     if layers is None:
         return default_watches(history)
-    watches = _named_watches(layers)
-    if not any(watch.kinds for watch in watches):
+    kinds: dict[str, frozenset[str]] = {}
+    for key, wanted in _keys_and_kinds(layers):
+        for name in _names(history, key):
+            kinds[name] = kinds.get(name, frozenset()) | wanted
+    if not any(kinds.values()):
         raise InvalidArgument(f"layers={layers!r:.80} names nothing to watch. Leave it out for the default, or name layers.")
-    return watches
+    return [Watch(name, wanted) for name, wanted in kinds.items()]
 
 
-def _named_watches(layers: Any) -> list[Watch]:
-    if isinstance(layers, str):
-        layers = [layers]
+def _keys_and_kinds(layers: Any) -> list[tuple[Any, frozenset[str]]]:
     if isinstance(layers, Mapping):
-        return [Watch(str(name), _kinds(name, kinds)) for name, kinds in layers.items()]
-    if not isinstance(layers, Iterable):
+        return [(key, _kinds(key, kinds)) for key, kinds in layers.items()]
+    if isinstance(layers, (list, tuple, set, frozenset)):
+        return [(key, frozenset(ASKED)) for key in layers]
+    return [(layers, frozenset(ASKED))]
+
+
+def _names(history: History, key: Any) -> list[str]:
+    """The names under which what a key means is watched: as it was given, where that means one operation, else one for each."""
+    matches = _matches(history, key)
+    if len(matches) > MOST_WATCHED:
         raise InvalidArgument(
-            "layers must be a list of names, a dictionary such as {'conv1': {'weight': True, 'activation': True}}, or None; "
-            f"got {type(layers).__name__}."
+            f"{key!r} means {len(matches)} tensors in one pass; an Xray watches at most {MOST_WATCHED} of one key. "
+            f"Name some of them, for example {matches[0].name!r} and {matches[-1].name!r}."
         )
-    names = list(layers)
-    if not all(isinstance(name, str) for name in names):
-        odd = next(name for name in names if not isinstance(name, str))
-        raise InvalidArgument(f"layers are named by strings (module addresses or labels); got {odd!r} ({type(odd).__name__}).")
-    return [Watch(name, frozenset(ASKED)) for name in dict.fromkeys(names)]
+    if isinstance(key, str) and len(matches) == 1:
+        return [key]
+    return [match.name for match in matches]
+
+
+def _matches(history: History, key: Any) -> list[Match]:
+    try:
+        return parse_key(key).meaning(history._lookup.names).matches
+    except LayerNotFound as error:
+        raise LayerNotFound(f"no layer {key!r} to watch: {error}") from None
 
 
 def _kinds(name: Any, kinds: Any) -> frozenset[str]:
@@ -142,32 +157,10 @@ def find(history: History, watch: Watch, *, must_exist: bool = False) -> Found:
 
 
 def _locate(history: History, name: str) -> tuple[Call | None, Operation]:
-    """The call a name means, if it is a module's, and the operation whose tensor is its output."""
-    address, turn = split_turn(name)
-    modules = history.modules
-    if address in modules and address:
-        module, number = modules[address], 1 if turn is None else turn
-        if not 0 < number <= module.num_calls:
-            raise LayerNotFound(
-                f"module {address!r} was called {module.num_calls} times in the pass, so there is no output of call {number} "
-                "to watch. Name a layer that runs."
-            )
-        call = module.calls[number - 1]
-        if not call.outputs:
-            raise LayerNotFound(f"module {address!r} returns no tensor that it computed. Name a layer that does.")
-        return call, call.outputs[0]
-    try:
-        found = history[name]
-    except AmbiguousKey:
-        raise
-    except LayerNotFound as error:
-        known = [key for key in modules if key]
-        near = difflib.get_close_matches(name, known, n=5, cutoff=0.4)
-        said = f"Modules of the model{' with similar names' if near else ', for example'}"
-        hint = f" {said}: {', '.join(map(repr, near or known[:5]))}." if known else ""
-        raise LayerNotFound(f"no layer {name!r} to watch. {error}{hint}") from None
-    operation = found if isinstance(found, Operation) else found.passes[0]
-    return None, operation
+    """The module call that a name means, if it is a module's, and the operation whose tensor is its output."""
+    match = _matches(history, name)[0]
+    call = Call(history._index, match.call) if match.call is not None else None
+    return call, Operation(history._index, match.number)
 
 
 def _weight_name(call: Call | None, output: Operation) -> str | None:

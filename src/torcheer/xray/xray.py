@@ -64,9 +64,10 @@ class Xray:
         model: the model that is trained. Nothing is put on it.
         input: what it is probed with: a tensor, a tuple of arguments, a dictionary of named arguments, a size such as
             `(1, 3, 32, 32)`, or a list of sizes. A probe that is made from sizes is the same every time.
-        layers: module addresses or lookup keys of a history (`"relu_3"`), in a list, or as the keys of a dictionary that says
-            which kinds, `{"conv1": {"weight": True, "layer": True, "activation": True, "grad": True}}`. By default convolutions
-            with their output and activation, fully connected layers with their activation.
+        layers: keys (docs/keys.md): module addresses, labels (`"relu_3"`), classes, globs, in a list, or as the keys of a
+            dictionary that says which kinds, `{"conv1": {"weight": True, "layer": True, "activation": True, "grad": True}}`. A
+            module called twice is watched as `"fc:1"` and `"fc:2"`. By default convolutions with their output and activation,
+            fully connected layers with their activation.
         folder: where the run is kept. One that holds a run is gone on with. By default a new one, `xray/<model>-<time>`.
         loss_fn, target: with them the probe also runs backward: `loss_fn(output, target)`, or `loss_fn(output)` without a
             target. That gives the gradients of the layers' outputs. The model's own `.grad`s are not touched.

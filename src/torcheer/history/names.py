@@ -1,0 +1,129 @@
+"""The names in one recording: what keys are matched with."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import operator
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+
+from ..errors import InvalidArgument
+from ..functions import facts
+from ..keys import is_torch_function
+from ..records import FUNCTION, Log, ModuleCall, Origin
+from .index import Index
+from .labels import LayerTable
+
+
+class IndexNames:
+    """The labels, addresses and types of a recording. See `torcheer.keys.Names`."""
+
+    def __init__(self, index: Index, operation: Callable[[Index, int], Any] | None = None) -> None:
+        self._table: LayerTable = index.table
+        self._index = weakref.ref(index)
+        self._operation = operation
+        self._numbers = range(index.length)
+        self._modules = index.log.modules
+        self.classes: Mapping[str, type] = {address: module.cls for address, module in index.log.registered.items()}
+        self.first_addresses: Mapping[str, str] = index.first_addresses
+
+    def without_tensors(self) -> IndexNames:
+        """The same names, for whoever outlives the history: they keep no tensor alive."""
+        light = copy.copy(self)
+        log = self._table.log
+        light._table = copy.copy(self._table)
+        light._table.log = Log(log.title, rows=log.rows, functions=log.functions)
+        return light
+
+    # Layers ---------------------------------------------------------------------------------------------------------
+
+    def labelled(self, label: str, *, short: bool = False) -> Sequence[int] | None:
+        entry = self._table.labelled(label, short=short)
+        return entry.passes if entry is not None else None
+
+    def label_of(self, number: int) -> str:
+        return self._table.label_of(number)
+
+    def layers(self, which: slice) -> list[Sequence[int]]:
+        return [self._table.layer(number).passes for number in range(len(self._table))[which]]
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def labels(self) -> Iterator[tuple[str, Sequence[int]]]:
+        return ((self._table.label(layer), layer.passes) for layer in self._table.layers)
+
+    def ends(self, kind: str) -> list[Sequence[int]]:
+        origin, log = Origin(kind), self._table.log
+        return [layer.passes for layer in self._table.layers if log.function_of(layer.passes[0]).origin is origin]
+
+    def shows(self, number: int) -> bool:
+        return self._table.shows(number)
+
+    # Modules ----------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _calls(self) -> dict[str, list[ModuleCall]]:
+        found: dict[str, list[ModuleCall]] = {}
+        for call in self._modules:
+            found.setdefault(call.address, []).append(call)
+        return found
+
+    def calls(self, address: str) -> Sequence[ModuleCall]:
+        return self._calls.get(address, ())
+
+    # Operations -------------------------------------------------------------------------------------------------------
+
+    def of_function(self, function: Callable[..., Any]) -> list[int]:
+        log, kind = self._table.log, layer_type_of(function)
+        fitting = {number for number, known in enumerate(log.functions) if known.type == kind}
+        return [n for n in self._numbers if log.rows[n][FUNCTION] in fitting and self.shows(n)]
+
+    def operations(self) -> Iterator[tuple[int, Any]]:
+        index, make = self._index(), self._operation
+        if index is None or make is None:
+            raise InvalidArgument(
+                "a function of an operation needs the history that this graph was made from, which is gone. "
+                "Keep the history, or use another key."
+            )
+        return ((number, make(index, number)) for number in index.operations)
+
+    # What can be typed ------------------------------------------------------------------------------------------------
+
+    def known(self) -> list[str]:
+        """Every label and every module address that can be typed."""
+        return [*(label for label, _ in self.labels()), *(address for address in self._calls if address)]
+
+    def not_found(self, what: str) -> str:
+        others = [other for other, first in self.first_addresses.items() if first in self._calls]
+        known = [*self.known(), *others]
+        near = difflib.get_close_matches(what, known, n=5, cutoff=0.5)
+        some = [address for address in self._calls if address][:3] + known[1:3]
+        hint = f" The nearest keys are {', '.join(map(repr, near))}." if near else ""
+        if not near and known:
+            hint = f" Keys are, for example, {', '.join(map(repr, dict.fromkeys(some)))}."
+        return f"no layer fits {what!r}: this history has {len(self)} layers.{hint}"
+
+
+def layer_type_of(function: Callable[..., Any]) -> str:
+    """The layer type of a torch function's operations; `operator.truediv` is what `/` is."""
+    name = getattr(function, "__name__", "")
+    if getattr(operator, name, None) is function:
+        function = getattr(Tensor, f"__{name.strip('_')}__", function)
+    return facts(function).type
+
+
+def types_meant(given: Any) -> set[str]:
+    """The layer types that names of types, torch functions, or a list of these mean; `max_pool2d` is `maxpool2d`."""
+    if isinstance(given, str):
+        return {given.replace("_", "").lower()}
+    if callable(given) and is_torch_function(given):
+        return {layer_type_of(given)}
+    if isinstance(given, Iterable):
+        return {kind for one in given for kind in types_meant(one)}
+    raise InvalidArgument(f"type is a layer type such as 'relu', a torch function, or a list of these; got {given!r:.80}.")

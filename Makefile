@@ -4,6 +4,7 @@
 # make gallery set everything up and draw docs/gallery
 # make viewer set everything up and build the browser viewer, if its sources changed
 # make bench-viewer set everything up and measure the viewer in a browser
+# make mutants set everything up, put 150 small faults into the code one by one, and see which ones no test notices (an hour)
 # make bench  set everything up, measure time and memory, and write build/benchmarks.json
 PYTHON ?= python3
 VENV := .venv
@@ -11,11 +12,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.bench-installed
 ZOO_STAMP := $(VENV)/.zoo-installed
+MUTANTS_STAMP := $(VENV)/.mutants-installed
 
 VIEWER := src/torcheer/viewer/static/viewer.js
 VIEWER_SOURCES := $(wildcard viewer/*.json viewer/*.mjs viewer/src/* viewer/src/*/*)
 
-.PHONY: setup viewer browser demo test lint types imports viewer-test zoo gallery bench bench-viewer clean
+.PHONY: setup viewer browser demo test lint types imports viewer-test zoo mutants gallery bench bench-viewer clean
 
 setup: $(STAMP) viewer
 
@@ -69,6 +71,12 @@ $(ZOO_STAMP): $(STAMP)
 zoo: setup
 	-$(MAKE) $(ZOO_STAMP)
 	PYTHONPATH=tests $(BIN)/python -m zoo
+
+$(MUTANTS_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt coverage && touch $(MUTANTS_STAMP)
+
+mutants: setup browser $(MUTANTS_STAMP)
+	PYTHONPATH=tests $(BIN)/python -m mutants
 
 gallery: setup browser
 	$(BIN)/python docs/gallery/make.py

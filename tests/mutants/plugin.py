@@ -1,0 +1,43 @@
+"""A pytest plugin: which lines each test runs, and how long each takes. Written to the folder in `MUTANTS_COVERAGE`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import coverage
+import pytest
+
+_folder = Path(os.environ["MUTANTS_COVERAGE"])
+_worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
+_coverage = coverage.Coverage(
+    data_file=str(_folder / f"lines-{_worker}"), source=[os.environ["MUTANTS_SOURCES"]], config_file=False
+)
+_seconds: dict[str, float] = {}
+_passed: dict[str, bool] = {}
+
+_coverage.start()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    _coverage.switch_context(item.nodeid)
+    try:
+        return (yield)
+    finally:
+        _coverage.switch_context("")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _seconds[report.nodeid] = _seconds.get(report.nodeid, 0.0) + report.duration
+    if report.when == "call":
+        _passed[report.nodeid] = report.passed
+
+
+def pytest_sessionfinish() -> None:
+    _coverage.stop()
+    _coverage.save()
+    passed = {name: seconds for name, seconds in _seconds.items() if _passed.get(name)}
+    (_folder / f"seconds-{_worker}.json").write_text(json.dumps(passed))

@@ -78,7 +78,8 @@ class Keeper:
         self.log.values[number] = value
         if isinstance(value, Tensor):
             self.log.versions[number] = version_of(value)
-            self._note(number, storage_of(tensor))
+            # What a postfunc or another device made has memory of its own. The tensor's memory may be given to another tensor.
+            self._note(number, storage_of(tensor if self._device is None and self._postfunc is None else value))
 
     def _post(self, number: int, value: Tensor) -> Any:
         assert self._postfunc is not None

@@ -1,0 +1,286 @@
+"""Features together: whatever options a pass is logged with, the graph is the same graph and a value the same value."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from torch import Tensor, nn
+from torch.nn.modules import module as hooks
+from torch.utils.checkpoint import checkpoint
+
+import torcheer as tl
+from models import Branching, Convolutional, Mlp, Stateful
+from programs import COLUMNS, ROWS, Program, programs
+
+
+class Looping(nn.Module):
+    """A loop over one cell, and a view that is written to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.GRUCell(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = torch.zeros_like(x)
+        for _ in range(3):
+            state = self.cell(x, state)
+            state[:, 0] += 1
+        return state
+
+
+def of_a_batch(x: Tensor) -> Tensor:
+    """A vectorised function, and a gradient inside the model."""
+    slope = torch.func.grad(lambda t: (t.sin() * t).sum())
+    return torch.vmap(slope)(x) + torch.func.vmap(torch.cumsum, in_dims=(0, None))(x, 0)
+
+
+def overwriting(x: Tensor) -> Tensor:
+    y = x * 2
+    half = y[:2]
+    half.mul_(3)
+    z = y + 1
+    y.copy_(z)
+    return torch.relu_(y) + half.sum()
+
+
+def checkpointed(x: Tensor) -> Tensor:
+    return checkpoint(lambda t: torch.tanh(t) * t, x, use_reentrant=False) + 1
+
+
+def under_autocast(x: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return F.linear(x, x).float() + F.normalize(x)[:, :1]
+
+
+def without_gradients(x: Tensor) -> Tensor:
+    with torch.inference_mode():
+        y = torch.softmax(x, -1)
+        y[0] = 0
+    return y.clone() + x
+
+
+def several_results(x: Tensor) -> tuple[Tensor, Tensor]:
+    values, order = x.sort(dim=-1)
+    parts = values.split(2, dim=-1)
+    return torch.cat(parts[::-1], -1), order.float().mean(-1)
+
+
+PROGRAMS: dict[str, tuple[Callable[[], Callable[..., Any]], tuple[int, ...]]] = {
+    "mlp": (Mlp, (3, 4)),
+    "convolutional": (Convolutional, (2, 3, 8, 8)),
+    "branching": (Branching, (3, 4)),
+    "stateful": (Stateful, (2, 3)),
+    "looping": (Looping, (3, 4)),
+    "torch.func": (lambda: of_a_batch, (4, 4)),
+    "overwriting": (lambda: overwriting, (4, 4)),
+    "checkpointed": (lambda: checkpointed, (4, 4)),
+    "autocast": (lambda: under_autocast, (4, 4)),
+    "inference_mode": (lambda: without_gradients, (4, 4)),
+    "several results": (lambda: several_results, (4, 4)),
+}
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "nothing kept": {"layers_to_save": "none"},
+    "modules kept": {"layers_to_save": "modules"},
+    "ends kept": {"layers_to_save": ["input", -1]},
+    "some kept": {"layers_to_save": lambda operation: operation.operation_num % 2 == 0},
+    "gradients": {"save_gradients": True},
+    "gradients alone": {"save_gradients": True, "layers_to_save": "none"},
+    "device": {"output_device": "cpu"},
+    "postfunc": {"activation_postfunc": lambda tensor: tensor.clone()},
+    "seed": {"random_seed": 3},
+}
+
+
+def graph_of(history: tl.ModelHistory) -> list[tuple[Any, ...]]:
+    """Everything about the operations of a history that options must not change."""
+    return [
+        (
+            operation.label,
+            operation.func_applied_name,
+            tuple(operation.tensor_shape),
+            operation.tensor_dtype,
+            operation.parent_layers,
+            operation.child_layers,
+            operation.parent_arg_positions,
+            operation.containing_modules,
+            operation.modules_exited,
+            operation.is_inplace,
+            operation.output_path,
+            operation.composite,
+            [param.name for param in operation.parent_params],
+            str(operation.source),
+        )
+        for operation in history.operations
+    ]
+
+
+def logged(program: str, **options: Any) -> tl.ModelHistory:
+    build, shape = PROGRAMS[program]
+    torch.manual_seed(1)
+    model = build()
+    return tl.log_forward_pass(model, torch.linspace(-1, 1, torch.Size(shape).numel()).reshape(shape), **options)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_options_change_what_is_kept_and_not_the_graph(program: str, options: str) -> None:
+    whole, other = logged(program), logged(program, **OPTIONS[options])
+    assert graph_of(other) == graph_of(whole)
+    for one, two in zip(whole.operations, other.operations, strict=True):
+        if two.has_saved_activations and options != "seed":
+            assert torch.equal(one.tensor_contents.float(), two.tensor_contents.float()), one.label
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_seeded_log_validates_and_repeats(program: str) -> None:
+    build, shape = PROGRAMS[program]
+    torch.manual_seed(1)
+    model, x = build(), torch.rand(shape)
+    report = tl.validate_forward_pass(model, x, random_seed=11)
+    assert report, report
+    assert all(check.count >= 0 for check in report.checks)
+    one, two = (tl.log_forward_pass(model, x, random_seed=11) for _ in range(2))
+    for first, second in zip(one.outputs, two.outputs, strict=True):
+        assert torch.equal(first.tensor_contents, second.tensor_contents)
+
+
+def test_the_seed_of_a_validation_is_the_one_that_was_given() -> None:
+    """The plain model runs from the seed as well, so what it drops is what the log dropped."""
+    x = torch.ones(64)
+    torch.manual_seed(5)
+    report = tl.validate_forward_pass(lambda t: F.dropout(t, 0.5), x, random_seed=5)
+    outputs = next(check for check in report.checks if "plain model" in check.name)
+    assert report
+    assert outputs.count == 1
+    drawn = tl.log_forward_pass(lambda t: F.dropout(t, 0.5), x, random_seed=5).outputs[0].tensor_contents
+    torch.manual_seed(5)
+    assert torch.equal(drawn, F.dropout(x, 0.5))
+
+
+def test_an_invalid_seed_is_refused_by_the_validation_too() -> None:
+    with pytest.raises(tl.InvalidArgument, match="random_seed"):
+        tl.validate_forward_pass(torch.sin, torch.ones(2), random_seed=-1)
+
+
+@settings(max_examples=25, deadline=None)
+@given(programs)
+def test_random_programs_have_one_graph_whatever_is_kept(steps: Any) -> None:
+    def log(**options: Any) -> tl.ModelHistory:
+        torch.manual_seed(0)
+        return tl.log_forward_pass(Program(steps), torch.linspace(-1, 1, ROWS * COLUMNS).reshape(ROWS, COLUMNS), **options)
+
+    whole = graph_of(log())
+    for options in ({"layers_to_save": "none"}, {"save_gradients": True}, {"layers_to_save": [-1]}):
+        assert graph_of(log(**options)) == whole
+
+
+# Numbers that are printed and told ------------------------------------------------------------------------------------
+
+
+def test_a_call_with_ordinal_zero_is_no_call() -> None:
+    history = logged("looping")
+    with pytest.raises(tl.LayerNotFound):
+        history["cell:0"]
+    with pytest.raises(tl.LayerNotFound):
+        history[f"{history['cell:1'].layer_label}:0"]
+
+
+def test_times_are_those_of_the_pass() -> None:
+    """Every operation took some time, all of them less than the pass, the pass no more than the whole call."""
+    started = time.perf_counter()
+    history = logged("convolutional")
+    whole = time.perf_counter() - started
+    times = [operation.func_time_elapsed for operation in history.operations]
+    assert all(each >= 0 for each in times)
+    assert 0 < sum(times) <= history.time_elapsed <= whole
+
+
+def test_the_stack_of_an_operation_is_the_users_own_code() -> None:
+    """Frames of torch and torcheer between the user's lines are left out; the last line is the one that called torch."""
+
+    def inner(t: Tensor) -> Tensor:
+        return torch.tanh(t)
+
+    class Outer(nn.Module):
+        def forward(self, t: Tensor) -> Tensor:
+            return inner(t)
+
+    history = tl.log_forward_pass(nn.Sequential(Outer()), torch.ones(2))
+    stack = history["tanh_1"].stack
+    assert "return torch.tanh(t)" in str(history["tanh_1"].source)
+    own = [line.function.rsplit(".", 1)[-1] for line in stack if line.file == __file__]
+    assert own == ["forward", "inner"]
+    others = {line.file.rsplit("/", 1)[-1] for line in stack if line.file != __file__}
+    assert others <= {"container.py"}, stack  # nn.Sequential is where the module was called; module.py and torcheer are not
+
+
+def test_a_write_that_was_overwritten_whole_is_no_parent_any_more() -> None:
+    """What reads memory depends on the writes that are still in it."""
+
+    def program(x: Tensor) -> Tensor:
+        y = torch.zeros(4)
+        view = y[:2]
+        y[:2] = x  # gone: the next line writes to the same elements
+        y[:2] = x * 5
+        return view + 1
+
+    history = tl.log_forward_pass(program, torch.ones(2))
+    add = history["add_1"]
+    parents = [history[label] for label in add.parent_layers]
+    writes = [one.label for one in parents if one.func_applied_name == "__setitem__"]
+    assert writes == [history["setitem_2"].label]
+    assert tl.validate_forward_pass(program, torch.ones(2))
+
+
+@pytest.mark.parametrize("key", ["add_1", "mul_2", "relu_1"])
+def test_a_replayed_change_of_what_is_written_in_place_flows_on(key: str) -> None:
+    def program(x: Tensor) -> Tensor:
+        y = x * 2
+        y.add_(1)
+        y.mul_(3)
+        return torch.relu_(y) - 1
+
+    history = tl.log_forward_pass(program, torch.tensor([-1.0, 2.0]))
+    changed = history.replay(changes={key: lambda tensor: tensor * 0 + 4})
+    expected = {"add_1": 11.0, "mul_2": 3.0, "relu_1": 3.0}[key]
+    assert changed.outputs[0].tensor_contents.tolist() == [expected, expected]
+    assert history.outputs[0].tensor_contents.tolist() == [-1.0, 14.0]
+
+
+def test_no_hook_stays_behind_a_log_a_backward_pass_or_a_snapshot(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+
+    def registered() -> list[int]:
+        tables = [getattr(hooks, name) for name in dir(hooks) if name.startswith("_global_") and "hooks" in name]
+        own = [table for part in net.modules() for name, table in vars(part).items() if "_hooks" in name]
+        weights = [weight._backward_hooks or {} for weight in net.parameters()]
+        return [len(table) for table in (*tables, *own, *weights) if table is not None]
+
+    before = registered()
+    xray = tl.Xray(net, (2, 4), folder=tmp_path / "run")
+    for step in range(3):
+        history = tl.log_forward_pass(net, torch.rand(2, 4), save_gradients=True)
+        history.log_backward(history.outputs[0].tensor_contents.sum())
+        xray.take_graphs(step)
+    xray.close()
+    assert registered() == before
+
+
+def test_a_report_counts_what_it_checked() -> None:
+    """One output, five operations with values, two calls of modules with one tensor in and one out each."""
+    report = tl.validate_forward_pass(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), torch.rand(3, 2))
+    counts = {check.name: (check.count, sum(check.exempt.values())) for check in report.checks}
+    assert counts["outputs equal those of the plain model"] == (1, 0)
+    values, given = counts["values come again from inputs, parameters and constants alone"]
+    assert values + given == 4  # input, linear, relu, output
+    assert counts["modules hold what plain hooks see"] == (6, 0)  # the model and its two modules, in and out
+    assert counts["the graph gives what the model gives for another input"] == (1, 0)
+    assert str(report).count("checked") == len(report.checks)

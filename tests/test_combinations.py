@@ -170,16 +170,60 @@ def test_an_invalid_seed_is_refused_by_the_validation_too() -> None:
         tl.validate_forward_pass(torch.sin, torch.ones(2), random_seed=-1)
 
 
-@settings(max_examples=25, deadline=None)
+def same(one: Any, two: Any) -> bool:
+    """Whether what was kept is bit by bit the same; NaN is like NaN."""
+    return torch.equal(torch.nan_to_num(one.float(), 7.0), torch.nan_to_num(two.float(), 7.0))
+
+
+@settings(max_examples=30, deadline=None)
 @given(programs)
-def test_random_programs_have_one_graph_whatever_is_kept(steps: Any) -> None:
+def test_random_programs_have_one_graph_and_one_value_each_whatever_is_kept(steps: Any) -> None:
+    x = torch.linspace(-1, 1, ROWS * COLUMNS).reshape(ROWS, COLUMNS)
+
     def log(**options: Any) -> tl.ModelHistory:
         torch.manual_seed(0)
-        return tl.log_forward_pass(Program(steps), torch.linspace(-1, 1, ROWS * COLUMNS).reshape(ROWS, COLUMNS), **options)
+        return tl.log_forward_pass(Program(steps), x.clone(), **options)
 
-    whole = graph_of(log())
-    for options in ({"layers_to_save": "none"}, {"save_gradients": True}, {"layers_to_save": [-1]}):
-        assert graph_of(log(**options)) == whole
+    whole = log()
+    values = [operation.tensor_contents for operation in whole.operations]
+    for options in (
+        {"layers_to_save": "none"},
+        {"layers_to_save": [-1, 0, "input"]},
+        {"layers_to_save": lambda operation: operation.operation_num % 3 == 0},
+        {"save_gradients": True},
+        {"activation_postfunc": torch.clone},
+        {"activation_postfunc": lambda tensor: tensor},
+        {"activation_postfunc": lambda tensor: (tensor, tensor.sum())},
+    ):
+        other = log(**options)
+        assert graph_of(other) == graph_of(whole)
+        for value, operation in zip(values, other.operations, strict=True):
+            if operation.has_saved_activations:
+                kept = operation.tensor_contents
+                assert same(value, kept[0] if isinstance(kept, tuple) else kept), (options, operation.label)
+
+
+@settings(max_examples=20, deadline=None)
+@given(programs)
+def test_a_recording_around_a_model_sees_what_a_log_of_it_sees(steps: Any) -> None:
+    x = torch.linspace(-1, 1, ROWS * COLUMNS).reshape(ROWS, COLUMNS)
+    torch.manual_seed(0)
+    model = Program(steps)
+    log = tl.log_forward_pass(model, x.clone())
+    torch.manual_seed(0)
+    again = Program(steps)
+    with tl.recording(again) as recorded:
+        result = again(x)
+    seen = [
+        (operation.func_applied_name, operation.tensor_shape)
+        for operation in recorded.operations
+        if not operation.is_output_layer
+    ]
+    logged_too = [
+        (operation.func_applied_name, operation.tensor_shape) for operation in log.operations if not operation.is_output_layer
+    ]
+    assert seen[1:] == logged_too[1:]
+    del result
 
 
 # Numbers that are printed and told ------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from torch import Tensor
 from ..errors import TorcheerError
 from ..records import Held, Log, ModuleCall, OperationRecord, TorchFunction
 from .identity import is_wrapped, storage_of, unwrap
+from .values import fill, template
 
 
 class Selection(Protocol):
@@ -85,7 +86,7 @@ class Keeper:
         assert self._postfunc is not None
         try:
             with torch.no_grad():
-                return self._postfunc(value)
+                result = self._postfunc(value)
         except Exception as error:
             name = self.log.operations[number].function.name
             raise TorcheerError(
@@ -93,6 +94,7 @@ class Keeper:
                 f"while keeping the output of {name!r}, shape {tuple(value.shape)}. "
                 "It is called with one tensor and keeps what it returns."
             ) from error
+        return result if isinstance(result, Tensor) else _without_sharing(result, value)
 
     def share(self, number: int, source: int, storage: int | None) -> None:
         """Keep for one operation what is kept for another."""
@@ -214,6 +216,16 @@ def alias(tensor: Tensor) -> Tensor:
     if is_wrapped(tensor):
         return unwrap(tensor).detach()
     return tensor.detach()
+
+
+def _without_sharing(result: Any, value: Tensor) -> Any:
+    """What a postfunc returned, with copies of the tensors in it that share memory with the activation."""
+    memory = storage_of(value)
+    tensors: list[Tensor] = []
+    outline = template(result, tensors.append)
+    if not any(storage_of(tensor) == memory for tensor in tensors):
+        return result
+    return fill(outline, iter([tensor.clone() if storage_of(tensor) == memory else tensor for tensor in tensors]))
 
 
 def _copied_together(values: list[Tensor]) -> Callable[[Tensor], Tensor]:

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from ..containers import replace_tensors, tensors_in
 from ..errors import TorcheerError
 from ..records import Held, Log, ModuleCall, OperationRecord, TorchFunction
 from .identity import is_wrapped, storage_of, unwrap
-from .values import fill, template
 
 
 class Selection(Protocol):
@@ -221,11 +221,9 @@ def alias(tensor: Tensor) -> Tensor:
 def _without_sharing(result: Any, value: Tensor) -> Any:
     """What a postfunc returned, with copies of the tensors in it that share memory with the activation."""
     memory = storage_of(value)
-    tensors: list[Tensor] = []
-    outline = template(result, tensors.append)
-    if not any(storage_of(tensor) == memory for tensor in tensors):
+    if not any(storage_of(tensor) == memory for tensor in tensors_in(result)):
         return result
-    return fill(outline, iter([tensor.clone() if storage_of(tensor) == memory else tensor for tensor in tensors]))
+    return replace_tensors(result, lambda tensor: tensor.clone() if storage_of(tensor) == memory else tensor)
 
 
 def _copied_together(values: list[Tensor]) -> Callable[[Tensor], Tensor]:

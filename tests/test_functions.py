@@ -230,9 +230,9 @@ CATEGORIES = {
 }
 
 
-@pytest.mark.parametrize(("category", "func"), [(c, f) for c, found in CATEGORIES.items() for f in found], ids=str)
-def test_a_function_has_the_category_that_a_reader_expects(category, func):
-    assert facts(func).category == category
+@pytest.mark.parametrize("category", CATEGORIES)
+def test_a_function_has_the_category_that_a_reader_expects(category):
+    assert {facts(func).name: facts(func).category for func in CATEGORIES[category] if facts(func).category != category} == {}
 
 
 packed = torch.nn.utils.rnn.pack_sequence([torch.rand(3, 4), torch.rand(2, 4)])

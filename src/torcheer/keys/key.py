@@ -297,8 +297,7 @@ def _turn(way: Reading, address: str, calls: Sequence[ModuleCall], text: str = "
     if way.turn is None:
         return list(calls)
     if text and not 1 <= way.turn <= len(calls):
-        times = f"called {len(calls)} time{'s' if len(calls) > 1 else ''}" if calls else "not called"
-        raise LayerNotFound(f"module {address!r} was {times}, so there is no {text!r}.")
+        raise LayerNotFound(f"module {address!r} was called {len(calls)} times, so there is no {text!r}.")
     return list(calls[way.turn - 1 : way.turn]) if way.turn else []
 
 

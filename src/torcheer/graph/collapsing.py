@@ -38,7 +38,7 @@ def collapse(
     >>> [node.key for node in graph.nodes]
     ['input_1_0:1', '@0:1', 'tanh_1_3:1', 'output_1_4:1']
     """
-    named = [address] if isinstance(address, (str, type)) else list(address)
+    named = list(address) if isinstance(address, (list, tuple, set, frozenset)) else [address]
     classes = _known_classes(class_name, {box.class_name for box in graph.all_boxes})
     if depth is None and not named and not classes and where is None:
         raise InvalidArgument(

@@ -310,7 +310,10 @@ class Graph:
                 raise LayerNotFound(f"no module fits {key!r}: this graph was made by hand.")
             return found
         calls = {(call.address, call.call) for call in parse_key(key).modules(self.names)}
-        return [box for box in self.all_boxes if any((box.address, call) in calls for call in box.calls)]
+        found = [box for box in self.all_boxes if any((box.address, call) in calls for call in box.calls)]
+        if not found:
+            raise LayerNotFound(f"{key!r} means the model itself, which is the whole graph and has no box.")
+        return found
 
     def parents(self, key: Any) -> tuple[Node, ...]:
         """The visible nodes that lead to a node, in the order of its arguments."""

@@ -164,7 +164,7 @@ class LayerTable:
             return self._by_label.get(label)
         kind, _, number = label.partition("_")
         type_number, _, overall = number.partition("_")
-        if not type_number.isdecimal() or bool(overall) == short:
+        if not type_number.isdecimal() or len(type_number) > 9 or bool(overall) == short:
             return None
         same = self._of_type.get(kind, ())
         layer = self.layer(same[int(type_number) - 1]) if 1 <= int(type_number) <= len(same) else None

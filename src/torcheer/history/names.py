@@ -29,12 +29,14 @@ class IndexNames:
         self._operation = operation
         self._numbers = range(index.length)
         self._modules = index.log.modules
-        self.classes: Mapping[str, type] = {address: module.cls for address, module in index.log.registered.items()}
+        self._registered = index.log.registered
         self.first_addresses: Mapping[str, str] = index.first_addresses
 
     def without_tensors(self) -> IndexNames:
         """The same names, for whoever outlives the history: they keep no tensor alive."""
         light = copy.copy(self)
+        light.__dict__["classes"] = self.classes
+        light._registered = {}
         log = self._table.log
         light._table = copy.copy(self._table)
         light._table.log = Log(log.title, rows=log.rows, functions=log.functions)
@@ -66,6 +68,10 @@ class IndexNames:
         return self._table.shows(number)
 
     # Modules ----------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def classes(self) -> Mapping[str, type]:
+        return {address: module.cls for address, module in self._registered.items()}
 
     @cached_property
     def _calls(self) -> dict[str, list[ModuleCall]]:

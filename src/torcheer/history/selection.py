@@ -135,7 +135,7 @@ class Keyed:
             self._types.add(end[0])
         kind, _, rest = way.name.partition("_")
         number = rest.partition("_")[0]
-        is_label = self._labels_are_default and number.isdecimal() and kind == kind.lower()
+        is_label = self._labels_are_default and number.isdecimal() and len(number) < 10 and kind == kind.lower()
         if is_label:
             self._numbering.wanted.setdefault(kind, set()).add(int(number))
         return address is not None or end is not None or is_label

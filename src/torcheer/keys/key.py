@@ -294,7 +294,7 @@ class Text(Key):
 
 def _turn(way: Reading, address: str, calls: Sequence[ModuleCall], text: str = "") -> list[ModuleCall]:
     """The calls that a reading means. One that was not made is an error, if there is a text to name in it."""
-    if way.turn is None:
+    if way.turn is None or not calls:
         return list(calls)
     if text and not 1 <= way.turn <= len(calls):
         raise LayerNotFound(f"module {address!r} was called {len(calls)} times, so there is no {text!r}.")

@@ -17,6 +17,7 @@ from ..capture.identity import storage_of
 from ..capture.retention import Keeper
 from ..errors import InvalidArgument, ReplayFailed
 from ..history import History
+from ..keys import parse_key
 from ..records import FACTS, PARENTS, UNSAVED, OperationRecord, facts_of
 from .machine import refuse_changed_states, run_again
 
@@ -37,7 +38,8 @@ def replay(history: Kind, inputs: Any = None, changes: Mapping[Any, Change] | No
     told = run_again(history._log, given, lambda: _Rerun(history, by_number))
     told.keeper.settle(set())
     told.log.seconds = {"replay": perf_counter() - started}
-    what = f" with {', '.join(map(str, changes))} changed" if changes else ""
+    said = ", ".join(key if isinstance(key, str) else str(parse_key(key)) for key in changes or ())
+    what = f" with {said} changed" if said else ""
     told.log.notes = [*told.log.notes, f"this is a replay of the recorded graph{what}"]
     new = type(history)(history.model_name, history._options)
     new._log = told.log

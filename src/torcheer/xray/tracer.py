@@ -10,7 +10,7 @@ from torch.nn import Module
 
 from ..containers import find_tensors
 from ..errors import LayerNotFound
-from ..history import Layer, Operation
+from ..history import Operation
 from ..history.text import plural
 from .probe import Probe
 from .watched import activation_after, default_watches
@@ -84,8 +84,7 @@ class ArchitectureTracer:
 
     def activation(self, layer: str) -> str | None:
         """The activation function that consumes a layer's output; None where there is none."""
-        found = self.history[layer]
-        after = activation_after(found if isinstance(found, Operation) else found.passes[0])
+        after = activation_after(self._layer(layer))
         return after.label if after is not None else None
 
     def module(self, layer: str) -> str | None:
@@ -122,9 +121,9 @@ class ArchitectureTracer:
         asked = ("weight", "layer", "activation", "grad")
         return {watch.name: {kind: watch.wants(kind) for kind in asked} for watch in default_watches(self.history)}
 
-    def _layer(self, key: str) -> Layer | Operation:
-        found: Layer | Operation = self.history[key]
-        return found.passes[0] if isinstance(found, Layer) else found
+    def _layer(self, key: str) -> Operation:
+        found = self.history._lookup.find(key)
+        return Operation(self.history._index, found.number if found.number is not None else found.layer.passes[0])
 
     def __str__(self) -> str:
         lines = [f"{self.history.model_name}: {plural(len(self.layers), 'layer')}"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import sys
 import warnings
 from collections.abc import Iterator
@@ -15,9 +14,9 @@ from torch import Tensor
 from torch.nn import Module
 
 from torcheer import InvalidArgument
-from torcheer.capture.modules import is_uninitialised, without_parallelism, wrapped_module
+from torcheer.capture.modules import without_parallelism, wrapped_module
 from torcheer.capture.randomness import RandomState
-from torcheer.capture.surroundings import Surroundings
+from torcheer.capture.restore_state import StateRestorer
 from torcheer.containers import find_tensors, shares_no_container
 
 
@@ -85,18 +84,18 @@ def undone(step: Step, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterato
     model = without_parallelism(step.model)
     with torch._C.DisableTorchFunction():
         inputs = list({id(tensor): tensor for _, tensor in find_tensors((args, kwargs))}.values())
-        args, kwargs = shares_no_container((args, kwargs))
-        if any(map(is_uninitialised, model.modules())):
-            model = copy.deepcopy(model)  # making its parameters would change it for good
-        surroundings = Surroundings(list(model.modules()), inputs)
-        surroundings.back_up_everything()
+        given, (args, kwargs) = (args, kwargs), shares_no_container((args, kwargs))
+        own = (*args, *kwargs.values()) if args is given[0] else ()
+        restorer = StateRestorer(list(model.modules()), inputs, own)
     random = RandomState.now()
     try:
+        restorer.back_up_everything()
         yield Step(model), args, kwargs
     finally:
-        with torch._C.DisableTorchFunction():
-            surroundings.restore()
-        random.restore()
+        with contextlib.ExitStack() as steps:  # each is taken whatever another raises
+            steps.callback(random.restore)
+            steps.callback(restorer.restore)
+        restorer.finish([], sys.exc_info()[0] is not None)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from .errors import RunNotFound as RunNotFound
 from .errors import SeveralPasses as SeveralPasses
 from .errors import SnapshotLost as SnapshotLost
 from .errors import SnapshotNotFound as SnapshotNotFound
+from .errors import StateNotRestored as StateNotRestored
 from .errors import TorcheerError as TorcheerError
 from .errors import UnseenWorkWarning as UnseenWorkWarning
 from .errors import ViewerNotBuilt as ViewerNotBuilt

@@ -70,8 +70,7 @@ def log_forward_pass(
     Limits: work on other threads cannot be seen (a warning says so), nor can the inside of TorchScript and compiled
     extensions, which are logged as one opaque operation.
     """
-    if not callable(model):
-        raise InvalidArgument(f"model must be callable, usually an nn.Module; got {type(model).__name__}: {model!r:.80}.")
+    _check_callable(model)
     if vis_opt not in ("none", "unrolled", "rolled"):
         raise InvalidArgument(f"vis_opt is one of 'none', 'unrolled', 'rolled'; got {vis_opt!r}.")
     options = Options(
@@ -135,7 +134,9 @@ def validate_forward_pass(
 
     Limits: the model runs about three times, each call a few times more, and copies of its tensors are made.
     """
-    history = log_forward_pass(model, input_args, input_kwargs, random_seed=random_seed)
+    _check_callable(model)
+    history = ModelHistory(_title(model), Options())
+    run(history, model, input_args, input_kwargs, random_seed, backs_up_everything=True)
     return validate_against(history, model, parse_arguments(input_args, input_kwargs))
 
 
@@ -197,6 +198,11 @@ class recording:  # noqa: N801 - used as a function: `with recording() as histor
             explain(self._history, error)
         else:
             finish(self._history, self._session)
+
+
+def _check_callable(model: Any) -> None:
+    if not callable(model):
+        raise InvalidArgument(f"model must be callable, usually an nn.Module; got {type(model).__name__}: {model!r:.80}.")
 
 
 def _title(model: Any) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .tensor_memory import has_memory
+
 Shapes = tuple[tuple[int, ...] | None, ...]
 
 
@@ -67,7 +69,8 @@ class BackwardRecord:
     def gradient(self, number: int) -> Tensor | None:
         """The gradient of an operation's tensor, or of a parameter."""
         found = self.gradients.get(number)
-        return found if found is not None else self.summed.get(number)
+        gradient = found if found is not None else self.summed.get(number)
+        return gradient if gradient is not None and has_memory(gradient) else None
 
     def let_go(self) -> None:
         """Copy what shares memory with anything outside: it may be written to. Kept gradients are aliases until then."""
@@ -78,7 +81,9 @@ class BackwardRecord:
         besides = _uses(_memory(alone)) - 1  # looking at memory may count as a use of it
         for found, number in kept:
             address = memory[id(found[number])]
-            if address is None or _uses(address) > own[address] + besides:
+            if not has_memory(found[number]):
+                del found[number]
+            elif address is None or _uses(address) > own[address] + besides:
                 found[number] = found[number].clone()
 
 
@@ -137,7 +142,9 @@ class BackwardLog:
         new = BackwardLog()
         new._wanted = self._wanted
         for one in self._begun:
-            gradients, summed = ({n: g.clone() for n, g in found.items()} for found in (one.gradients, one.summed))
+            gradients, summed = (
+                {n: g.clone() for n, g in found.items() if has_memory(g)} for found in (one.gradients, one.summed)
+            )
             twin = BackwardRecord(
                 one.task, list(one.nodes), gradients, summed, set(one.accumulated), one.scale, one.is_complete
             )

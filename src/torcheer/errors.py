@@ -82,5 +82,9 @@ class UnseenWorkWarning(UserWarning):
     """Part of the model ran where it could not be watched, for example on another thread."""
 
 
+class StateNotRestored(UserWarning):
+    """A pass changed something that could not be put back; the message names it."""
+
+
 class SnapshotLost(UserWarning):
     """A snapshot of an Xray could not be written; the training goes on."""

@@ -7,6 +7,7 @@ number: `n >= 0` is `log.operations[n]`, `n < 0` is `log.states[-1 - n]` (a para
 from __future__ import annotations
 
 import math
+import weakref
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from .backward_records import BackwardLog
 from .functions import Kind as Kind
 from .functions import Origin as Origin
 from .functions import TorchFunction as TorchFunction
+from .tensor_memory import FREED, is_freed
 
 # Stands in an argument template where a tensor was. Compared by identity, so no argument can be mistaken for it; a
 # string, because tuples of strings and numbers are left alone by the garbage collector (a big log is all such tuples).
@@ -411,6 +413,7 @@ class Log:
     escapes: list[EscapeRecord] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     source_names: dict[int, str] = field(default_factory=dict)
+    source_tensors: list[weakref.ref[torch.Tensor]] = field(default_factory=list)  # those that turned up unexplained
     input_paths: dict[int, list[tuple[Any, ...]]] = field(default_factory=dict)
     leaves: set[int] = field(default_factory=set)  # tensors that no operation made, or that were told to, and require gradients
     failure: Failure | None = None
@@ -464,17 +467,34 @@ class Log:
         if number in self.details:
             self.details[number].held = None
 
-    def is_lost(self, number: int) -> bool:
-        """Whether a kept tensor was overwritten unseen: torch counted a write that nobody protected it from.
+    def replace_states(self, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Register other tensors instead of these parameters and buffers."""
+        by_id: dict[int, Any] = {id(old): new for old, new in pairs}
+        for module in self.registered.values():
+            module.parameters = {name: by_id.get(id(p), p) for name, p in module.parameters.items()}
+            module.buffers = {name: by_id.get(id(b), b) for name, b in module.buffers.items()}
 
-        Checked once when the pass is complete: from then on nothing outside shares memory with what is kept.
+    def is_lost(self, number: int) -> bool:
+        """Whether a kept tensor is gone: its memory was freed, or torch counted a write that nobody protected it from.
+
+        Writes are looked for once when the pass is complete: from then on nothing outside shares memory with what is kept.
         """
+        if is_freed(self.values[number]):
+            return True
         if not self.is_complete:
             return was_overwritten(self.values[number], self.versions[number])
         if self._lost is None:
             pairs = zip(self.values, self.versions, strict=True)
             self._lost = {number for number, pair in enumerate(pairs) if was_overwritten(*pair)}
         return number in self._lost
+
+    def mark_freed(self, number: int) -> None:
+        """The memory of an operation's kept tensor is gone."""
+        row = self.rows[number]
+        if row[FACTS] is None:
+            self.rows[number] = (*row[:FACTS], self.operations[number].facts, *row[PARENTS:])
+        self.values[number] = FREED
+        self.versions[number] = -1
 
 
 def was_overwritten(value: Any, version: int) -> bool:

@@ -26,7 +26,7 @@ from .callsite import CallSites
 from .device_time import DeviceTimer
 from .identity import Entry, is_wrapped, storage_address, storage_of
 from .recorder import Recorder
-from .surroundings import Surroundings
+from .restore_state import StateRestorer
 
 _NOTHING = contextlib.nullcontext()
 AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")
@@ -54,14 +54,14 @@ class Interceptor(TorchFunctionMode):
     """Watches every torch function this thread calls."""
 
     def __init__(
-        self, recorder: Recorder, sites: CallSites, surroundings: Surroundings | None, timer: DeviceTimer | None = None
+        self, recorder: Recorder, sites: CallSites, restorer: StateRestorer | None, timer: DeviceTimer | None = None
     ) -> None:
         super().__init__()
         self.recorder = recorder
         self.log = recorder.log
         self.keeper = recorder.keeper
         self.sites = sites
-        self.surroundings = surroundings
+        self.restorer = restorer
         self.failure: tuple[BaseException, Failure] | None = None
         # torch function -> what becomes of its calls, its number in the log, what it is
         self._met: dict[Any, tuple[int, int, TorchFunction]] = {}
@@ -204,8 +204,8 @@ class Interceptor(TorchFunctionMode):
     ) -> Any:
         """Run a call that is no ordinary operation."""
         kind = function.kind
-        if function.touches_gradients and self.surroundings is not None:
-            self.surroundings.before_backward()
+        if function.touches_gradients and self.restorer is not None:
+            self.restorer.before_backward()
         if kind is Kind.QUERY:
             if function.switches_gradients:
                 self._note_leaf(args[0], all((*args[1:], *kwargs.values())))
@@ -315,8 +315,8 @@ class Interceptor(TorchFunctionMode):
         self.keeper.before_write(storage)
         if storage is None:
             return
-        if self.surroundings is not None:
-            self.surroundings.back_up(self.recorder.outside(storage))
+        if self.restorer is not None:
+            self.restorer.back_up(self.recorder.outside(storage))
         elif not self._is_selective:
             self.recorder.keep_states(storage)
 
@@ -470,8 +470,8 @@ class Interceptor(TorchFunctionMode):
             if self.recorder.gradients is not None:
                 self.recorder.gradients.watch(tensors_in((args, kwargs)))
                 self.recorder.note_scale(roots)
-            if self.surroundings is not None:
-                self.surroundings.before_backward()
+            if self.restorer is not None:
+                self.restorer.before_backward()
         return func(*args, **kwargs)
 
     def _note_failure(

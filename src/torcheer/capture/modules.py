@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from threading import get_ident
 from time import perf_counter_ns as now
 from typing import Any
@@ -18,13 +19,13 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 from torch.nn.modules import module as module_hooks
-from torch.nn.modules.lazy import LazyModuleMixin
 
 from ..containers import PLAIN, Other, outline, tensors_in
 from ..records import TENSOR, UNSAVED, ModuleCall, RegisteredModule
 from .callsite import CallSites, Forward
+from .identity import storage_of
 from .recorder import Recorder
-from .surroundings import Surroundings
+from .restore_state import StateRestorer
 
 _WRAPPED_AS = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
 _ONE_TENSOR = (TENSOR,)
@@ -52,11 +53,11 @@ def without_parallelism(model: Any) -> Any:
 class ModuleWatcher:
     """Keeps the stack of modules that are running."""
 
-    def __init__(self, recorder: Recorder, sites: CallSites, surroundings: Surroundings | None = None) -> None:
+    def __init__(self, recorder: Recorder, sites: CallSites, restorer: StateRestorer | None = None) -> None:
         self.recorder = recorder
         self.log = recorder.log
         self.sites = sites
-        self.surroundings = surroundings
+        self.restorer = restorer
         self.has_wrappers = False
         self._thread = get_ident()
         self._registered: dict[int, RegisteredModule | None] = {}  # by id; None for wrappers
@@ -135,13 +136,6 @@ class ModuleWatcher:
         self._registered.clear()
         self._known.clear()
 
-    def forget(self) -> None:
-        """Take back every registration."""
-        self._registered.clear()
-        self._known.clear()
-        self.log.registered.clear()
-        self.recorder.registered.clear()
-
     def _enter(self, module: Module, args: tuple[Any, ...]) -> None:
         if get_ident() != self._thread:
             if id(module) in self._registered:
@@ -181,7 +175,7 @@ class ModuleWatcher:
             self._keep_late(call.inputs, given)
         cls = type(module)
         if name != cls.__name__ and isinstance(module, torch.jit.ScriptModule):
-            self._shelter(module)
+            self._shelter(module, args)
         stack.append(call)
         recorder.running.append(module)
         forward = self._forwards.get(cls) or self._forward_code(cls)
@@ -280,17 +274,14 @@ class ModuleWatcher:
             unique = f"{name}_{count}"
         return unique
 
-    def _shelter(self, module: Module) -> None:
+    def _shelter(self, module: Module, args: tuple[Any, ...]) -> None:
         """What runs inside TorchScript cannot be seen writing, so what it may write to is copied first."""
+        if self.restorer is None:
+            return
         with torch._C.DisableTorchFunction():
-            buffers = list(module.buffers())
-            if self.surroundings is not None:
-                self.surroundings.back_up(buffers)
-
-
-def is_uninitialised(module: Module) -> bool:
-    """Whether a lazy module is yet to make its parameters."""
-    return isinstance(module, LazyModuleMixin) and bool(module.has_uninitialized_params())
+            self.restorer.back_up_script(module.modules())
+            given = filter(None, map(storage_of, tensors_in(args)))
+            self.restorer.back_up(chain.from_iterable(map(self.recorder.outside, given)), is_suspected=True)
 
 
 def _copied(registered: Any) -> dict[str, Any]:
@@ -313,6 +304,11 @@ def roots_of(model: Any) -> list[tuple[Module, str]]:
         return [(owner, "")]
     held = {name: value for name, value in _held(model).items() if isinstance(value, Module)}
     return [(module, name) for name, module in held.items()]
+
+
+def modules_among(values: Iterable[Any]) -> list[Module]:
+    """The modules that are given as arguments, with all that is inside them."""
+    return [inner for value in values if isinstance(value, Module) for inner in value.modules()]
 
 
 def _held(model: Any) -> dict[str, Any]:

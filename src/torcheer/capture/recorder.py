@@ -21,6 +21,7 @@ from torch.nn import Parameter
 from ..errors import UnseenWorkWarning
 from ..functions import label_type
 from ..records import TENSOR, UNSAVED, Details, Kind, Log, ModuleCall, Origin, Row, TorchFunction, facts_of
+from ..tensor_memory import has_memory
 from .backward import GradientWatcher
 from .identity import Entry, TensorTable, is_same_view, is_wrapped, storage_of
 from .nodes import NodeNames
@@ -109,7 +110,7 @@ class Recorder:
         tensors = set(map(id, self.outside(storage)))
         states = self.log.states
         for state in states:
-            if state.before is None and id(state.tensor) in tensors:
+            if state.before is None and id(state.tensor) in tensors and has_memory(state.tensor):
                 with torch.no_grad():
                     states.before[state.number] = state.tensor.detach().clone()
 
@@ -211,6 +212,7 @@ class Recorder:
         else:
             self._suspect_threads()
         self._from_outside(tensor, storage)
+        self.log.source_tensors.append(weakref.ref(tensor))
         return self._write(_MARKERS[Origin.SOURCE], (), tensor, storage)
 
     def _attribute_name(self, tensor: Tensor) -> str | None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from ..containers import replace_tensors, tensors_in
 from ..errors import TorcheerError
 from ..records import Held, Log, ModuleCall, OperationRecord, TorchFunction
+from ..tensor_memory import FREED, copy_of, has_memory
 from .identity import is_wrapped, storage_of, unwrap
 
 
@@ -72,6 +73,9 @@ class Keeper:
     def keep(self, number: int, tensor: Tensor) -> None:
         """Keep `tensor` as the activation of an operation."""
         value: Any = alias(tensor)
+        if not has_memory(value):
+            self.log.mark_freed(number)
+            return
         if self._device is not None and value.device != self._device:
             value = value.to(self._device)
         if self._postfunc is not None:
@@ -174,11 +178,18 @@ class Keeper:
         log = self.log
         values = [log.values[h] if isinstance(h, int) else h.value for h in holders]
         kept = {id(value): value for value in values if isinstance(value, Tensor)}  # several may hold the same one
-        copied = _copied_together(list(kept.values()))
-        copies = {key: copied(value) for key, value in kept.items()}
+        readable = {key: value for key, value in kept.items() if has_memory(value)}
+        copied = _copied_together(list(readable.values()))
+        copies = {key: copied(value) if key in readable else None for key, value in kept.items()}
         for holder, value in zip(holders, values, strict=True):
-            fresh = copies.get(id(value))
+            if id(value) not in copies:
+                continue
+            fresh = copies[id(value)]
             if fresh is None:
+                if isinstance(holder, int):
+                    log.mark_freed(holder)
+                else:
+                    holder.value, holder.version = FREED, -1
                 continue
             if isinstance(holder, int):
                 log.values[holder], log.versions[holder] = fresh, version_of(fresh)
@@ -251,4 +262,4 @@ def _copied_together(values: list[Tensor]) -> Callable[[Tensor], Tensor]:
 
 
 def _copy(value: Tensor) -> Tensor:
-    return value.clone()  # what is kept is detached already
+    return copy_of(value)  # what is kept is detached already

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import sys
 import warnings
 from collections.abc import Callable
@@ -16,17 +15,17 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from ..containers import find_tensors, shares_no_container
+from ..containers import Path, find_tensors, shares_no_container
 from ..records import Log, Origin
 from .callsite import CallSites
 from .collector import fewer_collections
 from .device_time import DeviceTimer
 from .interceptor import Interceptor
-from .modules import ModuleWatcher, is_uninitialised, roots_of, without_parallelism
+from .modules import ModuleWatcher, modules_among, roots_of, without_parallelism
 from .randomness import RandomState, seed_everything
 from .recorder import Recorder
+from .restore_state import StateRestorer
 from .retention import Keeper, Selection
-from .surroundings import Surroundings
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,9 @@ class Keeping:
 class Session:
     """One recording. Use it once: either `run` a model, or enter it as a context manager."""
 
-    def __init__(self, log: Log, keeping: Keeping, outermost: CodeType | None = None) -> None:
+    def __init__(
+        self, log: Log, keeping: Keeping, outermost: CodeType | None = None, *, backs_up_everything: bool = False
+    ) -> None:
         self.log = log
         self.sites = CallSites(log.sites, outermost)
         self.keeper = Keeper(log, keeping.selection, keeping.output_device, keeping.postfunc)
@@ -53,6 +54,7 @@ class Session:
             log.backward.on_device = True
         self.interceptor = Interceptor(self.recorder, self.sites, None, timer)
         self._leave = contextlib.ExitStack()
+        self._backs_up_everything = backs_up_everything  # all tensors, before the pass: also writes nobody saw are undone
 
     def __enter__(self) -> Session:
         self._leave.enter_context(fewer_collections())
@@ -78,46 +80,68 @@ class Session:
         self.sites.stop_before(Session._call.__code__)
         with torch._C.DisableTorchFunction():
             inputs = [*find_tensors(args, ("args",)), *find_tensors(kwargs, ("kwargs",))]
-            args, kwargs = shares_no_container((args, kwargs))
-            modules = self._register(model)
-            if any(map(is_uninitialised, modules)):
-                model = copy.deepcopy(model)  # making its parameters would change it for good
-                self.watcher.forget()
-                modules = self._register(model)
-            surroundings = Surroundings(modules, [tensor for _, tensor in inputs], (*args, *kwargs.values()))
-            self.interceptor.surroundings = self.watcher.surroundings = surroundings
-            for path, tensor in inputs:
-                self.recorder.add_input(tensor, path)
+            given, (args, kwargs) = (args, kwargs), shares_no_container((args, kwargs))
+            own = (*args, *kwargs.values()) if args is given[0] else ()
+            modules = [*self._register(model), *modules_among((*args, *kwargs.values()))]
+            restorer = StateRestorer(modules, [tensor for _, tensor in inputs], own, model)
         before = RandomState.now()
-        self.log.random_seed = seed
-        if seed is not None:
-            seed_everything(seed)
-        self.log.random_state = RandomState.now() if seed is not None else before
         error: BaseException | None = None
-        result: Any = None
-        started = perf_counter()
+        started = ended = 0.0
         try:
+            self._prepare(restorer, inputs)
+            self.log.random_seed = seed
+            if seed is not None:
+                seed_everything(seed)
+            self.log.random_state = RandomState.now() if seed is not None else before
+            started = perf_counter()
             result = self._call(model, args, kwargs)
+            ended = perf_counter()
+            with torch._C.DisableTorchFunction():
+                self._note_outputs(result)
+            del result
         except BaseException as raised:
             error = raised
             raise
         finally:
-            ended = perf_counter()
+            started, ended = started or perf_counter(), ended or perf_counter()
             with torch._C.DisableTorchFunction():
-                if error is None:
-                    outputs = list(find_tensors(result))
-                    for path, tensor in outputs:
-                        self.recorder.add_output(tensor, path)
-                    if self.recorder.gradients is not None:
-                        self.recorder.gradients.watch([tensor for _, tensor in outputs])
-                    del outputs
-                del result
-                for storage in surroundings.written_storages():
-                    self.keeper.before_write(storage)
-                surroundings.restore()
-                before.restore()
-                self._close(error)
+                self._leave_as_found(restorer, before, error)
             self.log.seconds.update(setup=started - entered, forward=ended - started, cleanup=perf_counter() - ended)
+            restorer.finish(self.log.notes, error is not None)
+
+    def _prepare(self, restorer: StateRestorer, inputs: list[tuple[Path, Tensor]]) -> None:
+        with torch._C.DisableTorchFunction():
+            if restorer.lazy:
+                self.log.replace_states(restorer.lazy)
+                self.recorder.registered.update(id(twin) for _, twin in restorer.lazy)
+            if self._backs_up_everything:
+                restorer.back_up_everything()
+            self.interceptor.restorer = self.watcher.restorer = restorer
+            for path, tensor in inputs:
+                self.recorder.add_input(tensor, path)
+
+    def _note_outputs(self, result: Any) -> None:
+        outputs = list(find_tensors(result))
+        for path, tensor in outputs:
+            self.recorder.add_output(tensor, path)
+        if self.recorder.gradients is not None:
+            self.recorder.gradients.watch([tensor for _, tensor in outputs])
+
+    def _leave_as_found(self, restorer: StateRestorer, before: RandomState, error: BaseException | None) -> None:
+        """Restore everything and close the log; each step is taken whatever the one before raised."""
+        with contextlib.ExitStack() as steps:  # runs the last one first
+            steps.callback(self._close, error)
+            steps.callback(self._note_lazy_states, restorer)
+            steps.callback(before.restore)
+            steps.callback(restorer.restore)
+            steps.callback(lambda: list(map(self.keeper.before_write, restorer.written_storages())))
+
+    def _note_lazy_states(self, restorer: StateRestorer) -> None:
+        """What the operations of the pass read first of a lazy parameter had no elements."""
+        twins = {id(twin) for _, twin in restorer.lazy}
+        if twins:
+            states = self.log.states
+            states.before.update({state.number: state.tensor.new_empty(0) for state in states if id(state.tensor) in twins})
 
     def _register(self, model: Callable[..., Any]) -> list[Module]:
         return [module for root, prefix in roots_of(model) for module in self.watcher.register(root, prefix)]
@@ -142,8 +166,8 @@ class Session:
                 warnings.filterwarnings("ignore", message=".*there are global hooks on modules")
         self.watcher.start()
         self._leave.callback(self.watcher.stop)
-        if self.interceptor.surroundings is not None:
-            self.interceptor.surroundings.hooks_start_here()
+        if self.interceptor.restorer is not None:
+            self.interceptor.restorer.hooks_start_here()
         self._leave.enter_context(self.interceptor)
 
     def _end(self, error: BaseException | None) -> None:

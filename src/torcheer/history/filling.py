@@ -49,19 +49,30 @@ class Options:
             raise InvalidArgument(f"activation_postfunc must be a function of a tensor; got {self.activation_postfunc!r}.")
 
 
-def open_session(history: History, outermost: CodeType | None = None) -> Session:
+def open_session(history: History, outermost: CodeType | None = None, *, backs_up_everything: bool = False) -> Session:
     """A session that writes into `history`."""
     options = history._options
     selection = _selection(history, options)
     keeping = Keeping(selection, options.output_device, options.activation_postfunc, options.time_on_device)
-    return Session(history._log, keeping, outermost)
+    return Session(history._log, keeping, outermost, backs_up_everything=backs_up_everything)
 
 
-def run(history: History, model: Callable[..., Any], input_args: Any, input_kwargs: Any, random_seed: int | None) -> None:
-    """Run `model` once and record it into `history`."""
+def run(
+    history: History,
+    model: Callable[..., Any],
+    input_args: Any,
+    input_kwargs: Any,
+    random_seed: int | None,
+    *,
+    backs_up_everything: bool = False,
+) -> None:
+    """Run `model` once and record it into `history`.
+
+    With `backs_up_everything` all tensors are copied first, so that also what code nobody can watch does to them is undone.
+    """
     args, kwargs = parse_arguments(input_args, input_kwargs)
     _check_seed(random_seed)
-    session = open_session(history)
+    session = open_session(history, backs_up_everything=backs_up_everything)
     try:
         session.run(model, args, kwargs, random_seed)
     except BaseException as error:

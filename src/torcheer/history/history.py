@@ -14,6 +14,7 @@ from ..backward_records import BackwardLog
 from ..errors import GraphChanged, InvalidArgument, NotPicklable
 from ..keys import parse_key
 from ..records import PARENTS, UNSAVED, Details, Held, Log, OperationRecord, Origin, was_overwritten
+from ..tensor_memory import FREED, has_memory
 from .backward import BackwardPass
 from .escape import Escape
 from .filling import Options, run
@@ -428,6 +429,8 @@ def _copied(details: Details, memo: dict[int, Any]) -> Details:
 def _clone(value: Any, memo: dict[int, Any]) -> Any:
     if not isinstance(value, Tensor):
         return copy.deepcopy(value, memo)
+    if not has_memory(value):
+        return FREED
     if id(value) not in memo:
         memo[id(value)] = value.detach().clone()
     return memo[id(value)]

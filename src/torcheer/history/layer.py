@@ -12,11 +12,20 @@ from ..capture.callsite import SourceLine, source_of, stack_of
 from ..containers import fill_call, format_path, slot_paths
 from ..errors import ActivationLost, ActivationNotSaved, SeveralPasses
 from ..records import UNSAVED, ModuleCall, OperationRecord, Origin
+from ..tensor_memory import is_freed
 from .index import Index
 from .labels import LayerEntry
 from .lookup import Lookup
 from .param import Param, describe_param
 from .text import describe_layer, describe_operation
+
+
+def freed_text(what: str) -> str:
+    """Says that a kept tensor is gone with its memory."""
+    return (
+        f"the memory of {what} was freed (its storage was resized) before it could be copied, so its value is gone. FSDP does "
+        "this with parameters after each layer. Log the model without it to see the value."
+    )
 
 
 class Operation:
@@ -121,6 +130,8 @@ class Operation:
                 f"the activation of {self.label} was not saved. Log again with layers_to_save='all', or with "
                 f"{self.layer_label!r} in the list."
             )
+        if is_freed(record.value):
+            raise ActivationLost(freed_text(f"the activation of {self.label}"))
         if self._index.log.is_lost(self._number):
             raise ActivationLost(
                 f"the activation of {self.label} ({self.func_applied_name}, {self.source}) was overwritten by something that "
@@ -220,6 +231,12 @@ class Operation:
         return fill_call(record.template, record.names, tensors)
 
     def _argument(self, slot: int) -> Any:
+        value = self._kept_argument(slot)
+        if is_freed(value):
+            raise ActivationLost(freed_text(f"argument {slot} of {self.label}"))
+        return value
+
+    def _kept_argument(self, slot: int) -> Any:
         record = self._record
         held = record.details.held or {}
         if slot in held:

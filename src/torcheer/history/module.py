@@ -8,11 +8,12 @@ from typing import Any
 
 from ..capture.callsite import SourceLine, source_of
 from ..containers import fill_call
-from ..errors import ActivationNotSaved, LayerNotFound, SeveralPasses
+from ..errors import ActivationLost, ActivationNotSaved, LayerNotFound, SeveralPasses
 from ..keys import split_turn
 from ..records import UNSAVED, ModuleCall, RegisteredModule
+from ..tensor_memory import is_freed
 from .index import Index
-from .layer import Layer, Operation
+from .layer import Layer, Operation, freed_text
 from .module_text import describe_call, describe_module, describe_modules
 from .param import Param, describe_param
 
@@ -102,6 +103,12 @@ class Call:
         return fill_call(record.args, record.names, iter([self._tensor(number) for number in record.inputs]))
 
     def _tensor(self, number: int) -> Any:
+        value = self._kept_tensor(number)
+        if is_freed(value):
+            raise ActivationLost(freed_text(f"an argument of {self.label}"))
+        return value
+
+    def _kept_tensor(self, number: int) -> Any:
         if number < 0:
             return self._index.state(number).value
         value = self._index.record(number).value

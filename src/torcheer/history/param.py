@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from .index import Index
 
@@ -43,7 +44,8 @@ def describe_param(index: Index, name: str, tensor: Tensor) -> Param:
     with torch._C.DisableTorchFunction():
         others = tuple(other for other in index.state_names.get(id(tensor), ()) if other != name)
         is_buffer = not isinstance(tensor, torch.nn.Parameter)
-        return Param(name, tuple(tensor.shape), tensor.dtype, tensor.requires_grad, is_buffer, others)
+        shape = tuple(tensor.shape) if not is_lazy(tensor) else (0,)  # a layer that did not run is yet to make it
+        return Param(name, shape, tensor.dtype, tensor.requires_grad, is_buffer, others)
 
 
 def not_counted(params: Iterable[Param], counted: set[str]) -> list[Param]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..tensor_memory import is_freed
 from .report import Check
 
 _WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -20,6 +21,8 @@ def same_bits(one: Any, other: Any) -> bool:
     with torch._C.DisableTorchFunction(), torch.no_grad():
         if one is other:
             return True
+        if is_freed(one) or is_freed(other):
+            return False
         if one.dtype != other.dtype or one.layout != other.layout or one.is_nested != other.is_nested:
             return False
         pairs = list(zip(parts(one), parts(other), strict=False))

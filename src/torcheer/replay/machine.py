@@ -8,6 +8,7 @@ nobody could watch. Parameters are borrowed from the model; if something would w
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
@@ -21,7 +22,8 @@ from ..capture.retention import version_of
 from ..containers import fill_call, get_path
 from ..errors import InvalidArgument, ReplayFailed
 from ..history import History
-from ..records import PARENTS, Log, OperationRecord, Origin
+from ..records import PARENTS, Log, OperationRecord, Origin, StateRecord
+from ..tensor_memory import copy_of, has_memory, is_freed
 from .walk import tensors_of
 
 
@@ -71,6 +73,8 @@ class Machine:
         self._states: dict[int, Tensor] = {}
         self._borrowed: set[int | None] = set()
         self._borrow = borrow
+        self._sharing = Counter(storage_of(state.value) for state in log.states)
+        self._memory: dict[int, Any] = {}  # copies of storages that several parameters or buffers share
         self._last_use = _last_uses(log)
 
     def run(self) -> None:
@@ -112,17 +116,19 @@ class Machine:
 
     def _input(self, number: int) -> Any:
         given = self._inputs.get(number)
-        return given.detach().clone() if given is not None else self._given(number)
+        return copy_of(given.detach()) if given is not None and has_memory(given) else self._given(number)
 
     def _given(self, number: int) -> Any:
         kept = self.log.values[number]
+        if is_freed(kept):
+            raise _failed(self.log.operations[number], "cannot be run again: its value was kept, but its memory was freed")
         if not isinstance(kept, Tensor) or not self.log.holds_tensors:
             record = self.log.operations[number]
             raise ReplayFailed(
                 f"the history cannot be run again: it did not keep {record.function.name!r} (operation {number}), which is "
                 f"{given_because(record) or 'an input'}. Log with layers_to_save='all' and no activation_postfunc."
             )
-        return kept.detach().clone()
+        return copy_of(kept.detach())
 
     def _argument(self, reference: int) -> Any:
         if reference >= 0:
@@ -134,13 +140,25 @@ class Machine:
     def _state(self, reference: int) -> Tensor:
         state = self.log.states[-1 - reference]
         tensor = state.tensor
+        if is_freed(state.value):
+            raise _gone(self.log, state)
         with torch._C.DisableTorchFunction(), torch.no_grad():
             value = state.value.detach()
             if not self._borrow or not state.is_parameter or state.before is not None:
-                value = value.clone()
+                value = self._copied_state(value)
             else:
                 self._borrowed.add(storage_of(value))
         return value.requires_grad_(tensor.requires_grad)
+
+    def _copied_state(self, value: Tensor) -> Tensor:
+        """A copy of a parameter or buffer. Those that share memory share it here as well."""
+        storage = storage_of(value)
+        if self._sharing[storage] < 2 or storage is None or type(value) is not Tensor:
+            return copy_of(value)
+        if storage not in self._memory:
+            self._memory[storage] = value.untyped_storage().clone()  # type: ignore[no-untyped-call]  # torch's own
+        fresh = torch.empty(0, dtype=value.dtype, device=value.device)
+        return fresh.set_(self._memory[storage], value.storage_offset(), value.shape, value.stride())
 
     # Calls ----------------------------------------------------------------------------------------------------------
 
@@ -179,7 +197,7 @@ class Machine:
     def _fill_uninitialised(self, number: int, value: Any, size: int) -> None:
         """What was in memory that nobody wrote to is a constant."""
         kept = self.log.values[number]
-        if not isinstance(kept, Tensor) or not isinstance(value, Tensor):
+        if not isinstance(kept, Tensor) or not isinstance(value, Tensor) or is_freed(kept):
             return
         with torch.no_grad():
             if self.log.operations[number].function.is_uninitialised:
@@ -191,6 +209,15 @@ class Machine:
 def _unaccounted(record: OperationRecord) -> ReplayFailed:
     count = len(record.parents)
     return _failed(record, f"has {count} parents, but not that many tensors among its arguments: an edge is missing")
+
+
+def _gone(log: Log, state: StateRecord) -> ReplayFailed:
+    for module in log.registered.values():
+        for name, tensor in (*module.parameters.items(), *module.buffers.items()):
+            if tensor is state.tensor:
+                name = f"{module.address}.{name}" if module.address else name
+                return ReplayFailed(f"the history cannot be run again: the memory of {name!r} was freed.")
+    return ReplayFailed("the history cannot be run again: the memory of a parameter that it uses was freed.")
 
 
 def _failed(record: OperationRecord, what: str) -> ReplayFailed:

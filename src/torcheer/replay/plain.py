@@ -6,7 +6,6 @@ Afterwards the model, its inputs and the random states are as they were.
 from __future__ import annotations
 
 import contextlib
-import copy
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,35 +16,42 @@ from torch.nn import Module
 from torch.nn.modules import module as module_hooks
 
 from ..capture.identity import is_wrapped, unwrap
-from ..capture.modules import is_uninitialised, roots_of, without_parallelism, wrapped_module
+from ..capture.modules import modules_among, roots_of, without_parallelism, wrapped_module
 from ..capture.randomness import RandomState
-from ..capture.surroundings import Surroundings
+from ..capture.restore_state import StateRestorer
 from ..containers import Arguments, shares_no_container
 from ..records import Log, ModuleCall
+from ..tensor_memory import FREED, has_memory, is_freed
 from .comparison import Agreement, difference, same_bits
 from .report import Check
 from .walk import holds_set, tensors_of
 
 
-def run_plainly(model: Callable[..., Any], arguments: Arguments, state: RandomState | None) -> list[Tensor]:
-    """The tensors in what the model returns, when run from this random state. Leaves everything as it was."""
+def run_plainly(model: Callable[..., Any], arguments: Arguments, log: Log) -> list[Any]:
+    """The tensors in what the model returns, when run from the random state of a log. Leaves everything as it was.
+
+    A tensor whose memory the model freed is `FREED`.
+    """
     args, kwargs = shares_no_container(arguments)
+    own = (*args, *kwargs.values()) if args is arguments[0] else ()
     given = tensors_of((args, kwargs), into_objects=True)
-    modules = [inner for root, _ in roots_of(model) for inner in root.modules()]
-    if any(map(is_uninitialised, modules)):
-        model, modules = copy.deepcopy(model), []  # making its parameters would change it for good
-    surroundings = Surroundings(modules, given, (*args, *kwargs.values()))
-    surroundings.back_up_everything()
+    modules = [inner for root, _ in roots_of(model) for inner in root.modules()] + modules_among((*args, *kwargs.values()))
+    with torch._C.DisableTorchFunction():
+        restorer = StateRestorer(modules, given, own, model)
     before = RandomState.now()
     try:
-        if state is not None:
-            state.restore()
+        restorer.back_up_everything([source for one in log.source_tensors if (source := one()) is not None])
+        if log.random_state is not None:
+            log.random_state.restore()
         with _as_logged():
             result = without_parallelism(model)(*args, **kwargs)
-        return [tensor.detach().clone() for tensor in tensors_of(result, into_objects=True)]
+        tensors = tensors_of(result, into_objects=True)
+        return [tensor.detach().clone() if has_memory(tensor) else FREED for tensor in tensors]
     finally:
-        surroundings.restore()
-        before.restore()
+        with contextlib.ExitStack() as steps:  # each is taken whatever another raises
+            steps.callback(before.restore)
+            steps.callback(restorer.restore)
+        restorer.finish([], sys.exc_info()[0] is not None)
 
 
 @contextlib.contextmanager
@@ -126,7 +132,7 @@ class HookWatch:
             tensors = self._in_order_of(numbers, tensors)
         for position, (number, tensor) in enumerate(zip(numbers, tensors, strict=False)):
             kept = self._kept(number)
-            if not isinstance(kept, Tensor):
+            if not isinstance(kept, Tensor) or is_freed(kept) or is_freed(tensor):
                 continue
             self._check.count += 1
             if is_wrapped(tensor):

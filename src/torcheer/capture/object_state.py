@@ -1,0 +1,343 @@
+"""State that lies deeper than a module's own attributes: nested containers, plain objects, NumPy arrays, random generators.
+
+Every attribute is followed through containers, plain objects and bound methods, and what is found is copied one level at a
+time: dictionaries and lists are copied shallowly, tensors not at all. An object that leads to more than `LIMIT` others (a
+trainer, a data set) is left alone: putting a program's whole state back would undo more than the pass did. Of the variables a
+function closes over, and of the global names it uses, only random generators are put back.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import sys
+import types
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+LIMIT = 200  # objects that one attribute may lead to
+ROOM = 1 << 20  # bytes of NumPy arrays that are copied for one pass; of larger arrays a sample is compared
+
+_NOTHING, _DICT, _LIST, _SET, _DEQUE, _TUPLE, _RANDOM, _ARRAY, _BYTES, _FUNCTION, _METHOD, _PARTIAL, _OBJECT = range(13)
+
+# Packages whose objects are left alone: torch's (optimizers are handled elsewhere), ours, and those that talk to the world.
+_LEFT_ALONE = frozenset(
+    "torch torcheer torch_vis lightning pytorch_lightning lightning_fabric accelerate deepspeed ray wandb mlflow tensorboard "
+    "tensorboardX tqdm logging threading _thread socket _socket ssl io _io concurrent asyncio multiprocessing queue _queue "
+    "subprocess select selectors tempfile weakref _weakref ctypes _ctypes enum re numpy pandas "
+    "pyarrow polars inspect importlib datetime decimal fractions pathlib uuid time operator itertools h5py zarr sqlite3 mmap "
+    "array unittest".split()
+)
+_DEFINITIONS = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
+_HARMLESS_TYPES = (Tensor, Module, type, types.ModuleType, str, bytes, int, float, complex, range, frozenset, type(None))
+
+_kinds: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
+_slots: weakref.WeakKeyDictionary[type, list[Any]] = weakref.WeakKeyDictionary()
+_names: weakref.WeakKeyDictionary[Any, list[str]] = weakref.WeakKeyDictionary()
+_too_large: weakref.WeakSet[type] = weakref.WeakSet()
+
+
+def kind_of(cls: type) -> int:
+    """How objects of a class are looked at; 0 when a pass cannot change them, or when they are left alone."""
+    kind = _kinds.get(cls)
+    if kind is None:
+        kind = _kinds[cls] = _classify(cls)
+    return _NOTHING if cls in _too_large else kind
+
+
+def _classify(cls: type) -> int:
+    numpy = sys.modules.get("numpy")
+    for kind, classes in (
+        (_NOTHING, _HARMLESS_TYPES),
+        (_DICT, dict),
+        (_LIST, list),
+        (_SET, set),
+        (_DEQUE, deque),
+        (_TUPLE, tuple),
+        (_BYTES, bytearray),
+        (_RANDOM, (torch.Generator, random.Random)),
+        (_FUNCTION, types.FunctionType),
+        (_METHOD, (types.MethodType, types.BuiltinMethodType)),
+        (_PARTIAL, functools.partial),
+    ):
+        if issubclass(cls, classes):
+            return kind
+    if numpy is not None:
+        if issubclass(cls, (numpy.random.Generator, numpy.random.RandomState, numpy.random.BitGenerator)):
+            return _RANDOM
+        if issubclass(cls, numpy.ndarray) and not issubclass(cls, numpy.memmap):
+            return _ARRAY
+    if any(base.__module__.partition(".")[0] in _LEFT_ALONE for base in cls.__mro__ if base is not object):
+        return _NOTHING
+    has_state = hasattr(cls, "__dict__") and "__dict__" in dir(cls)
+    return _OBJECT if has_state or _slots_of(cls) else _NOTHING
+
+
+def _slots_of(cls: type) -> list[Any]:
+    """The descriptors of the slots of a class."""
+    found = _slots.get(cls)
+    if found is None:
+        own = [value for base in cls.__mro__ for value in vars(base).values()]
+        found = _slots[cls] = [value for value in own if type(value) is types.MemberDescriptorType]
+    return found
+
+
+class Random:
+    """A random generator and its state."""
+
+    __slots__ = ("_set", "_state")
+
+    def __init__(self, generator: Any) -> None:
+        self._set: Callable[[Any], Any]
+        self._state: Any
+        if isinstance(generator, torch.Generator):
+            self._set, self._state = generator.set_state, generator.get_state()
+        elif isinstance(generator, random.Random):
+            self._set, self._state = generator.setstate, generator.getstate()
+        elif hasattr(generator, "set_state"):  # numpy.random.RandomState
+            self._set, self._state = generator.set_state, generator.get_state()
+        else:
+            source = getattr(generator, "bit_generator", generator)
+            self._set, self._state = functools.partial(setattr, source, "state"), source.state
+
+    def restore(self) -> None:
+        self._set(self._state)
+
+
+class Array:
+    """A NumPy array and its values, or a sample of them when it is large."""
+
+    __slots__ = ("_array", "_facts", "_is_sample", "_values")
+
+    def __init__(self, array: Any, *, is_sample: bool) -> None:
+        self._array, self._is_sample = array, is_sample
+        self._facts = array.shape, array.dtype
+        self._values = self._read()
+
+    def _read(self) -> Any:
+        array = self._array
+        if self._is_sample:
+            return array[tuple(slice(None, None, max(1, size // 32)) for size in array.shape)][:32].tobytes()
+        return array.copy() if array.dtype.hasobject else array.tobytes()
+
+    def restore(self) -> None:
+        array = self._array
+        if (array.shape, array.dtype) != self._facts:
+            raise ValueError(f"the NumPy array had shape {self._facts[0]} and has {array.shape} now")
+        now = self._read()
+        if array.dtype.hasobject and not self._is_sample:
+            array[...] = self._values
+        elif now != self._values:
+            if self._is_sample:
+                raise ValueError(f"the pass changed a NumPy array of {array.nbytes:,} bytes, which is too large to be copied")
+            array[...] = sys.modules["numpy"].frombuffer(self._values, array.dtype).reshape(array.shape)
+
+
+class Slots:
+    """The values in the slots of an object."""
+
+    __slots__ = ("_object", "values")
+
+    def __init__(self, value: Any) -> None:
+        self._object = value
+        self.values = [(slot, _get(slot, value)) for slot in _slots_of(type(value))]
+
+    def restore(self) -> None:
+        for slot, old in self.values:
+            if _get(slot, self._object) is not old:
+                slot.__delete__(self._object) if old is _UNSET else slot.__set__(self._object, old)
+
+
+_UNSET = object()
+
+
+def _get(slot: Any, value: Any) -> Any:
+    try:
+        return slot.__get__(value)
+    except AttributeError:
+        return _UNSET
+
+
+class Bytes:
+    """A bytearray and its contents."""
+
+    __slots__ = ("_array", "_bytes")
+
+    def __init__(self, array: bytearray) -> None:
+        self._array, self._bytes = array, bytes(array)
+
+    def restore(self) -> None:
+        if self._array != self._bytes:
+            self._array[:] = self._bytes
+
+
+Piece = Random | Array | Slots | Bytes
+Where = tuple[Module | None, Any]  # a module and the value of an attribute, or None and a name: to say what is not restored
+
+
+class ObjectState:
+    """What the attributes of modules lead to.
+
+    Containers, and the dictionaries of objects, are added to `filled` with a copy each; everything else is in `pieces`.
+    """
+
+    def __init__(self, filled: list[tuple[Any, Any]]) -> None:
+        self.pieces: list[tuple[Piece, Where]] = []
+        self._filled = filled
+        self.seen: set[int] = set()
+        self._room = ROOM
+
+    def add(self, value: Any, where: Where) -> None:
+        """Remember what `value` is and leads to."""
+        filled: list[tuple[Any, Any]] = []
+        pieces: list[Piece] = []
+        waiting = [value]
+        met: list[int] = []
+        while waiting:
+            here = waiting.pop()
+            if id(here) in self.seen:
+                continue
+            kind = kind_of(type(here))
+            if kind == _NOTHING:
+                continue
+            met.append(id(here))
+            self.seen.add(id(here))
+            if len(met) > LIMIT:
+                self.seen.difference_update(met)
+                self._leave_alone(value)
+                return
+            try:
+                waiting += self._look(here, kind, filled, pieces)
+            except Exception:  # a user-defined class may raise anything when it is looked at
+                continue
+        self._filled += filled
+        self.pieces += [(piece, where) for piece in pieces]
+
+    def _leave_alone(self, value: Any) -> None:
+        """What `value` leads to is too much. Of a container the container itself is put back, of an object nothing."""
+        kind = kind_of(type(value))
+        if kind in _COPIES:
+            self._filled.append((value, _COPIES[kind](value)))
+        elif kind == _OBJECT:
+            _too_large.add(type(value))
+
+    def _look(self, value: Any, kind: int, filled: list[tuple[Any, Any]], pieces: list[Piece]) -> Iterable[Any]:
+        """Copy one object, and say what it leads to."""
+        if kind in _COPIES:
+            copied = _COPIES[kind](value)
+            filled.append((value, copied))
+            return list(copied.values()) if kind == _DICT else list(copied)
+        if kind == _OBJECT:
+            attributes = getattr(value, "__dict__", None)
+            found: list[Any] = []
+            if type(attributes) is dict:
+                filled.append((attributes, attributes.copy()))
+                found += attributes.values()
+            if _slots_of(type(value)):
+                slots = Slots(value)
+                pieces.append(slots)
+                found += [old for _, old in slots.values]
+            return found
+        if kind == _RANDOM:
+            pieces.append(Random(value))
+        elif kind == _ARRAY:
+            pieces.append(self._array(value))
+        elif kind == _BYTES:
+            pieces.append(Bytes(value))
+        elif kind == _TUPLE:
+            return tuple.__iter__(value)
+        elif kind == _METHOD:
+            return (value.__self__,)
+        elif kind == _PARTIAL:
+            return (value.func, *value.args, *value.keywords.values())
+        elif kind == _FUNCTION:
+            pieces.extend(map(Random, self.generators_of(value)))
+        return ()
+
+    def _array(self, array: Any) -> Array:
+        is_sample = array.nbytes > self._room
+        if not is_sample:
+            self._room -= array.nbytes
+        return Array(array, is_sample=is_sample)
+
+    def add_generators(self, function: Any, where: Where) -> None:
+        """Remember the random generators that a function closes over or uses by a global name."""
+        try:
+            self.pieces += [(Random(generator), where) for generator in self.generators_of(function)]
+        except Exception:  # a generator without a state, such as random.SystemRandom
+            return
+
+    def generators_of(self, function: Any) -> list[Any]:
+        """The random generators a function can reach by name, or in a container that it can reach by name."""
+        found: list[Any] = []
+        for value in _variables(function):
+            kind = kind_of(type(value))
+            if kind == _RANDOM:
+                found.append(value)
+            elif kind in (_DICT, _LIST, _TUPLE) and len(value) <= LIMIT:
+                items = value.values() if kind == _DICT else value
+                found += [item for item in items if kind_of(type(item)) == _RANDOM]
+        new = [one for one in found if id(one) not in self.seen]
+        self.seen.update(map(id, new))
+        return new
+
+
+def _variables(function: Any) -> list[Any]:
+    """What a function closes over, its defaults, and the values of the global names it uses."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return []
+    found: list[Any] = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    for cell in function.__closure__ or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:  # an empty cell
+            continue
+    names = function.__globals__
+    return found + [names[name] for name in _global_names(function) if name in names]
+
+
+def _global_names(function: Any) -> list[str]:
+    """The global names a function uses, but for those of modules, functions and classes."""
+    found = _names.get(function)
+    if found is None:
+        names, used = function.__globals__, function.__code__.co_names
+        found = _names[function] = [name for name in used if not isinstance(names.get(name), _DEFINITIONS)]
+    return found
+
+
+def _copied_dict(value: Any) -> dict[Any, Any]:
+    return dict(OrderedDict.items(value)) if isinstance(value, OrderedDict) else dict.copy(value)
+
+
+_COPIES: dict[int, Callable[[Any], Any]] = {
+    _DICT: _copied_dict,
+    _LIST: list.copy,
+    _SET: lambda value: set(set.__iter__(value)),
+    _DEQUE: lambda value: list(deque.__iter__(value)),
+}
+
+
+def refill(container: Any, saved: Any) -> None:
+    """Give a container the items it had, past any method its class overrides."""
+    if isinstance(container, OrderedDict):
+        OrderedDict.clear(container)
+        for key, value in saved.items():
+            OrderedDict.__setitem__(container, key, value)
+    elif isinstance(container, dict):
+        dict.clear(container)
+        dict.update(container, saved)
+    elif isinstance(container, list):
+        list.__setitem__(container, slice(None), saved)
+    elif isinstance(container, deque):
+        deque.clear(container)
+        deque.extend(container, saved)
+    else:
+        set.clear(container)
+        set.update(container, saved)

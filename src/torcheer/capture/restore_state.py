@@ -1,0 +1,353 @@
+"""Leaves the model as it was found: module attributes and what they lead to, parameters, buffers, gradients, inputs.
+
+Before a pass only dictionaries and small objects are copied. A tensor that was there before the pass is copied when a
+watched operation is about to write to it, and that copy is written back at the end. Restoring goes on to the end whatever
+one part of it raises; what could not be restored is named afterwards.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from itertools import chain, islice
+from operator import is_
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module, Parameter
+from torch.nn.parameter import is_lazy
+from torch.utils.hooks import RemovableHandle
+
+from ..containers import PLAIN
+from ..errors import StateNotRestored
+from ..tensor_memory import has_memory
+from .identity import storage_of
+from .object_state import ObjectState, Where, kind_of, refill
+from .tensor_backup import ScriptAttributes, StorageSizes, TensorBackup, lazy_twin
+
+_OWN = len(vars(Module()))  # how many attributes every module has
+_CONTAINERS = frozenset({dict, list, set, deque, type(Module()._forward_hooks)})
+_SIMPLE = PLAIN | {Tensor, Parameter}
+_USUAL = frozenset({Tensor, Parameter, type(None), torch.nn.Buffer})
+
+
+class StateRestorer:
+    """Remembers modules and tensors, and restores them.
+
+    `own` are arguments of the pass that could not be copied, so that the pass works on the user's own objects; `function` is
+    what is called, if it is no module.
+    """
+
+    def __init__(self, modules: list[Module], inputs: list[Tensor], own: Iterable[Any] = (), function: Any = None) -> None:
+        self.problems: list[str] = []
+        self.interrupt: BaseException | None = None
+        self.lazy: list[tuple[Tensor, Tensor]] = []  # uninitialised tensors, and those that stand in for them during the pass
+        self._modules = modules
+        self._classes = list(map(type, modules))
+        # of each module: its attributes, a copy of them, how many are nn.Module's own, and the values of the others
+        self._attributes: list[tuple[dict[str, Any], dict[str, Any], int, list[Any]]] = []
+        self._filled: list[tuple[Any, Any]] = []
+        self._empty: list[Any] = []
+        self._inputs = inputs
+        self._backups: dict[int, TensorBackup] = {}
+        self._gradients: list[tuple[Tensor, TensorBackup | None]] | None = None
+        self._first_new_hook = RemovableHandle.next_id
+        self._objects = ObjectState(self._filled)
+        self._scripts: dict[int, ScriptAttributes] = {}
+        self._sizes = StorageSizes(self._remember(modules) + inputs)
+        self._without_values: set[int] | None = None  # the ids of tensors that have nothing to be copied, once somebody asks
+        for cls in dict.fromkeys(self._classes):
+            if not cls.__module__.startswith("torch.nn."):
+                self._objects.add_generators(getattr(cls, "forward", None), (None, f"{cls.__name__}.forward"))
+        for value in own:
+            self._objects.add(value, (None, f"an argument of class {type(value).__name__}"))
+        if function is not None and not isinstance(function, Module):
+            self._objects.add(function, (None, getattr(function, "__name__", type(function).__name__)))
+        if self.lazy:
+            self._replace_lazy()
+
+    # What is remembered -------------------------------------------------------------------------------------------
+
+    def _remember(self, modules: list[Module]) -> list[Tensor]:
+        """Remember the attributes of modules. Returns their parameters and buffers."""
+        registered: list[Any] = []
+        harmless = set(_SIMPLE)  # classes of attributes that hold nothing a pass could change
+        filled, rows, objects = self._filled, self._attributes, self._objects
+        for module in modules:
+            attributes = module.__dict__
+            saved = attributes.copy()
+            values = iter(saved.values())
+            own = _OWN if next(iter(saved), None) == "training" else 0  # they come first; few of them are in use
+            for value in filter(None, islice(values, own)):
+                if type(value) in _CONTAINERS:
+                    filled.append((value, value.copy()))
+            others = list(values)
+            rows.append((attributes, saved, own, others))
+            if parameters := saved.get("_parameters"):
+                registered += parameters.values()
+            if buffers := saved.get("_buffers"):
+                registered += buffers.values()
+            for value in others:
+                cls = type(value)
+                if cls in harmless or (cls is tuple and _SIMPLE.issuperset(map(type, value))):
+                    continue
+                if cls in _CONTAINERS:
+                    self._remember_container(value, module)
+                elif issubclass(cls, torch.optim.Optimizer):
+                    self._remember_optimizer(value)
+                elif kind_of(cls):
+                    if id(value) not in objects.seen:  # a configuration is often an attribute of every module
+                        objects.add(value, (module, value))
+                else:
+                    harmless.add(cls)
+        if _USUAL.issuperset(map(type, registered)):
+            return [tensor for tensor in registered if tensor is not None]
+        lazy = {id(tensor): tensor for tensor in registered if tensor is not None and is_lazy(tensor)}
+        self.lazy = [(tensor, lazy_twin(tensor)) for tensor in lazy.values()]
+        return [tensor for tensor in registered if isinstance(tensor, Tensor) and not is_lazy(tensor)]
+
+    def _replace_lazy(self) -> None:
+        """What a pass makes of an uninitialised tensor cannot be undone, so another one stands in for it."""
+        twins = {id(tensor): twin for tensor, twin in self.lazy}
+        for _, saved, _, _ in self._attributes:
+            registered = [saved.get("_parameters"), saved.get("_buffers")]
+            for tensors in (one for one in registered if isinstance(one, dict)):
+                tensors.update({name: twins[id(tensor)] for name, tensor in tensors.items() if id(tensor) in twins})
+
+    def _remember_container(self, value: Any, module: Module) -> None:
+        if not value:
+            self._empty.append(value)
+        elif _SIMPLE.issuperset(map(type, value.values() if isinstance(value, dict) else value)):
+            self._filled.append((value, value.copy()))
+        else:
+            self._objects.add(value, (module, value))
+
+    def _remember_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """The pass may step this optimizer: remember what it keeps for each parameter."""
+        containers = [optimizer.state, *optimizer.state.values(), *optimizer.param_groups]
+        self._filled += [(container, dict(container)) for container in containers]
+
+    def hooks_start_here(self) -> None:
+        """Hooks registered from now on belong to the pass."""
+        self._first_new_hook = RemovableHandle.next_id
+
+    def back_up(self, tensors: Iterable[Tensor], *, is_suspected: bool = False) -> None:
+        """Something is about to write to these: copy what they hold, unless that was done before."""
+        if self._without_values is None:
+            self._without_values = set(map(id, self._sizes.without_memory())) | {id(twin) for _, twin in self.lazy}
+        for tensor in tensors:
+            if id(tensor) not in self._backups and id(tensor) not in self._without_values:
+                with torch._C.DisableTorchFunction(), torch.no_grad():
+                    self._backups[id(tensor)] = TensorBackup(tensor, is_suspected=is_suspected)
+
+    def back_up_everything(self, others: Iterable[Tensor] = ()) -> None:
+        """Something is about to run unwatched: copy every tensor that is known, and its gradient."""
+        with torch._C.DisableTorchFunction():
+            self.back_up_script(self._modules)
+            tensors = chain(self._tensors(), others)
+            self.back_up([tensor for tensor in tensors if not is_lazy(tensor)], is_suspected=True)
+            self.before_backward()
+
+    def back_up_script(self, modules: Iterable[Module]) -> None:
+        """What runs inside TorchScript cannot be seen writing, so everything it may write to is copied first."""
+        for module in modules:
+            if isinstance(module, torch.jit.ScriptModule) and id(module) not in self._scripts:
+                script = self._scripts[id(module)] = ScriptAttributes(module)
+                tensors = [*module.parameters(recurse=False), *module.buffers(recurse=False), *script.tensors]
+                self.back_up(tensors, is_suspected=True)
+
+    def before_backward(self) -> None:
+        """Gradients are about to be accumulated: copy those that are there."""
+        if self._gradients is not None:
+            return
+        self._gradients = []
+        for tensor in self._tensors():
+            if tensor.requires_grad and tensor.is_leaf:
+                old = tensor.grad
+                self._gradients.append((tensor, TensorBackup(old, is_suspected=True) if old is not None else None))
+
+    def written_storages(self) -> set[int]:
+        """The storages that `restore` is going to write to."""
+        return {s for backup in self._backups.values() if (s := storage_of(backup.view)) is not None}
+
+    # Restoring ----------------------------------------------------------------------------------------------------
+
+    def restore(self) -> None:
+        """Put everything back. Raises nothing; see `finish`."""
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            for step in (
+                self._restore_attributes,
+                self._restore_containers,
+                self._restore_tensors,
+                self._restore_gradients,
+                self._look_for_the_unseen,
+            ):
+                self._try(step, (), str, "the model")
+
+    def finish(self, notes: list[str], is_failing: bool = False) -> None:
+        """Name what could not be restored, in `notes` and by a warning. Goes on with an interrupt that came while restoring."""
+        if self.problems:
+            names = "; ".join(self.problems[:5])
+            more = f"; and {len(self.problems) - 5} more" if len(self.problems) > 5 else ""
+            message = f"not everything is as it was before the pass. Not restored: {names}{more}."
+            notes.append(message)
+            if not is_failing:  # the error of the pass is what the user has to see
+                warnings.warn(message, StateNotRestored, stacklevel=2)
+        if self.interrupt is not None:
+            raise self.interrupt
+
+    def _try(self, action: Callable[..., Any], args: tuple[Any, ...], name: Callable[[Any], str], about: Any) -> Any:
+        """Do one part of restoring. What goes wrong is noted under the name of what it is about, and the rest is done."""
+        try:
+            return action(*args)
+        except Exception as error:
+            self._note(name(about), f"{type(error).__name__}: {error}")
+        except BaseException as interrupt:  # comes once: this part is done again, and the interrupt goes on afterwards
+            self.interrupt = interrupt
+            try:
+                return action(*args)
+            except BaseException as error:
+                self._note(name(about), f"{type(error).__name__}: {error}")
+        return None
+
+    def _note(self, what: str, why: str) -> None:
+        self.problems.append(f"{what} ({why})")
+
+    def _restore_attributes(self) -> None:
+        for attributes, saved, own, others in self._attributes:
+            if (
+                len(attributes) != len(saved)
+                or (own and attributes["training"] is not saved["training"])
+                or not all(map(is_, islice(attributes.values(), own, None), others))
+            ):
+                self._try(refill, (attributes, saved), self._name_of_attributes, attributes)
+        if list(map(type, self._modules)) != self._classes:
+            for module, cls in zip(self._modules, self._classes, strict=True):
+                if type(module) is not cls:
+                    self._try(object.__setattr__, (module, "__class__", cls), self._name_of_module, module)
+
+    def _restore_containers(self) -> None:
+        if not self._nothing_moved():
+            for container, saved in self._filled:
+                if not _same_items(container, saved):
+                    self._try(refill, (container, saved), self._name_of, container)
+        for container in self._empty:
+            container.clear()
+        for piece, where in self._objects.pieces:
+            self._try(piece.restore, (), self._name_of_place, where)
+        for script in self._scripts.values():
+            self._try(script.restore, (), str, "attributes of a TorchScript module")
+        if RemovableHandle.next_id != self._first_new_hook:
+            self._remove_new_hooks()
+
+    def _restore_tensors(self) -> None:
+        for backup in reversed(self._backups.values()):  # where memory is shared the earliest copy counts
+            self._try(backup.restore, (), self._name_of, backup.tensor)
+
+    def _restore_gradients(self) -> None:
+        for tensor, gradient in self._gradients or ():
+            old = gradient.tensor if gradient is not None else None
+            self._try(setattr, (tensor, "grad", old), self._name_of_gradient, tensor)
+            if gradient is not None:
+                self._try(gradient.restore, (), self._name_of_gradient, tensor)
+
+    def _look_for_the_unseen(self) -> None:
+        """Memory that was freed, and writes that no watched call made, cannot be undone: they are named."""
+        for tensor, what in self._sizes.freed():
+            self._note(self._name_of(tensor), what)
+        written = self._sizes.written()
+        if written:
+            known = self.written_storages()
+            for tensor in written:
+                if storage_of(tensor) not in known and has_memory(tensor):
+                    self._note(self._name_of(tensor), "it was written to by code that cannot be watched")
+
+    def _nothing_moved(self) -> bool:
+        """Whether all containers hold, at a glance, the very objects they held; a closer look is taken if not."""
+        now: list[Any] = []
+        then: list[Any] = []
+        for container, saved in self._filled:
+            if isinstance(container, dict):
+                now.append(container)
+                then.append(saved)
+            elif not _same_items(container, saved):
+                return False
+        if list(map(dict.__len__, now)) != list(map(len, then)):
+            return False
+        flat = chain.from_iterable
+        values = map(is_, flat(map(dict.values, now)), flat(map(dict.values, then)))
+        return all(values) and all(map(is_, flat(map(dict.keys, now)), flat(then)))
+
+    def _remove_new_hooks(self) -> None:
+        """Hooks are numbered as they are registered, so those of this pass are known by their numbers."""
+        for _, saved, _, _ in self._attributes:
+            for name, hooks in saved.items():
+                if name.endswith("_hooks") and isinstance(hooks, dict):
+                    for number in [n for n in hooks if isinstance(n, int) and n >= self._first_new_hook]:
+                        del hooks[number]
+
+    # What there is, and its names ---------------------------------------------------------------------------------
+
+    def _tensors(self) -> Iterable[Tensor]:
+        """The tensors of the modules (parameters, buffers, attributes and what they lead to) and the inputs."""
+        seen: set[int] = set()
+        candidates: list[Any] = [*self._inputs]
+        for _, saved, _, _ in self._attributes:
+            candidates += saved.values()
+        for _, saved in self._filled:
+            candidates += saved.values() if isinstance(saved, dict) else saved
+        for value in candidates:
+            if isinstance(value, Tensor) and id(value) not in seen:
+                seen.add(id(value))
+                yield value
+
+    def _name_of(self, value: Any) -> str:
+        """The name of a tensor, a container or the attributes of an object, as far as a module leads to it."""
+        for module, (_, saved, _, _) in zip(self._modules, self._attributes, strict=True):
+            registered = [one for one in (saved.get("_parameters"), saved.get("_buffers")) if isinstance(one, dict)]
+            for name, held in chain(saved.items(), *(one.items() for one in registered)):
+                if held is value:
+                    address = self._addresses().get(id(module), "")
+                    return repr(f"{address}.{name}" if address else name)
+        if any(value is given for given in self._inputs):
+            return f"an input of shape {tuple(value.shape)}"
+        return f"a {type(value).__name__} that the model holds"
+
+    def _name_of_gradient(self, tensor: Tensor) -> str:
+        return f"the gradient of {self._name_of(tensor)}"
+
+    def _name_of_place(self, where: Where) -> str:
+        return where[1] if where[0] is None else self._name_of(where[1])
+
+    def _name_of_attributes(self, attributes: dict[str, Any]) -> str:
+        module = next(m for m, row in zip(self._modules, self._attributes, strict=True) if row[0] is attributes)
+        return f"the attributes of {self._name_of_module(module)}"
+
+    def _name_of_module(self, module: Module) -> str:
+        address = self._addresses().get(id(module), "")
+        return f"module {address!r}" if address else f"the {type(module).__name__}"
+
+    def _addresses(self) -> dict[int, str]:
+        found: dict[int, str] = {}
+        for root in self._modules:
+            if id(root) not in found:
+                for name, module in root.named_modules():
+                    found.setdefault(id(module), name)
+        return found
+
+
+def _same_items(container: Any, saved: Any) -> bool:
+    """Whether a container holds the very objects it held, in the same order."""
+    if isinstance(container, OrderedDict):
+        items = list(OrderedDict.items(container))
+        return len(items) == len(saved) and all(a is c and b is d for (a, b), (c, d) in zip(items, saved.items(), strict=True))
+    if isinstance(container, dict):
+        if dict.__len__(container) != len(saved):
+            return False
+        return all(map(is_, dict.values(container), saved.values())) and all(map(is_, dict.keys(container), saved))
+    if isinstance(container, set):
+        return len(saved) == set.__len__(container) and all(map(saved.__contains__, set.__iter__(container)))
+    base = list if isinstance(container, list) else deque
+    return base.__len__(container) == len(saved) and all(map(is_, base.__iter__(container), saved))

@@ -1,0 +1,169 @@
+"""Copies of tensors that existed before a pass, to be written back after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module, Parameter
+
+from ..tensor_memory import has_memory, needed_bytes
+from .identity import extent, is_wrapped, storage_of
+
+
+class TensorBackup:
+    """What one tensor referred to (its storage, shape and strides) and the values in it.
+
+    Where torch would refuse to write through the tensor (its elements overlap, as those of an expanded tensor do), the bytes
+    of the storage are copied instead. With `is_suspected` nothing is known to write to the tensor, so it is compared first and
+    only written if it changed: its memory may be read-only.
+    """
+
+    __slots__ = ("_copy", "_in_bytes", "_is_suspected", "tensor", "view")
+
+    def __init__(self, tensor: Tensor, *, is_suspected: bool) -> None:
+        self.tensor = tensor
+        self.view = view = tensor.data
+        self._is_suspected = is_suspected
+        self._in_bytes = False
+        self._copy: Tensor | None = None
+        if has_memory(view):
+            # copy_ can write to every contiguous tensor, and to those that are not strided
+            self._in_bytes = (is_suspected or not (view.layout is torch.strided and view.is_contiguous())) and _is_strided(view)
+            self._copy = _bytes_of(view).clone() if self._in_bytes else tensor.detach().clone()
+
+    def restore(self) -> None:
+        """Make the tensor refer to the same memory as before, and write the old values into it."""
+        tensor, view = self.tensor, self.view
+        if not _is_same(tensor, view):
+            tensor.data = view
+        if self._copy is None:
+            return
+        if not has_memory(view):
+            view.untyped_storage().resize_(needed_bytes(view))
+        if self._in_bytes:
+            memory = _bytes_of(view)
+            if not self._is_suspected or not torch.equal(memory, self._copy):
+                memory.copy_(self._copy)
+        elif tensor.is_inference():
+            with torch.inference_mode():
+                view.copy_(self._copy)
+        else:
+            view.copy_(self._copy)
+
+
+def _is_same(tensor: Tensor, view: Tensor) -> bool:
+    """Whether two tensors are the same elements of the same memory."""
+    try:
+        return tensor.is_set_to(view) and tensor.dtype is view.dtype
+    except (RuntimeError, NotImplementedError):  # not strided
+        return storage_of(tensor) == storage_of(view) and tensor.shape == view.shape
+
+
+def _is_strided(tensor: Tensor) -> bool:
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type != "meta"
+        and type(tensor) in (Tensor, Parameter)
+        and not (tensor.is_nested or is_wrapped(tensor) or storage_of(tensor) is None)
+    )
+
+
+def _bytes_of(tensor: Tensor) -> Tensor:
+    """The bytes of the storage from the first to the last element of a strided tensor, as a tensor on the same memory."""
+    start, stop, _ = extent(tensor)
+    memory = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return memory.set_(tensor.untyped_storage(), start, (stop - start,), (1,))
+
+
+def lazy_twin(tensor: Tensor) -> Tensor:
+    """Another uninitialised parameter or buffer like this one."""
+    cls: Any = type(tensor)
+    twin: Tensor = Tensor._make_subclass(cls, tensor.data.clone(), tensor.requires_grad)
+    twin.__dict__.update(tensor.__dict__)
+    return twin
+
+
+class StorageSizes:
+    """How large storages were and how often torch had counted a write to them, of parameters, buffers and inputs.
+
+    Frees and writes that no torch function announced show here when the pass is over.
+    """
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        self._tensors = tensors
+        try:
+            self._storages: list[Any] = [tensor.untyped_storage() for tensor in tensors]
+            self._versions: list[int] = [tensor._version for tensor in tensors]
+        except Exception:  # sparse ones have no storage, inference tensors no version, subclasses may raise anything
+            self._tensors = [tensor for tensor in tensors if _has_storage_and_version(tensor)]
+            self._storages = [tensor.untyped_storage() for tensor in self._tensors]
+            self._versions = [tensor._version for tensor in self._tensors]
+        self._sizes: list[int] = [storage.nbytes() for storage in self._storages]
+
+    def without_memory(self) -> Iterable[Tensor]:
+        """The tensors whose memory was freed before the pass began; FSDP leaves parameters like this."""
+        pairs = zip(self._tensors, self._sizes, strict=True)
+        return [tensor for tensor, size in pairs if size < tensor.nbytes and not has_memory(tensor)]
+
+    def freed(self) -> list[tuple[Tensor, str]]:
+        """The tensors whose memory is gone, and what happened to it."""
+        found = []
+        for tensor, storage, size in zip(self._tensors, self._storages, self._sizes, strict=True):
+            now = storage.nbytes()
+            if now < size and storage_of(tensor) == storage._cdata and not has_memory(tensor):
+                found.append((tensor, f"its storage was resized from {size:,} to {now:,} bytes, so its values are gone"))
+        return found
+
+    def written(self) -> list[Tensor]:
+        """The tensors that torch counted a write to."""
+        pairs = zip(self._tensors, self._versions, strict=True)
+        return [tensor for tensor, version in pairs if tensor._version != version]
+
+
+def _has_storage_and_version(tensor: Tensor) -> bool:
+    try:
+        tensor.untyped_storage()
+        return tensor._version >= 0
+    except Exception:
+        return False
+
+
+class ScriptAttributes:
+    """The attributes of a TorchScript module, which live in C++: numbers, lists, dictionaries, tensors."""
+
+    def __init__(self, module: Module) -> None:
+        script: Any = vars(module)
+        self._script: Any = script.get("_c")
+        kind = script.get("_concrete_type")  # a hand-written torch.jit.ScriptModule may have none
+        names = kind.get_attributes() if kind is not None and self._script is not None else {}
+        values = {name: self._script.getattr(name) for name in names if self._script.hasattr(name)}
+        self.values = {name: value for name, value in values.items() if _is_plain(value)}
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [value for value in self.values.values() if isinstance(value, Tensor)]
+
+    def restore(self) -> None:
+        """Set the attributes that differ."""
+        for name, value in self.values.items():
+            now = self._script.getattr(name)
+            if now is value or (not _holds_tensors(value) and type(now) is type(value) and now == value):
+                continue
+            self._script.setattr(name, value)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(map(_is_plain, value.values()))
+    return value is None or isinstance(value, (bool, int, float, complex, str, Tensor))
+
+
+def _holds_tensors(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds_tensors, value))
+    return any(map(_holds_tensors, value.values())) if isinstance(value, dict) else isinstance(value, Tensor)

@@ -1,0 +1,105 @@
+"""Whether a tensor's storage still holds its elements.
+
+`storage.resize_(0)` frees the memory of every tensor that refers to the storage and leaves their shapes as they are; FSDP does
+this with parameters after every layer. torch does not check: reading such a tensor ends the process. No torch function is
+called for it, so it cannot be seen as it happens. Ask `has_memory` before reading a tensor that was held for a while.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+
+class Freed:
+    """Stands where an activation was kept whose memory was freed before it could be copied."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "<freed>"
+
+    def __copy__(self) -> Freed:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Freed:
+        return self
+
+
+FREED: Final = Freed()
+
+
+def is_freed(value: Any) -> bool:
+    """Whether a kept value can no longer be read because its memory is gone."""
+    return value is FREED or (isinstance(value, Tensor) and not has_memory(value))
+
+
+def has_memory(tensor: Tensor) -> bool:
+    """Whether the storage of `tensor` is large enough for all of its elements."""
+    cls = type(tensor)
+    if cls is Tensor or cls is Parameter:
+        return _has_memory(tensor)
+    with torch._C.DisableTorchFunction():
+        wrapper: Any = tensor
+        if is_traceable_wrapper_subclass(wrapper):
+            names = wrapper.__tensor_flatten__()[0]
+            return all(has_memory(part) for name in names if isinstance(part := getattr(wrapper, name), Tensor))
+        return _has_memory(tensor)
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    try:
+        room = tensor.untyped_storage().nbytes()
+    except (RuntimeError, NotImplementedError):  # no storage of its own: sparse, wrapped by torch.func
+        return all(_has_memory(part) for part in _parts(tensor))
+    if room >= tensor.nbytes and tensor.is_contiguous() and not tensor.storage_offset():
+        return True
+    return room >= needed_bytes(tensor)
+
+
+def needed_bytes(tensor: Tensor) -> int:
+    """How large the storage of a strided tensor must be."""
+    if tensor.is_nested or tensor.numel() == 0:
+        return tensor.nbytes if tensor.is_nested else 0
+    reach = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return int((tensor.storage_offset() + reach + 1) * tensor.element_size())
+
+
+def copy_of(tensor: Tensor) -> Tensor:
+    """A copy in memory of its own, with the strides of `tensor` also where `clone` would not keep them.
+
+    Functions may give other bits for other strides: batch_norm does for an expanded input.
+    """
+    copied = tensor.clone()
+    if type(tensor) not in (Tensor, Parameter) or tensor.layout is not torch.strided or tensor.is_nested:
+        return copied
+    if copied.stride() == tensor.stride() or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
+        return copied
+    if tensor.numel() == 0 or tensor.device.type == "meta" or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return copied
+    reach = needed_bytes(tensor) // tensor.element_size() - tensor.storage_offset()
+    if reach > 4 * tensor.numel():  # a few elements of a large memory
+        return copied
+    with torch.no_grad():
+        memory = tensor.detach().as_strided((reach,), (1,)).clone()
+        return memory.as_strided(tensor.shape, tensor.stride(), 0)
+
+
+def _parts(tensor: Tensor) -> list[Tensor]:
+    """The strided tensors a sparse tensor is made of."""
+    try:
+        if tensor.layout is torch.sparse_coo:
+            return [tensor._indices(), tensor._values()]
+        if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+            return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+        if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+            return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            return [torch._C._functorch.get_unwrapped(tensor)]
+    except RuntimeError:
+        pass
+    return []

@@ -1,0 +1,239 @@
+"""Memory that is freed while somebody still refers to it is never read: no native crash, no wrong value served."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+_START = """
+import warnings
+import torch, torcheer, copy
+from torch import nn
+from torcheer.errors import StateNotRestored
+warnings.simplefilter("error")
+torch.manual_seed(0)
+x = torch.rand(2, 1000)
+
+
+class Frees(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("b", torch.rand(1000, 1000))
+        self.fc = nn.Linear(1000, 3)
+
+    def forward(self, t):
+        row = self.b[0]
+        y = self.fc(t + row)
+        self.b.untyped_storage().resize_(0)
+        return y
+
+
+class Sharded(nn.Module):
+    '''Fills its weight before the pass and frees it after, as FSDP does.'''
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(300, 1000))
+        self.whole = self.weight.detach().clone()
+        self.weight.untyped_storage().resize_(0)
+
+    def forward(self, t):
+        memory = self.weight.untyped_storage()
+        memory.resize_(300 * 1000 * 4)
+        with torch.no_grad():
+            self.weight.copy_(self.whole)
+        y = t @ self.weight.t()
+        memory.resize_(0)
+        return y
+
+
+def lost(action):
+    try:
+        action()
+    except torcheer.ActivationLost as error:
+        return "freed" in str(error)
+    return False
+
+
+def expect_warning(name, action):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = action()
+    found = [str(w.message) for w in caught if issubclass(w.category, StateNotRestored)]
+    assert len(found) == 1 and name in found[0], found
+    return result
+"""
+
+
+def run(code):
+    """Run a program in a process of its own: it may crash."""
+    program = _START + textwrap.dedent(code)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+
+
+def test_a_buffer_freed_in_the_pass_is_named_and_views_of_it_are_refused():
+    run("""
+        model = Frees()
+        history = expect_warning("'b'", lambda: torcheer.log_forward_pass(model, x))
+        assert any("'b'" in note for note in history.notes), history.notes
+        print(history), print(history.summary()), history.to_pandas()
+        view = history["getitem_1"]
+        assert lost(lambda: view.tensor_contents)
+        assert lost(lambda: history["add_1"].creation_args)
+        assert history["linear_1"].tensor_contents.shape == (2, 3)
+        assert view.tensor_shape == (1000,)
+        report = history.validate()
+        assert not report and "b" in str(report) and "freed" in str(report), str(report)
+        copied = copy.deepcopy(history)
+        assert lost(lambda: copied["getitem_1"].tensor_contents)
+        model.b.untyped_storage().resize_(4_000_000)  # filled again, with something else
+        assert lost(lambda: view.tensor_contents)
+    """)
+
+
+def test_the_page_of_a_history_with_freed_memory_is_made():
+    run("""
+        model = Frees()
+        history = expect_warning("'b'", lambda: torcheer.log_forward_pass(model, x))
+        import tempfile
+        with tempfile.TemporaryDirectory() as folder:
+            history.to_html(folder + "/page.html")
+    """)
+
+
+def test_validation_puts_freed_memory_back():
+    run("""
+        model = Frees()
+        before = model.b.clone()
+        report = torcheer.validate_forward_pass(model, x)
+        assert report, str(report)
+        assert torch.equal(model.b, before)
+    """)
+
+
+def test_a_model_that_fills_its_weight_and_frees_it_is_logged_and_validated():
+    run("""
+        model = Sharded()
+        history = torcheer.log_forward_pass(model, x)  # any warning is an error
+        assert torch.allclose(history["output"].tensor_contents, x @ model.whole.t())
+        assert model.weight.untyped_storage().nbytes() == 0
+        assert lost(lambda: history["t_1"].tensor_contents)
+        torcheer.validate_forward_pass(model, x)
+        assert model.weight.untyped_storage().nbytes() == 0
+        assert torch.allclose(model(x), x @ model.whole.t())
+    """)
+
+
+def test_a_tensor_closed_over_and_freed_does_not_crash_the_proof():
+    run("""
+        b = torch.rand(1000, 1000)
+
+        def model(t):
+            y = t + b[0]
+            b.untyped_storage().resize_(0)
+            return y
+
+        history = torcheer.log_forward_pass(model, x)
+        history.validate()
+        for layer in history:
+            try:
+                layer.tensor_contents.sum()
+            except torcheer.ActivationLost:
+                pass
+    """)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        "self.b.resize_(0)",
+        "self.b.set_()",
+        "self.b.data = torch.empty(0)",
+        "self.b.untyped_storage().copy_(torch.zeros(1000, 1000).untyped_storage())",
+        "self.to_empty(device='cpu')",
+        "self.b.untyped_storage().resize_(8_000_000)",
+        "self.b.untyped_storage().share_memory_()",
+    ],
+)
+def test_relatives_of_freeing_do_not_crash_and_validation_leaves_no_trace(write):
+    run(f"""
+        class Relative(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("b", torch.rand(1000, 1000))
+
+            def forward(self, t):
+                row = self.b[0]
+                y = t + row
+                {write}
+                return y * 2
+
+        model = Relative()
+        before = model.b.clone()
+        warnings.simplefilter("ignore", StateNotRestored)
+        torcheer.validate_forward_pass(model, x)
+        assert torch.equal(model.b, before), "after validation"
+        history = torcheer.log_forward_pass(model, x)
+        for layer in history:
+            try:
+                layer.tensor_contents.sum()
+            except torcheer.ActivationLost:
+                pass
+        history.validate()
+    """)
+
+
+def test_an_output_whose_memory_is_freed_does_not_crash():
+    run("""
+        def model(t):
+            y = t * 2
+            z = y + 1
+            y.untyped_storage().resize_(0)
+            return y, z
+
+        history = torcheer.log_forward_pass(model, x)
+        assert lost(lambda: history["mul_1"].tensor_contents)
+        assert torch.equal(history["add_1"].tensor_contents, x * 2 + 1)
+        torcheer.validate_forward_pass(model, x)
+    """)
+
+
+def test_memory_freed_after_the_pass_is_refused():
+    run("""
+        kept = []
+
+        def model(t):
+            y = t * 2
+            kept.append(y.untyped_storage())
+            return y + 1
+
+        history = torcheer.log_forward_pass(model, x)
+        kept[0].resize_(0)
+        assert lost(lambda: history["mul_1"].tensor_contents)
+        history.validate()
+        copy.deepcopy(history)
+    """)
+
+
+def test_a_recording_with_freed_memory_does_not_crash():
+    run("""
+        model = Frees()
+        with torcheer.recording(model) as history:
+            model(x)
+        assert lost(lambda: history["getitem_1"].tensor_contents)
+        history.validate()
+    """)
+
+
+def test_an_input_without_memory_is_logged_and_validated_by_its_shape():
+    run("""
+        empty = torch.rand(4, 4)
+        empty.untyped_storage().resize_(0)
+        model = lambda t: t.reshape(16).view(2, 8).shape[0] + torch.ones(3)
+        torcheer.log_forward_pass(model, empty)
+        torcheer.validate_forward_pass(model, empty)
+    """)

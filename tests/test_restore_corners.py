@@ -1,0 +1,415 @@
+"""Restoring goes on to the end whatever one part of it raises, and names what it could not restore."""
+
+from __future__ import annotations
+
+import collections
+import io
+import random
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.library import custom_op
+
+import torcheer
+from models import log, same, unchanged, world
+from torcheer import StateNotRestored
+
+x = torch.rand(3, 4)
+
+
+class Normed(nn.Module):
+    """Changes statistics, the random state and itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.steps = 0
+
+    def forward(self, t):
+        self.steps += 1
+        return self.norm(t) + torch.rand(4)
+
+
+def expanded():
+    return torch.rand(1, 4).expand(3, 4)
+
+
+def overlapping():
+    return torch.rand(8).as_strided((3, 4), (1, 1))
+
+
+def every_other():
+    return torch.rand(6, 8)[::2, ::2]
+
+
+def read_only():
+    array = np.random.default_rng(0).random((3, 4), dtype=np.float32)
+    array.flags.writeable = False
+    with pytest.warns(UserWarning, match="not writable"):
+        return torch.from_numpy(array)
+
+
+@pytest.mark.parametrize("make", [expanded, overlapping, every_other])
+@pytest.mark.parametrize("training", [True, False])
+def test_inputs_whose_memory_overlaps_are_no_obstacle(make, training):
+    model, given = Normed().train(training), make()
+    before = given.clone()
+    with unchanged(model):
+        log(model, given)
+        assert torcheer.validate_forward_pass(model, given)
+    assert model.steps == 0
+    assert torch.equal(given, before)
+
+
+def test_a_read_only_input_is_no_obstacle():
+    model, given = Normed(), read_only()
+    with unchanged(model):
+        log(model, given)
+        assert torcheer.validate_forward_pass(model, given)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_inference_tensors_are_put_back(inside):
+    with torch.inference_mode():
+        model, given = Normed(), torch.rand(3, 4)
+    given_before, before = given.clone(), world(model)
+    with torch.inference_mode(inside):
+        if inside:
+
+            def function(t):
+                return model(t.mul_(2))
+
+            log(function, given)
+        else:
+            model.eval()
+            log(model, given)
+            model.train()
+    assert torch.equal(given, given_before)
+    assert same(world(model)["tensors"], before["tensors"])
+
+
+def test_a_tensor_written_through_its_base_is_put_back_behind_an_expanded_view():
+    base = torch.rand(1, 4)
+    view = base.expand(3, 4)
+    before = base.clone()
+
+    def model(one, other):
+        one.mul_(2)
+        return one + other
+
+    log(model, view[:1], view)
+    log(model, base, view)
+    assert torch.equal(base, before)
+
+
+def test_an_expanded_buffer_is_put_back():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("one", torch.rand(1, 4))
+            self.register_buffer("many", self.one.expand(3, 4))
+
+        def forward(self, t):
+            y = t + self.many
+            self.one.add_(1)
+            return y + self.many
+
+    model = Model()
+    with unchanged(model):
+        log(model, x)
+        assert torcheer.validate_forward_pass(model, x)
+
+
+def test_of_two_copies_of_one_memory_the_earlier_counts():
+    whole = torch.rand(8)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("first", whole[:5])
+            self.register_buffer("second", whole[2:])
+
+        def forward(self, t):
+            self.first.mul_(2)
+            self.second.add_(1)
+            return t + self.first.sum() + self.second.sum()
+
+    before = whole.clone()
+    log(Model(), x)
+    assert torch.equal(whole, before)
+
+
+class Stubborn(nn.Module):
+    """Refuses attributes, and holds containers that refuse to be emptied or filled."""
+
+    class Items(dict):
+        def clear(self):
+            raise RuntimeError("not to be cleared")
+
+        def update(self, *args, **kwargs):
+            raise RuntimeError("not to be updated")
+
+        def __setitem__(self, key, value):
+            raise RuntimeError("not to be set")
+
+    class Sequence(list):
+        def clear(self):
+            raise RuntimeError("not to be cleared")
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.items, self.sequence = Stubborn.Items(a=1), Stubborn.Sequence([1])
+        self.counter, self.ordered = collections.Counter("aab"), collections.OrderedDict(a=1, b=2)
+        self.closed = True
+
+    def __setattr__(self, name, value):
+        if getattr(self, "closed", False):
+            raise AttributeError("closed")
+        super().__setattr__(name, value)
+
+    def forward(self, t):
+        dict.__setitem__(self.items, "b", 2)
+        self.sequence.append(2)
+        self.counter.update("bc")
+        self.ordered.move_to_end("a")
+        self.__dict__["more"] = 1
+        torch.rand(3), random.random()
+        return self.norm(t)
+
+
+def test_containers_and_modules_that_refuse_to_be_written_to_are_put_back():
+    model = Stubborn()
+    with unchanged(model):
+        log(model, x)
+        torcheer.validate_forward_pass(model, x)
+    assert (model.items, model.sequence) == ({"a": 1}, [1])
+    assert model.counter == collections.Counter("aab")
+    assert list(model.ordered) == ["a", "b"]
+
+
+class Failing(random.Random):
+    """A generator that cannot be set back."""
+
+    def __init__(self, error):
+        self.error = error
+        super().__init__(0)
+
+    def setstate(self, state):
+        if hasattr(self, "error") and self.error is not None:
+            error, self.error = self.error, None if isinstance(self.error, KeyboardInterrupt) else self.error
+            raise error
+        super().setstate(state)
+
+
+class Holds(nn.Module):
+    def __init__(self, error):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.generators = [Failing(error), torch.Generator()]
+        self.last = {"seen": []}
+
+    def forward(self, t):
+        self.last["seen"].append(t.shape)
+        return self.norm(t) + self.generators[0].random() + torch.rand(4, generator=self.generators[1])
+
+
+def test_what_cannot_be_restored_is_named_and_everything_else_is_restored():
+    model = Holds(RuntimeError("no way back"))
+    state = model.generators[1].get_state()
+    with unchanged(model), pytest.warns(StateNotRestored, match=r"'generators'.*RuntimeError: no way back") as caught:
+        history = log(model, x)
+    assert len(caught) == 1
+    assert torch.equal(model.generators[1].get_state(), state)
+    assert model.last == {"seen": []}
+    assert any("'generators'" in note for note in history.notes)
+    assert history.is_complete
+
+
+def test_an_interrupt_while_restoring_goes_on_after_everything_is_restored():
+    model = Holds(KeyboardInterrupt())
+    state, own = model.generators[1].get_state(), model.generators[0].getstate()
+    with unchanged(model), pytest.raises(KeyboardInterrupt):
+        log(model, x)
+    assert torch.equal(model.generators[1].get_state(), state)
+    assert model.generators[0].getstate() == own
+    assert model.last == {"seen": []}
+
+
+def test_an_output_that_raises_when_it_is_looked_at_leaves_no_trace():
+    class Output:
+        __slots__ = ("value",)
+
+        def __getattribute__(self, name):
+            if name == "value":
+                raise RuntimeError("not to be read")
+            return super().__getattribute__(name)
+
+    class Model(Normed):
+        def forward(self, t):
+            super().forward(t)
+            return Output()
+
+    model = Model()
+    with unchanged(model), pytest.raises(RuntimeError, match="not to be read"):
+        log(model, x)
+    assert model.steps == 0
+
+
+def test_the_error_of_the_pass_is_not_hidden_by_a_warning():
+    class Model(Holds):
+        def forward(self, t):
+            super().forward(t)
+            raise ValueError("mine")
+
+    model = Model(RuntimeError("no way back"))
+    with unchanged(model), pytest.raises(ValueError, match="mine") as caught:
+        log(model, x)
+    assert any("no way back" in note for note in caught.value.history.notes)
+
+
+def test_a_model_that_is_an_argument_is_put_back():
+    model = Normed()
+    with unchanged(model):
+        log(lambda module, t: module(t), model, x)
+        assert torcheer.validate_forward_pass(lambda module, t: module(t), (model, x))
+    assert model.steps == 0
+
+
+# What runs where it cannot be watched ------------------------------------------------------------------------------
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.register_buffer("total", torch.zeros(4))
+        self.count, self.seen, self.last = 0, [1], torch.zeros(1)
+
+    def forward(self, t):
+        self.count += 1
+        self.seen.append(2)
+        self.last = self.last + 1
+        self.total.add_(1)
+        return self.norm(t)
+
+
+def scripted():
+    return torch.jit.script(Counting())
+
+
+def traced():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.jit.trace(nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 4)).train(), x, check_trace=False)
+
+
+def loaded():
+    file = io.BytesIO()
+    torch.jit.save(scripted(), file)
+    file.seek(0)
+    return torch.jit.load(file)
+
+
+def nested():
+    return nn.Sequential(nn.Linear(4, 4), nn.Sequential(scripted()), traced())
+
+
+def script_state(model):
+    names = [
+        (n, m, m._concrete_type.get_attributes()) for n, m in model.named_modules() if isinstance(m, torch.jit.ScriptModule)
+    ]
+    return {f"{n}.{key}": repr(getattr(m, key)) for n, m, keys in names for key in keys if hasattr(m, key)}
+
+
+@pytest.mark.parametrize("make", [scripted, traced, loaded, nested])
+@pytest.mark.parametrize("action", ["log", "validate"])
+def test_what_runs_inside_torchscript_is_put_back(make, action):
+    model = make()
+    tensors = {k: v.clone() for k, v in model.state_dict().items()}
+    before = script_state(model)
+    if action == "log":
+        log(model, x)
+    else:
+        assert torcheer.validate_forward_pass(model, x)
+    assert same(dict(model.state_dict()), tensors)
+    assert script_state(model) == before
+
+
+def test_an_input_that_torchscript_writes_to_is_put_back():
+    class Writes(nn.Module):
+        def forward(self, t):
+            return t.add_(1)
+
+    model, given = torch.jit.script(Writes()), torch.rand(3, 4)
+    before = given.clone()
+    log(model, given)
+    torcheer.validate_forward_pass(model, given)
+    assert torch.equal(given, before)
+
+
+def test_an_input_that_a_compiled_function_writes_to_unseen_is_named():
+    @torch.jit.script
+    def write(t: torch.Tensor) -> torch.Tensor:
+        return t.add_(1)
+
+    given = torch.rand(3, 4)
+    with pytest.warns(StateNotRestored, match=r"an input of shape \(3, 4\).*written to by code that cannot be watched"):
+        log(lambda t: write(t) * 2, given)
+    before = given.clone()
+    torcheer.validate_forward_pass(lambda t: write(t) * 2, given)
+    assert torch.equal(given, before)
+
+
+@custom_op("torcheer_tests::count_up", mutates_args={"counter"})
+def count_up(t: torch.Tensor, counter: torch.Tensor) -> torch.Tensor:
+    counter.add_(1)
+    return t * 2
+
+
+class Counted(torch.autograd.Function):
+    calls = torch.zeros(1)
+
+    @staticmethod
+    def forward(ctx, t, counter):
+        counter.add_(1)
+        Counted.calls.add_(1)
+        return t * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2, None
+
+
+@pytest.mark.parametrize("kind", ["operator", "function"])
+def test_state_behind_custom_operators_and_functions_is_put_back(kind):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("counter", torch.zeros(1))
+            self.plain = torch.zeros(1)
+
+        def forward(self, t):
+            call = count_up if kind == "operator" else Counted.apply
+            return call(call(t, self.counter), self.plain)
+
+    model = Model()
+    with unchanged(model):
+        log(model, x)
+        assert torcheer.validate_forward_pass(model, x)
+    assert torch.equal(model.plain, torch.zeros(1))
+    assert torch.equal(Counted.calls, torch.zeros(1))
+
+
+def test_validation_puts_back_a_tensor_that_a_function_closes_over():
+    memory = torch.zeros(4)
+
+    def model(t):
+        memory.add_(t.sum(0))
+        return t + memory
+
+    assert torcheer.validate_forward_pass(model, x)
+    assert torch.equal(memory, torch.zeros(4))

@@ -12,12 +12,14 @@ that holds itself is looked into once. One that is held in many places is looked
 from __future__ import annotations
 
 import copy
+from array import array
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from enum import Enum
 from itertools import repeat
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import Parameter
@@ -35,6 +37,7 @@ _FLAT = PLAIN | {Tensor, Parameter, slice, type(...)}  # what most arguments hol
 _SIMPLE_RESULTS = PLAIN | {Tensor}
 _NESTING = frozenset({tuple, list, dict})
 _FEW = 1_000
+_MUTABLE = (np.ndarray, bytearray, array)  # numbers that are an argument's value and may change later
 _SIMPLE: tuple[Any, ...] = (*PLAIN, torch.layout, torch.memory_format, range, type, Enum)
 
 
@@ -244,6 +247,13 @@ def replace_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
     return _rebuilt(value, lambda item: change(item) if is_tensor(item) else item)
 
 
+def _own(item: Any) -> Any:
+    """A copy of what is an argument's value and may change later: a generator, an array."""
+    if type(item) is torch.Generator:
+        return item.clone_state()
+    return copy.copy(item) if isinstance(item, _MUTABLE) else item
+
+
 def template(value: Any, see: Callable[[Tensor], object]) -> Any:
     """`value` with every tensor replaced by `TENSOR`, each shown to `see` in order. Containers are copied."""
     made = _quick_template(value, see)
@@ -254,7 +264,7 @@ def template(value: Any, see: Callable[[Tensor], object]) -> Any:
         if is_tensor(item):
             see(item)
             return TENSOR
-        return item.clone_state() if type(item) is torch.Generator else item  # the call is about to move it on
+        return _own(item)  # the call is about to change it, or its owner is
 
     return _rebuilt(value, change, repeats=MOST_REPEATS, as_template=True)
 
@@ -352,7 +362,7 @@ def fill(value: Any, tensors: Iterator[Any]) -> Any:
     def change(item: Any) -> Any:
         if item is TENSOR:
             return next(tensors)
-        return item.clone_state() if type(item) is torch.Generator else item  # whoever uses it moves it on
+        return _own(item)  # whoever uses it changes it
 
     return _rebuilt(value, change)
 

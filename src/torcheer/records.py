@@ -45,6 +45,9 @@ class Unsaved:
 
 UNSAVED: Final = Unsaved()
 
+# The version of a kept tensor that something unknown may have overwritten: it is not to be served.
+LOST: Final = -2
+
 
 @dataclass(slots=True, eq=False)
 class Site:
@@ -87,6 +90,7 @@ class Details:
     composite: Composite | None = None
     autocast: tuple[tuple[str, torch.dtype], ...] = ()
     held: dict[int, Held] | None = None
+    is_collective: bool = False  # a collective ran inside it, as DTensor makes them
     is_transformed: bool = False  # ran inside a `torch.func` transform, on tensors that exist only there
 
 
@@ -411,6 +415,8 @@ class Log:
     modules: list[ModuleCall] = field(default_factory=list)
     registered: dict[str, RegisteredModule] = field(default_factory=dict)
     escapes: list[EscapeRecord] = field(default_factory=list)
+    without_memory: set[int] = field(default_factory=set)  # tensors that had no memory when they were met
+    collectives: int = 0  # how many calls other processes took part in, seen or not
     notes: list[str] = field(default_factory=list)
     source_names: dict[int, str] = field(default_factory=dict)
     source_tensors: list[weakref.ref[torch.Tensor]] = field(default_factory=list)  # those that turned up unexplained
@@ -499,7 +505,7 @@ class Log:
 
 def was_overwritten(value: Any, version: int) -> bool:
     """Whether a tensor has been written to since it had this version."""
-    return version >= 0 and isinstance(value, torch.Tensor) and value._version != version
+    return version == LOST or (version >= 0 and isinstance(value, torch.Tensor) and value._version != version)
 
 
 def facts_of(tensor: torch.Tensor) -> Facts:

@@ -16,6 +16,9 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 storage_address: Callable[[Tensor], int] = torch._C._storage_address  # type: ignore[attr-defined]  # not in torch's stubs
+PLAIN_CLASSES = frozenset({Tensor, torch.nn.Parameter})
+# Where a storage's last write is unknown, because code outside torch can write to it: later than any record.
+UNKNOWN_WRITER = 1 << 62
 _is_wrapped: Callable[[Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 _unwrapped: Callable[[Tensor], Tensor] = torch._C._functorch.get_unwrapped
 
@@ -51,8 +54,9 @@ class TensorTable:
         self.entries: dict[int, Entry] = {}  # by id; may be of a tensor that is gone
         self.last_write: dict[int | None, int] = {}  # by storage: the last record that wrote to it
         self._writes: dict[int, list[Write]] = {}
-        # data pointer -> the record and storage whose memory was handed out, and the tensor, so that it stays in use
-        self._exported: dict[int, tuple[int, int, Tensor]] = {}
+        self.shared: set[int] = set()  # storages that code outside torch can write to
+        # a storage over the memory of another one -> that one, and at which of its bytes this one starts
+        self.homes: dict[int, tuple[int, int]] = {}
 
     def find(self, tensor: Tensor) -> Entry | None:
         """The entry of `tensor`, if it is known."""
@@ -79,37 +83,53 @@ class TensorTable:
         found = [(entry.number, entry()) for entry in list(self.entries.values()) if entry.storage == storage]
         return [(number, tensor) for number, tensor in found if tensor is not None]
 
-    def export(self, tensor: Tensor) -> None:
-        """The memory of `tensor` was handed out (to NumPy, by DLPack) and may come back as another storage."""
-        entry = self.find(tensor)
-        if entry is not None and entry.storage is not None and tensor.layout is torch.strided:
-            self._exported[tensor.untyped_storage().data_ptr()] = (entry.number, entry.storage, tensor.detach())
+    def storage_of(self, tensor: Tensor) -> int | None:
+        """The storage `tensor` lives in; where several are made over the same memory, the first of them."""
+        storage = storage_of(tensor)
+        return self.homes[storage][0] if storage in self.homes and storage is not None else storage
 
-    def exporter(self, tensor: Tensor) -> tuple[int, int, Tensor] | None:
-        """The record, storage and tensor whose exported memory `tensor` shares."""
-        if not self._exported or storage_of(tensor) is None or tensor.layout is not torch.strided:
-            return None
-        return self._exported.get(tensor.untyped_storage().data_ptr())
+    def _extent(self, tensor: Tensor) -> tuple[int, int, bool]:
+        """The bytes of its storage, as `storage_of` finds it, that `tensor` reaches."""
+        start, stop, is_dense = extent(tensor)
+        if self.homes and (storage := storage_of(tensor)) in self.homes and storage is not None:
+            shift = self.homes[storage][1]
+            return start + shift, stop + shift, is_dense
+        return start, stop, is_dense
+
+    def share(self, storage: int) -> None:
+        """From now on code outside torch can write to this storage."""
+        self.shared.add(storage)
+        self.last_write[storage] = UNKNOWN_WRITER
 
     def wrote(self, tensor: Tensor, number: int) -> None:
-        """Record `number` wrote into `tensor`."""
-        storage = storage_of(tensor)
-        if storage is None:
-            return
-        start, stop, is_dense = extent(tensor)
-        write = Write(number, start, stop, is_dense)
-        self.last_write[storage] = number
+        """Record `number` wrote into `tensor`, all its parts."""
+        for part in memory_of(tensor):
+            storage = self.storage_of(part)
+            if storage is not None:
+                self._wrote(storage, Write(number, *self._extent(part)))
+
+    def _wrote(self, storage: int, write: Write) -> None:
+        if storage not in self.shared:
+            self.last_write[storage] = write.number
         earlier = self._writes.get(storage)
         if earlier is None:
             self._writes[storage] = [write]
         else:
-            if is_dense:
+            if write.is_dense:
                 earlier[:] = [w for w in earlier if not write.covers(w.start, w.stop)]
             earlier.append(write)
 
-    def writes_since(self, tensor: Tensor, storage: int, number: int) -> list[int]:
+    def writes_since(self, tensor: Tensor, number: int) -> list[int]:
         """The writes after record `number` that reached the memory of `tensor`, oldest first."""
-        start, stop, _ = extent(tensor)
+        if type(tensor) in PLAIN_CLASSES:
+            return self._writes_to(tensor, number)
+        return sorted({write for part in memory_of(tensor) for write in self._writes_to(part, number)})
+
+    def _writes_to(self, tensor: Tensor, number: int) -> list[int]:
+        storage = self.storage_of(tensor)
+        if storage is None or self.last_write.get(storage, -1) <= number:
+            return []
+        start, stop, _ = self._extent(tensor)
         found: list[int] = []
         for write in reversed(self._writes.get(storage, [])):
             if write.number <= number:
@@ -122,17 +142,29 @@ class TensorTable:
 
     def live_storages(self) -> set[int]:
         """The storages that something outside the recording still holds."""
-        return {e.storage for e in list(self.entries.values()) if e.storage is not None and e() is not None}
+        living: set[int] = set()
+        for entry in list(self.entries.values()):
+            tensor = entry()
+            if tensor is None:
+                continue
+            if entry.storage is not None:
+                living.add(entry.storage)
+            if type(tensor) not in PLAIN_CLASSES:
+                living.update(storages_of(tensor))
+        return living
 
     def clear(self) -> None:
         self.entries.clear()
         self.last_write.clear()
         self._writes.clear()
-        self._exported.clear()
+        self.shared.clear()
+        self.homes.clear()
 
 
 def storage_of(tensor: Tensor) -> int | None:
-    """A number for the memory `tensor` lives in, or None when it has none of its own (sparse, opaque)."""
+    """A number for the memory `tensor` lives in, or None when it has none of its own (sparse, opaque, a wrapper)."""
+    if type(tensor) not in PLAIN_CLASSES and is_wrapper(tensor):
+        return None
     try:
         return storage_address(tensor)
     except RuntimeError:
@@ -150,6 +182,59 @@ def _hidden_storage(tensor: Tensor) -> int | None:
     except RuntimeError:
         pass
     return None
+
+
+def is_wrapper(tensor: Tensor) -> bool:
+    """Whether `tensor` is of a class that only wraps other tensors, as DTensor and quantised weights do.
+
+    Such a tensor has a storage that holds nothing; what it is made of are the tensors inside.
+    """
+    if type(tensor) in PLAIN_CLASSES or is_lazy(tensor) or hasattr(tensor, "fake_mode"):
+        return False  # a FakeTensor lives on the meta device
+    try:
+        with torch._C.DisableTorchFunctionSubclass():
+            torch.Tensor.untyped_storage(tensor).data_ptr()
+    except NotImplementedError:  # a sparse tensor of a subclass
+        return False
+    except RuntimeError:
+        return True
+    return False
+
+
+def inner_tensors(tensor: Tensor) -> dict[str, Tensor]:
+    """The tensors a wrapper is made of, by name: those its class says, or those it has as attributes."""
+    flatten = getattr(tensor, "__tensor_flatten__", None)
+    if flatten is not None:
+        try:
+            return {name: getattr(tensor, name) for name in flatten()[0] if isinstance(getattr(tensor, name), Tensor)}
+        except Exception:  # a user-defined class may raise anything
+            pass
+    found = dict(vars(tensor)) if hasattr(tensor, "__dict__") else {}
+    for cls in type(tensor).__mro__:
+        slots = cls.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            found.setdefault(name, getattr(tensor, name, None))
+    return {name: value for name, value in found.items() if isinstance(value, Tensor) and value is not tensor}
+
+
+def memory_of(tensor: Tensor) -> list[Tensor]:
+    """The tensors with memory of their own that make up `tensor`: itself, or all that is inside a wrapper."""
+    if type(tensor) in PLAIN_CLASSES or not is_wrapper(tensor):
+        return [tensor]
+    found: list[Tensor] = []
+    waiting, seen = [tensor], {id(tensor)}
+    while waiting:
+        for inner in inner_tensors(waiting.pop()).values():
+            if id(inner) in seen:
+                continue
+            seen.add(id(inner))
+            (waiting if is_wrapper(inner) else found).append(inner)
+    return found
+
+
+def storages_of(tensor: Tensor) -> set[int]:
+    """The storages of everything `tensor` is made of."""
+    return {storage for part in memory_of(tensor) if (storage := storage_of(part)) is not None}
 
 
 def is_wrapped(tensor: Tensor) -> bool:
@@ -184,7 +269,9 @@ def extent(tensor: Tensor) -> tuple[int, int, bool]:
 def is_same_view(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors of one storage show the same elements in the same way."""
     return (
-        one.shape == other.shape
+        type(one) in PLAIN_CLASSES
+        and type(other) in PLAIN_CLASSES
+        and one.shape == other.shape
         and one.dtype == other.dtype
         and one.layout == other.layout
         and (one.layout is not torch.strided or _is_wrapped(one) or _is_wrapped(other) or _strides(one) == _strides(other))
@@ -192,4 +279,4 @@ def is_same_view(one: Tensor, other: Tensor) -> bool:
 
 
 def _strides(tensor: Tensor) -> Any:
-    return tensor.stride(), tensor.storage_offset()
+    return tensor.stride(), tensor.const_data_ptr() or tensor.storage_offset()  # type: ignore[attr-defined]  # not in torch's stubs

@@ -8,6 +8,7 @@ that another recording may be watching from below: then our own torch calls are 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns as now
@@ -21,10 +22,11 @@ from torch.overrides import TorchFunctionMode
 
 from ..containers import PLAIN, find_tensors, template, tensors_in
 from ..functions import facts
-from ..records import TENSOR, UNSAVED, Composite, Details, EscapeRecord, Failure, Held, Kind, TorchFunction, facts_of
+from ..records import LOST, TENSOR, UNSAVED, Composite, Details, EscapeRecord, Failure, Held, Kind, TorchFunction, facts_of
 from .callsite import CallSites
+from .collectives import CollectiveCounter, counter, in_words
 from .device_time import DeviceTimer
-from .identity import Entry, is_wrapped, storage_address, storage_of
+from .identity import Entry, is_wrapped, memory_of, storage_address, storages_of
 from .recorder import Recorder
 from .restore_state import StateRestorer
 
@@ -73,6 +75,8 @@ class Interceptor(TorchFunctionMode):
         self._is_special = not self.keeper.is_plain or recorder.gradients is not None or timer is not None
         self.timer = timer
         self._is_nested = False
+        self._counter: CollectiveCounter | None = None  # where there are other processes
+        self._collectives = 0  # how many collectives there were, as far as they are known
         # what the hot path reaches for
         self._table = recorder.table
         self._stack = recorder.stack
@@ -84,8 +88,18 @@ class Interceptor(TorchFunctionMode):
     def __enter__(self) -> Interceptor:
         if torch._C._len_torch_function_stack() > 0:
             self._is_special = self._is_nested = True  # another mode watches below us
+        self._counter = counter()
+        if self._counter is not None:
+            self._is_special = True  # every call is asked whether a collective ran inside it
+            self._collectives = self._counter.count()
+            self.log.collectives -= self._collectives
         super().__enter__()  # type: ignore[no-untyped-call]  # torch's own
         return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]  # torch's own
+        if self._counter is not None:
+            self.log.collectives += self._counter.count()
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -135,6 +149,8 @@ class Interceptor(TorchFunctionMode):
                     parents += [self.recorder.ref(tensor) for tensor in nested]
         details: Details | None = None
         if written:
+            if table.shared:
+                return self._run_operation(function_number, function, func, args, kwargs, sys._getframe(1))
             plain = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
             mutated = self._protect_all(written, plain)
             details = Details(mutated=mutated) if mutated else None
@@ -187,10 +203,13 @@ class Interceptor(TorchFunctionMode):
 
     def _meet(self, func: Any) -> tuple[int, int, TorchFunction]:
         function = facts(func)
-        if function.kind is Kind.QUERY and not (function.touches_gradients or function.switches_gradients):
+        if function.kind is Kind.QUERY and not (
+            function.touches_gradients or function.switches_gradients or function.exports_memory
+        ):
             met = _QUESTION, -1, function
         else:
-            if self._is_special or function.kind is not Kind.OPERATION or function.is_attribute:
+            is_ordinary = function.kind is Kind.OPERATION and not (function.is_attribute or function.is_collective)
+            if self._is_special or not is_ordinary or function.takes_memory:
                 way = _SPECIAL
             else:
                 way = _ORDINARY if function.written is None else _MAY_WRITE
@@ -209,7 +228,10 @@ class Interceptor(TorchFunctionMode):
         if kind is Kind.QUERY:
             if function.switches_gradients:
                 self._note_leaf(args[0], all((*args[1:], *kwargs.values())))
-            return func(*args, **kwargs)
+            result = func(*args, **kwargs)
+            if function.exports_memory:
+                self._lend(tensors_in((args, kwargs)), function, sys._getframe(2))
+            return result
         if kind is Kind.ESCAPE:
             return self._run_escape(function, func, args, kwargs, sys._getframe(2))
         if kind is Kind.BACKWARD:
@@ -218,6 +240,17 @@ class Interceptor(TorchFunctionMode):
             return self._run_open(function, args, kwargs)
         # an operation, or a C method under the name of the Python function around it
         return self._run_operation(function_number, function, func, args, kwargs, sys._getframe(2))
+
+    def _lend(self, tensors: list[Tensor], function: TorchFunction, frame: FrameType | None) -> None:
+        """The memory of these tensors was handed out."""
+        with torch._C.DisableTorchFunction():
+            for tensor in tensors:
+                self.recorder.memory.lend(tensor, function.name, self.sites.at(frame))
+
+    def _lend_foreign(self, tensors: list[Tensor], function: TorchFunction, frame: FrameType | None) -> None:
+        """These tensors were made; some may lie in memory of others."""
+        with torch._C.DisableTorchFunction():
+            self._lend([tensor for tensor in tensors if self.recorder.memory.meet(tensor)], function, frame)
 
     def _note_leaf(self, tensor: Tensor, requires_grad: bool) -> None:
         """A tensor is told whether it requires gradients."""
@@ -241,6 +274,8 @@ class Interceptor(TorchFunctionMode):
         Another recording may be watching from below; it is to see the call, not our bookkeeping.
         """
         with torch._C.DisableTorchFunction() if self._is_nested else _NOTHING:
+            if self._counter is not None:
+                self._note_collectives()
             outline, names, parents, tensors, details, written = self._before(function, func, args, kwargs)
         mark = self.timer.mark() if self.timer is not None else None
         started = now()
@@ -250,19 +285,50 @@ class Interceptor(TorchFunctionMode):
             self._note_failure(error, function, parents, tensors, frame)
             raise
         elapsed = now() - started
+        if self._counter is not None and self._counted() and not function.is_collective:
+            details = details or Details()
+            details.is_collective = True
         module = self._stack[-1].number if self._stack else -1
         call = (function_number, outline, names, module, self.sites.at(frame), started, elapsed)
         first = len(self._rows)
         with torch._C.DisableTorchFunction() if self._is_nested else _NOTHING:
             self._write_down(function, call, parents, result, written, details)
+        if function.takes_memory:
+            self._lend_foreign(tensors_in(result), function, frame)
+        if function.is_collective and result is not None and self._table.shared:
+            self._refuse_unfinished(first, written)
         if self.timer is not None:
             self.timer.note(first, len(self._rows), mark)
         return result
+
+    def _counted(self) -> bool:
+        """Whether collectives ran since they were last counted."""
+        assert self._counter is not None
+        before, self._collectives = self._collectives, self._counter.count()
+        return self._collectives != before
+
+    def _note_collectives(self) -> None:
+        """Collectives that ran between two calls were made by something that is not watched."""
+        if self._counted():
+            with torch._C.DisableTorchFunction():
+                self.recorder.unseen_collective()
+
+    def _refuse_unfinished(self, first: int, written: Sequence[Tensor]) -> None:
+        """What a collective that is still running left in memory that is copied at once is not its value."""
+        for number, tensor in zip(range(first, len(self._rows)), written, strict=False):
+            if not self._table.shared.isdisjoint(storages_of(tensor)):
+                self._versions[number] = LOST
 
     def _before(self, function: TorchFunction, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Before:
         """Read the arguments of a call, and prepare for what it is about to do to them."""
         tensors: list[Tensor] = []
         outline = template((*args, *kwargs.values()), tensors.append)
+        if function.is_collective:
+            outline = in_words(outline)
+        if self.recorder.memory:
+            with torch._C.DisableTorchFunction():
+                self.recorder.memory.forget_moved(tensors)
+                self.recorder.memory.look(tensors)
         parents = tuple([self.recorder.ref(tensor) for tensor in tensors])
         written = function.writes(args, kwargs)
         details = self._prepare(function, parents, tensors, written)
@@ -311,14 +377,11 @@ class Interceptor(TorchFunctionMode):
 
     def _protect(self, tensor: Tensor) -> None:
         """Keep the old value of what is about to be overwritten, wherever somebody may want it."""
-        storage = storage_of(tensor)
-        self.keeper.before_write(storage)
-        if storage is None:
-            return
-        if self.restorer is not None:
-            self.restorer.back_up(self.recorder.outside(storage))
-        elif not self._is_selective:
-            self.recorder.keep_states(storage)
+        with torch._C.DisableTorchFunction():
+            for part in memory_of(tensor):
+                storage = self._table.storage_of(part)
+                if storage is not None:
+                    self.recorder.protect(storage)
 
     def _write_down(
         self,
@@ -338,7 +401,7 @@ class Interceptor(TorchFunctionMode):
             made = [((index,), tensor) for index, tensor in enumerate(result)]
         else:
             made = list(find_tensors(result, into_objects=False))
-        if not made and written and result is None:
+        if not made and written and (result is None or function.is_collective):
             several = len(written) > 1
             made = [((index,) if several else (), tensor) for index, tensor in enumerate(written)]
         if not made or (function.is_attribute and recorder.table.find(made[0][1])):
@@ -358,6 +421,8 @@ class Interceptor(TorchFunctionMode):
     ) -> bool:
         """Write down several plain tensors at once, as the hot path does one. Returns False if one is not plain."""
         facts = []
+        if self._table.shared:
+            return False
         for _, tensor in made:
             if type(tensor) is not Tensor:
                 return False
@@ -393,7 +458,7 @@ class Interceptor(TorchFunctionMode):
                 if is_wrapped(tensor):
                     log.detail(number).is_transformed = True
                 self.keeper.keep_if_wanted(number, tensor)
-                storage = storage_of(tensor)
+                storage = self._table.storage_of(tensor)
                 recorder.table.point(tensor, number, storage)
                 recorder.table.point_inside(tensor, number, storage)
                 if recorder.gradients is not None:
@@ -407,7 +472,7 @@ class Interceptor(TorchFunctionMode):
         elif details is None:
             self.log.details[number] = Details(call, path)
         else:
-            self.log.details[number] = Details(call, path, details.also, details.mutated, held=details.held)
+            self.log.details[number] = dataclasses.replace(details, call=call, output_path=path)
 
     def _note_context(self, number: int) -> None:
         """Note the composite an operation is inside of, and autocast, which shows first as reduced precision."""
@@ -424,6 +489,9 @@ class Interceptor(TorchFunctionMode):
         else:
             with torch._C.DisableTorchFunctionSubclass():
                 self._table.wrote(tensor, number)
+        if self.recorder.memory:
+            for part in memory_of(tensor):
+                self.recorder.memory.wrote(self._table.storage_of(part))
 
     # Composites, escapes, backward, failures --------------------------------------------------------------------------
 
@@ -447,6 +515,8 @@ class Interceptor(TorchFunctionMode):
     ) -> Any:
         with torch._C.DisableTorchFunction():
             tensors = list(tensors_in((args, kwargs)))
+            if self.recorder.memory:
+                self.recorder.memory.look(tensors)
             parents = tuple(self.recorder.ref(tensor) for tensor in tensors)
         try:
             result = func(*args, **kwargs)
@@ -454,9 +524,9 @@ class Interceptor(TorchFunctionMode):
             self._note_failure(error, function, parents, tensors, frame)
             raise
         if function.exports_memory:
-            with torch._C.DisableTorchFunction():
-                for tensor in tensors:
-                    self.recorder.table.export(tensor)
+            self._lend(tensors, function, frame)
+        if self._counter is not None:
+            self._counted()
         value = result if type(result) in (bool, int, float, complex) else None
         site = self.sites.site(frame)
         before = len(self.log.rows)
@@ -472,7 +542,11 @@ class Interceptor(TorchFunctionMode):
                 self.recorder.note_scale(roots)
             if self.restorer is not None:
                 self.restorer.before_backward()
-        return func(*args, **kwargs)
+        try:
+            return func(*args, **kwargs)
+        finally:
+            if self._counter is not None:
+                self._counted()
 
     def _note_failure(
         self,

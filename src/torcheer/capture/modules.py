@@ -58,7 +58,6 @@ class ModuleWatcher:
         self.log = recorder.log
         self.sites = sites
         self.restorer = restorer
-        self.has_wrappers = False
         self._thread = get_ident()
         self._registered: dict[int, RegisteredModule | None] = {}  # by id; None for wrappers
         self._known: list[Module] = []  # alive while their ids are keys
@@ -86,7 +85,7 @@ class ModuleWatcher:
             inner = None if name is not None else wrapped_module(module)
             if inner is not None:
                 known[key] = None
-                self.has_wrappers = True
+                self.recorder.has_wrappers = True
                 waiting.append((address, inner))
                 continue
             parameters, buffers = module._parameters, module._buffers

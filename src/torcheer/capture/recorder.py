@@ -23,9 +23,22 @@ from ..functions import label_type
 from ..records import TENSOR, UNSAVED, Details, Kind, Log, ModuleCall, Origin, Row, TorchFunction, facts_of
 from ..tensor_memory import has_memory
 from .backward import GradientWatcher
-from .identity import Entry, TensorTable, is_same_view, is_wrapped, storage_of
+from .identity import (
+    PLAIN_CLASSES,
+    Entry,
+    TensorTable,
+    extent,
+    is_same_view,
+    is_wrapped,
+    is_wrapper,
+    memory_of,
+    storages_of,
+    unwrap,
+)
 from .nodes import NodeNames
-from .retention import Keeper, version_of
+from .restore_state import StateRestorer
+from .retention import Keeper, alias, copied, version_of
+from .shared_memory import SharedMemory, has_bytes
 
 _MARKERS = {
     origin: TorchFunction(None, origin.value, origin.value, Kind.OPERATION, origin=origin)
@@ -45,6 +58,9 @@ class Recorder:
         self.log = log
         self.keeper = keeper
         self.table = TensorTable()
+        self.table.shared = keeper.shared
+        self.memory = SharedMemory(self)
+        self.restorer: StateRestorer | None = None  # where the pass is to leave everything as it was
         self.nodes = NodeNames(log.rows)
         self.gradients = GradientWatcher(log, self._leaf) if log.backward is not None else None
         self.stack: list[ModuleCall] = []
@@ -52,12 +68,14 @@ class Recorder:
         self.registered: set[int] = set()  # the ids of parameters and buffers that modules have; the log holds them
         self._outside: dict[int, list[Tensor]] = {}  # by storage: tensors that were there before, and will be after
         self._filed_states = 0  # how many parameters and buffers are in `_outside`
+        self.has_wrappers = False  # whether a model is compiled or parallel
         self.sources_are_inputs = False  # at top level, in a recording that was given no inputs
         self.calls = 0
         self._function_numbers: dict[TorchFunction, int] = {}
         self._state_numbers: dict[int, int] = {}  # of parameters and buffers, by id
         self._backward_roots: tuple[int, ...] = ()
         self._threads = list(map(weakref.ref, _threads()))  # those there were at the start
+        self._wrapped: tuple[int, dict[int, Tensor]] = (0, {})  # of how many modules, and what `_wrapped_states` gives
         self._elsewhere: str | None = None
         self._warned = False
 
@@ -76,52 +94,113 @@ class Recorder:
         if id(tensor) in self.registered:
             return self._state(tensor)
         with torch._C.DisableTorchFunction():
-            storage = storage_of(tensor)
-            if isinstance(tensor, Parameter) and not self._is_computed(storage):
-                return self._state(tensor)
-            alias = self._alias(tensor, storage)
-            if alias is not None:
-                return alias
-            if leaving is not None and leaving.first == len(self.log.rows):
-                return self._opaque(tensor, storage, leaving)  # nothing inside could be watched
-            return (
-                self._by_autograd(tensor, storage)
-                or (self._opaque(tensor, storage, leaving) if leaving is not None else None)
-                or self._source(tensor, storage)
-            )
+            is_foreign = type(tensor) is Tensor and self.memory.meet(tensor)
+            entry = self._explained(tensor, self.table.storage_of(tensor), leaving)
+            if is_foreign:
+                self.memory.lend(tensor, "outside")
+            return entry
+
+    def _explained(self, tensor: Tensor, storage: int | None, leaving: ModuleCall | None) -> Entry:
+        if isinstance(tensor, Parameter) and not self._is_computed(storage):
+            return self._state(tensor)
+        known = self._alias(tensor, storage) or (self._wrapper(tensor) if type(tensor) not in PLAIN_CLASSES else None)
+        if known is not None:
+            return known
+        if leaving is not None and leaving.first == len(self.log.rows):
+            return self._opaque(tensor, storage, leaving)  # nothing inside could be watched
+        return (
+            self._by_autograd(tensor, storage)
+            or (self._opaque(tensor, storage, leaving) if leaving is not None else None)
+            or self._source(tensor, storage)
+        )
 
     def _state(self, tensor: Tensor) -> Entry:
         tensors = self.log.states.tensors
         tensors.append(tensor)
         entry = self.table.entries[id(tensor)] = Entry(tensor)
         entry.number = -len(tensors)
-        entry.storage = storage_of(tensor)
+        entry.storage = self.table.storage_of(tensor)
+        if type(tensor) is Tensor:  # a buffer
+            with torch._C.DisableTorchFunction():
+                if self.memory.meet(tensor):
+                    self.memory.lend(tensor, "outside")
         return entry
+
+    def _wrapper(self, tensor: Tensor) -> Entry | None:
+        """A wrapper (DTensor, a quantised weight) that was made around tensors that are known depends on them."""
+        if not is_wrapper(tensor):
+            return None
+        inner = [self.table.find(part) or self._alias(part, self.table.storage_of(part)) for part in memory_of(tensor)]
+        parents = tuple(dict.fromkeys(entry.number for entry in inner if entry is not None))
+        if not parents:
+            return None
+        name = type(tensor).__name__
+        function = TorchFunction(None, name, label_type(name), Kind.OPERATION, origin=Origin.OPAQUE)
+        entry = self.write(function, parents, tensor, None)
+        if self.table.last_write:
+            self.log.detail(entry.number).also = self._writes_inside(tensor, inner)
+        return entry
+
+    def _writes_inside(self, tensor: Tensor, inner: list[Entry | None]) -> tuple[int, ...]:
+        found: dict[int, None] = {}
+        for part, entry in zip(memory_of(tensor), inner, strict=True):
+            found.update(dict.fromkeys(self.table.writes_since(part, entry.number) if entry is not None else ()))
+        return tuple(found)
 
     def outside(self, storage: int) -> list[Tensor]:
         """The tensors in this storage that were there before the pass, and will be after."""
         for tensor in self.log.states.tensors[self._filed_states :]:
-            self._from_outside(tensor, storage_of(tensor))
+            self._from_outside(tensor)
         self._filed_states = len(self.log.states)
         return self._outside.get(storage, [])
 
-    def keep_states(self, storage: int) -> None:
+    def keep_states(self, storage: int, *, also_registered: bool = True) -> None:
         """Parameters and buffers in this storage are about to be overwritten for good: keep what they were."""
         tensors = set(map(id, self.outside(storage)))
         states = self.log.states
         for state in states:
-            if state.before is None and id(state.tensor) in tensors and has_memory(state.tensor):
+            if (
+                state.before is None
+                and id(state.tensor) in tensors
+                and (also_registered or id(state.tensor) not in self.registered)
+                and has_memory(state.tensor)
+            ):
                 with torch.no_grad():
-                    states.before[state.number] = state.tensor.detach().clone()
+                    before = alias(state.tensor)
+                    before = copied(before) if before is not None else None
+                if before is not None:
+                    states.before[state.number] = before
 
-    def _from_outside(self, tensor: Tensor, storage: int | None) -> None:
-        if storage is not None:
-            self._outside.setdefault(storage, []).append(tensor)
+    def keep_passing_states(self) -> None:
+        """Keep the parameters that exist only for the time of the pass, and what is kept in their memory."""
+        for state in list(self.log.states.tensors):
+            for storage in storages_of(state) if id(state) not in self.registered else ():
+                self.keeper.before_write(storage)
+                self.keep_states(storage, also_registered=False)
+
+    def _from_outside(self, tensor: Tensor) -> None:
+        if not has_memory(tensor):
+            return  # FSDP gives it memory for the time of the pass
+        for part in memory_of(tensor):
+            storage = self.table.storage_of(part)
+            if storage is not None:
+                self._outside.setdefault(storage, []).append(tensor)
+
+    def protect(self, storage: int) -> None:
+        """Something may write to this storage from now on: keep the old values wherever somebody may want them."""
+        self.keeper.before_write(storage)
+        if self.restorer is not None:
+            self.restorer.back_up(self.outside(storage))
+            self.keep_states(storage, also_registered=False)  # FSDP makes parameters for the time of a pass, and frees them
+        elif self.keeper.selection is None:
+            self.keep_states(storage)
 
     def _relatives(self, storage: int | None) -> list[tuple[int, Tensor]]:
         """Known tensors that live in this storage, with the records they stand for."""
         if storage is None:
             return []
+        if storage in self.table.shared:
+            return self.table.living_in(storage) + self.memory.lent_in(storage)
         kept = self.keeper.kept_in(storage)
         if kept or not self.keeper.is_plain:
             return kept or self.table.living_in(storage)
@@ -143,21 +222,40 @@ class Recorder:
         return False
 
     def _alias(self, tensor: Tensor, storage: int | None) -> Entry | None:
-        relatives = self._relatives(storage)
+        relatives = [(n, other) for n, other in self._relatives(storage) if storage in self._storages_of(other)]
         if not relatives:
-            exported = self.table.exporter(tensor)
-            if exported is None:
-                return None
-            number, storage, original = exported
-            relatives = [(number, original)]
+            return self._inside_state(tensor, storage)
         if is_wrapped(tensor):
             twins = relatives
         else:
             twins = [(n, other) for n, other in relatives if is_wrapped(other) or is_same_view(tensor, other)]
         if twins:
             return self.table.point(tensor, max(n for n, _ in twins), storage)
-        number, relative = max(relatives, key=lambda pair: pair[0])
-        return self._write(_MARKERS[Origin.ALIAS], (number,), tensor, storage, view_of(tensor, relative))
+        number, relative = max(relatives, key=lambda pair: (is_inside(tensor, pair[1]), pair[0]))
+        return self.write(_MARKERS[Origin.ALIAS], (number,), tensor, storage, view_of(tensor, relative))
+
+    def _storages_of(self, tensor: Tensor) -> set[int | None]:
+        """Where `tensor` lives now: it may have been given other memory since it was recorded."""
+        return {self.table.storage_of(part) for part in memory_of(unwrap(tensor))}
+
+    def _inside_state(self, tensor: Tensor, storage: int | None) -> Entry | None:
+        """What is inside a parameter that is a wrapper (the whole numbers of a quantised weight) comes from that parameter."""
+        if storage is None or (around := self._wrapped_states().get(storage)) is None:
+            return None
+        state = self.table.find(around) or self._state(around)
+        return self.write(_MARKERS[Origin.ALIAS], (state.number,), tensor, storage)
+
+    def _wrapped_states(self) -> dict[int, Tensor]:
+        """The registered parameters and buffers that are wrappers, by the storages inside them."""
+        modules = self.log.registered
+        if self._wrapped[0] != len(modules):
+            found: dict[int, Tensor] = {}
+            for module in modules.values():
+                for state in (*module.parameters.values(), *module.buffers.values()):
+                    if state is not None and type(state) not in PLAIN_CLASSES:
+                        found.update(dict.fromkeys(storages_of(state) if is_wrapper(state) else (), state))
+            self._wrapped = (len(modules), found)
+        return self._wrapped[1]
 
     def _by_autograd(self, tensor: Tensor, storage: int | None) -> Entry | None:
         """Work that was not watched may still have been followed by autograd, back to tensors that are known."""
@@ -169,7 +267,7 @@ class Recorder:
         self._suspect_threads()
         name = type(tensor.grad_fn).__name__.removesuffix("0").removesuffix("Backward")
         function = TorchFunction(None, name, label_type(name), Kind.OPERATION, origin=Origin.OPAQUE)
-        return self._write(function, parents, tensor, storage)
+        return self.write(function, parents, tensor, storage)
 
     def _autograd_parents(self, tensor: Tensor) -> tuple[int, ...]:
         known: dict[Any, int] = {}
@@ -200,7 +298,7 @@ class Recorder:
         kind = label_type(call.class_name)
         function = TorchFunction(None, call.class_name, kind, Kind.OPERATION, origin=Origin.OPAQUE)
         site = call.site.number if call.site is not None else -1
-        return self._write(function, call.inputs, tensor, storage, (call.args, call.names, site))
+        return self.write(function, call.inputs, tensor, storage, (call.args, call.names, site))
 
     def _source(self, tensor: Tensor, storage: int | None) -> Entry:
         if self.sources_are_inputs and not self.stack:
@@ -211,9 +309,9 @@ class Recorder:
             self.log.source_names[number] = name
         else:
             self._suspect_threads()
-        self._from_outside(tensor, storage)
+        self._from_outside(tensor)
         self.log.source_tensors.append(weakref.ref(tensor))
-        return self._write(_MARKERS[Origin.SOURCE], (), tensor, storage)
+        return self.write(_MARKERS[Origin.SOURCE], (), tensor, storage)
 
     def _attribute_name(self, tensor: Tensor) -> str | None:
         """The module attribute that holds `tensor`, looked for in the modules that are running."""
@@ -251,13 +349,18 @@ class Recorder:
             self.log.input_paths.setdefault(entry.number, []).append(path)
             return entry
         with torch._C.DisableTorchFunction():
+            is_foreign = type(tensor) is Tensor and self.memory.meet(tensor)
             self.log.input_paths[len(self.log.rows)] = [path]
-            storage = storage_of(tensor)
-            self._from_outside(tensor, storage)
-            return self._write(_MARKERS[Origin.INPUT], (), tensor, storage)
+            self._from_outside(tensor)
+            entry = self.write(_MARKERS[Origin.INPUT], (), tensor, self.table.storage_of(tensor))
+            if is_foreign:
+                self.memory.lend(tensor, "outside")
+            return entry
 
     def add_output(self, tensor: Tensor, path: tuple[Any, ...]) -> None:
         """`tensor` is handed back by the model. Must run where torch functions are not watched."""
+        if self.memory:
+            self.memory.look([tensor])
         known = self.table.find(tensor) or self.explain(tensor, self._whole_model())
         parent = known.number
         also = self.also([tensor])[0] if self.table.last_write else ()
@@ -301,7 +404,7 @@ class Recorder:
         node = self.nodes.name(tensor, number)
         return (number, template, names, module, site, 0, 0, node, facts_of(tensor), *parents)
 
-    def _write(
+    def write(
         self,
         function: TorchFunction,
         parents: tuple[int, ...],
@@ -329,6 +432,21 @@ class Recorder:
         entry = self.table.find(tensor)
         return entry.number if entry is not None else None
 
+    def unseen_collective(self) -> None:
+        """A collective ran that no watched call made: it may have written to any tensor that is alive."""
+        if self.has_wrappers and not self.stack:
+            return  # a parallel wrapper sends buffers around before the model runs
+        living = self.table.live_storages() - {s for state in self.log.states.tensors for s in storages_of(state)}
+        for storage in living:
+            self.keeper.lose(storage)
+        message = (
+            "a collective ran that could not be seen, such as a method of a process group. The tensors it may have written to "
+            "are not served. Call the functions of torch.distributed instead."
+        )
+        if message not in self.log.notes:
+            self.log.notes.append(message)
+            warnings.warn(message, UnseenWorkWarning, stacklevel=2)
+
     # Memory ---------------------------------------------------------------------------------------------------------
 
     def also(self, tensors: Iterable[Tensor]) -> tuple[tuple[int, ...], list[int]]:
@@ -338,13 +456,12 @@ class Recorder:
         slots: list[int] = []
         for slot, tensor in enumerate(tensors):
             entry = self.table.find(tensor)
-            if entry is None or entry.storage is None or entry.storage not in last_write:
+            if entry is None or (type(tensor) in PLAIN_CLASSES and last_write.get(entry.storage, -1) <= entry.number):
                 continue
-            if last_write[entry.storage] > entry.number:
-                since = self.table.writes_since(tensor, entry.storage, entry.number)
-                if since:
-                    slots.append(slot)
-                    found.update(dict.fromkeys(since))
+            since = self.table.writes_since(tensor, entry.number)
+            if since:
+                slots.append(slot)
+                found.update(dict.fromkeys(since))
         return tuple(found), slots
 
     def current(self, tensor: Tensor, entry: Entry) -> Entry:
@@ -353,15 +470,17 @@ class Recorder:
         What was written to it through another view since it was recorded makes it a record of its own, so that what is
         kept for the boundary is what crossed it.
         """
-        if entry.storage not in self.table.last_write or self.table.last_write[entry.storage] <= entry.number:
+        if type(tensor) in PLAIN_CLASSES and self.table.last_write.get(entry.storage, -1) <= entry.number:
             return entry
-        assert entry.storage is not None
         with torch._C.DisableTorchFunction():
-            since = self.table.writes_since(tensor, entry.storage, entry.number)
+            if self.memory:
+                self.memory.look([tensor])
+                entry = self.table.find(tensor) or entry
+            since = self.table.writes_since(tensor, entry.number)
             if not since:
                 return entry
             arguments = view_of(tensor, tensor)
-            entry = self._write(_MARKERS[Origin.ALIAS], (entry.number,), tensor, entry.storage, arguments)
+            entry = self.write(_MARKERS[Origin.ALIAS], (entry.number,), tensor, entry.storage, arguments)
             self.log.detail(entry.number).also = tuple(since)
             return entry
 
@@ -391,17 +510,33 @@ class Recorder:
         self.table.clear()
         self.stack.clear()
         self.registered.clear()
+        self.memory.clear()
         self._outside.clear()
         self.running.clear()
         self._threads.clear()
 
 
 def view_of(tensor: Tensor, other: Tensor) -> Arguments:
-    """The arguments from which `tensor` can be made as a view of `other`: shape, strides and distance in elements."""
-    if tensor.layout is not torch.strided or is_wrapped(tensor) or is_wrapped(other) or tensor.dtype != other.dtype:
+    """The arguments from which `tensor` can be made as a view of `other`: shape, strides and distance in elements.
+
+    Nothing where it cannot: `tensor` reaches memory that `other` does not, or one of them has no memory of its own.
+    """
+    if tensor.dtype != other.dtype or not is_inside(tensor, other):
         return (), (), -1
-    distance = (tensor.data_ptr() - other.data_ptr()) // tensor.element_size()
+    distance, rest = divmod(tensor.data_ptr() - other.data_ptr(), tensor.element_size())
+    if rest:
+        return (), (), -1
     return (TENSOR, tuple(tensor.shape), tensor.stride(), distance), (), -1
+
+
+def is_inside(tensor: Tensor, other: Tensor) -> bool:
+    """Whether `other` reaches all the memory that `tensor` does."""
+    if not (has_bytes(tensor) and has_bytes(other)):
+        return False
+    start, stop, _ = extent(tensor)
+    low, high, _ = extent(other)
+    first, lowest = tensor.untyped_storage().data_ptr(), other.untyped_storage().data_ptr()
+    return lowest + low <= first + start and first + stop <= lowest + high
 
 
 def _threads() -> list[threading.Thread]:

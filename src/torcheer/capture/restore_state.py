@@ -7,6 +7,7 @@ one part of it raises; what could not be restored is named afterwards.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
@@ -178,6 +179,7 @@ class StateRestorer:
         """Put everything back. Raises nothing; see `finish`."""
         with torch._C.DisableTorchFunction(), torch.no_grad():
             for step in (
+                self._reshard,
                 self._restore_attributes,
                 self._restore_containers,
                 self._restore_tensors,
@@ -214,6 +216,22 @@ class StateRestorer:
 
     def _note(self, what: str, why: str) -> None:
         self.problems.append(f"{what} ({why})")
+
+    def sharded_modules(self) -> list[Any]:
+        """The modules to which FSDP2 gives whole parameters for the time of a pass."""
+        fsdp = sys.modules.get("torch.distributed.fsdp")
+        return [module for module in self._modules if isinstance(module, fsdp.FSDPModule)] if fsdp is not None else []
+
+    def _reshard(self) -> None:
+        """FSDP2 may leave whole parameters in modules: it knows the way back."""
+        sharded = self.sharded_modules()
+        if sharded and any(
+            not all(map(is_, container.values(), before.values()))
+            for container, before in self._filled
+            if any(container is attributes.get("_parameters") for attributes, _, _, _ in self._attributes)
+        ):
+            for module in sharded:
+                module.reshard()
 
     def _restore_attributes(self) -> None:
         for attributes, saved, own, others in self._attributes:

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ..containers import replace_tensors, tensors_in
 from ..errors import TorcheerError
-from ..records import Held, Log, ModuleCall, OperationRecord, TorchFunction
+from ..records import LOST, Held, Log, ModuleCall, OperationRecord, TorchFunction
 from ..tensor_memory import FREED, copy_of, has_memory
-from .identity import is_wrapped, storage_of, unwrap
+from .identity import PLAIN_CLASSES, inner_tensors, is_wrapped, is_wrapper, storage_of, storages_of, unwrap
 
 
 class Selection(Protocol):
@@ -56,6 +56,7 @@ class Keeper:
         self._postfunc = postfunc
         self.is_plain = selection is None and output_device is None and postfunc is None
         self.storages: list[int | None] = []  # by operation: the memory its kept tensor lives in
+        self.shared: set[int] = set()  # storages that code outside torch can write to: what is kept of them is copied at once
         self._by_storage: dict[int, list[Holder]] = {}
         self._filed = 0  # how many operations are in `_by_storage`
         self._latest: int | None = None  # an operation that is not kept but whose arguments are held for now
@@ -72,10 +73,13 @@ class Keeper:
 
     def keep(self, number: int, tensor: Tensor) -> None:
         """Keep `tensor` as the activation of an operation."""
-        value: Any = alias(tensor)
-        if not has_memory(value):
+        if not has_memory(tensor):
             self.log.mark_freed(number)
+            self.log.without_memory.add(number)
             return
+        value: Any = self._unchanging(tensor)
+        if value is None:
+            return  # its class allows neither a view nor a copy
         if self._device is not None and value.device != self._device:
             value = value.to(self._device)
         if self._postfunc is not None:
@@ -83,8 +87,28 @@ class Keeper:
         self.log.values[number] = value
         if isinstance(value, Tensor):
             self.log.versions[number] = version_of(value)
-            # What a postfunc or another device made has memory of its own. The tensor's memory may be given to another tensor.
-            self._note(number, storage_of(tensor if self._device is None and self._postfunc is None else value))
+            if self._device is not None or self._postfunc is not None:
+                # What a postfunc or another device made has memory of its own. The tensor's may be given to another tensor.
+                self._note(number, storage_of(value))
+            elif type(tensor) in PLAIN_CLASSES and not self.shared:
+                self._note(number, storage_of(tensor))
+            else:
+                self._file_parts(number, tensor)
+
+    def _unchanging(self, tensor: Tensor) -> Tensor | None:
+        """An alias of `tensor`, which is copied before a write; a copy where code outside torch can write to its memory."""
+        value = alias(tensor)
+        if value is not None and self._is_shared(tensor):
+            return copied(value)
+        return value
+
+    def _is_shared(self, tensor: Tensor) -> bool:
+        return bool(self.shared) and not self.shared.isdisjoint(storages_of(tensor))
+
+    def _file_parts(self, holder: Holder, tensor: Tensor) -> None:
+        """From now on `holder` holds an alias of `tensor`, unless that was copied."""
+        for storage in storages_of(tensor) if not self._is_shared(tensor) else ():
+            self._file(holder, storage)
 
     def _post(self, number: int, value: Tensor) -> Any:
         assert self._postfunc is not None
@@ -137,9 +161,10 @@ class Keeper:
         """Keep arguments on their own, by slot."""
         found: dict[int, Held] = {}
         for slot, tensor in slots:
-            value = alias(tensor)
-            held = found[slot] = Held(value, version_of(value))
-            self._file(held, storage_of(tensor))
+            value = self._unchanging(tensor)
+            if value is not None:
+                held = found[slot] = Held(value, version_of(value))
+                self._file_parts(held, tensor)
         return found
 
     def remember_arguments(self, number: int) -> None:
@@ -184,17 +209,28 @@ class Keeper:
         for holder, value in zip(holders, values, strict=True):
             if id(value) not in copies:
                 continue
-            fresh = copies[id(value)]
-            if fresh is None:
+            if id(value) not in readable:
                 if isinstance(holder, int):
                     log.mark_freed(holder)
                 else:
                     holder.value, holder.version = FREED, -1
                 continue
+            fresh = copies[id(value)]
+            version = version_of(fresh) if fresh is not None else LOST  # of a class that cannot be copied
+            fresh = value if fresh is None else fresh
             if isinstance(holder, int):
-                log.values[holder], log.versions[holder] = fresh, version_of(fresh)
+                log.values[holder], log.versions[holder] = fresh, version
             else:
-                holder.value, holder.version = fresh, version_of(fresh)
+                holder.value, holder.version = fresh, version
+
+    def lose(self, storage: int) -> None:
+        """Something unknown may have written to this storage: what is kept in it is not to be served."""
+        self._catch_up()
+        for holder in self._by_storage.pop(storage, ()):
+            if isinstance(holder, int):
+                self.log.versions[holder] = LOST
+            else:
+                holder.version = LOST
 
     def settle(self, living: set[int]) -> None:
         """The pass is over: copy what shares memory with anything that lives on."""
@@ -219,14 +255,56 @@ def version_of(tensor: Tensor) -> int:
         return -1
 
 
-def alias(tensor: Tensor) -> Tensor:
-    """A detached view of the same memory that is a plain tensor of its own."""
-    if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
-        with torch._C.DisableTorchFunctionSubclass():
-            return tensor.detach()
-    if is_wrapped(tensor):
-        return unwrap(tensor).detach()
-    return tensor.detach()
+def alias(tensor: Tensor) -> Tensor | None:
+    """A detached view of the same memory, of the same class; None if its class does not allow one.
+
+    A Parameter gives a plain tensor.
+    """
+    if type(tensor) in PLAIN_CLASSES:
+        return unwrap(tensor).detach() if is_wrapped(tensor) else tensor.detach()
+    return _of_same_class(tensor, torch.Tensor.detach)
+
+
+def copied(tensor: Tensor) -> Tensor | None:
+    """A copy of a detached tensor, of the same class; None if its class does not allow one."""
+    if type(tensor) is Tensor:
+        return copy_of(tensor)
+    return _of_same_class(tensor, torch.Tensor.clone)
+
+
+def _of_same_class(tensor: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor | None:
+    """What `make` gives of a tensor of some subclass, as one of that class."""
+    with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+        try:
+            made = make(tensor)
+        except Exception:  # a user-defined class may raise anything
+            made = None
+        if made is not None and type(made) is type(tensor):
+            return made
+        if is_wrapper(tensor):
+            return _rebuilt(tensor, make)
+        return of_same_class(made, tensor) if made is not None else None
+
+
+def of_same_class(tensor: Tensor, like: Any) -> Tensor:
+    """`tensor` as one of the class that `like` has, with its attributes."""
+    if not isinstance(like, Tensor) or type(like) in PLAIN_CLASSES or type(like) is type(tensor):
+        return tensor
+    with torch._C.DisableTorchFunctionSubclass():
+        made = tensor.as_subclass(type(like))
+        vars(made).update(vars(like))
+        return made
+
+
+def _rebuilt(tensor: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor | None:
+    """A wrapper around what `make` gives of the tensors inside `tensor`."""
+    try:
+        _, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]  # where a class has none, this raises
+        inner = {name: make(one) for name, one in inner_tensors(tensor).items()}
+        rebuilt = type(tensor).__tensor_unflatten__(inner, context, tensor.size(), tensor.stride())  # type: ignore[attr-defined]
+    except Exception:  # a user-defined class may raise anything
+        return None
+    return rebuilt if type(rebuilt) is type(tensor) else None
 
 
 def _without_sharing(result: Any, value: Tensor) -> Any:
@@ -237,7 +315,7 @@ def _without_sharing(result: Any, value: Tensor) -> Any:
     return replace_tensors(result, lambda tensor: tensor.clone() if storage_of(tensor) == memory else tensor)
 
 
-def _copied_together(values: list[Tensor]) -> Callable[[Tensor], Tensor]:
+def _copied_together(values: list[Tensor]) -> Callable[[Tensor], Tensor | None]:
     """A way to copy tensors of one storage: the storage once, when that is less than one by one."""
     if len(values) < 2 or not all(
         type(v) is Tensor
@@ -246,10 +324,10 @@ def _copied_together(values: list[Tensor]) -> Callable[[Tensor], Tensor]:
         and not (v.is_quantized or v.is_nested or v.is_conj() or v.is_neg() or is_wrapped(v))
         for v in values
     ):
-        return _copy
+        return copied
     memory = values[0].untyped_storage()
     if sum(v.numel() * v.element_size() for v in values) <= memory.nbytes():
-        return _copy
+        return copied
     fresh = memory.clone()  # type: ignore[no-untyped-call]  # torch's own
 
     def in_fresh_memory(value: Tensor) -> Tensor:
@@ -259,7 +337,3 @@ def _copied_together(values: list[Tensor]) -> Callable[[Tensor], Tensor]:
         return view
 
     return in_fresh_memory
-
-
-def _copy(value: Tensor) -> Tensor:
-    return copy_of(value)  # what is kept is detached already

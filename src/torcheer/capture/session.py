@@ -116,7 +116,7 @@ class Session:
                 self.recorder.registered.update(id(twin) for _, twin in restorer.lazy)
             if self._backs_up_everything:
                 restorer.back_up_everything()
-            self.interceptor.restorer = self.watcher.restorer = restorer
+            self.interceptor.restorer = self.watcher.restorer = self.recorder.restorer = restorer
             for path, tensor in inputs:
                 self.recorder.add_input(tensor, path)
 
@@ -135,6 +135,8 @@ class Session:
             steps.callback(before.restore)
             steps.callback(restorer.restore)
             steps.callback(lambda: list(map(self.keeper.before_write, restorer.written_storages())))
+            if restorer.sharded_modules():
+                steps.callback(self.recorder.keep_passing_states)
 
     def _note_lazy_states(self, restorer: StateRestorer) -> None:
         """What the operations of the pass read first of a lazy parameter had no elements."""
@@ -161,7 +163,7 @@ class Session:
         self._started = perf_counter()
         if "torch._dynamo.eval_frame" in sys.modules:  # only then can anything have been compiled
             self._leave.enter_context(torch.compiler.set_stance("force_eager"))
-            if self.watcher.has_wrappers:  # torch warns that hooks fire for a compiled module's wrapper; ours know wrappers
+            if self.recorder.has_wrappers:  # torch warns that hooks fire for a compiled module's wrapper; ours know wrappers
                 self._leave.enter_context(warnings.catch_warnings())
                 warnings.filterwarnings("ignore", message=".*there are global hooks on modules")
         self.watcher.start()

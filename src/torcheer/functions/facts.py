@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import groups, properties
 from .categories import Category, category_of
+from .collectives import is_collective
 from .kinds import Kind, Origin, kind_of
 from .names import function_name, is_reflected, label_type, plain_name
 from .opening import opened_copy
@@ -38,6 +39,7 @@ class TorchFunction:
     opened: Callable[..., Any] | None = None
     origin: Origin = Origin.OPERATION
     is_attribute: bool = False  # a property read, such as `.grad`
+    is_collective: bool = False  # other processes take part in it
     writes_aside: bool = False  # what it writes to (running statistics) is not what it returns
     touches_gradients: bool = False  # reads or sets `.grad`
     switches_gradients: bool = False  # tells a tensor to require gradients, or not to
@@ -137,7 +139,12 @@ class TorchFunction:
     @property
     def exports_memory(self) -> bool:
         """Whether it hands out the memory behind a tensor, to which anything may write from then on."""
-        return self.name in groups.EXPORTS
+        return self.name in groups.EXPORTS or self.name in groups.POINTERS
+
+    @property
+    def takes_memory(self) -> bool:
+        """Whether its result may lie in memory of an argument that is no tensor."""
+        return self.name in groups.TAKE_MEMORY
 
     @property
     def is_gradient(self) -> bool:
@@ -178,6 +185,7 @@ def _worked_out(func: Any) -> TorchFunction:
         written,
         opened,
         is_attribute=is_attribute,
+        is_collective=is_collective(func),
         writes_aside=writes_aside(written),
         touches_gradients=name in groups.GRADIENT_ACCESS,
         switches_gradients=name in groups.GRADIENT_SWITCHES,

@@ -192,6 +192,10 @@ BETWEEN_LAYERS = (
 )
 # Ways to the memory behind a tensor: from then on anything may write to it.
 EXPORTS = frozenset({"numpy", "__array__", "__dlpack__"})
+# The same by queries, which are often asked only to compare two addresses.
+POINTERS = frozenset({"data_ptr", "storage", "untyped_storage", "_typed_storage", "share_memory_", "__cuda_array_interface__"})
+# The other way: a tensor made over memory of an argument that is no tensor.
+TAKE_MEMORY = frozenset({"as_tensor", "asarray", "from_file", "frombuffer", "from_dlpack", "__array_wrap__"})
 GRADIENT_ACCESS = frozenset({"grad", "_grad", "set_grad", "set__grad"})
 GRADIENT_SWITCHES = frozenset({"requires_grad_", "set_requires_grad"})
 UNSCALES = "amp_foreach_non_finite_check_and_unscale"  # what a gradient scaler calls to divide the gradients

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .collectives import is_collective, only_sends
 from .schemas import schemas_of
 
 
@@ -94,6 +95,8 @@ def kind_of(func: Any, name: str) -> Kind:
         return Kind.OPERATION if name in TENSOR_PROPERTIES else Kind.QUERY
     if access in ("__set__", "__delete__"):
         return Kind.OPERATION if name == "set_data" else Kind.QUERY
+    if is_collective(func):
+        return Kind.ESCAPE if only_sends(func) else Kind.OPERATION
     if name in BACKWARD:
         return Kind.BACKWARD
     if name in ESCAPES:

@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from . import groups
+from .collectives import is_collective, written_by_collective, written_unmarked
 from .names import is_inplace_operator
 from .schemas import argument_names, schemas_of, writes
 
@@ -23,6 +24,10 @@ Writes = Callable[[Args, Kwargs], list[Any]]
 
 def writes_of(func: Any, name: str, plain: str) -> Writes | None:
     """A function from a call's arguments to the tensors it writes to; None when only `out=` and `inplace=True` can say so."""
+    if is_collective(func):
+        return written_by_collective(func)
+    if (unmarked := written_unmarked(func)) is not None:
+        return unmarked
     if name in ("set_data", "__setitem__") or is_inplace_operator(name):
         return _first_argument
     if plain in groups.LOOK_UPS and isinstance(func, types.FunctionType):

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from ..tensor_memory import is_freed
 from .report import Check
@@ -25,12 +26,16 @@ def same_bits(one: Any, other: Any) -> bool:
             return False
         if one.dtype != other.dtype or one.layout != other.layout or one.is_nested != other.is_nested:
             return False
+        if _class_of(one) is not _class_of(other):
+            return False
         pairs = list(zip(parts(one), parts(other), strict=False))
         return len(parts(one)) == len(parts(other)) and all(_same_plain(a, b) for a, b in pairs)
 
 
 def parts(tensor: Tensor) -> list[Tensor]:
-    """The plain tensors that make up a sparse, nested or quantized one; a plain one itself."""
+    """The plain tensors that make up a sparse, nested or quantized one, or one that wraps others; a plain one itself."""
+    if _class_of(tensor) is not Tensor and _is_wrapper(tensor):
+        return [part for inner in _inside(tensor) for part in parts(inner)]
     if tensor.is_nested:
         return [tensor.values()] if tensor.layout is torch.jagged else list(tensor.unbind())
     if tensor.layout is torch.sparse_coo:
@@ -47,14 +52,44 @@ def parts(tensor: Tensor) -> list[Tensor]:
     return [tensor]
 
 
+def _class_of(tensor: Tensor) -> type:
+    """The class of a tensor; parameters are plain tensors here."""
+    return Tensor if type(tensor) is Parameter else type(tensor)
+
+
+def _is_wrapper(tensor: Tensor) -> bool:
+    """Whether a tensor has no values of its own, only tensors inside (DTensor, quantised weights)."""
+    if _has_no_values(tensor):
+        return False
+    try:
+        tensor.untyped_storage().data_ptr()
+    except NotImplementedError:  # sparse
+        return False
+    except RuntimeError:
+        return True
+    return False
+
+
+def _inside(tensor: Any) -> list[Tensor]:
+    if hasattr(tensor, "__tensor_flatten__"):
+        names = tensor.__tensor_flatten__()[0]
+    else:
+        names = [*getattr(tensor, "__dict__", ()), *getattr(type(tensor), "__slots__", ())]
+    return [value for name in sorted(names) if isinstance(value := getattr(tensor, name, None), Tensor)]
+
+
 def _same_plain(one: Tensor, other: Tensor) -> bool:
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
-    if one.device.type == "meta" or other.device.type == "meta":
+    if _has_no_values(one) or _has_no_values(other):
         return one.device == other.device
     if one.device != other.device:
         other = other.to(one.device)
     return torch.equal(_bits(one), _bits(other))
+
+
+def _has_no_values(tensor: Tensor) -> bool:
+    return tensor.device.type == "meta" or hasattr(tensor, "fake_mode")
 
 
 def _bits(tensor: Tensor) -> Tensor:
@@ -71,6 +106,8 @@ def difference(one: Any, other: Any) -> str:
     if not isinstance(one, Tensor) or not isinstance(other, Tensor):
         return f"{type(one).__name__} was logged, {type(other).__name__} came"
     with torch._C.DisableTorchFunction(), torch.no_grad():
+        if _class_of(one) is not _class_of(other):
+            return f"{_class_of(one).__name__} was logged, {_class_of(other).__name__} came"
         if one.shape != other.shape or one.dtype != other.dtype or one.layout != other.layout:
             return f"{_kind(one)} was logged, {_kind(other)} came"
         if one.device != other.device:
@@ -114,7 +151,7 @@ def is_close(one: Tensor, other: Tensor) -> bool:
     """Whether two results of a function that is not deterministic may pass as equal."""
     if one.shape != other.shape or one.dtype != other.dtype or one.layout is not torch.strided:
         return False
-    if one.device != other.device or one.device.type == "meta":
+    if one.device != other.device or _has_no_values(one) or _class_of(one) is not Tensor or _class_of(other) is not Tensor:
         return False
     if not (one.is_floating_point() or one.is_complex()):
         return False

@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
+from ..capture.retention import alias, copied
 from ..containers import fill_call
 from ..records import OperationRecord
 from .comparison import same_bits
@@ -49,7 +51,10 @@ class EdgeProver:
             self.check.exempt[IGNORED] += len(tensors)
             return
         call = _Again(record)
-        expected = call.results([_copy(tensor) for tensor in tensors])
+        try:
+            expected = call.results([_copy(tensor) for tensor in tensors])
+        except NotCopied:
+            expected = None
         if expected is None:
             self.check.exempt[UNCHANGEABLE] += len(tensors)
             return
@@ -99,10 +104,14 @@ class EdgeProver:
         with torch.no_grad():
             value = tensor.detach()
             if not is_plain(value):
-                return value.clone()
+                return _copy(value)
             fresh = _copy(tensor)
             fresh.data.copy_(change(value, self._generator))
             return fresh
+
+
+class NotCopied(Exception):
+    """A tensor is of a class that allows no copy."""
 
 
 class _Again:
@@ -129,7 +138,10 @@ class _Again:
 def varies(record: OperationRecord, tensors: list[Tensor]) -> bool:
     """Whether a call gives other bits when it is made again, with its arguments elsewhere in memory."""
     call = _Again(record)
-    first = call.results([_copy(tensor) for tensor in tensors])
+    try:
+        first = call.results([_copy(tensor) for tensor in tensors])
+    except NotCopied:
+        return False
     if first is None:
         return False
     others = (call.results([_elsewhere(tensor, shift) for tensor in tensors]) for shift in range(1, 9))
@@ -148,6 +160,8 @@ def _elsewhere(tensor: Tensor, shift: int) -> Tensor:
 
 def is_plain(tensor: Tensor) -> bool:
     """Whether a tensor has values in memory of the ordinary kind, which can be changed one by one."""
+    if type(tensor) is not Tensor and type(tensor) is not Parameter:
+        return False  # what a class of its own does with its values is its own affair
     return tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized or tensor.device.type == "meta")
 
 
@@ -165,13 +179,24 @@ def _restore_random(states: list[tuple[Any, Tensor]]) -> None:
 
 def _copy(tensor: Tensor) -> Tensor:
     """A copy with memory of its own that requires gradients as the tensor does."""
-    copied = tensor.detach().clone()
-    if tensor.requires_grad and not copied.is_inference():
-        copied.requires_grad_()
+    if type(tensor) is not Tensor and type(tensor) is not Parameter:
+        return _copy_of_class(tensor)
+    fresh = tensor.detach().clone()
+    if tensor.requires_grad and not fresh.is_inference():
+        fresh.requires_grad_()
         if not tensor.is_leaf:
             with torch.enable_grad():
-                return copied.clone()  # what no leaf is may be written to
-    return copied
+                return fresh.clone()  # what no leaf is may be written to
+    return fresh
+
+
+def _copy_of_class(tensor: Tensor) -> Tensor:
+    with torch._C.DisableTorchFunction():
+        view = alias(tensor)
+        fresh = copied(view) if view is not None else None
+        if fresh is None:
+            raise NotCopied
+        return fresh.requires_grad_() if tensor.requires_grad and not fresh.requires_grad else fresh
 
 
 def _differ(results: list[Any], expected: list[Any]) -> bool:

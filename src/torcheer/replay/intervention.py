@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ..capture.identity import storage_of
+from ..capture.identity import storage_of, storages_of
 from ..capture.retention import Keeper
 from ..errors import InvalidArgument, ReplayFailed
 from ..history import History
@@ -115,8 +115,10 @@ class _Rerun:
         self.keeper.storages.extend([None] * len(old.rows))
 
     def before(self, record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        for tensor in record.function.writes(args, kwargs):
-            storage = storage_of(tensor)
+        self.before_given(record, record.function.writes(args, kwargs))
+
+    def before_given(self, record: OperationRecord, written: list[Tensor]) -> None:
+        for storage in {storage for tensor in written for storage in storages_of(tensor)}:
             self.keeper.before_write(storage)
             if storage in self._cut:
                 raise ReplayFailed(

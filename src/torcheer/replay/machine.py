@@ -9,22 +9,25 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from ..capture.identity import storage_of
+from ..capture.identity import storage_of, storages_of
 from ..capture.interceptor import AUTOCAST_DEVICES
 from ..capture.randomness import RandomState
-from ..capture.retention import version_of
+from ..capture.retention import alias, copied, of_same_class, version_of
 from ..containers import fill_call, get_path
 from ..errors import InvalidArgument, ReplayFailed
 from ..history import History
 from ..records import PARENTS, Log, OperationRecord, Origin, StateRecord
 from ..tensor_memory import copy_of, has_memory, is_freed
 from .walk import tensors_of
+
+# Why the value of a collective is taken as it was kept: the other processes would have to take part again.
+COLLECTIVE = "of a collective, which is not run again"
 
 
 class WouldWrite(Exception):
@@ -37,6 +40,9 @@ class Observer(Protocol):
     def before(self, record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A call is about to be made."""
 
+    def before_given(self, record: OperationRecord, written: list[Tensor]) -> None:
+        """What was kept of an operation that is not run again is about to be written into these tensors."""
+
     def after(self, number: int, value: Any) -> Any:
         """An operation has its value. Returns the value to go on with."""
 
@@ -46,6 +52,8 @@ def given_because(record: OperationRecord) -> str | None:
     function, details = record.function, record.details
     if record.origin is Origin.SOURCE:
         return "a constant"
+    if function.is_collective or details.is_collective:
+        return COLLECTIVE
     if record.origin is Origin.OPAQUE or (record.origin is Origin.OPERATION and function.func is None):
         return "made where nobody could watch"
     if details.is_transformed or (function.func is torch.autograd.grad and _is_of_transform(record)):
@@ -71,7 +79,7 @@ class Machine:
         self._observer = observer
         self._live: dict[int, Any] = {}
         self._states: dict[int, Tensor] = {}
-        self._borrowed: set[int | None] = set()
+        self._borrowed: set[int] = set()
         self._borrow = borrow
         self._sharing = Counter(storage_of(state.value) for state in log.states)
         self._memory: dict[int, Any] = {}  # copies of storages that several parameters or buffers share
@@ -93,14 +101,14 @@ class Machine:
     def _step(self, numbers: range) -> None:
         record = self.log.operations[numbers[0]]
         if given_because(record) is not None:
-            for number in numbers:
-                self._settle(number, self._given(number))
+            self._give(record, numbers)
         elif record.origin is Origin.INPUT:
             self._settle(record.number, self._input(record.number))
         elif record.origin is Origin.OUTPUT:
             self._settle(record.number, self._argument(record.parents[0]))
         elif record.origin is Origin.ALIAS:
-            self._settle(record.number, view_again(self._argument(record.parents[0]), *record.template[1:]))
+            view = view_again(self._argument(record.parents[0]), *record.template[1:])
+            self._settle(record.number, of_same_class(view, self.log.values[record.number]))
         else:
             self._call(record, numbers)
 
@@ -112,6 +120,22 @@ class Machine:
             value.requires_grad_()
         self._live[number] = value
 
+    def _give(self, record: OperationRecord, numbers: range) -> None:
+        """Go on with what was kept; where the call wrote to its arguments, that is written into them."""
+        written = {slot: self._argument(record.parents[slot]) for slot in record.details.mutated if slot < len(record.parents)}
+        self._refuse_borrowed(written.values())
+        if written:
+            self._observer.before_given(record, list(written.values()))
+        for number in numbers:
+            value, slot = self._given(number), self.log.operations[number].overwritten
+            if slot in written and slot is not None:
+                value = _written_into(written[slot], value)
+            self._settle(number, value)
+
+    def _refuse_borrowed(self, tensors: Iterable[Any]) -> None:
+        if self._borrowed and any(not self._borrowed.isdisjoint(storages_of(t)) for t in tensors if isinstance(t, Tensor)):
+            raise WouldWrite
+
     # Values ---------------------------------------------------------------------------------------------------------
 
     def _input(self, number: int) -> Any:
@@ -120,6 +144,9 @@ class Machine:
 
     def _given(self, number: int) -> Any:
         kept = self.log.values[number]
+        if number in self.log.without_memory:
+            shape, dtype, device = self.log.operations[number].facts
+            return torch.zeros(shape, dtype=dtype, device=device)  # nobody can have read it
         if is_freed(kept):
             raise _failed(self.log.operations[number], "cannot be run again: its value was kept, but its memory was freed")
         if not isinstance(kept, Tensor) or not self.log.holds_tensors:
@@ -128,7 +155,13 @@ class Machine:
                 f"the history cannot be run again: it did not keep {record.function.name!r} (operation {number}), which is "
                 f"{given_because(record) or 'an input'}. Log with layers_to_save='all' and no activation_postfunc."
             )
-        return copy_of(kept.detach())
+        with torch._C.DisableTorchFunction():
+            fresh = copied(kept)
+        if fresh is None:
+            raise ReplayFailed(
+                f"the history cannot be run again: the {type(kept).__name__} of operation {number} cannot be copied."
+            )
+        return fresh
 
     def _argument(self, reference: int) -> Any:
         if reference >= 0:
@@ -143,18 +176,20 @@ class Machine:
         if is_freed(state.value):
             raise _gone(self.log, state)
         with torch._C.DisableTorchFunction(), torch.no_grad():
-            value = state.value.detach()
-            if not self._borrow or not state.is_parameter or state.before is not None:
+            value = alias(state.value)
+            if value is not None and (not self._borrow or not state.is_parameter or state.before is not None):
                 value = self._copied_state(value)
-            else:
-                self._borrowed.add(storage_of(value))
+            elif value is not None:
+                self._borrowed |= storages_of(value)
+            if value is None:
+                raise ReplayFailed(f"the history cannot be run again: a {type(tensor).__name__} cannot be copied.")
         return value.requires_grad_(tensor.requires_grad)
 
-    def _copied_state(self, value: Tensor) -> Tensor:
+    def _copied_state(self, value: Tensor) -> Tensor | None:
         """A copy of a parameter or buffer. Those that share memory share it here as well."""
         storage = storage_of(value)
         if self._sharing[storage] < 2 or storage is None or type(value) is not Tensor:
-            return copy_of(value)
+            return copied(value)
         if storage not in self._memory:
             self._memory[storage] = value.untyped_storage().clone()  # type: ignore[no-untyped-call]  # torch's own
         fresh = torch.empty(0, dtype=value.dtype, device=value.device)
@@ -166,10 +201,7 @@ class Machine:
         args, kwargs = self._arguments(record)
         self._observer.before(record, args, kwargs)
         slots = record.details.mutated
-        if slots and self._borrowed:
-            tensors = [self._argument(record.parents[slot]) for slot in slots if slot < len(record.parents)]
-            if any(storage_of(tensor) in self._borrowed for tensor in tensors):
-                raise WouldWrite
+        self._refuse_borrowed(self._argument(record.parents[slot]) for slot in slots if slot < len(record.parents))
         size = args[0].numel() if record.function.resizes else -1
         try:
             result = call_again(record, args, kwargs)
@@ -204,6 +236,15 @@ class Machine:
                 value.copy_(kept)
             elif 0 <= size < value.numel() and value.is_contiguous():
                 value.view(-1)[size:] = kept.reshape(-1)[size:]
+
+
+def _written_into(target: Any, value: Tensor) -> Any:
+    """`target`, with `value` written into its memory, so that its views have it too."""
+    if type(target) is not Tensor or target.shape != value.shape or target.dtype != value.dtype:
+        return value
+    with torch.no_grad():
+        target.data.copy_(value)
+    return target
 
 
 def _unaccounted(record: OperationRecord) -> ReplayFailed:
@@ -274,7 +315,8 @@ def outcome(record: OperationRecord, result: Any, args: tuple[Any, ...], kwargs:
 
 def view_again(base: Tensor, shape: tuple[int, ...], strides: tuple[int, ...], distance: int) -> Tensor:
     """A view of the memory of `base`, as described by `recorder.view_of`."""
-    return torch.as_strided(base, shape, strides, int(base.storage_offset()) + distance)
+    with torch._C.DisableTorchFunctionSubclass():
+        return torch.as_strided(base, shape, strides, int(base.storage_offset()) + distance)
 
 
 def _last_uses(log: Log) -> dict[int, list[int]]:

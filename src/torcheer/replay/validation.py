@@ -29,7 +29,7 @@ from ..records import MODULE, TEMPLATE, OperationRecord, Origin
 from ..tensor_memory import is_freed
 from .comparison import Agreement, difference, is_close, same_bits
 from .edges import EdgeProver, is_plain, varies
-from .machine import given_because, refuse_changed_states, run_again
+from .machine import COLLECTIVE, given_because, refuse_changed_states, run_again
 from .plain import HookWatch, addresses_of, run_plainly
 from .report import Check, ValidationReport
 from .walk import at, tensors_of
@@ -74,6 +74,10 @@ def _compare_with_plain(
 ) -> tuple[Check, Check]:
     outputs, modules = Check("outputs equal those of the plain model"), Check("modules hold what plain hooks see")
     _check_ranges(history, modules)
+    outputs.skipped = _why_not_run(history)
+    if outputs.skipped is not None:
+        modules.skipped = outputs.skipped if modules.passed else None
+        return outputs, modules
     watch = HookWatch(history._log, modules, agrees, addresses_of(model))
     with watch.watching():
         plain = run_plainly(model, arguments, history._log)
@@ -143,6 +147,9 @@ class _Comparing:
         self._versions = [(tensor, version_of(tensor)) for tensor in tensors]
         self._latest = tensors
 
+    def before_given(self, record: OperationRecord, written: list[Tensor]) -> None:
+        """Nothing to do."""
+
     def after(self, number: int, value: Any) -> Any:
         record = self._log.operations[number]
         self._check_writes(record)
@@ -157,6 +164,8 @@ class _Comparing:
         reason = given_because(record) or ("uninitialised memory" if record.function.is_uninitialised else None)
         if reason is not None:
             self.values.exempt[reason] += 1
+            if reason is COLLECTIVE and record.call == number:
+                self.edges.exempt[reason] += len(record.parents)
             return value
         self.values.count += 1
         if not same_bits(kept, value):
@@ -218,7 +227,7 @@ class _Comparing:
             if parent < 0 or storage is None or storage not in self._table.last_write:
                 continue
             self.memory.count += 1
-            missing = [n for n in self._table.writes_since(tensor, storage, parent) if n not in known and n != parent]
+            missing = [n for n in self._table.writes_since(tensor, parent) if n not in known and n != parent]
             if missing:
                 writers = ", ".join(self._label(self._log.operations[n]) for n in missing[:3])
                 self.memory.disagree(
@@ -266,7 +275,15 @@ def _another_input(history: History, model: Callable[..., Any], arguments: Argum
     return check
 
 
+def _why_not_run(history: History) -> str | None:
+    """Why the model is not run again: other processes would have to run it at the same time."""
+    count = history._log.collectives
+    return f"{count} collective{'s' * (count != 1)} ran in this pass, in which other processes take part" if count > 0 else None
+
+
 def _why_not_another(history: History) -> str | None:
+    if (why := _why_not_run(history)) is not None:
+        return why
     if history.escapes:
         return f"values left for Python {len(history.escapes)} times, and may decide what runs"
     opaque = Counter(given_because(record) for record in history._log.operations if record.origin is not Origin.SOURCE)
@@ -345,6 +362,9 @@ class _Outputs:
         self.values: list[Any] = []
 
     def before(self, record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Nothing to do."""
+
+    def before_given(self, record: OperationRecord, written: list[Tensor]) -> None:
         """Nothing to do."""
 
     def after(self, number: int, value: Any) -> Any:

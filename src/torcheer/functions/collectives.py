@@ -1,0 +1,83 @@
+"""Collectives: calls in which other processes take part (`torch.distributed.all_reduce`).
+
+They write to tensors they are given, torch counts no version for it, and nobody can run them again alone: the other processes
+would have to take part. So each is an in-place operation whose value is what it left behind.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# The argument that each collective of `torch.distributed` writes to.
+_WRITTEN = {
+    "all_reduce": "tensor",
+    "all_reduce_coalesced": "tensors",
+    "broadcast": "tensor",
+    "reduce": "tensor",
+    "all_gather": "tensor_list",
+    "all_gather_single": "output_tensor",
+    "all_gather_into_tensor": "output_tensor",
+    "_all_gather_base": "output_tensor",
+    "all_gather_coalesced": "output_tensor_lists",
+    "gather": "gather_list",
+    "scatter": "tensor",
+    "reduce_scatter": "output",
+    "reduce_scatter_single": "output",
+    "reduce_scatter_tensor": "output",
+    "_reduce_scatter_base": "output",
+    "all_to_all_single": "output",
+    "all_to_all": "output_tensor_list",
+    "recv": "tensor",
+    "irecv": "tensor",
+}
+_SENT = frozenset({"send", "isend"})
+_NAMESPACES = frozenset({"c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd"})
+_LOCAL = frozenset({"wait_tensor", "_wrap_tensor_autograd"})  # of those namespaces, but nobody else takes part
+_MODULE = "torch.distributed.distributed_c10d"
+
+
+def is_collective(func: Any) -> bool:
+    """Whether other processes take part in a call of this function."""
+    if isinstance(func, torch._ops.OpOverload):
+        func = func.overloadpacket
+    if isinstance(func, torch._ops.OpOverloadPacket):
+        namespace, _, name = func._qualified_op_name.partition("::")
+        return namespace in _NAMESPACES and name not in _LOCAL
+    return getattr(func, "__module__", None) == _MODULE and func.__name__ in (_WRITTEN.keys() | _SENT)
+
+
+def only_sends(func: Any) -> bool:
+    """Whether a collective writes to nothing."""
+    return getattr(func, "__name__", None) in _SENT
+
+
+def written_by_collective(func: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], list[Any]] | None:
+    """A function from the arguments of a collective to the tensors it writes to; None if it makes new ones."""
+    name = getattr(func, "__name__", "")
+    if name in _WRITTEN:
+        written, signature = _WRITTEN[name], inspect.signature(func)
+        return lambda args, kwargs: _flat(signature.bind(*args, **kwargs).arguments.get(written))
+    if isinstance(func, torch._ops.OpOverload):
+        name = func.overloadpacket.__name__
+    if name.endswith("_") and name not in ("send_", "barrier_"):  # operators such as torch.ops.c10d.allreduce_
+        return lambda args, kwargs: _flat((*args, *kwargs.values())[0])
+    return None
+
+
+def written_unmarked(func: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], list[Any]] | None:
+    """The same for an operator of FSDP that writes to an argument although its schema does not say so."""
+    name = str(getattr(func, "_qualified_op_name", getattr(func, "_name", ""))).partition(".")[0]
+    if name != "fsdp::all_gather_copy_in":
+        return None
+    return lambda args, kwargs: _flat(kwargs["all_gather_output"] if "all_gather_output" in kwargs else args[1])
+
+
+def _flat(value: Any) -> list[Any]:
+    if isinstance(value, (list, tuple)):
+        return [tensor for item in value for tensor in _flat(item)]
+    return [value] if isinstance(value, Tensor) else []

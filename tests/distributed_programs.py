@@ -1,0 +1,423 @@
+"""What `test_distributed.py` runs in two processes: each program is run by both ranks, in the same order.
+
+    python distributed_programs.py RANK WORLD_SIZE STORE_FILE RESULTS_FILE
+
+Writes one line of JSON for each program: its name, and what it raised, or null.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+import tempfile
+import traceback
+import warnings
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+import torcheer
+from models import Mlp
+
+WORLD = 2
+PROGRAMS = {}
+
+
+def program(function):
+    PROGRAMS[function.__name__] = function
+    return function
+
+
+def mine(rank):
+    """A tensor that is another one on each rank."""
+    return torch.arange(12.0).reshape(3, 4) + 1 + 100 * rank
+
+
+def is_upstream(history, one, other):
+    waiting = [history[other].label]
+    while waiting:
+        label = waiting.pop()
+        if label == history[one].label:
+            return True
+        waiting += history[label].parent_layers
+    return False
+
+
+def equal(one, other):
+    assert torch.equal(one, other), f"{one} is not {other}"
+
+
+def use(history):
+    """Everything that is done with a history: print, summarise, draw, make a page."""
+    assert str(history)
+    assert str(history.summary())
+    with tempfile.TemporaryDirectory() as folder:
+        history.draw(Path(folder) / "picture.dot")
+        page = Path(folder) / "page.html"
+        history.to_html(page)
+        assert page.stat().st_size > 1000
+
+
+def proven(history, exempt=None):
+    report = history.validate()
+    assert report.is_valid, report
+    if exempt is not None:
+        counted = sum(n for check in report.checks for why, n in check.exempt.items() if "collective" in why)
+        assert counted >= exempt, report
+    return report
+
+
+# Plain collectives --------------------------------------------------------------------------------------------------
+
+
+@program
+def all_reduce_is_a_write(rank):
+    def model(t):
+        z = t * 2
+        dist.all_reduce(z)
+        return z + 1
+
+    history = torcheer.log_forward_pass(model, mine(rank))
+    equal(history["mul_1"].tensor_contents, mine(rank) * 2)
+    total = (mine(0) + mine(1)) * 2
+    equal(history["allreduce_1"].tensor_contents, total)
+    equal(history["add_1"].tensor_contents, total + 1)
+    assert history["allreduce_1"].parent_layers == ["mul_1_1"]
+    assert history["add_1"].parent_layers == [history["allreduce_1"].label]
+    use(history)
+    report = proven(history, exempt=1)
+    assert "1 of a collective, which is not run again" in str(report)
+
+
+@program
+def an_asynchronous_all_reduce_has_the_value_it_ends_with(rank):
+    def model(t):
+        z = t * 2
+        work = dist.all_reduce(z, async_op=True)
+        other = t + 5
+        work.wait()
+        return z + other, z.view(-1)
+
+    history = torcheer.log_forward_pass(model, mine(rank))
+    total = (mine(0) + mine(1)) * 2
+    equal(history["mul_1"].tensor_contents, mine(rank) * 2)
+    equal(history["allreduce_1"].tensor_contents, total)
+    equal(history["view_1"].tensor_contents, total.view(-1))
+    assert is_upstream(history, "allreduce_1", "output_1")
+    proven(history, exempt=1)
+
+
+@program
+def every_collective_is_a_write(rank):
+    both = [mine(0), mine(1)]
+
+    def model(t):
+        sent = t * 1
+        pieces = [torch.zeros(3, 4) for _ in range(WORLD)]
+        dist.all_gather(pieces, sent)
+        whole = torch.zeros(6, 4)
+        dist.all_gather_into_tensor(whole, sent)
+        scattered = torch.zeros(3, 4)
+        dist.reduce_scatter_tensor(scattered, whole)
+        listed = torch.zeros(3, 4)
+        dist.reduce_scatter(listed, [sent, sent])
+        swapped = torch.zeros(4, 4)
+        dist.all_to_all_single(swapped, torch.cat([sent, sent])[:4].clone())
+        parts = [torch.zeros(3, 4) for _ in range(WORLD)]
+        dist.all_to_all(parts, [sent + 0, sent + 1])
+        shared = t * 3
+        dist.broadcast(shared, 0)
+        reduced = t * 4
+        dist.reduce(reduced, 1)
+        got = t * 5
+        dist.scatter(got, [t * 6, t * 7] if rank == 0 else None)
+        gathered = [torch.zeros(3, 4) for _ in range(WORLD)]
+        dist.gather(sent, gathered if rank == 0 else None)
+        return pieces, whole, scattered, listed, swapped, parts, shared, reduced, got, gathered
+
+    plain = [tensor.clone() for tensor in torch.utils._pytree.tree_leaves(model(mine(rank)))]
+    history = torcheer.log_forward_pass(model, mine(rank))
+    for ours, theirs in zip(history.outputs, plain, strict=True):
+        equal(ours.tensor_contents, theirs)
+    gathered = [one.tensor_contents for one in history.operations if one.func_applied_name == "all_gather"]
+    assert len(gathered) == WORLD
+    for ours, theirs in zip(gathered, both, strict=True):
+        equal(ours, theirs)
+    for one in history.operations:
+        if one.func_applied_name == "zeros":
+            equal(one.tensor_contents, torch.zeros_like(one.tensor_contents))
+    use(history)
+    proven(history, exempt=9)
+
+
+@program
+def sending_and_receiving(rank):
+    def model(t):
+        sent, got = t * 2, t * 0
+        if rank == 0:
+            dist.send(sent, 1)
+            dist.recv(got, 1)
+        else:
+            dist.recv(got, 0)
+            dist.send(sent, 0)
+        again = t * 0
+        works = dist.batch_isend_irecv([dist.P2POp(dist.isend, got, 1 - rank), dist.P2POp(dist.irecv, again, 1 - rank)])
+        for work in works:
+            work.wait()
+        return got + 1, again + 1
+
+    history = torcheer.log_forward_pass(model, mine(rank))
+    equal(history["recv_1"].tensor_contents, mine(1 - rank) * 2)
+    equal(history["irecv_1"].tensor_contents, mine(rank) * 2)
+    equal(history["output_1"].tensor_contents, mine(1 - rank) * 2 + 1)
+    assert is_upstream(history, "recv_1", "output_1")
+    assert is_upstream(history, "irecv_1", "output_2")
+    assert any(escape.func_name == "send" for escape in history.escapes)
+    proven(history, exempt=2)
+
+
+@program
+def functional_collectives(rank):
+    def model(t):
+        total = functional.all_reduce(t * 2, "sum", dist.group.WORLD)
+        whole = functional.all_gather_tensor(t + 1, 0, dist.group.WORLD)
+        return total + 1, functional.wait_tensor(whole) * 2
+
+    history = torcheer.log_forward_pass(model, mine(rank))
+    equal(history["output_1"].tensor_contents, (mine(0) + mine(1)) * 2 + 1)
+    equal(history["output_2"].tensor_contents, (torch.cat([mine(0), mine(1)]) + 1) * 2)
+    assert is_upstream(history, "input", "output_1")
+    assert is_upstream(history, "input", "output_2")
+    use(history)
+    proven(history, exempt=2)
+
+
+@program
+def a_collective_that_cannot_be_seen_serves_no_wrong_value(rank):
+    group = dist.distributed_c10d._get_default_group()
+
+    def model(t):
+        z = t * 2
+        group.allreduce([z]).wait()
+        return z + 1
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        history = torcheer.log_forward_pass(model, mine(rank))
+    assert any("collective" in str(one.message) for one in caught)
+    equal(history["add_1"].tensor_contents, (mine(0) + mine(1)) * 2 + 1)
+    try:
+        history["mul_1"].tensor_contents
+    except torcheer.ActivationLost:
+        pass
+    else:
+        raise AssertionError("a value that was overwritten is served")
+
+
+@program
+def validation_on_one_rank_alone_does_not_wait_for_the_other(rank):
+    def model(t):
+        z = t * 2
+        dist.all_reduce(z)
+        return z + 1
+
+    history = torcheer.log_forward_pass(model, mine(rank))
+    if rank == 0:
+        for _ in range(3):
+            proven(history, exempt=1)
+
+
+@program
+def validation_of_a_model_runs_collectives_only_to_log_it(rank):
+    def model(t):
+        z = t * 2
+        dist.all_reduce(z)
+        return z + 1
+
+    group = dist.distributed_c10d._get_default_group()
+    before = group._get_sequence_number_for_group()
+    report = torcheer.validate_forward_pass(model, mine(rank))
+    assert report.is_valid, report
+    assert "1 collective ran in this pass" in str(report), report
+    assert group._get_sequence_number_for_group() == before + 1
+
+
+# Parallel models ----------------------------------------------------------------------------------------------------
+
+
+class Deep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.second = nn.Linear(8, 4)
+
+    def forward(self, t):
+        return self.second(torch.relu(self.norm(self.first(t)))).tanh()
+
+
+def same_everywhere(model):
+    for tensor in (*model.parameters(), *model.buffers()):
+        dist.broadcast(tensor.data, 0)
+    return model
+
+
+def train(model, optimizer, rank):
+    optimizer.zero_grad()
+    model(mine(rank) / 100).sum().backward()
+    optimizer.step()
+
+
+@program
+def distributed_data_parallel(rank):
+    model = nn.parallel.DistributedDataParallel(Deep())
+    plain = model.module
+    model.eval()
+    history = torcheer.log_forward_pass(model, mine(rank))
+    equal(history["output"].tensor_contents, model(mine(rank)))
+    assert history["first"].parent_layers == ["input_1_0"]
+    use(history)
+    proven(history)
+    report = torcheer.validate_forward_pass(model, mine(rank))
+    assert report.is_valid, report
+    model.train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with torcheer.recording(model) as recorded:
+        train(model, optimizer, rank)
+    assert str(recorded)
+    weight = plain.first.weight.detach().clone()
+    dist.all_reduce(weight)
+    equal(weight / 2, plain.first.weight.detach())  # both ranks stepped alike
+
+
+def fsdp_works(model, plain, rank):
+    """Log, use and prove a sharded model; it computes, before and after, what the plain one does."""
+    given = mine(rank)
+    expected = plain(given)
+    history = torcheer.log_forward_pass(model, given)
+    assert torch.allclose(history["output"].tensor_contents, expected), (history["output"].tensor_contents, expected)
+    for one in history.operations:
+        if one.func_applied_name == "linear":
+            arguments = [one.creation_args[0], one.creation_args[1], one.creation_args[2]]
+            assert torch.allclose(torch.nn.functional.linear(*arguments), one.tensor_contents)
+    use(history)
+    proven(history)
+    assert torch.allclose(model(given), expected)
+    report = torcheer.validate_forward_pass(model, given)
+    assert report.is_valid, report
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    before = model(given).detach().clone()
+    for _ in range(2):
+        train(model, optimizer, rank)
+    assert not torch.equal(model(given), before)
+    again = torcheer.log_forward_pass(model, given)
+    assert torch.allclose(again["output"].tensor_contents, model(given))
+    return history
+
+
+@program
+def fsdp1(rank):
+    plain = same_everywhere(Mlp())
+    copy = Mlp()
+    copy.load_state_dict(plain.state_dict())
+    fsdp_works(FullyShardedDataParallel(copy, device_id=torch.device("cpu")), plain, rank)
+
+
+@program
+def fsdp1_nested_with_original_parameters(rank):
+    plain = same_everywhere(Mlp())
+    copy = Mlp()
+    copy.load_state_dict(plain.state_dict())
+    copy.fc1 = FullyShardedDataParallel(copy.fc1, use_orig_params=True, device_id=torch.device("cpu"))
+    fsdp_works(FullyShardedDataParallel(copy, use_orig_params=True, device_id=torch.device("cpu")), plain, rank)
+
+
+@program
+def fsdp2(rank):
+    plain = same_everywhere(Mlp())
+    copy = Mlp()
+    copy.load_state_dict(plain.state_dict())
+    mesh = init_device_mesh("cpu", (WORLD,))
+    fully_shard(copy.fc1, mesh=mesh)
+    fully_shard(copy, mesh=mesh)
+    fsdp_works(copy, plain, rank)
+
+
+@program
+def tensor_parallel(rank):
+    plain = same_everywhere(Mlp())
+    copy = Mlp()
+    copy.load_state_dict(plain.state_dict())
+    mesh = init_device_mesh("cpu", (WORLD,))
+    model = parallelize_module(copy, mesh, {"fc1": ColwiseParallel(), "fc2": RowwiseParallel()})
+    given = mine(0)
+    history = torcheer.log_forward_pass(model, given)
+    assert torch.allclose(history["output"].tensor_contents, plain(given), atol=1e-5)
+    assert any(type(one.tensor_contents) is DTensor for one in history.operations)
+    assert is_upstream(history, "input", "output")
+    use(history)
+    proven(history)
+    report = torcheer.validate_forward_pass(model, given)
+    assert report.is_valid, report
+    assert torch.allclose(model(given), plain(given), atol=1e-5)
+
+
+@program
+def dtensors(rank):
+    mesh = init_device_mesh("cpu", (WORLD,))
+
+    def model(t):
+        sharded = distribute_tensor(t, mesh, [Shard(0)])
+        product = sharded @ distribute_tensor(torch.eye(4) * 2, mesh, [Replicate()])
+        product.mul_(2)
+        return product.full_tensor(), product.redistribute(mesh, [Replicate()]).to_local(), product.sum().full_tensor(), product
+
+    given = torch.arange(16.0).reshape(4, 4)
+    history = torcheer.log_forward_pass(model, given)
+    equal(history["output_1"].tensor_contents, given * 4)
+    equal(history["output_2"].tensor_contents, given * 4)
+    equal(history["output_3"].tensor_contents, (given * 4).sum())
+    assert type(history["output_4"].tensor_contents) is DTensor
+    assert history["output_4"].tensor_contents.placements == (Shard(0),)
+    equal(history["output_4"].tensor_contents.to_local(), (given * 4).chunk(2)[rank])
+    for label in ("output_1", "output_2", "output_3", "output_4"):
+        assert is_upstream(history, "input", label), (label, history)
+    matmul = next(one for one in history.operations if "matmul" in one.func_applied_name)
+    equal(matmul.tensor_contents.to_local(), (given * 2).chunk(2)[rank])
+    use(history)
+    proven(history)
+
+
+def main():
+    rank, world, store, results = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    names = sys.argv[5:] or list(PROGRAMS)
+    timeout = datetime.timedelta(seconds=20)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world, timeout=timeout)
+    with open(results, "w") as file:
+        for name in names:
+            torch.manual_seed(0)
+            try:
+                PROGRAMS[name](rank)
+                error = None
+            except BaseException:
+                error = traceback.format_exc()
+            file.write(json.dumps([name, error]) + "\n")
+            file.flush()
+            if error is not None:
+                print(f"rank {rank}: {name}\n{error}", flush=True)
+            dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

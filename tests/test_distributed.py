@@ -1,0 +1,61 @@
+"""Two real processes that talk by gloo: what is logged, drawn and proven is true on each of them, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch.distributed
+
+from distributed_programs import PROGRAMS, WORLD
+
+_LIMIT = 150  # seconds for all programs together; a hang fails instead of blocking
+
+pytestmark = pytest.mark.skipif(
+    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()), reason="this torch has no gloo"
+)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """What every program raised on every rank, as text, by name; a program that did not end is missing."""
+    folder = tmp_path_factory.mktemp("distributed")
+    tests = Path(__file__).parent
+    paths = [str(tests), str(tests.parent / "src"), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
+    logs = [folder / f"results_{rank}" for rank in range(WORLD)]
+    ranks = []
+    for rank, log in enumerate(logs):
+        command = [
+            sys.executable,
+            str(tests / "distributed_programs.py"),
+            str(rank),
+            str(WORLD),
+            str(folder / "store"),
+            str(log),
+        ]
+        ranks.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+    deadline = time.monotonic() + _LIMIT
+    try:
+        for process in ranks:
+            process.wait(max(1, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+    return [dict(map(json.loads, log.read_text().splitlines())) if log.exists() else {} for log in logs]
+
+
+@pytest.mark.parametrize("rank", range(WORLD))
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_in_two_processes(results, name, rank):
+    assert name in results[rank], "it did not end, or another program before it did not"
+    error = results[rank][name]
+    assert error is None, error

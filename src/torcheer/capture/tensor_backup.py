@@ -106,7 +106,7 @@ class StorageSizes:
     def without_memory(self) -> Iterable[Tensor]:
         """The tensors whose memory was freed before the pass began; FSDP leaves parameters like this."""
         pairs = zip(self._tensors, self._sizes, strict=True)
-        return [tensor for tensor, size in pairs if size < tensor.nbytes and not has_memory(tensor)]
+        return [tensor for tensor, size in pairs if size < tensor.nbytes and size < needed_bytes(tensor)]
 
     def freed(self) -> list[tuple[Tensor, str]]:
         """The tensors whose memory is gone, and what happened to it."""

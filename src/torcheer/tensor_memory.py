@@ -40,10 +40,9 @@ def is_freed(value: Any) -> bool:
 
 def has_memory(tensor: Tensor) -> bool:
     """Whether the storage of `tensor` is large enough for all of its elements."""
-    cls = type(tensor)
-    if cls is Tensor or cls is Parameter:
-        return _has_memory(tensor)
-    with torch._C.DisableTorchFunction():
+    with torch._C.DisableTorchFunction():  # a recording that runs takes note of who asks for a storage
+        if type(tensor) is Tensor or type(tensor) is Parameter:
+            return _has_memory(tensor)
         wrapper: Any = tensor
         if is_traceable_wrapper_subclass(wrapper):
             names = wrapper.__tensor_flatten__()[0]

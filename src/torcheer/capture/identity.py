@@ -86,7 +86,7 @@ class TensorTable:
     def storage_of(self, tensor: Tensor) -> int | None:
         """The storage `tensor` lives in; where several are made over the same memory, the first of them."""
         storage = storage_of(tensor)
-        return self.homes[storage][0] if storage in self.homes and storage is not None else storage
+        return self.homes[storage][0] if self.homes and storage in self.homes and storage is not None else storage
 
     def _extent(self, tensor: Tensor) -> tuple[int, int, bool]:
         """The bytes of its storage, as `storage_of` finds it, that `tensor` reaches."""
@@ -142,15 +142,11 @@ class TensorTable:
 
     def live_storages(self) -> set[int]:
         """The storages that something outside the recording still holds."""
-        living: set[int] = set()
-        for entry in list(self.entries.values()):
-            tensor = entry()
-            if tensor is None:
-                continue
-            if entry.storage is not None:
-                living.add(entry.storage)
-            if type(tensor) not in PLAIN_CLASSES:
-                living.update(storages_of(tensor))
+        entries = list(self.entries.values())
+        living = {e.storage for e in entries if e.storage is not None and e() is not None}
+        for tensor in [e() for e in entries if e.storage is None]:
+            if tensor is not None:
+                living |= storages_of(tensor)
         return living
 
     def clear(self) -> None:

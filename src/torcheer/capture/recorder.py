@@ -32,6 +32,7 @@ from .identity import (
     is_wrapped,
     is_wrapper,
     memory_of,
+    storage_of,
     storages_of,
     unwrap,
 )
@@ -119,7 +120,7 @@ class Recorder:
         tensors.append(tensor)
         entry = self.table.entries[id(tensor)] = Entry(tensor)
         entry.number = -len(tensors)
-        entry.storage = self.table.storage_of(tensor)
+        entry.storage = storage_of(tensor) if not self.table.homes else self.table.storage_of(tensor)
         if type(tensor) is Tensor:  # a buffer
             with torch._C.DisableTorchFunction():
                 if self.memory.meet(tensor):

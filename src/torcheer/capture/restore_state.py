@@ -220,7 +220,9 @@ class StateRestorer:
     def sharded_modules(self) -> list[Any]:
         """The modules to which FSDP2 gives whole parameters for the time of a pass."""
         fsdp = sys.modules.get("torch.distributed.fsdp")
-        return [module for module in self._modules if isinstance(module, fsdp.FSDPModule)] if fsdp is not None else []
+        if fsdp is None or not any(issubclass(cls, fsdp.FSDPModule) for cls in set(self._classes)):
+            return []
+        return [module for module in self._modules if isinstance(module, fsdp.FSDPModule)]
 
     def _reshard(self) -> None:
         """FSDP2 may leave whole parameters in modules: it knows the way back."""

@@ -84,9 +84,8 @@ def undone(step: Step, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterato
     model = without_parallelism(step.model)
     with torch._C.DisableTorchFunction():
         inputs = list({id(tensor): tensor for _, tensor in find_tensors((args, kwargs))}.values())
-        given, (args, kwargs) = (args, kwargs), shares_no_container((args, kwargs))
-        own = (*args, *kwargs.values()) if args is given[0] else ()
-        restorer = StateRestorer(list(model.modules()), inputs, own)
+        args, kwargs = shares_no_container((args, kwargs))
+        restorer = StateRestorer(list(model.modules()), inputs, (*args, *kwargs.values()))
     random = RandomState.now()
     try:
         restorer.back_up_everything()

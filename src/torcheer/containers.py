@@ -251,7 +251,7 @@ def _own(item: Any) -> Any:
     """A copy of what is an argument's value and may change later: a generator, an array."""
     if type(item) is torch.Generator:
         return item.clone_state()
-    return copy.copy(item) if isinstance(item, _MUTABLE) else item
+    return copy.copy(item) if issubclass(type(item), _MUTABLE) else item
 
 
 def template(value: Any, see: Callable[[Tensor], object]) -> Any:

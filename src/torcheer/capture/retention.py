@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from ..containers import replace_tensors, tensors_in
 from ..errors import TorcheerError
@@ -279,8 +280,8 @@ def _of_same_class(tensor: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor |
             made = make(tensor)
         except Exception:  # a user-defined class may raise anything
             made = None
-        if made is not None and type(made) is type(tensor):
-            return made
+        if made is not None and (type(made) is type(tensor) or is_lazy(tensor)):
+            return made.as_subclass(Tensor) if is_lazy(made) else made
         if is_wrapper(tensor):
             return _rebuilt(tensor, make)
         return of_same_class(made, tensor) if made is not None else None
@@ -288,7 +289,7 @@ def _of_same_class(tensor: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor |
 
 def of_same_class(tensor: Tensor, like: Any) -> Tensor:
     """`tensor` as one of the class that `like` has, with its attributes."""
-    if not isinstance(like, Tensor) or type(like) in PLAIN_CLASSES or type(like) is type(tensor):
+    if not isinstance(like, Tensor) or type(like) in PLAIN_CLASSES or type(like) is type(tensor) or is_lazy(like):
         return tensor
     with torch._C.DisableTorchFunctionSubclass():
         made = tensor.as_subclass(type(like))

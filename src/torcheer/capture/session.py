@@ -80,10 +80,10 @@ class Session:
         self.sites.stop_before(Session._call.__code__)
         with torch._C.DisableTorchFunction():
             inputs = [*find_tensors(args, ("args",)), *find_tensors(kwargs, ("kwargs",))]
-            given, (args, kwargs) = (args, kwargs), shares_no_container((args, kwargs))
-            own = (*args, *kwargs.values()) if args is given[0] else ()
-            modules = [*self._register(model), *modules_among((*args, *kwargs.values()))]
-            restorer = StateRestorer(modules, [tensor for _, tensor in inputs], own, model)
+            args, kwargs = shares_no_container((args, kwargs))
+            given = (*args, *kwargs.values())  # copies, but for what cannot be copied: that is put back
+            modules = [*self._register(model), *modules_among(given)]
+            restorer = StateRestorer(modules, [tensor for _, tensor in inputs], given, model)
         before = RandomState.now()
         error: BaseException | None = None
         started = ended = 0.0

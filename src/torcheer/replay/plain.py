@@ -33,11 +33,11 @@ def run_plainly(model: Callable[..., Any], arguments: Arguments, log: Log) -> li
     A tensor whose memory the model freed is `FREED`.
     """
     args, kwargs = shares_no_container(arguments)
-    own = (*args, *kwargs.values()) if args is arguments[0] else ()
-    given = tensors_of((args, kwargs), into_objects=True)
-    modules = [inner for root, _ in roots_of(model) for inner in root.modules()] + modules_among((*args, *kwargs.values()))
+    given = (*args, *kwargs.values())  # copies, but for what cannot be copied: that is put back
+    tensors = tensors_of((args, kwargs), into_objects=True)
+    modules = [inner for root, _ in roots_of(model) for inner in root.modules()] + modules_among(given)
     with torch._C.DisableTorchFunction():
-        restorer = StateRestorer(modules, given, own, model)
+        restorer = StateRestorer(modules, tensors, given, model)
     before = RandomState.now()
     try:
         restorer.back_up_everything([source for one in log.source_tensors if (source := one()) is not None])
@@ -45,8 +45,8 @@ def run_plainly(model: Callable[..., Any], arguments: Arguments, log: Log) -> li
             log.random_state.restore()
         with _as_logged():
             result = without_parallelism(model)(*args, **kwargs)
-        tensors = tensors_of(result, into_objects=True)
-        return [tensor.detach().clone() if has_memory(tensor) else FREED for tensor in tensors]
+        returned = tensors_of(result, into_objects=True)
+        return [tensor.detach().clone() if has_memory(tensor) else FREED for tensor in returned]
     finally:
         with contextlib.ExitStack() as steps:  # each is taken whatever another raises
             steps.callback(before.restore)

@@ -43,10 +43,11 @@ class Forward:
     Codes are compared by `is`: where a library has set an audit hook, every call of `id` is slow.
     """
 
-    __slots__ = ("code", "direct", "near")
+    __slots__ = ("code", "decides", "direct", "near")
 
-    def __init__(self, code: CodeType | None) -> None:
+    def __init__(self, code: CodeType | None, decides: Any = None) -> None:
         self.code = code
+        self.decides = decides  # whether a module is about to take a fused path (`fused.py`); None for nearly all classes
         self.direct: dict[int, int] = {}  # by instruction
         self.near: dict[tuple[int, int], tuple[CodeType, int]] = {}  # in functions it calls, by the instructions of both
 

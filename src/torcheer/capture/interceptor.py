@@ -23,15 +23,16 @@ from torch.overrides import TorchFunctionMode
 from ..containers import PLAIN, find_tensors, template, tensors_in
 from ..functions import facts
 from ..records import LOST, TENSOR, UNSAVED, Composite, Details, EscapeRecord, Failure, Held, Kind, TorchFunction, facts_of
+from .autocast import autocast_state
 from .callsite import CallSites
 from .collectives import CollectiveCounter, counter, in_words
 from .device_time import DeviceTimer
+from .fused import FUSED, NOTE
 from .identity import Entry, is_wrapped, memory_of, storage_address, storages_of
 from .recorder import Recorder
 from .restore_state import StateRestorer
 
 _NOTHING = contextlib.nullcontext()
-AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")
 _NO_KWARGS: dict[str, Any] = {}
 _ONLY_TENSORS = frozenset({Tensor})
 # What becomes of a call: it is not noted; it is handed on; it is asked whether it writes to its arguments; it is ordinary.
@@ -479,7 +480,7 @@ class Interceptor(TorchFunctionMode):
         if _any_autocast():
             self._is_special = True  # from now on every operation is asked
             self._met.clear()
-            self.log.detail(number).autocast = _autocast_state()
+            self.log.detail(number).autocast = autocast_state()
         if self._composite is not None:
             self.log.detail(number).composite = self._composite
 
@@ -492,6 +493,17 @@ class Interceptor(TorchFunctionMode):
         if self.recorder.memory:
             for part in memory_of(tensor):
                 self.recorder.memory.wrote(self._table.storage_of(part))
+
+    def watch_aten(self, func: Any, run: Callable[..., Any], frame: FrameType | None, *args: Any, **kwargs: Any) -> Any:
+        """Watch a call of an ATen operator `func`, made by `run`, while this mode steps aside for a fused path."""
+        way, function_number, function = self._met.get(func) or self._meet(func)
+        if way == _QUESTION:
+            return run(*args, **kwargs)
+        if function.kind is Kind.ESCAPE:
+            return self._run_escape(function, run, args, kwargs, frame)
+        if function.name in FUSED and NOTE not in self.log.notes:
+            self.log.notes.append(NOTE)
+        return self._run_operation(function_number, function, run, args, kwargs, frame)
 
     # Composites, escapes, backward, failures --------------------------------------------------------------------------
 
@@ -564,7 +576,3 @@ class Interceptor(TorchFunctionMode):
         text = f"{type(error).__name__}: {error}"
         before = len(self.log.rows)
         self.failure = (error, Failure(function, parents, shapes, self.recorder.module, site, text, before))
-
-
-def _autocast_state() -> tuple[tuple[str, torch.dtype], ...]:
-    return tuple((d, torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES if torch.is_autocast_enabled(d))

@@ -23,9 +23,10 @@ from torch.nn.modules import module as module_hooks
 from ..containers import PLAIN, Other, outline, tensors_in
 from ..records import TENSOR, UNSAVED, ModuleCall, RegisteredModule
 from .callsite import CallSites, Forward
+from .fused import decision_of, is_about_to_fuse, leave, switches_here, watch_functions, watch_fused
 from .identity import storage_of
+from .interceptor import Interceptor
 from .recorder import Recorder
-from .restore_state import StateRestorer
 
 _WRAPPED_AS = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
 _ONE_TENSOR = (TENSOR,)
@@ -53,11 +54,11 @@ def without_parallelism(model: Any) -> Any:
 class ModuleWatcher:
     """Keeps the stack of modules that are running."""
 
-    def __init__(self, recorder: Recorder, sites: CallSites, restorer: StateRestorer | None = None) -> None:
+    def __init__(self, recorder: Recorder, sites: CallSites, interceptor: Interceptor) -> None:
         self.recorder = recorder
         self.log = recorder.log
         self.sites = sites
-        self.restorer = restorer
+        self.interceptor = interceptor
         self._thread = get_ident()
         self._registered: dict[int, RegisteredModule | None] = {}  # by id; None for wrappers
         self._known: list[Module] = []  # alive while their ids are keys
@@ -65,6 +66,7 @@ class ModuleWatcher:
         self._others: dict[type, Other] = {}  # what stands for objects of classes that were met in arguments
         self._running = [sites.forward]  # of the modules that are running
         self._exits = 0
+        self._switches = switches_here()
         self._handles: list[Any] = []
 
     def register(self, root: Module, prefix: str) -> list[Module]:
@@ -141,6 +143,8 @@ class ModuleWatcher:
                 here = self._registered[id(module)]
                 self.recorder.ran_elsewhere(here.address if here is not None and here.address else type(module).__name__)
             return
+        if self._switches:
+            watch_functions(module)
         try:
             registered = self._registered[id(module)]
         except KeyError:
@@ -180,6 +184,8 @@ class ModuleWatcher:
         forward = self._forwards.get(cls) or self._forward_code(cls)
         self._running.append(forward)
         sites.forward = forward
+        if forward.decides is not None and is_about_to_fuse(module, forward.decides, args, sys._getframe(1)):
+            watch_fused(module, self.interceptor)
         call.started = now()
 
     def _exit(self, module: Module, args: tuple[Any, ...], *rest: Any) -> None:
@@ -188,6 +194,8 @@ class ModuleWatcher:
         running = recorder.running
         if get_ident() != self._thread or not running:
             return
+        if self._switches:
+            leave(module)
         if running[-1] is module:
             running.pop()
         elif any(module is m for m in running):
@@ -223,7 +231,8 @@ class ModuleWatcher:
             self._keep_late(call.outputs, tensors_in(result))
 
     def _forward_code(self, cls: type) -> Forward:
-        forward = self._forwards[cls] = Forward(getattr(getattr(cls, "forward", None), "__code__", None))
+        code = getattr(getattr(cls, "forward", None), "__code__", None)
+        forward = self._forwards[cls] = Forward(code, decision_of(cls))
         return forward
 
     def _keep_late(self, numbers: Iterable[int], tensors: Iterable[Tensor]) -> None:
@@ -275,12 +284,13 @@ class ModuleWatcher:
 
     def _shelter(self, module: Module, args: tuple[Any, ...]) -> None:
         """What runs inside TorchScript cannot be seen writing, so what it may write to is copied first."""
-        if self.restorer is None:
+        restorer = self.recorder.restorer
+        if restorer is None:
             return
         with torch._C.DisableTorchFunction():
-            self.restorer.back_up_script(module.modules())
+            restorer.back_up_script(module.modules())
             given = filter(None, map(storage_of, tensors_in(args)))
-            self.restorer.back_up(chain.from_iterable(map(self.recorder.outside, given)), is_suspected=True)
+            restorer.back_up(chain.from_iterable(map(self.recorder.outside, given)), is_suspected=True)
 
 
 def _copied(registered: Any) -> dict[str, Any]:

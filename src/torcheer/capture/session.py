@@ -20,6 +20,7 @@ from ..records import Log, Origin
 from .callsite import CallSites
 from .collector import fewer_collections
 from .device_time import DeviceTimer
+from .fused import leave_all
 from .interceptor import Interceptor
 from .modules import ModuleWatcher, modules_among, roots_of, without_parallelism
 from .randomness import RandomState, seed_everything
@@ -48,11 +49,11 @@ class Session:
         self.sites = CallSites(log.sites, outermost)
         self.keeper = Keeper(log, keeping.selection, keeping.output_device, keeping.postfunc)
         self.recorder = Recorder(log, self.keeper)
-        self.watcher = ModuleWatcher(self.recorder, self.sites)
         timer = DeviceTimer() if keeping.time_on_device and torch.cuda.is_available() else None
         if timer is not None and log.backward is not None:
             log.backward.on_device = True
         self.interceptor = Interceptor(self.recorder, self.sites, None, timer)
+        self.watcher = ModuleWatcher(self.recorder, self.sites, self.interceptor)
         self._leave = contextlib.ExitStack()
         self._backs_up_everything = backs_up_everything  # all tensors, before the pass: also writes nobody saw are undone
 
@@ -116,7 +117,7 @@ class Session:
                 self.recorder.registered.update(id(twin) for _, twin in restorer.lazy)
             if self._backs_up_everything:
                 restorer.back_up_everything()
-            self.interceptor.restorer = self.watcher.restorer = self.recorder.restorer = restorer
+            self.interceptor.restorer = self.recorder.restorer = restorer
             for path, tensor in inputs:
                 self.recorder.add_input(tensor, path)
 
@@ -173,6 +174,7 @@ class Session:
         self._leave.enter_context(self.interceptor)
 
     def _end(self, error: BaseException | None) -> None:
+        leave_all(self.interceptor)  # where an interrupt left a module without its exit
         self._leave.close()
         self.log.seconds["forward"] = perf_counter() - self._started
         noted = self.interceptor.failure

@@ -42,7 +42,7 @@ TENSOR_PROPERTIES = frozenset({"T", "H", "mT", "mH", "real", "imag", "data", "gr
 # Where values leave torch for Python.
 ESCAPES = frozenset(
     "__bool__ __float__ __int__ __index__ __complex__ __contains__ __array__ __dlpack__ "
-    "item tolist numpy is_nonzero equal allclose".split()
+    "item tolist numpy is_nonzero equal allclose _local_scalar_dense _nested_tensor_from_mask_left_aligned".split()
 )
 
 # Functions that concern a tensor but neither compute nor hand out its values, and that no schema describes.

@@ -15,8 +15,8 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from ..capture.autocast import autocast_as
 from ..capture.identity import storage_of, storages_of
-from ..capture.interceptor import AUTOCAST_DEVICES
 from ..capture.randomness import RandomState
 from ..capture.retention import alias, copied, of_same_class, version_of
 from ..containers import fill_call, get_path
@@ -275,12 +275,7 @@ def call_again(record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str,
         tensors = tensors_of((args, kwargs))
         follows = record.gradfunc is not None or not any(tensor.requires_grad for tensor in tensors)
         context.enter_context(torch.set_grad_enabled(follows))
-        recorded = dict(record.details.autocast)
-        for device in AUTOCAST_DEVICES:
-            if device in recorded:
-                context.enter_context(torch.autocast(device, dtype=recorded[device], cache_enabled=False))
-            elif torch.is_autocast_enabled(device):
-                context.enter_context(torch.autocast(device, enabled=False))
+        context.enter_context(autocast_as(record.details.autocast))
         if not record.parents and record.device != torch.get_default_device():
             context.enter_context(record.device)
         if (

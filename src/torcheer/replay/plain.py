@@ -56,16 +56,9 @@ def run_plainly(model: Callable[..., Any], arguments: Arguments, log: Log) -> li
 
 @contextlib.contextmanager
 def _as_logged() -> Iterator[None]:
-    """While a model is logged, compiled parts run eagerly and attention does not take its fused path."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with (
-            torch.compiler.set_stance("force_eager") if "torch._dynamo.eval_frame" in sys.modules else contextlib.nullcontext()
-        ):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
+    """While a model is logged, compiled parts run eagerly."""
+    with torch.compiler.set_stance("force_eager") if "torch._dynamo.eval_frame" in sys.modules else contextlib.nullcontext():
+        yield
 
 
 class HookWatch:

@@ -154,6 +154,30 @@ def _attention(call: Call) -> Work:
     return Work(work.flops + also, work.macs, round(work.flops * products) + also)
 
 
+def _self_attention(x: Operand, heads: int, is_masked: bool) -> Work:
+    """Self-attention with its four projections, of every position with every other."""
+    batch, length, width = x.shape
+    pairs = batch * length * length
+    macs = 4 * x.numel * width + 2 * pairs * width
+    return Work(2 * macs + pairs * heads * (1 + SOFTMAX + is_masked), macs)
+
+
+@formula("native_multi_head_attention")
+def _fused_attention(call: Call) -> Work:
+    """Runs without gradients only, so it has no backward."""
+    return _self_attention(call.operand(0, "query"), call.value(4, "num_head"), isinstance(call.value(9, "mask"), Operand))
+
+
+@formula("transformer_encoder_layer_fwd")
+def _fused_encoder_layer(call: Call) -> Work:
+    """Attention, two linear layers with ReLU or GELU between them, two norms with weight and bias, two sums."""
+    x, wide = call.operand(0, "src"), call.operand(14, "ffn_weight_1").shape[0]
+    attention = _self_attention(x, call.value(2, "num_heads"), isinstance(call.value(18, "mask"), Operand))
+    macs = 2 * x.numel * wide
+    activation = (SIGMOID + 1 if call.value(7, "use_gelu") else 1) * (x.numel // x.shape[-1]) * wide
+    return Work(attention.flops + 2 * macs + activation + 2 * (5 + 2) * x.numel + 2 * x.numel, attention.macs + macs)
+
+
 # Recurrent kernels ------------------------------------------------------------------------------------------------
 
 # Gates of each kind, and FLOPs per hidden unit and step besides the products.

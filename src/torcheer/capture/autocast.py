@@ -1,0 +1,31 @@
+"""Autocast as it is, and as it was."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+_DEVICES = ("cpu", "cuda", "mps", "xpu")
+
+# The devices autocast is enabled for, each with the type it casts to.
+Autocast = tuple[tuple[str, torch.dtype], ...]
+
+
+def autocast_state() -> Autocast:
+    """What autocast does now."""
+    return tuple((d, torch.get_autocast_dtype(d)) for d in _DEVICES if torch.is_autocast_enabled(d))
+
+
+@contextlib.contextmanager
+def autocast_as(state: Autocast) -> Iterator[None]:
+    """Inside, autocast does what it did in this state."""
+    recorded = dict(state)
+    with contextlib.ExitStack() as context:
+        for device in _DEVICES:
+            if device in recorded:
+                context.enter_context(torch.autocast(device, dtype=recorded[device], cache_enabled=False))
+            elif torch.is_autocast_enabled(device):
+                context.enter_context(torch.autocast(device, enabled=False))
+        yield

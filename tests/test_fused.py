@@ -1,0 +1,240 @@
+"""Attention that takes torch's fused path is logged on that path: what is logged is what the plain model computes."""
+
+import pytest
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+import torcheer
+
+PAD = torch.tensor([[0, 0, 0, 0, 0], [0, 0, 0, 1, 1], [0, 0, 0, 0, 1]]).bool()
+pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+
+
+def layer(**options):
+    torch.manual_seed(0)
+    return nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, **options).eval()
+
+
+def encoder(norm=None):
+    return nn.TransformerEncoder(layer(), 2, norm=norm).eval()
+
+
+def x():
+    return torch.randn(3, 5, 16, generator=torch.Generator().manual_seed(1))
+
+
+class Scaled(nn.TransformerEncoderLayer):
+    """Its forward calls the one it replaces."""
+
+    def forward(self, src, *args, **kwargs):
+        return super().forward(src * 2, *args, **kwargs) + 1
+
+
+class Attending(nn.Module):
+    def __init__(self, **named):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.named = named
+
+    def forward(self, x):
+        return self.attention(query=x, key=x, value=x, **self.named)
+
+
+CASES = {
+    "a padded encoder": (encoder, {"src_key_padding_mask": PAD}, "transformerencoderlayerfwd"),
+    "a padded encoder with a norm": (
+        lambda: encoder(nn.LayerNorm(16)),
+        {"src_key_padding_mask": PAD},
+        "transformerencoderlayerfwd",
+    ),
+    "an encoder": (encoder, {}, "transformerencoderlayerfwd"),
+    "a layer": (layer, {"src_key_padding_mask": PAD}, "transformerencoderlayerfwd"),
+    "a layer with gelu and norm first": (lambda: layer(activation="gelu", norm_first=True), {}, "transformerencoderlayerfwd"),
+    "a subclass": (lambda: Scaled(16, 2, 32, batch_first=True).eval(), {}, "transformerencoderlayerfwd"),
+    "attention": (lambda: Attending().eval(), {}, "nativemultiheadattention"),
+    "padded attention": (lambda: Attending(key_padding_mask=PAD).eval(), {}, "nativemultiheadattention"),
+    "attention without weights": (lambda: Attending(need_weights=False).eval(), {}, "nativemultiheadattention"),
+    "a whole transformer": (
+        lambda: nn.Transformer(16, 2, 1, 1, 32, batch_first=True).eval(),
+        {"tgt": torch.ones(3, 4, 16), "src_key_padding_mask": PAD},
+        "transformerencoderlayerfwd",
+    ),
+}
+
+
+def tensors(value):
+    return [value] if isinstance(value, torch.Tensor) else [item for item in value if item is not None]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_what_is_logged_is_what_the_plain_model_computes(case, context):
+    build, named, kind = CASES[case]
+    model = build()
+    with context():
+        plain = tensors(model(x(), **named))
+        history = torcheer.log_forward_pass(model, x(), named)
+    logged = [output.tensor_contents for output in history.outputs]
+    assert all(map(torch.equal, logged, plain))
+    assert len(logged) == len(plain)
+    assert kind in [operation.layer_type for operation in history.operations]
+    assert any("fused path" in note for note in history.notes)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_such_a_log_is_proved_against_the_plain_model(case):
+    build, named, _ = CASES[case]
+    model = build()
+    with torch.no_grad():
+        report = torcheer.validate_forward_pass(model, x(), named)
+    assert report.is_valid, report
+    assert "NOT" not in str(report)
+
+
+def test_autocast_is_the_same_for_a_fused_call():
+    model = layer()
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        plain = model(x())
+        history = torcheer.log_forward_pass(model, x())
+        assert torcheer.validate_forward_pass(model, x()).is_valid
+    assert plain.dtype is torch.bfloat16
+    assert torch.equal(history.outputs[0].tensor_contents, plain)
+
+
+def test_parameters_and_inputs_of_a_fused_call_are_its_parents():
+    model = layer()
+    with torch.no_grad():
+        history = torcheer.log_forward_pass(model, x())
+    fused = history["transformerencoderlayerfwd_1"]
+    assert fused.parent_layers == ["input_1_0"]
+    assert {parameter.name for parameter in fused.parent_params} == {name for name, _ in model.named_parameters()}
+    assert torch.equal(history.replay().outputs[0].tensor_contents, history.outputs[0].tensor_contents)
+
+
+def test_modules_inside_a_fused_encoder_are_logged_as_ever():
+    with torch.no_grad():
+        history = torcheer.log_forward_pass(encoder(nn.LayerNorm(16)), x(), {"src_key_padding_mask": PAD})
+    assert "layernorm_1" in {operation.label.rsplit("_", 1)[0] for operation in history.operations}
+    assert history["norm"].layer_type == "layernorm"
+
+
+@pytest.mark.parametrize("case", ["training", "gradients", "switched off", "a hook", "another mode", "an odd number of heads"])
+def test_where_the_plain_model_does_not_fuse_the_log_shows_every_operation(case):
+    class Watching(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    model, given = layer(dropout=0.0), x()
+    if case == "an odd number of heads":
+        model, given = nn.TransformerEncoderLayer(15, 3, 8, batch_first=True).eval(), torch.ones(2, 3, 15)
+    model.train(case == "training")
+    if case == "a hook":
+        model.linear1.register_forward_hook(lambda *_: None)
+    fast = torch.backends.mha.get_fastpath_enabled()
+    try:
+        torch.backends.mha.set_fastpath_enabled(case != "switched off")
+        with torch.set_grad_enabled(case == "gradients"):
+            if case == "another mode":
+                with Watching():
+                    plain = model(given)
+                    history = torcheer.log_forward_pass(model, given)
+            else:
+                plain = model(given)
+                history = torcheer.log_forward_pass(model, given)
+                assert torcheer.validate_forward_pass(model, given).is_valid
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+    assert torch.equal(history.outputs[0].tensor_contents, plain)
+    assert "linear" in [operation.layer_type for operation in history.operations]
+    assert "transformerencoderlayerfwd" not in [operation.layer_type for operation in history.operations]
+
+
+def test_recordings_inside_one_another_both_see_the_fused_call():
+    model = encoder()
+    with torch.no_grad():
+        plain = model(x(), src_key_padding_mask=PAD)
+        with torcheer.recording(model) as outer:
+            with torcheer.recording(model) as inner:
+                y = model(x(), src_key_padding_mask=PAD)
+            z = y + 1
+    assert torch.equal(y, plain)
+    for history in (outer, inner):
+        kinds = [operation.layer_type for operation in history.operations]
+        assert kinds.count("transformerencoderlayerfwd") == 2
+        assert "detach" not in kinds
+    assert [operation.layer_type for operation in outer.operations].count("add") == 1
+    assert z is not None
+
+
+class Raising(nn.TransformerEncoderLayer):
+    def __init__(self, error):
+        super().__init__(16, 2, 32, batch_first=True)
+        self.error = error
+
+    def forward(self, src, *args, **kwargs):
+        super().forward(src)
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()])
+def test_nothing_watches_any_more_after_a_fused_module_raised(error):
+    with torch.no_grad(), pytest.raises(type(error)):
+        torcheer.log_forward_pass(nn.Sequential(nn.Identity(), Raising(error)).eval(), x())
+    assert _get_current_function_mode_stack() == _get_current_dispatch_mode_stack() == []
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_recording_goes_on_after_a_fused_module_raised(error):
+    model = nn.Sequential(Raising(error("no"))).eval()
+    with torch.no_grad(), torcheer.recording() as history:
+        try:
+            model(x())
+        except error:
+            pass
+        y = nn.Linear(16, 2)(x())
+    assert y.shape == (3, 5, 2)
+    assert "linear" in [operation.layer_type for operation in history.operations]
+    assert _get_current_function_mode_stack() == _get_current_dispatch_mode_stack() == []
+
+
+def test_a_model_that_takes_another_path_while_it_is_watched_is_not_valid():
+    def model(x):
+        return x + 1 if torch.overrides.has_torch_function((x,)) else x + 2
+
+    report = torcheer.validate_forward_pass(model, torch.ones(2))
+    assert not report.is_valid
+    assert "outputs equal" in str(report)
+    assert "2.0 was logged, 3.0 came" in str(report)
+
+
+def test_a_frozen_model_fuses_with_gradients_enabled_too():
+    model = encoder().requires_grad_(False)
+    history = torcheer.log_forward_pass(model, x(), {"src_key_padding_mask": PAD})
+    assert torch.equal(history.outputs[0].tensor_contents, model(x(), src_key_padding_mask=PAD))
+    asks = x().requires_grad_()
+    history = torcheer.log_forward_pass(model, (), {"src": asks, "src_key_padding_mask": PAD})
+    assert torch.equal(history.outputs[0].tensor_contents, model(asks, src_key_padding_mask=PAD))
+    assert "linear" in [operation.layer_type for operation in history.operations]
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("build", [layer, lambda **_: Attending(need_weights=False).eval()])
+def test_a_fused_call_counts_what_its_operations_count(build, activation):
+    model = build(activation=activation)
+    every = torcheer.log_forward_pass(model, x()).cost
+    with torch.no_grad():
+        fused = torcheer.log_forward_pass(model, x()).cost
+    assert fused.macs == every.macs
+    assert fused.flops == pytest.approx(every.flops, rel=0.02)
+    assert not fused.unknown
+
+
+def test_a_fused_log_prints_draws_and_becomes_a_page(tmp_path):
+    with torch.no_grad():
+        history = torcheer.log_forward_pass(encoder(), x(), {"src_key_padding_mask": PAD})
+    assert "fused path" in str(history)
+    assert "transformerencoderlayerfwd" in history.draw(tmp_path / "graph.svg").svg
+    assert history.to_html(tmp_path / "page.html").stat().st_size > 10_000
+    assert "TransformerEncoderLayer" in str(history.summary())

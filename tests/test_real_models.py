@@ -13,6 +13,7 @@ from torch import Tensor
 import torcheer
 from models import hooked, unchanged
 from torcheer.containers import find_tensors
+from torcheer.graph import roll
 
 IMAGE = (torch.rand(2, 3, 64, 64),)
 
@@ -85,6 +86,45 @@ def test_language(name):
     model = LANGUAGE[name]().eval()
     kwargs = dict(IDS, decoder_input_ids=IDS["input_ids"]) if name == "t5" else IDS
     check(model, (), kwargs)
+
+
+FEEDFORWARD = {
+    **{name: VISION[name] for name in ("alexnet", "resnet18", "densenet121", "googlenet", "vit")},
+    "resnet50": lambda: torchvision.models.resnet50(num_classes=10),
+    "resnet152": lambda: torchvision.models.resnet152(num_classes=10),
+    "vgg11": lambda: torchvision.models.vgg11(num_classes=10),
+    "vgg16_bn": lambda: torchvision.models.vgg16_bn(num_classes=10),
+    "inception_v3": lambda: torchvision.models.inception_v3(num_classes=10, aux_logits=False, init_weights=False),
+    **LANGUAGE,
+}
+
+
+@pytest.mark.parametrize("name", FEEDFORWARD)
+def test_models_without_loops_are_purely_feedforward(name):
+    args: tuple[Tensor, ...] = (torch.rand(1, 3, 96, 96) if name != "vit" else IMAGE[0],)
+    kwargs = {}
+    if name in LANGUAGE:
+        args, kwargs = (), dict(IDS, decoder_input_ids=IDS["input_ids"]) if name == "t5" else IDS
+    history = torcheer.log_forward_pass(FEEDFORWARD[name]().eval(), args, kwargs, layers_to_save="none")
+    assert "purely feedforward" in str(history)
+    assert len(history) == history.num_operations
+    assert not any(edge.is_feedback for edge in roll(history.graph).edges)
+
+
+def test_the_activations_of_a_resnet_are_a_layer_each():
+    history = torcheer.log_forward_pass(VISION["resnet18"]().eval(), IMAGE)
+    found = [layer.tensor_contents for layer in history if layer.layer_type == "relu"]
+    assert len(found) == 17
+    assert torch.equal(found[2], history["layer1.0.relu:2"].tensor_contents)
+
+
+def test_layers_that_share_their_parameters_are_passes():
+    """ALBERT runs one block again and again."""
+    albert = tiny("albert", embedding_size=16, **SMALL).eval()
+    history = torcheer.log_forward_pass(albert, (), IDS, layers_to_save="none")
+    inside = [one for one in history.operations if "encoder.albert_layer_groups.0:1" in one.containing_modules]
+    assert len(inside) > 20
+    assert {history[one.label.partition(":")[0]].num_passes for one in inside} == {2}
 
 
 @pytest.mark.parametrize("name", ["resnet18", "vit", "gpt2", "bert"])

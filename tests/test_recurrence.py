@@ -65,7 +65,87 @@ def test_one_activation_module_after_different_modules():
         return t
 
     history = log(model(forward, fc1=linear(), fc2=linear(), act=nn.ReLU()), x)
-    assert layers(history) == ["linear_1", "relu_1×2", "linear_2"]
+    assert layers(history) == ["linear_1", "relu_1", "linear_2", "relu_2"]
+    assert [history[key].layer_label_short for key in ("act:1", "act:2")] == ["relu_1", "relu_2"]
+    assert not history.is_recurrent
+    assert "purely feedforward" in str(history)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_one_pool_after_different_blocks(count):
+    def forward(self, t):
+        for block in self.blocks:
+            t = self.pool(block(t))
+        return t
+
+    blocks = nn.ModuleList([linear() for _ in range(count)])
+    history = log(model(forward, blocks=blocks, pool=nn.AvgPool1d(3, 1, 1)), x)
+    assert layers(history) == [name for n in range(1, count + 1) for name in (f"linear_{n}", f"avgpool1d_{n}")]
+    assert not history.is_recurrent
+
+
+def test_a_loop_over_one_module_and_one_activation_module():
+    def forward(self, t):
+        for _ in range(4):
+            t = self.act(self.fc(t))
+        return t
+
+    assert layers(log(model(forward, fc=linear(), act=nn.ReLU()), x)) == ["linear_1×4", "relu_1×4"]
+
+
+def test_one_norm_without_parameters_for_queries_and_keys():
+    def forward(self, t):
+        q, k = self.projection(t).chunk(2, -1)
+        q = self.norm(q)
+        k = self.norm(k)
+        return q @ k.mT
+
+    norm = nn.LayerNorm(4, elementwise_affine=False)
+    history = log(model(forward, projection=nn.Linear(4, 8), norm=norm), x)
+    assert [name for name in layers(history) if "norm" in name] == ["layernorm_1", "layernorm_2"]
+    assert not history.is_recurrent
+
+
+class Half(nn.Module):
+    """A layer and a dropout that it shares with others."""
+
+    def __init__(self, dropout: nn.Module) -> None:
+        super().__init__()
+        self.fc, self.dropout = linear(), dropout
+
+    def forward(self, t: Tensor) -> Tensor:
+        return self.dropout(self.fc(t))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_one_dropout_in_an_encoder_and_a_decoder(training):
+    def forward(self, t):
+        return self.decoder(self.encoder(t))
+
+    dropout = nn.Dropout(0.5)
+    history = log(model(forward, encoder=Half(dropout), decoder=Half(dropout)).train(training), x)
+    assert layers(history) == ["linear_1", "dropout_1", "linear_2", "dropout_2"]
+    assert [history[f"encoder.dropout:{n}"].containing_modules[0] for n in (1, 2)] == ["encoder:1", "decoder:1"]
+    assert not history.is_recurrent
+
+
+def test_siamese_branches():
+    def forward(self, a, b):
+        one = torch.tanh(self.net(a))
+        two = torch.tanh(self.net(b))
+        return one - two
+
+    net = nn.Sequential(linear(), nn.ReLU(), linear())
+    history = torcheer.log_forward_pass(model(forward, net=net), (x, x + 1))
+    assert layers(history) == ["linear_1×2", "relu_1×2", "linear_2×2", "tanh_1×2", "sub_1"]
+
+
+def test_one_activation_twice_in_a_sequence():
+    act = nn.ReLU()
+    history = log(nn.Sequential(linear(), act, linear(), act), x)
+    assert layers(history) == ["linear_1", "relu_1", "linear_2", "relu_2"]
+    assert not history.is_recurrent
+    assert layers(log(nn.Sequential(linear(), act, act), x)) == ["linear_1", "relu_1", "relu_2"]
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])

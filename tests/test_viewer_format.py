@@ -61,12 +61,19 @@ def many() -> list[dict[str, object]]:
         log(lambda x: x / 0, torch.tensor([1.0, 0.0])),
         log(torch.linalg.matrix_exp, torch.rand(3, 3)),
         written_through_a_view(),
+        log(one_activation(), torch.rand(2, 4)),
     ]
     with torcheer.recording(model) as recorded:
         model(torch.rand(1, 3, 8, 8))
     recorded._log.notes.append("a note")
     cut = payload_of(strange[0], max_bytes=5_000)
     return [cut, *(payload_of(history) for history in (*(make() for make in HISTORIES.values()), *strange, recorded))]
+
+
+def one_activation() -> nn.Module:
+    """One module without parameters after two different layers: two steps."""
+    act = nn.ReLU()
+    return nn.Sequential(nn.Linear(4, 4), act, nn.Linear(4, 4), act)
 
 
 def written_through_a_view() -> torcheer.ModelHistory:

@@ -373,6 +373,7 @@ class RegisteredModule:
     cls: type
     other_addresses: tuple[str, ...] = ()
     calls: int = 0
+    is_made_running: bool = False  # a root that was met when it was called, as in `nn.ReLU()(x)`; its address is made up
 
 
 @dataclass(slots=True, eq=False)

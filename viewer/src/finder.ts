@@ -4,6 +4,7 @@ import { button, el } from "./dom";
 import type { Guide } from "./guide";
 import { isBox } from "./hierarchy";
 import { List } from "./list";
+import { stepOf } from "./outline";
 import * as format from "./format";
 
 const ROW = 42;
@@ -142,7 +143,7 @@ export class Finder {
     let [title, note, detail] = ["", "", ""];
     if (isBox(child)) {
       const call = payload.modules[boxes[~child]!.modules[0]!]!;
-      [title, note, detail] = [hierarchy.rolled ? call.address : call.key, call.class, "module"];
+      [title, note, detail] = [hierarchy.rolled ? stepOf(call) : call.key, call.class, "module"];
     } else {
       const node = payload.nodes[units[child]!.members[0]!]!;
       dot.style.background = this.guide.theme.categories[palette.category(child)].accent;

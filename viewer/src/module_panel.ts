@@ -5,6 +5,7 @@ import { button, el } from "./dom";
 import type { Guide } from "./guide";
 import { type Box, type Hierarchy, isBox } from "./hierarchy";
 import type { PanelContent } from "./node_panel";
+import { stepOf } from "./outline";
 import { type Fact, type RowOptions, facts, rows, section } from "./panel_parts";
 import type { ModuleCall } from "./payload";
 import { itemOf } from "./reading";
@@ -33,7 +34,7 @@ export function modulePanel(guide: Guide, side: number, b: number, theme: Theme)
       "",
     colour: theme.boxBorder,
     subtitle: box.kind === "run" ? [`${box.blocks.length} equal blocks in a row`, sharing].filter(Boolean).join(", ") : "",
-    key: first ? (hierarchy.rolled ? first.address : first.key) : "",
+    key: first ? (hierarchy.rolled ? stepOf(first) : first.key) : "",
     body: [
       actions(guide, side, b),
       section("Module", first ? facts(moduleFacts(calls)) : null),

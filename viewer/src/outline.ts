@@ -1,6 +1,6 @@
 // Which module holds which operation: one unit per operation, or (rolled) one per layer with one box per module.
 
-import type { Payload } from "./payload";
+import type { ModuleCall, Payload } from "./payload";
 
 export interface OutlineUnit {
   key: string;
@@ -19,6 +19,9 @@ export interface Outline {
   boxes: OutlineBox[];
 }
 
+/** What calls that are drawn as one box when rolled have in common. */
+export const stepOf = (module: ModuleCall): string => module.step || module.address;
+
 /** Every operation and every module call on its own. */
 export function unrolledOutline(payload: Payload): Outline {
   return {
@@ -27,19 +30,23 @@ export function unrolledOutline(payload: Payload): Outline {
   };
 }
 
-/** One unit per layer, however often it ran, and one box per module, inside what is around every one of its calls. */
+/**
+ * One unit per layer, however often it ran, and one box per module, inside what is around every one of its calls. A module
+ * without parameters is a box for each step of the model that calls it.
+ */
 export function rolledOutline(payload: Payload): Outline {
   const { nodes, modules } = payload;
   const numbers = new Map<string, number>();
   const boxes: OutlineBox[] = [];
   const boxOf = modules.map((module, i) => {
-    const known = numbers.get(module.address);
+    const key = stepOf(module);
+    const known = numbers.get(key);
     if (known !== undefined) {
       boxes[known]!.modules.push(i);
       return known;
     }
-    numbers.set(module.address, boxes.length);
-    boxes.push({ key: module.address, modules: [i], parent: -1 });
+    numbers.set(key, boxes.length);
+    boxes.push({ key, modules: [i], parent: -1 });
     return boxes.length - 1;
   });
   const paths = modules.map(() => null as number[] | null);

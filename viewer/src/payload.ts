@@ -96,6 +96,7 @@ export interface ModuleCall {
   class: string;
   call: number;
   num_calls: number;
+  step: string;
   parent: number;
   depth: number;
   training: boolean;
@@ -271,6 +272,7 @@ const NO_MODULE: ModuleCall = {
   class: "",
   call: 1,
   num_calls: 1,
+  step: "",
   parent: -1,
   depth: 1,
   training: false,

@@ -5,6 +5,7 @@ import type { Guide } from "./guide";
 import { type Hierarchy, isBox } from "./hierarchy";
 import { List } from "./list";
 import type { MetricName } from "./measures";
+import { stepOf } from "./outline";
 import { childOf } from "./reading";
 import * as format from "./format";
 
@@ -115,7 +116,7 @@ export class Table {
     const shape = (child: number): number[] | null =>
       isBox(child) ? (call(child).output_shapes[0] ?? null) : node(child).shape;
     const address = (child: number): string => {
-      if (isBox(child)) return hierarchy.rolled ? call(child).address : call(child).key;
+      if (isBox(child)) return hierarchy.rolled ? stepOf(call(child)) : call(child).key;
       return payload.modules[node(child).exits[0] ?? node(child).module]?.address ?? "";
     };
     const first: Column = {

@@ -97,6 +97,20 @@ export function loop(times: number): Payload {
   return finish(made);
 }
 
+/** One block of two operations without parameters, after two different layers. */
+export function shared(): Payload {
+  const made = draft();
+  let last = addNode(made, "input", [], -1, { kind: "input" });
+  for (let call = 1; call <= 2; call++) {
+    last = addNode(made, "linear", [last]);
+    const module = addModule(made, "up", "Up", -1, { call, num_calls: 2, step: `up:${call}` });
+    last = addNode(made, "pad", [last], module);
+    last = addNode(made, "mul", [last], module, { exits: [module] });
+  }
+  addNode(made, "output", [last], -1, { kind: "output" });
+  return finish(made);
+}
+
 /** A node that every one of many different modules reads. */
 export function hub(count: number): Payload {
   const made = draft();

@@ -5,7 +5,7 @@ import { type Hierarchy, buildHierarchy, isBox } from "../src/hierarchy";
 import { type View, buildView } from "../src/view";
 import { itemOf } from "../src/reading";
 import { pathBetween, reached } from "../src/trace";
-import { addModule, addNode, blocks, chain, draft, finish, hub, loop } from "./making";
+import { addModule, addNode, blocks, chain, draft, finish, hub, loop, shared } from "./making";
 
 const NOTHING = { open: new Set<string>(), shown: new Map<string, number | "all">() };
 
@@ -100,6 +100,12 @@ test("rolled, a layer is one box however often it ran, and its edges say which p
     "n:mul_1_3 → n:linear_1_1 (back)": "pass 2–4",
     "n:mul_1_3 → n:output_13": "pass 4",
   });
+});
+
+test("rolled, a module without parameters is a box for each step that calls it", () => {
+  const view = buildView(buildHierarchy(shared(), true), NOTHING);
+  assert.deepEqual(leaves(view), ["n:input_0", "n:linear_1", "m:up:1", "n:linear_4", "m:up:2", "n:output_7"]);
+  assert.ok(view.links.every((link) => !link.isFeedback));
 });
 
 test("rolled, a layer that feeds itself has a loop", () => {

@@ -69,7 +69,7 @@ class ModuleWatcher:
         self._switches = switches_here()
         self._handles: list[Any] = []
 
-    def register(self, root: Module, prefix: str) -> list[Module]:
+    def register(self, root: Module, prefix: str, *, is_made_running: bool = False) -> list[Module]:
         """Give every module in `root` its address, in registration order. Returns those that were new."""
         new: list[Module] = []
         known, registered = self._registered, self.log.registered
@@ -106,6 +106,7 @@ class ModuleWatcher:
                 _copied(buffers) if buffers else _NONE,
                 address == prefix,
                 cls,
+                is_made_running=is_made_running and address == prefix,
             )
             if module._modules:
                 start = f"{address}." if address else ""
@@ -148,7 +149,7 @@ class ModuleWatcher:
         try:
             registered = self._registered[id(module)]
         except KeyError:
-            self.register(module, self.free_name(module))
+            self.register(module, self.free_name(module), is_made_running=True)
             registered = self._registered[id(module)]
         if registered is None:
             return

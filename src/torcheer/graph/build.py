@@ -34,6 +34,7 @@ from ..records import (
 )
 from .facts import Arguments, BufferUse, Departure, Place
 from .model import Edge, Graph, ModuleBox, Node, Shape
+from .steps import Step, steps_of_calls
 
 _ONCE = ((1, 1),)
 
@@ -298,14 +299,23 @@ class _Builder:
             found[call.number] = (*around, f"{call.address}:{call.call}") if call.address else around
         return found
 
+    @cached_property
+    def steps(self) -> dict[int, Step]:
+        """The step of every module call, by its number."""
+        return steps_of_calls(self.index)
+
     def _box(self, call: ModuleCall) -> ModuleBox:
         shown = self.made
+        step = self.steps[call.number]
         return ModuleBox(
             path=self.paths[call.number],
             address=call.address,
             class_name=call.class_name,
             calls=(call.call,),
             num_calls=len(self.index.calls[call.address]),
+            step=step.name,
+            turns=(step.turns[call.number],),
+            num_turns=len(step.turns),
             training=call.training,
             seconds=call.elapsed / 1e9,
             inputs=tuple([n for n in call.inputs if n in shown]),

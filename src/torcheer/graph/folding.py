@@ -100,6 +100,7 @@ def _folded_box(graph: Graph, box: ModuleBox, run: _Run) -> ModuleBox:
     return replace(
         box,
         calls=tuple(sorted({call for one in equal if one.address == box.address for call in one.calls})),
+        turns=tuple(sorted({turn for one in equal if one.step == box.step for turn in one.turns})),
         repeats=box.repeats * len(equal),
         sharing=_sharing(block.nodes for block in run.blocks),
         is_parallel=run.is_parallel,

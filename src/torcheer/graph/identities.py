@@ -64,12 +64,12 @@ def _identity_node(graph: Graph, box: ModuleBox, number: int, source: Node) -> N
     shape = box.output_shapes[box.outputs.index(number)] if len(box.output_shapes) == len(box.outputs) else source.shape
     return Node(
         key=f"identity {box.key}{part}",
-        label=f"identity {box.address}{part}",
+        label=f"identity {box.step}{part}",
         kind="identity",
         type="identity",
         function=box.class_name,
-        passes=box.calls,
-        num_passes=box.num_calls,
+        passes=box.turns,
+        num_passes=box.num_turns,
         modules=box.path,
         exits=(box.key,),
         shape=shape,

@@ -134,6 +134,9 @@ class ModuleBox:
     class_name: str
     calls: tuple[int, ...] = (1,)
     num_calls: int = 1
+    step: str = ""  # the same for calls that are one step of the model: the address; `pool:2` where there are several steps
+    turns: tuple[int, ...] = (1,)  # which times of its step it stands for
+    num_turns: int = 1
     repeats: int = 1
     sharing: Sharing = ""  # whether the repeats have the same parameters
     is_parallel: bool = False  # the repeats do not feed one another

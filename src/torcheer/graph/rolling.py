@@ -102,31 +102,31 @@ def _note(edge: Edge, graph: Graph) -> str:
 # Boxes ------------------------------------------------------------------------------------------------------------
 
 
-def _addresses(path: Iterable[str], graph: Graph) -> list[str]:
-    """The addresses along a path; of a module inside itself only the outer one."""
-    return list(dict.fromkeys(graph.boxes[key].address for key in path))
+def _steps(path: Iterable[str], graph: Graph) -> list[str]:
+    """The steps along a path; of a module inside itself only the outer one."""
+    return list(dict.fromkeys(graph.boxes[key].step for key in path))
 
 
 def _rolled_boxes(graph: Graph) -> tuple[tuple[ModuleBox, ...], dict[str, tuple[str, ...]]]:
-    """One box per module, inside the modules that are around every one of its calls; and the path to each."""
+    """One box per step, inside the steps that are around every one of its calls; and the path to each."""
     calls: dict[str, list[ModuleBox]] = {}
     around: dict[str, list[str]] = {}
     for box in graph.all_boxes:
-        outer = [address for address in _addresses(box.path[:-1], graph) if address != box.address]
-        if box.address in around:
-            around[box.address] = [address for address in around[box.address] if address in outer]
+        outer = [step for step in _steps(box.path[:-1], graph) if step != box.step]
+        if box.step in around:
+            around[box.step] = [step for step in around[box.step] if step in outer]
         else:
-            around[box.address] = outer
-        calls.setdefault(box.address, []).append(box)
+            around[box.step] = outer
+        calls.setdefault(box.step, []).append(box)
     homes: dict[str, tuple[str, ...]] = {}
 
-    def home(address: str) -> tuple[str, ...]:
-        if address not in homes:
-            outer = home(around[address][-1]) if around[address] else ()
-            homes[address] = (*outer, address)
-        return homes[address]
+    def home(step: str) -> tuple[str, ...]:
+        if step not in homes:
+            outer = home(around[step][-1]) if around[step] else ()
+            homes[step] = (*outer, step)
+        return homes[step]
 
-    return tuple(_rolled_box(boxes, home(address)) for address, boxes in calls.items()), homes
+    return tuple(_rolled_box(boxes, home(step)) for step, boxes in calls.items()), homes
 
 
 def _rolled_box(boxes: list[ModuleBox], path: tuple[str, ...]) -> ModuleBox:
@@ -134,6 +134,7 @@ def _rolled_box(boxes: list[ModuleBox], path: tuple[str, ...]) -> ModuleBox:
         boxes[0],
         path=path,
         calls=tuple(sorted({call for box in boxes for call in box.calls})),
+        turns=tuple(sorted({turn for box in boxes for turn in box.turns})),
         seconds=sum(box.seconds for box in boxes),
         inputs=tuple(number for box in boxes for number in box.inputs),
         outputs=tuple(number for box in boxes for number in box.outputs),
@@ -142,7 +143,7 @@ def _rolled_box(boxes: list[ModuleBox], path: tuple[str, ...]) -> ModuleBox:
 
 def _home(passes: list[Node], graph: Graph, homes: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
     """The path to the innermost module that all passes ran in."""
-    first = _addresses(passes[0].modules, graph)
-    others = [set(_addresses(path, graph)) for path in dict.fromkeys(node.modules for node in passes[1:])]
-    shared = [address for address in first if all(address in other for other in others)]
+    first = _steps(passes[0].modules, graph)
+    others = [set(_steps(path, graph)) for path in dict.fromkeys(node.modules for node in passes[1:])]
+    shared = [step for step in first if all(step in other for other in others)]
     return homes[shared[-1]] if shared else ()

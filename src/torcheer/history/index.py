@@ -13,6 +13,7 @@ import torch
 from ..records import FUNCTION, PARENTS, Log, ModuleCall, OperationRecord, Origin, StateRecord, bytes_of
 from .connection import CallCounts, input_descendants, output_ancestors
 from .labels import LayerEntry, LayerTable
+from .places import holders_of_parameters
 
 
 class Index:
@@ -167,6 +168,11 @@ class Index:
     def first_addresses(self) -> dict[str, str]:
         """The first address of modules that have others, by each of those."""
         return {other: address for address, module in self.log.registered.items() for other in module.other_addresses}
+
+    @cached_property
+    def holders(self) -> set[str]:
+        """The addresses of modules that have parameters, their own or below."""
+        return holders_of_parameters(self.log)
 
     @cached_property
     def call_counts(self) -> CallCounts:

@@ -1,27 +1,37 @@
 """Which operations are the same layer: the same computational step across repeated execution.
 
-In this order, and always of the same function in the module of the same address:
+An example. In a model with the modules `fc`, `head` and one `act = nn.ReLU()`,
 
-1. what left the same bottom-level module;
-2. what used the same parameters;
-3. what ran at the same place in the program, downstream of the same parameter-using layer; or whose parents are in the
+    for _ in range(2):
+        x = self.act(self.fc(x))    # linear, relu, linear, relu
+    return self.act(self.head(x))   # linear, relu
+
+six operations are four layers. The `linear`s of `fc` used the same parameters: one layer of two passes. The first two `relu`s
+ran at the same place in the program, downstream of that one layer: one layer of two passes. `head` has other parameters, so
+its `linear` is another layer, and so is the last `relu`, which ran at another place. That all three ran in one module does
+not matter: a module without parameters is treated as a function called where the module was called (places.py).
+
+The rules, in this order, for operations of the same function whose owners are the module of the same address:
+
+1. what used the same parameters, also where something was written over them in between; or what stood in for a module's
+   parameters in its only operation (`torch.func.functional_call`);
+2. what ran at the same place in the program, downstream of the same parameter-using layer; or whose parents are in the
    same layers, where those are repeated themselves.
 
-A tensor is downstream of the parameter-using operation that ran last among its ancestors. A first iteration joins the
-rest, when the rest is one layer, if it is downstream of none; or if the rest is downstream of a repeated layer, and it of
-one that was called from elsewhere (a loop is entered from a different place than it goes on from; a loop over different
-blocks calls them all from one place). Every operation is looked at once.
+A tensor is downstream of the parameter-using operation that ran last among its ancestors. A first iteration joins the rest,
+when the rest is one layer, if it is how a loop is entered and not the first of several rounds over different blocks: see
+`_enters`. Every operation is looked at once.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from functools import cached_property
 from typing import Any
 
-from ..capture.callsite import same_positions
-from ..records import FUNCTION, MODULE, PARENTS, SITE, Log, Origin
+from ..records import FUNCTION, MODULE, PARENTS, SITE, Log, ModuleCall, Origin
 from .connection import CallCounts
+from .places import Places
 
 _MADE = (Origin.OPERATION, Origin.OPAQUE, Origin.ALIAS)
 
@@ -29,20 +39,32 @@ _MADE = (Origin.OPERATION, Origin.OPAQUE, Origin.ALIAS)
 def nothing_repeats(log: Log) -> bool:
     """Whether it is plain at a glance that every operation is a layer of its own.
 
-    It is when no module was called twice, nothing ran twice at one place, and no parameter was used twice by one function.
+    It is when no module was called twice, nothing ran twice at one place, no parameter was used twice by one function, and
+    none was overwritten.
     """
     if log.escapes or any(call.call > 1 for call in log.modules):
         return False  # the condition of a while loop is compiled twice; a second look tells that it is one place
+    if any(details.mutated and _overwrites_parameter(log, number) for number, details in log.details.items()):
+        return False
     several = sum(1 for number, details in log.details.items() if 0 <= details.call < number)
     places = [row[MODULE] << 32 | row[SITE] for row in log.rows if row[SITE] >= 0]
     if len(set(places)) != len(places) - several:
         return False
+    if any(module.is_made_running for module in log.registered.values()):
+        return False  # `nn.ReLU()(x)` in a loop is a module of its own each time
     states = [parent for row in log.rows for parent in row[PARENTS:] if parent < 0]
     if len(set(states)) == len(states):
         return True
     types = [function.type for function in log.functions]
     uses = [(types[row[FUNCTION]], parent) for row in log.rows for parent in row[PARENTS:] if parent < 0]
     return len(set(uses)) == len(uses)
+
+
+def _overwrites_parameter(log: Log, number: int) -> bool:
+    record = log.operations[number]
+    slot = record.overwritten
+    parent = record.parents[slot] if slot is not None else 0
+    return parent < 0 and log.states[-1 - parent].is_parameter
 
 
 class Recurrence:
@@ -57,14 +79,17 @@ class Recurrence:
         self._behind: dict[int, int] = {}  # operations that overwrote a parameter -> that parameter
         self._by_parents: dict[tuple[Any, ...], list[int]] = {}  # the layers of their parents -> the layers of operations
         self._uses: dict[tuple[Any, ...], int] = {}  # how many operations of one function used the same tensors
+        self._where = Places(log)
 
     def extend(self, connected: bytearray | None = None) -> None:
         """Take in what was recorded since the last time; of a complete log only what is connected."""
         log, first, nearest = self._log, self.first, self._nearest
-        rows, details, modules, layers = log.rows, log.details, log.modules, self._layers
+        rows, details, layers = log.rows, log.details, self._layers
         kinds = [function.type if function.origin in _MADE else None for function in log.functions]
         is_parameter = [state.is_parameter for state in log.states]
-        places = same_positions(log.sites)
+        where = self._where
+        where.catch_up()
+        owners, chains, sites = where.owners.calls, where.chains, where.sites
         counts = CallCounts(log, connected)
         behind = self._behind
         for number in range(len(first), len(rows)):
@@ -96,14 +121,29 @@ class Recurrence:
             if kind is None:  # an input, an output or a source
                 first.append(number)
                 continue
-            call = modules[row[MODULE]] if row[MODULE] >= 0 else None
-            address = call.address if call is not None else None
-            if call is not None and counts.is_alone(number, call):
-                first.append(layers.setdefault((address, kind, path), number))
-            elif parameters:
-                first.append(layers.setdefault((address, kind, path, None, *parameters), number))
+            module = row[MODULE]
+            owner = owners[module] if module >= 0 else None
+            what = (owner.address if owner is not None else None, kind, path)
+            if parameters:
+                layer = layers.setdefault((*what, *parameters), number)
+                if owner is not None:
+                    layers.setdefault(what, layer)
+            elif owner is not None and self._replaces_parameters(number, owner, counts):
+                layer = layers.setdefault(what, number)
             else:
-                first.append(self._without_parameters(number, (address, kind, path, places[row[SITE]]), latest))
+                chain = chains[module] if module >= 0 else 0
+                layer = self._without_parameters(number, (*what, chain, sites[row[SITE]]), latest)
+            first.append(layer)
+
+    def _replaces_parameters(self, number: int, owner: ModuleCall, counts: CallCounts) -> bool:
+        """Whether an operation is all that ran in a module with parameters, and used tensors in their place.
+
+        `torch.func.functional_call` and cached parametrizations do that: the module's forward uses tensors it was not given.
+        """
+        if not counts.is_alone(number, owner):
+            return False
+        given = owner.inputs
+        return any(parent >= 0 and parent not in given for parent in self._log.rows[number][PARENTS:])
 
     def _note_overwritten(self, number: int, is_parameter: list[bool]) -> None:
         record = self._log.operations[number]
@@ -120,8 +160,8 @@ class Recurrence:
         """The first operation of the layer of one that used no parameters."""
         parents = self._log.rows[number][PARENTS:]
         layers = tuple([self.first[parent] if parent >= 0 else parent for parent in parents])
-        what = place[:-1]
-        # Where several operations of one function use the same tensors, the second is like the second.
+        what = place[:-2]
+        # Where several operations of one function use the same tensors, the n-th is paired with the n-th of an earlier pass.
         use = (*what, parents)
         turn = self._uses.get(use, 0)
         self._uses[use] = turn + 1
@@ -152,13 +192,32 @@ class Recurrence:
                 self.first[number] = layer
 
     def _enters(self, first: int, rest: int, address: str | None) -> bool:
-        """Whether `first` is how a loop is entered and `rest` how it goes on, not two rounds over different blocks."""
+        """Whether `first` is how a loop is entered and `rest` how it goes on, not two rounds over different blocks.
+
+        A loop is entered from a different place than it goes on from; a loop over different blocks calls them all from one.
+        """
         before, again = self._nearest[first], self._nearest[rest]
+        is_repeated = self._passes[self.first[again]] > 1
         if before < 0:
-            return True
-        if self._passes[first] > 1 or self._passes[self.first[again]] == 1:
+            return is_repeated or len(self._run_from[address, self._called_from(again, address)]) == 1
+        if self._passes[first] > 1 or not is_repeated:
             return False  # it comes again; or what the rest is downstream of does not
         return self._called_from(before, address) != self._called_from(again, address)
+
+    @cached_property
+    def _run_from(self) -> defaultdict[tuple[str | None, int], set[str | int]]:
+        """By address of a module and place in it: the modules with parameters and the layers using some that ran from there."""
+        found: defaultdict[tuple[str | None, int], set[str | int]] = defaultdict(set)
+        where, owners = self._where, self._where.owners
+        for call in self._log.modules:
+            if call.address in owners.holders and call.site is not None:
+                address = owners.address(call.outer.number) if call.outer is not None else None
+                found[address, where.within(address, call.site.number, call.outer)].add(call.address)
+        for number, nearest in enumerate(self._nearest):
+            if nearest == number:
+                address = owners.address(self._log.rows[number][MODULE])
+                found[address, self._called_from(number, address)].add(self.first[number])
+        return found
 
     @cached_property
     def _passes(self) -> Counter[int]:
@@ -167,7 +226,4 @@ class Recurrence:
     def _called_from(self, number: int, address: str | None) -> int:
         """The place in the module at `address` that an operation ran for, however deep inside; -1 when it ran outside."""
         row = self._log.rows[number]
-        site, call = row[SITE], self._log.modules[row[MODULE]] if row[MODULE] >= 0 else None
-        while call is not None and call.address != address:
-            site, call = call.site.number if call.site is not None else -1, call.outer
-        return site if address is None or call is not None else -1
+        return self._where.within(address, row[SITE], self._log.modules[row[MODULE]] if row[MODULE] >= 0 else None)

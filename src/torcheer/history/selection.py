@@ -30,6 +30,7 @@ from ..keys import (
 from ..records import Log, ModuleCall, OperationRecord, Origin, TorchFunction
 from .early import EarlyAnswers
 from .names import layer_type_of
+from .places import Owners
 
 LayersToSave = str | int | slice | type | Iterable[Any] | Callable[..., Any] | Key | None
 
@@ -226,20 +227,22 @@ class _Numbering:
         self.wanted: dict[str, set[int]] = {}  # type -> numbers among layers of that type
         self._counts: dict[str, tuple[int, int]] = {}  # by type: how many layers there are, at least and at most
         self._total = (0, 0)
-        self._lowest: dict[tuple[str | None, str], tuple[int, int]] = {}  # by module and type: the least numbers
+        self._lowest: dict[tuple[str | None, str], tuple[int, int]] = {}  # by owner and type: the least numbers
+        self._owners = Owners(log)
         self._seen = 0
         self._reached: list[bool] = []
 
     def catch_up(self, number: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """Count up to operation `number`. Returns the least and greatest number it may get, in its type and overall.
 
-        Only an operation of the same type in the same module can be another pass of its layer.
+        Only an operation of the same type with the same owner can be another pass of its layer.
         """
+        self._owners.catch_up()
         of_type = overall = (0, 0)
         for record in self._log.operations[self._seen : number + 1]:
             kind = record.function.type
             least, most = self._counts.get(kind, (0, 0))
-            where = (record.module.address if record.module is not None else None, kind)
+            where = (self._owners.address(record.module.number if record.module is not None else -1), kind)
             is_new = where not in self._lowest or record.origin is Origin.INPUT
             if is_new:
                 self._lowest[where] = (least + 1, self._total[0])

@@ -86,7 +86,7 @@ def _name(node: Node, graph: Graph) -> str:
     if node.kind == "failed":
         return node.type
     if node.kind == "identity":
-        return clean(node.label)
+        return clean(node.label if graph.is_rolled or node.num_passes == 1 else node.key)
     name = clean(node.title if node.parts else node.label, 60)
     return name + _turns(node, graph)
 
@@ -108,8 +108,9 @@ def _address(node: Node, graph: Graph) -> str | None:
         return None
     address, _, call = node.exits[0].rpartition(":")
     box = graph.boxes.get(node.exits[0]) or graph.boxes.get(address)
-    is_repeated = box is not None and box.num_calls > 1
-    return f"{address}:{call}" if is_repeated and not graph.is_rolled else address
+    if box is None or box.num_calls == 1:
+        return address
+    return box.step if graph.is_rolled else f"{address}:{call}"
 
 
 def _tensor(node: Node) -> str:
@@ -156,7 +157,12 @@ def _module_lines(node: Node, graph: Graph) -> list[str]:
     if node.params:
         share = times if node.sharing == "own" else 1
         facts.append(f"{human_count(node.num_params / share)} params{_frozen(node)}")
-    lines = [clean(node.label) + _turns(node, graph), clean(node.type)]
+    box = graph.boxes.get(node.key[1:])
+    if box is not None and box.step != box.address:
+        name = clean(box.address) + _calls(box, graph)
+    else:
+        name = clean(node.label) + _turns(node, graph)
+    lines = [name, clean(node.type)]
     own = times // math.prod(graph.boxes[key].repeats for key in node.modules)
     if own > 1:
         lines.append(_repeated(own, node.sharing))
@@ -211,14 +217,20 @@ def formatted(template: str, node: Node) -> str:
 
 def box_lines(box: ModuleBox, graph: Graph) -> list[str]:
     """The title of a module: its address, and below it the class and how often it ran."""
-    turn = ""
-    if box.num_calls > 1:
-        noun = "call" if len(box.calls) == 1 else "calls"
-        turn = f" ×{box.num_calls}" if graph.is_rolled else f" ({noun} {format_passes(box.calls)}/{box.num_calls})"
-    lines = [clean(box.address, 34) + turn, clean(box.class_name, 34)]
+    lines = [clean(box.address, 34) + _calls(box, graph), clean(box.class_name, 34)]
     if box.repeats > 1:
         lines.append(_repeated(box.repeats, box.sharing))
     return lines
+
+
+def _calls(box: ModuleBox, graph: Graph) -> str:
+    """Which of the calls of its module a box stands for."""
+    if box.num_calls == 1:
+        return ""
+    if graph.is_rolled and box.num_turns == box.num_calls:
+        return f" ×{box.num_calls}"
+    noun = "call" if len(box.calls) == 1 else "calls"
+    return f" ({noun} {format_passes(box.calls)}/{box.num_calls})"
 
 
 def edge_text(edge: Edge, graph: Graph) -> str:

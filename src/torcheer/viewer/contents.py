@@ -154,6 +154,7 @@ class Contents:
             "class": box.class_name,
             "call": box.calls[0],
             "num_calls": box.num_calls,
+            "step": box.step if box.step != box.address else "",
             "parent": self._boxes[box.parent] if box.parent is not None else -1,
             "depth": box.depth,
             "training": box.training,

@@ -40,6 +40,7 @@ DEFAULTS: dict[str, Plain] = {
     "module": {
         "call": 1,
         "num_calls": 1,
+        "step": "",
         "parent": -1,
         "depth": 1,
         "training": False,

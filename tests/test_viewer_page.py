@@ -488,7 +488,7 @@ def test_keys_do_everything_and_the_help_lists_them(read):
     reader.press("+")
     assert reader.ask("__torcheer.camera().scale") > before["scale"]
     reader.press("0")
-    top, bottom = reader.seen()["input_1_0:1"], reader.seen()["output_1_144:1"]
+    top, bottom = reader.seen()["input_1_0:1"], reader.seen()["output_1_176:1"]
     assert top["y"] > 40
     assert bottom["y"] + bottom["h"] <= 900
     reader.press(".", "Shift+ArrowDown")

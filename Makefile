@@ -9,15 +9,17 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+STAMP := $(VENV)/.setup
 BENCH_STAMP := $(VENV)/.bench-installed
-ZOO_STAMP := $(VENV)/.zoo-installed
 MUTANTS_STAMP := $(VENV)/.mutants-installed
+MODELS := build/models
+MODELS_STAMP := $(MODELS)/.torchvision-installed
+ZOO_STAMP := $(MODELS)/.timm-installed
 
 VIEWER := src/torcheer/viewer/static/viewer.js
 VIEWER_SOURCES := $(wildcard viewer/*.json viewer/*.mjs viewer/src/* viewer/src/*/*)
 
-.PHONY: setup viewer browser demo test lint types imports viewer-test zoo mutants gallery bench bench-viewer clean
+.PHONY: setup viewer models browser demo test lint types imports viewer-test zoo mutants gallery bench bench-viewer clean
 
 setup: $(STAMP) viewer
 
@@ -30,8 +32,19 @@ $(VIEWER): $(VIEWER_SOURCES) hatch_build.py | $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt torchvision
+	@# Earlier versions of this file left packages here that cannot be imported.
+	$(BIN)/python -c 'import torchvision' 2> /dev/null || $(BIN)/python -m pip uninstall --quiet --yes torchvision timm 2> /dev/null
 	touch $(STAMP)
+
+# The compiled part of torchvision does not fit the CPU build of torch, so `import torchvision` would fail in $(VENV), and with it
+# whatever imports it when it is there. The tests need only its models, which are pure Python: they lie in a folder of their own,
+# which tests/torchvision_operators.py puts on the path.
+models: $(MODELS_STAMP)
+
+$(MODELS_STAMP): constraints.txt | $(STAMP)
+	rm -rf $(MODELS)
+	$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt --target $(MODELS) torchvision
+	touch $(MODELS_STAMP)
 
 demo: setup
 	$(BIN)/torcheer demo
@@ -47,7 +60,7 @@ browser: setup
 		echo "There is no Chrome or Chromium, so the pages are not tested in a browser. Install one, and 'make test' finds it."; \
 	fi
 
-test: setup browser lint types imports viewer-test
+test: setup models browser lint types imports viewer-test
 	$(BIN)/python -m pytest
 
 lint: setup
@@ -63,22 +76,21 @@ imports: setup
 viewer-test: setup
 	$(BIN)/python hatch_build.py test
 
-# timm, a part of the zoo, is not part of 'setup'. Without it the zoo says so and goes on.
-$(ZOO_STAMP): $(STAMP)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt huggingface_hub safetensors pyyaml \
-		&& $(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt timm && touch $(ZOO_STAMP)
+# timm, a part of the zoo, imports torchvision, so it lies beside it. Without it the zoo says so and goes on.
+$(ZOO_STAMP): $(MODELS_STAMP)
+	$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt --target $(MODELS) timm && touch $(ZOO_STAMP)
 
-zoo: setup
+zoo: setup models
 	-$(MAKE) $(ZOO_STAMP)
 	PYTHONPATH=tests $(BIN)/python -m zoo
 
 $(MUTANTS_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt coverage && touch $(MUTANTS_STAMP)
 
-mutants: setup browser $(MUTANTS_STAMP)
+mutants: setup models browser $(MUTANTS_STAMP)
 	PYTHONPATH=tests $(BIN)/python -m mutants
 
-gallery: setup browser
+gallery: setup models browser
 	$(BIN)/python docs/gallery/make.py
 	$(BIN)/python docs/gallery/screenshots.py
 
@@ -86,7 +98,7 @@ gallery: setup browser
 $(BENCH_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]' && touch $(BENCH_STAMP)
 
-bench: setup
+bench: setup models
 	-$(MAKE) $(BENCH_STAMP)
 	$(BIN)/python -m benchmarks
 

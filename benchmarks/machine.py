@@ -11,9 +11,12 @@ from typing import Any
 import psutil
 import torch
 
+from .models import make_torchvision_importable
+
 
 def describe_machine() -> dict[str, Any]:
     """Processor, memory and versions. The load tells whether others were at work too."""
+    make_torchvision_importable()  # and so its version
     return {
         "cpu": _cpu(),
         "cores": os.cpu_count(),

@@ -23,7 +23,7 @@ class Case:
     build: Callable[[], tuple[Module, Tensor]]
 
 
-def _make_torchvision_importable() -> None:
+def make_torchvision_importable() -> None:
     """Must run before anything imports torchvision, and transformers does."""
     sys.path.insert(0, str(ROOT / "tests"))
     import torchvision_operators
@@ -32,7 +32,7 @@ def _make_torchvision_importable() -> None:
 
 
 def _gpt2(tokens: int, **config: Any) -> tuple[Module, Tensor]:
-    _make_torchvision_importable()
+    make_torchvision_importable()
     from transformers import GPT2Config, GPT2Model
 
     settings = GPT2Config(**config)
@@ -48,7 +48,7 @@ def _gpt2_small() -> tuple[Module, Tensor]:
 
 
 def _torchvision(name: str) -> tuple[Module, Tensor]:
-    _make_torchvision_importable()
+    make_torchvision_importable()
     from torchvision import models
 
     return getattr(models, name)(weights=None), torch.randn(1, 3, 224, 224)

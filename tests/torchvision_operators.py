@@ -1,14 +1,19 @@
 """Makes torchvision's pure-Python models importable where its compiled operators are not installed.
 
-There is no CPU build of torchvision for the torch the tests pin, but its models need only torch. Its import asks for
-the schemas of a few compiled operators; here they are declared, without implementations. Where the real torchvision is
+There is no CPU build of torchvision for the torch the tests pin, but its models need only torch. `make models` puts them, and
+`make zoo` puts timm, into a folder of the build, so that nothing in `.venv` finds a torchvision it cannot import. The import asks
+for the schemas of a few compiled operators; here they are declared, without implementations. Where the real torchvision is
 installed, nothing is declared.
 """
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import torch
 
+FOLDER = Path(__file__).resolve().parent.parent / "build" / "models"
 _BOX = "Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width"
 _GRAD = "SymInt batch_size, SymInt channels, SymInt height, SymInt width"
 _SCHEMAS = (
@@ -31,7 +36,9 @@ _libraries: list[torch.library.Library] = []
 
 
 def declare() -> None:
-    """Declare what `import torchvision` needs, once."""
+    """Put the folder of `make models` on the path, last, and declare what `import torchvision` needs, once."""
+    if str(FOLDER) not in sys.path:
+        sys.path.append(str(FOLDER))
     if _libraries or hasattr(torch.ops.torchvision, "nms"):
         return
     library = torch.library.Library("torchvision", "DEF")

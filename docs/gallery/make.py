@@ -1,4 +1,4 @@
-"""Draws the gallery: `python docs/gallery/make.py`, with torchvision and transformers installed."""
+"""Draws the gallery: `python docs/gallery/make.py`, after `make models` and with transformers installed."""
 
 from __future__ import annotations
 

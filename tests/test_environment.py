@@ -1,0 +1,68 @@
+"""The environment that `make setup` leaves is one to try things in: everything in it can be imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+STAMP = Path(sys.prefix) / ".setup"  # written by `make setup`
+made_here = pytest.mark.skipif(not STAMP.exists(), reason=f"{sys.prefix} is not an environment that this Makefile set up")
+
+IMPORT_ALL = """
+import importlib
+import warnings
+from importlib.metadata import distributions
+
+warnings.simplefilter("ignore")
+
+
+def modules(distribution):
+    for path in distribution.files or ():
+        name = path.parts[0]
+        if (len(path.parts) == 2 and path.name == "__init__.py") or (len(path.parts) == 1 and name.endswith(".py")):
+            yield name.removesuffix(".py")
+
+
+tried, broken = 0, []
+for distribution in distributions():
+    for name in sorted({name for name in modules(distribution) if name.isidentifier() and not name.startswith("_")}):
+        tried += 1
+        try:
+            importlib.import_module(name)
+        except BaseException as error:
+            broken.append(f"{distribution.name}: import {name} raised {type(error).__name__}: {error}")
+print(tried)
+print(*broken, sep="\\n")
+"""
+
+
+def run(program: str) -> list[str]:
+    """What a program printed that runs without anything the tests put on their path."""
+    command = [sys.executable, "-I", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.split("\n")
+
+
+@made_here
+def test_every_distribution_can_be_imported():
+    tried, *broken = run(IMPORT_ALL)
+    assert int(tried) > 40
+    assert broken == [""], "\n".join(broken)
+
+
+@made_here
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import lightning; lightning.Trainer",
+        "import transformers; transformers.Trainer, transformers.AutoModel, transformers.GPT2LMHeadModel, transformers.ViTModel",
+        "from transformers import AutoImageProcessor, CLIPModel, DetrConfig, Wav2Vec2Model",
+        "import accelerate, tensorboard, plotly, pandas; from torch.utils.tensorboard import SummaryWriter",
+    ],
+)
+def test_what_people_use_beside_torcheer_works(program):
+    run(f"{program}\nimport torcheer, torch_vis")

@@ -59,7 +59,7 @@ def test_every_distribution_can_be_imported():
     "program",
     [
         "import lightning; lightning.Trainer",
-        "import transformers; transformers.Trainer, transformers.AutoModel, transformers.GPT2LMHeadModel, transformers.ViTModel",
+        "import transformers; transformers.Trainer, transformers.AutoModel, transformers.GPT2Model, transformers.ViTModel",
         "from transformers import AutoImageProcessor, CLIPModel, DetrConfig, Wav2Vec2Model",
         "import accelerate, tensorboard, plotly, pandas; from torch.utils.tensorboard import SummaryWriter",
     ],

@@ -1,9 +1,9 @@
 """Makes torchvision's pure-Python models importable where its compiled operators are not installed.
 
 There is no CPU build of torchvision for the torch the tests pin, but its models need only torch. `make models` puts them, and
-`make zoo` puts timm, into a folder of the build, so that nothing in `.venv` finds a torchvision it cannot import. The import asks
-for the schemas of a few compiled operators; here they are declared, without implementations. Where the real torchvision is
-installed, nothing is declared.
+`make zoo` puts timm, into a folder of the build, so that nothing in `.venv` finds a torchvision it cannot import. The import
+asks for the schemas of a few compiled operators; here they are declared, without implementations. Where the real torchvision
+is installed, nothing is declared.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Backward passes in the tracked graph: every autograd node that ran, and the backward pass of every module.
 
-Autograd's edges are not recorded; they follow from the forward pass: a gradient flows from the nodes of an operation to those
-of the operations and parameters it used.
+The edges are autograd's own, as torcheer wrote them down when it hooked the nodes. In `relu(fc(x))` followed by a dropout in
+evaluation, which returns its argument, `linear` and `relu` have a node each and `dropout` has none: one edge leads from
+`ReluBackward0` to `AddmmBackward0`, and whatever used the result of the dropout leads to `ReluBackward0`.
 """
 
 from __future__ import annotations
@@ -24,12 +25,7 @@ class Gradients:
     """All backward passes of a history: `add` their nodes, and `connect` them when the modules are there too."""
 
     def __init__(self, graph: TrackedGraph, history: ModelHistory, passes: Mapping[int, ModulePass]) -> None:
-        readers: dict[int, list[int]] = {}
-        for number, record in enumerate(history._log.operations):
-            for parent in record.parents:
-                if parent < 0:
-                    readers.setdefault(parent, []).append(number)
-        self._all = [_Pass(graph, history, number, passes, readers) for number in range(len(history.backward_passes))]
+        self._all = [_Pass(graph, history, number, passes) for number in range(len(history.backward_passes))]
         for one, passed in zip(self._all, history.backward_passes, strict=True):
             one.add(passed.operations)
 
@@ -51,30 +47,23 @@ class Gradients:
 class _Pass:
     """One backward pass."""
 
-    def __init__(
-        self,
-        graph: TrackedGraph,
-        history: ModelHistory,
-        position: int,
-        passes: Mapping[int, ModulePass],
-        readers: Mapping[int, list[int]],
-    ) -> None:
+    def __init__(self, graph: TrackedGraph, history: ModelHistory, position: int, passes: Mapping[int, ModulePass]) -> None:
         self.graph = graph
         self.passes = passes
-        self.readers = readers
         self.log = history._log
-        self.children = history._index.children
         self.number = position + 1
         assert self.log.backward is not None
         self.task = self.log.backward.passes[position].task
         self.ran: list[tuple[str, NodeRecord]] = []
         self.by_operation: dict[int, list[int]] = {}  # places in `ran`
+        self.reached: set[int] = set()  # the operations whose tensors got a gradient
 
     def add(self, operations: list[BackwardOperation]) -> None:
         for one in operations:
             record = one._record
             if record.role != "other":
                 self.by_operation.setdefault(record.operation, []).append(len(self.ran))
+                self.reached.update((record.operation, *record.tensors))
             self.ran.append((self.graph.add(self._node(one, record)).id, record))
             if record.role in _OF_OPERATIONS:
                 self._extend_modules(record)
@@ -123,60 +112,34 @@ class _Pass:
             passed = self.passes[call.number].backward.get(self.task)
             if passed is not None:
                 records = self.log.operations
-                passed.given = [records[n].shape for n in dict.fromkeys(call.outputs) if n in self.by_operation]
-                made = [n for n in dict.fromkeys(call.inputs) if n >= 0 and n in self.by_operation]
+                passed.given = [records[n].shape for n in dict.fromkeys(call.outputs) if n in self.reached]
+                made = [n for n in dict.fromkeys(call.inputs) if n >= 0 and n in self.reached]
                 passed.made = [records[n].shape for n in made]
                 passed.bytes = sum(math.prod(records[n].shape) * records[n].dtype.itemsize for n in made)
 
     # Edges --------------------------------------------------------------------------------------------------------
 
     def connect(self) -> None:
-        unexplained: str | None = None  # the last node that belongs to nothing that was logged
+        runs: dict[int, list[int]] = {}  # by autograd node: the places in `ran`; checkpointing may run one several times
+        for place, (_, record) in enumerate(self.ran):
+            runs.setdefault(record.node, []).append(place)
+        led: set[int] = set()
         for place, (here, record) in enumerate(self.ran):
-            sources = [self._source(candidates, place) for candidates in self._before(record)]
-            for source in dict.fromkeys(filter(None, sources)):
-                self._flow(source, here, record)
-            if unexplained is not None and not any(sources):
-                self._flow(unexplained, here, record)
-            if record.role == "other":
-                unexplained = here
+            for target in dict.fromkeys(record.onward):
+                later = next((one for one in runs.get(target, ()) if one > place), None)
+                if later is not None:
+                    self._flow(here, later)
+                    led.add(later)
             call = self.log.operations[record.operation].module if record.role in _OF_OPERATIONS else None
             if call is not None:
                 self.graph.connect(backward_id(self.passes[call.number], self.task), here, CALLS)
+        places = {id(record): place for place, (_, record) in enumerate(self.ran)}
+        for here, record in self.ran:
+            for inner in record.inner:  # a backward pass inside a node begins with what that node was given
+                if places[id(inner)] not in led:
+                    self._flow(here, places[id(inner)])
 
-    def _flow(self, source: str, here: str, record: NodeRecord) -> None:
+    def _flow(self, source: str, place: int) -> None:
+        here, record = self.ran[place]
         shape = next((shape for shape in record.given if shape is not None), None)
         self.graph.connect(source, here, GRADIENT_FLOW, shape, level="operation")
-
-    def _before(self, record: NodeRecord) -> list[list[int]]:
-        """The nodes that a node's gradient may come from, by operation."""
-        if record.role == "inside":
-            return [self.by_operation[record.operation]]
-        if record.role == "other":
-            return []
-        number = record.operation
-        if record.role == "derivative":  # gradients of gradients go the way of the data
-            own = (number, *(parent for parent in self.log.operations[number].parents if parent >= 0))
-            return [self.by_operation[one] for one in own if one in self.by_operation]
-        users = self.children.get(number, []) if number >= 0 else self.readers.get(number, [])
-        found = []
-        while users:  # what autograd knows nothing of, such as another view of the same memory, is passed over
-            found += [self.by_operation[user] for user in users if user in self.by_operation]
-            users = [n for user in users if user not in self.by_operation for n in self._aliases(user)]
-        return found
-
-    def _aliases(self, number: int) -> list[int]:
-        return list(self.children.get(number, [])) if self.log.operations[number].origin.value == "alias" else []
-
-    def _source(self, candidates: list[int], place: int) -> str | None:
-        """Of the nodes of one operation that ran before, the one that made such a gradient.
-
-        A parameter's comes from the innermost node that fits, such as the transpose in `linear`; any other from the first.
-        """
-        earlier = [one for one in candidates if one < place]
-        if not earlier:
-            return None
-        record = self.ran[place][1]
-        wanted = {shape for shape in record.given if shape is not None}
-        fits = [one for one in earlier if not wanted.isdisjoint(self.ran[one][1].made)] or earlier[:1]
-        return self.ran[fits[-1 if record.operation < 0 else 0]][0]

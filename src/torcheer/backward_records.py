@@ -31,6 +31,9 @@ class NodeRecord:
     made: Shapes  # of the gradients of what it was made from
     _span: int = 0
     inner: tuple[NodeRecord, ...] = ()  # what ran inside it, in a backward pass of its own
+    node: int = -1  # the same for all runs of one node
+    onward: tuple[int, ...] = ()  # the nodes its gradients go to, as autograd's `next_functions` has them
+    tensors: tuple[int, ...] = ()  # the operations whose tensors it made: more than one where a call returned its argument
     is_device_time: bool = False
     _events: tuple[Any, Any] | None = None  # of the device, until somebody asks
 

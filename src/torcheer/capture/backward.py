@@ -44,13 +44,15 @@ class Watched:
     """What is known of a node, and while it runs, of its run."""
 
     __slots__ = (
-        *("can_nest", "following", "is_given", "is_target", "leaf", "name", "onward", "operation", "outputs", "role"),
+        *("can_nest", "following", "is_given", "is_target", "leaf", "name", "number", "onward", "operation", "outputs", "role"),
         *("event", "inner", "outer", "record", "sequence", "started"),
     )
 
     def __init__(self, following: Following, name: str, role: str, operation: int) -> None:
         self.following = following
         following.left -= 1
+        following.count += 1
+        self.number = following.count
         self.name = name
         self.role = role
         self.operation = operation  # it is a part of, or (negative) the parameter whose gradient it adds up
@@ -85,6 +87,7 @@ class Following:
     def __init__(self, backward: BackwardLog) -> None:
         self.log = weakref.ref(backward)
         self.left = FOLLOWED
+        self.count = 0  # nodes hooked so far
         self.has_custom = False
         self._key = object()
         self._handles: list[Any] = []  # of the hooks on leaves, which may outlive the graph
@@ -321,6 +324,9 @@ def _after(following: Following, node: Watched, made: tuple[Tensor | None, ...],
         events = (node.event, device_event()) if node.event is not None else None
         shapes = _shapes(given), _shapes(made)
         record = NodeRecord(node.name, node.role, node.operation, node.started, *shapes, elapsed, tuple(node.inner))
+        record.node = node.number
+        record.onward = tuple([target.number for _, target, _ in node.onward])
+        record.tensors = tuple([number for numbers in node.outputs.values() for number in numbers])
         if events is not None:
             record.time_by(*events)
         one.nodes.append(record)

@@ -69,7 +69,8 @@ class _Builder:
         self._sizes: dict[tuple[Shape, torch.dtype], int] = {}
         self._params: dict[int, Param] = {}
         passes = self.log.backward.passes if self.log.backward is not None else []
-        self._reached = {n for one in passes for n in (*one.gradients, *one.summed, *(r.operation for r in one.nodes))}
+        self._reached = {n for one in passes for n in (*one.gradients, *one.summed)}
+        self._reached.update(n for one in passes for record in one.nodes for n in (record.operation, *record.tensors))
         self._behind: dict[int, int] = {}  # by operation that wrote over a parameter or buffer: its number
 
     def graph(self) -> Graph:

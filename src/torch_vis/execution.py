@@ -23,6 +23,8 @@ def track_computational_graph_execution(
     track_memory: bool = True,
     track_timing: bool = True,
     track_tensor_ops: bool = True,
+    *,
+    include_loss: bool = False,
 ) -> ComputationalGraphTracker:
     """Run a model once, forward and (when its result requires gradients) backward, and return what happened.
 
@@ -37,17 +39,22 @@ def track_computational_graph_execution(
         track_memory: tell the bytes of every node, and what CUDA and the process hold.
         track_timing: tell the seconds of every node.
         track_tensor_ops: follow every torch function and autograd node; without, only modules.
+        include_loss: compute the sum of the float outputs, and show it and its gradients as part of the graph.
 
-    The loss is the sum of the float outputs. Under `torch.no_grad()` only the forward pass runs.
+    The backward pass begins as from the sum of the float outputs, which is not part of the model: unless `include_loss` asks
+    for it, it is in no figure and no picture. Under `torch.no_grad()` only the forward pass runs. When the model raises, the
+    exception leads to what was tracked until then: `error.tracker`.
     """
     if not isinstance(model, Module):
         raise InvalidArgument(f"model must be an nn.Module; got {type(model).__name__}: {model!r:.80}.")
     args, kwargs = arguments_of(input_tensor)
     tracker = ComputationalGraphTracker(model, track_memory, track_timing, track_tensor_ops)
-    return tracker.run(args, kwargs)
+    return tracker.run(args, kwargs, include_loss=include_loss)
 
 
-def analyze_computational_graph_execution(model: Module, input_tensor: Any, detailed: bool = True) -> dict[str, Any]:
+def analyze_computational_graph_execution(
+    model: Module, input_tensor: Any, detailed: bool = True, *, include_loss: bool = False
+) -> dict[str, Any]:
     """Run a model once, forward and backward, and return figures: `summary`, and in detail `performance` and `layer_analysis`.
 
     >>> import torch
@@ -56,10 +63,10 @@ def analyze_computational_graph_execution(model: Module, input_tensor: Any, deta
     ['layer_op', 'tensor_op']
 
     Args:
-        model, input_tensor: as in `track_computational_graph_execution`.
+        model, input_tensor, include_loss: as in `track_computational_graph_execution`.
         detailed: also tell what was slow and large, and what ran in every layer.
     """
-    tracker = track_computational_graph_execution(model, input_tensor)
+    tracker = track_computational_graph_execution(model, input_tensor, include_loss=include_loss)
     analysis: dict[str, Any] = {"summary": plain(tracker.get_graph_summary())}
     if detailed:
         analysis["performance"] = plain(_performance(tracker))

@@ -17,7 +17,14 @@ from .execution import track_computational_graph_execution
 FORMATS = ("json",)
 
 
-def export_computational_graph(model: Module, input_tensor: Any, filepath: str | os.PathLike[str], format: str = "json") -> str:
+def export_computational_graph(
+    model: Module,
+    input_tensor: Any,
+    filepath: str | os.PathLike[str],
+    format: str = "json",
+    *,
+    include_loss: bool = False,
+) -> str:
     """Run a model once, forward and backward, and write its graph to a file, whole or not at all.
 
     >>> import json, pathlib, tempfile, torch
@@ -27,7 +34,7 @@ def export_computational_graph(model: Module, input_tensor: Any, filepath: str |
     3
 
     Args:
-        model, input_tensor: as in `track_computational_graph_execution`.
+        model, input_tensor, include_loss: as in `track_computational_graph_execution`.
         filepath: where to; a file that is there is replaced.
         format: `"json"`. The schema is in `docs/torch_vis.md`.
 
@@ -36,7 +43,7 @@ def export_computational_graph(model: Module, input_tensor: Any, filepath: str |
     if format not in FORMATS:
         raise InvalidArgument(f"a graph is exported as {' or '.join(map(repr, FORMATS))}; got {format!r}.")
     path = _checked(filepath)  # what is wrong is told before the model runs
-    data = track_computational_graph_execution(model, input_tensor).get_graph_data()
+    data = track_computational_graph_execution(model, input_tensor, include_loss=include_loss).get_graph_data()
     text = json.dumps(data, allow_nan=False, ensure_ascii=False, indent=1)
     try:
         write_whole(path, text.encode())

@@ -12,6 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
+from torcheer.capture.retention import version_of
+
 from .passes import ModulePass
 from .structures import Shape
 
@@ -25,7 +27,8 @@ class Ownership:
 
     def __init__(self, hook: Callable[[Node, ModulePass], None]) -> None:
         self._hook = hook
-        self._made: dict[int, tuple[weakref.ref[Tensor], str]] = {}  # by the id of a tensor: the node of the graph it is from
+        # By the id of a tensor: the node of the graph it is from, and how often it had been written to then.
+        self._made: dict[int, tuple[weakref.ref[Tensor], str, int]] = {}
         self._owners: list[ModulePass | None] = []  # of autograd's nodes, by number from `_first`
         self._behind: dict[int, Sources] = {}  # by number: what was found there
         self._first = 0
@@ -42,12 +45,14 @@ class Ownership:
 
     def claim(self, tensor: Tensor, name: str) -> None:
         """A tensor is from the node `name` of the graph."""
-        self._made[id(tensor)] = (weakref.ref(tensor), name)
+        self._made[id(tensor)] = (weakref.ref(tensor), name, version_of(tensor))
 
-    def known(self, tensor: Tensor) -> str | None:
-        """The node of the graph a tensor is from, if it is the very tensor that was claimed."""
+    def known(self, tensor: Tensor, *, as_it_was: bool = True) -> str | None:
+        """The node of the graph a tensor is from, if it is the very tensor that was claimed, and was not written to since."""
         found = self._made.get(id(tensor))
-        return found[1] if found is not None and found[0]() is tensor else None
+        if found is None or found[0]() is not tensor or (as_it_was and found[2] != version_of(tensor)):
+            return None
+        return found[1]
 
     def finish(self, first: int, end: int, one: ModulePass) -> None:
         """A call has returned: what was made since `first` is its own, but for what calls inside it own."""
@@ -71,8 +76,9 @@ class Ownership:
         known = self.known(tensor)
         node = node_of(tensor) if known is None else None
         if node is None:
+            known = known or self.known(tensor, as_it_was=False)
             if known is None and tensor._base is not None:
-                known = self.known(tensor._base)
+                known = self.known(tensor._base, as_it_was=False)
             return {known: None} if known is not None else {}
         number = node._sequence_nr() - self._first
         found = self._behind.get(number)

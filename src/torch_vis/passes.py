@@ -101,9 +101,29 @@ def add_module_passes(graph: TrackedGraph, passes: Iterable[ModulePass]) -> None
             if one.outer is not None and task in one.outer.backward:
                 graph.connect(backward_id(one.outer, task), here, CALLS)
             for source, shape in one.sources.items():
-                before = by_id.get(source)
-                if before is not None and task in before.backward:
+                for before in _with_backward(source, task, by_id):
                     graph.connect(here, backward_id(before, task), GRADIENT_FLOW, shape, level="layer")
+
+
+def _with_backward(source: str, task: int, by_id: Mapping[str, ModulePass]) -> list[ModulePass]:
+    """The calls that gradients for `source` reach: itself or, where it has no autograd nodes, those it was given tensors by.
+
+    A dropout in evaluation returns its argument, so no gradient stops at it.
+    """
+    found: dict[str, ModulePass] = {}
+    seen: set[str] = set()
+    waiting = [source]
+    while waiting:
+        here = waiting.pop()
+        one = by_id.get(here)
+        if one is None or here in seen:
+            continue
+        seen.add(here)
+        if task in one.backward:
+            found[here] = one
+        else:
+            waiting += one.sources
+    return list(found.values())
 
 
 def backward_id(one: ModulePass, task: int) -> str:

@@ -1,4 +1,8 @@
-"""One step of a model: forward, and backward from the sum of what it returned; and undoing it."""
+"""One step of a model: forward, and backward from what it returned; and undoing it.
+
+The backward pass begins as from the sum of the outputs: with ones. Nothing has to be computed for that, so nothing besides the
+model's own operations is recorded.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +39,14 @@ def arguments_of(input_tensor: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 class Step:
-    """A forward pass of a model and, when its result requires gradients, a backward pass from the sum of that."""
+    """A forward pass of a model and, when its result requires gradients, a backward pass as from the sum of that.
 
-    def __init__(self, model: Module) -> None:
+    With `include_loss` the sum is computed, and so is part of what is recorded.
+    """
+
+    def __init__(self, model: Module, *, include_loss: bool = False) -> None:
         self.model = model
+        self.include_loss = include_loss
         self.__name__ = type(model).__name__
 
     @property
@@ -49,30 +57,45 @@ class Step:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         result = self.model(*args, **kwargs)
         if torch.is_grad_enabled():
-            loss = _loss(result)
-            if loss is not None:
-                _run_backward(loss)
+            with torch._C.DisableTorchFunction():
+                found = {id(tensor): tensor for _, tensor in find_tensors(result)}
+                usable = [one for one in found.values() if one.layout is torch.strided and not one.is_nested]
+                roots = [one for one in usable if one.requires_grad]
+            if roots:
+                _run_backward([_sum(roots)] if self.include_loss else roots)
         return result
 
 
-def _loss(result: Any) -> Tensor | None:
-    with torch._C.DisableTorchFunction():
-        found = {id(tensor): tensor for _, tensor in find_tensors(result)}
-        parts = [one for one in found.values() if one.requires_grad and one.layout is torch.strided and not one.is_nested]
-    loss: Tensor | None = None
-    for tensor in parts:
-        part = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).sum()
-        loss = part if loss is None else loss + part.to(loss.device)
+def _sum(tensors: list[Tensor]) -> Tensor:
+    parts = [(torch.view_as_real(tensor) if tensor.is_complex() else tensor).sum() for tensor in tensors]
+    loss = parts[0]
+    for part in parts[1:]:
+        loss = loss + part.to(loss.device)
     return loss
 
 
-def _run_backward(loss: Tensor) -> None:
+def _run_backward(roots: list[Tensor]) -> None:
+    with torch._C.DisableTorchFunction():
+        ones = [_ones(root) for root in roots]
+
+    def backward(*tensors: Tensor) -> None:
+        torch.autograd.backward(tensors, ones)
+
     try:
-        loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+        if torch.overrides.has_torch_function(tuple(roots)):  # a recording is told that gradients are about to be written
+            torch.overrides.handle_torch_function(backward, tuple(roots), *roots)
+        else:
+            backward(*roots)
     except Exception as error:
-        note = "torch_vis: the backward pass of the sum of the outputs raised this; under torch.no_grad() none is run."
+        note = "torch_vis: the backward pass from the outputs raised this; under torch.no_grad() none is run."
         error.__notes__ = [*getattr(error, "__notes__", ()), note]  # type: ignore[attr-defined]  # as Python 3.11 does
         raise
+
+
+def _ones(root: Tensor) -> Tensor:
+    """The gradient of the sum of a tensor's values (of a complex one, of both parts), as a view of one value."""
+    one = torch.ones((), dtype=root.dtype, device=root.device)
+    return (one * (1 + 1j) if root.is_complex() else one).expand(root.shape)
 
 
 @contextmanager
@@ -89,7 +112,7 @@ def undone(step: Step, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterato
     random = RandomState.now()
     try:
         restorer.back_up_everything()
-        yield Step(model), args, kwargs
+        yield Step(model, include_loss=step.include_loss), args, kwargs
     finally:
         with contextlib.ExitStack() as steps:  # each is taken whatever another raises
             steps.callback(random.restore)

@@ -154,11 +154,12 @@ def _with_gradients(drawing: Drawing, graph: Graph, words: Words) -> Drawing:
         if lines:
             back[node.key] = f"g{ids[node.key]}"
             nodes.append(DrawnNode(back[node.key], f"gradient of {node.key}", tuple(lines), _LOOK, "box"))
+    order = {node.key: place for place, node in enumerate(graph.nodes)}
     led = set()
-    for edge in graph.edges:
-        if edge.source in back and edge.target in back:
-            led.add(edge.source)
-            edges.append(DrawnEdge(back[edge.target], back[edge.source], weight=6, is_backward=not edge.is_feedback))
+    for source, target in words.gradient_flows(graph):
+        if source in back and target in back:
+            led.add(target)
+            edges.append(DrawnEdge(back[source], back[target], weight=6, is_backward=order[source] > order[target]))
     edges += [DrawnEdge(ids[key], back[key], line="dashed") for key in back if key not in led]
     return replace(drawing, nodes=(*drawing.nodes, *nodes), edges=(*drawing.edges, *edges), seen=(), scale=None)
 

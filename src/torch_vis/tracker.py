@@ -101,6 +101,8 @@ class ComputationalGraphTracker:
         leave, self._leave = self._leave, None
         leave.__exit__(kind, error, trace)
         self._close()
+        if error is not None:
+            self._put_on(error)
 
     def __enter__(self) -> ComputationalGraphTracker:
         return self.start_tracking()
@@ -113,31 +115,59 @@ class ComputationalGraphTracker:
         """Whether it is following anything now."""
         return self._leave is not None
 
-    def run(self, input_args: tuple[Any, ...], input_kwargs: dict[str, Any]) -> ComputationalGraphTracker:
+    def run(
+        self, input_args: tuple[Any, ...], input_kwargs: dict[str, Any], *, include_loss: bool = False
+    ) -> ComputationalGraphTracker:
         """Track one forward and backward pass of the model, and leave everything as it was."""
         if self.is_tracking:
             raise InvalidArgument("this tracker is tracking already: call stop_tracking() first.")
         self._forget()
         self._on_device = self.track_timing and cuda_is_used()
         self._memory["before"] = self._sample()
-        step = Step(self.model)
-        if self.track_tensor_ops:
-            began = now()
-            self.history = history = torcheer.log_forward_pass(step, input_args, input_kwargs, **self._options)
-            self._start = began + int(history.time_by_phase["setup"] * 1e9)
-            self._end = self._start + int(history.time_by_phase["forward"] * 1e9)
-        else:
-            with undone(step, input_args, input_kwargs) as (step, args, kwargs), without_compiling(step.model):
-                self._watcher = watcher = LayerWatcher(step.model, timing=self.track_timing)
-                watcher.start()
-                self._start = now()
-                try:
-                    step(*args, **kwargs)
-                finally:
-                    self._end = now()
-                    watcher.stop()
+        step = Step(self.model, include_loss=include_loss)
+        try:
+            if self.track_tensor_ops:
+                self._log(step, input_args, input_kwargs)
+            else:
+                self._watch(step, input_args, input_kwargs)
+        except BaseException as error:
+            if self.history is not None or self._watcher is not None:
+                self._close()
+                self._put_on(error)
+            raise
         self._close()
         return self
+
+    def _log(self, step: Step, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        began = now()
+        try:
+            self.history = torcheer.log_forward_pass(step, args, kwargs, **self._options)
+        except BaseException as error:
+            self.history = getattr(error, "history", None)  # what was logged until then
+            raise
+        finally:
+            if self.history is not None:
+                seconds = self.history.time_by_phase
+                self._start = began + int(seconds.get("setup", 0) * 1e9)
+                self._end = self._start + int(seconds.get("forward", 0) * 1e9)
+
+    def _watch(self, step: Step, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        with undone(step, args, kwargs) as (step, args, kwargs), without_compiling(step.model):
+            self._watcher = watcher = LayerWatcher(step.model, timing=self.track_timing)
+            watcher.start()
+            self._start = now()
+            try:
+                step(*args, **kwargs)
+            finally:
+                self._end = now()
+                watcher.stop()
+
+    def _put_on(self, error: BaseException) -> None:
+        """Let an exception lead to what was tracked until it was raised."""
+        with contextlib.suppress(AttributeError):  # an exception class that forbids it
+            error.tracker = self  # type: ignore[attr-defined]  # exceptions take attributes
+            note = "torch_vis: what was tracked until then is on this exception, as error.tracker."
+            error.__notes__ = [*getattr(error, "__notes__", ()), note]  # type: ignore[attr-defined]  # as Python 3.11 does
 
     @property
     def _options(self) -> dict[str, Any]:

@@ -17,7 +17,9 @@ from .scene import make_scene
 _RENDERERS = {"plotly": draw_with_plotly, "matplotlib": draw_with_matplotlib}
 
 
-def visualize_computational_graph(model: Module, input_tensor: Any, renderer: str = "plotly") -> Any:
+def visualize_computational_graph(
+    model: Module, input_tensor: Any, renderer: str = "plotly", *, include_loss: bool = False
+) -> Any:
     """Run a model once, forward and backward, and draw its graph.
 
     >>> import torch
@@ -26,7 +28,7 @@ def visualize_computational_graph(model: Module, input_tensor: Any, renderer: st
     'Computational graph of Sequential'
 
     Args:
-        model, input_tensor: as in `track_computational_graph_execution`.
+        model, input_tensor, include_loss: as in `track_computational_graph_execution`.
         renderer: `"plotly"` gives an interactive `plotly.graph_objects.Figure`; `"matplotlib"` a `matplotlib.figure.Figure`,
             which is also the current one of `pyplot`.
 
@@ -36,4 +38,5 @@ def visualize_computational_graph(model: Module, input_tensor: Any, renderer: st
         raise InvalidArgument(f"renderer is one of {', '.join(map(repr, _RENDERERS))}; got {renderer!r}.")
     if find_spec(renderer) is None:  # told before the model runs
         raise ImportError(f"{renderer.capitalize()} not available: renderer={renderer!r} needs it. Run: pip install {renderer}")
-    return _RENDERERS[renderer](make_scene(track_computational_graph_execution(model, input_tensor)))
+    tracker = track_computational_graph_execution(model, input_tensor, include_loss=include_loss)
+    return _RENDERERS[renderer](make_scene(tracker))

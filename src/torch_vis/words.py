@@ -9,7 +9,7 @@ from torcheer.history.text import human_size, plural
 from torcheer.render.wording import clean, dimensions, human_count
 
 from .operations import Translation
-from .structures import GraphNode, OperationType, Shape
+from .structures import GRADIENT_FLOW, GraphNode, OperationType, Shape
 
 _SHOWN = 4
 
@@ -21,6 +21,11 @@ class Words:
         self._nodes = translation.graph.nodes
         self._of = translation.of
         self._gradients = translation.gradients.by_operation
+        self._flows = [
+            edge
+            for edge in translation.graph.edges
+            if edge.edge_type == GRADIENT_FLOW and (edge.metadata or {}).get("level") == "operation"
+        ]
         self._with_inner = {one.address for one in translation.passes.values() if one.has_inner}
         self._times = times
         self._sizes = sizes
@@ -80,6 +85,12 @@ class Words:
     def _ran(self, node: Node) -> list[GraphNode]:
         found = [name for number in node.operations for name in self._gradients.get(number, ())]
         return [self._nodes[name] for name in dict.fromkeys(found)] if node.kind != "output" else []
+
+    def gradient_flows(self, graph: Graph) -> dict[tuple[str, str], None]:
+        """The pairs of nodes of a view between which a gradient went, each once, in order."""
+        holder = {one.id: node.key for node in graph.nodes for one in self._ran(node)}
+        ends = [(holder.get(edge.source_id, ""), holder.get(edge.target_id, "")) for edge in self._flows]
+        return dict.fromkeys((a, b) for a, b in ends if a and b and a != b)
 
     def gradient_lines(self, node: Node) -> list[str]:
         """What is written on the node for a node's gradients; nothing when there are none."""

@@ -1,0 +1,211 @@
+"""torch_vis against autograd: every edge of `next_functions` is in the graph, and no other."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torchvision
+import transformers
+from torch import Tensor, nn
+
+from torch_vis import track_computational_graph_execution
+from torch_vis.scene import make_scene
+
+IMAGE = torch.rand(2, 3, 64, 64)
+IDS = torch.arange(12).reshape(2, 6) + 3
+SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24, "vocab_size": 30}
+
+
+class Unchanged(nn.Module):
+    """Everything that may return its argument, between layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+        self.identity, self.drop = nn.Identity(), nn.Dropout(0.5)
+
+    def forward(self, t: Tensor) -> Tensor:
+        t = F.dropout(self.a(t), 0.5, self.training).contiguous()
+        t = self.drop(self.b(t).to(torch.float32)).float()
+        t = self.identity(torch.relu(t).to("cpu")).type_as(t).expand_as(t)
+        return self.drop(self.c(t)).contiguous().requires_grad_()
+
+
+def gpt2() -> nn.Module:
+    config = transformers.GPT2Config(n_layer=2, n_embd=16, n_head=2, vocab_size=30, bos_token_id=0, eos_token_id=0)
+    return transformers.GPT2Model(config)
+
+
+MODELS: dict[str, tuple[Any, Any]] = {
+    "unchanged": (Unchanged, torch.rand(2, 4)),
+    "alexnet": (lambda: torchvision.models.alexnet(num_classes=5), IMAGE),
+    "vgg": (lambda: torchvision.models.vgg11(num_classes=5), IMAGE),
+    "vit": (lambda: torchvision.models.VisionTransformer(64, 16, 2, 2, 32, 48, num_classes=5), IMAGE),
+    "resnet": (lambda: torchvision.models.resnet18(num_classes=5), IMAGE),
+    "bert": (lambda: transformers.BertModel(transformers.BertConfig(**SMALL)), {"input_ids": IDS}),
+    "gpt2": (gpt2, {"input_ids": IDS, "use_cache": False}),
+}
+every_model = pytest.mark.parametrize("name", MODELS)
+both_modes = pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+
+
+def made(name: str, training: bool) -> tuple[nn.Module, Any]:
+    build, given = MODELS[name]
+    torch.manual_seed(0)
+    return build().train(training), given
+
+
+# What plain autograd says ----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Plain:
+    """Autograd's nodes in the order they ran, their edges, and the module calls they were made in."""
+
+    names: list[str] = field(default_factory=list)
+    edges: set[tuple[int, int]] = field(default_factory=set)
+    calls: list[str] = field(default_factory=list)  # by node: the innermost call, as `backward:…`; empty outside of all
+    inner: set[str] = field(default_factory=set)  # the calls that call others
+
+
+def plain(model: nn.Module, given: Any) -> Plain:
+    """One step of a copy of the model, followed by nothing but hooks."""
+    model = copy.deepcopy(model)
+    spans, found = [], Plain()
+    stack: list[list[Any]] = []
+    counts: dict[str, int] = defaultdict(int)
+    sequence = torch.autograd._get_sequence_nr
+
+    def enter(address: str) -> Any:
+        def hook(module: nn.Module, args: Any) -> None:
+            counts[address] += 1
+            if stack:
+                found.inner.add(stack[-1][0])
+            stack.append([f"backward:{address}:{counts[address]}", sequence()])
+
+        return hook
+
+    def leave(module: nn.Module, args: Any, result: Any) -> None:
+        name, first = stack.pop()
+        spans.append((first, sequence(), name))  # inner calls come before those around them
+
+    for address, module in model.named_modules():
+        module.register_forward_pre_hook(enter(address))
+        module.register_forward_hook(leave)
+    result = model(**given) if isinstance(given, dict) else model(given)
+    tensors = list(result.values()) if isinstance(result, dict) else [result]
+    nodes: dict[Any, None] = {}
+    waiting = [tensor.grad_fn for tensor in tensors if tensor.requires_grad]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in nodes:
+            nodes[node] = None
+            waiting += [following for following, _ in node.next_functions]
+    ran: dict[Any, int] = {}
+
+    def note(node: Any) -> Any:
+        def hook(made: Any, given: Any) -> None:
+            ran[node] = len(ran)
+
+        return hook
+
+    for node in nodes:
+        node.register_hook(note(node))
+    sum(tensor.sum() for tensor in tensors if tensor.requires_grad).backward()
+    for node in ran:
+        found.names.append(type(node).__name__)
+        number = node._sequence_nr()
+        found.calls.append(next((name for first, end, name in spans if first <= number < end), ""))
+        found.edges.update((ran[node], ran[following]) for following, _ in node.next_functions if following in ran)
+    return found
+
+
+# Every operation -------------------------------------------------------------------------------------------------------
+
+
+@both_modes
+@every_model
+def test_every_edge_of_autograd_is_in_the_graph_and_no_other(name, training):
+    model, given = made(name, training)
+    tracker = track_computational_graph_execution(model, given)
+    expected = plain(model, given)
+    nodes = [node for node in tracker.nodes if node.startswith("grad:")]
+    assert [tracker.nodes[node].name for node in sorted(nodes, key=lambda node: int(node.split(":")[2]))] == expected.names
+    place = {node: int(node.split(":")[2]) for node in nodes}
+    flows = [edge for edge in tracker.edges if edge.edge_type == "gradient_flow" and edge.metadata["level"] == "operation"]
+    assert {(place[edge.source_id], place[edge.target_id]) for edge in flows} == expected.edges
+
+
+# Layers ----------------------------------------------------------------------------------------------------------------
+
+
+def between_layers(step: Plain) -> set[tuple[str, str]]:
+    """Pairs of innermost calls between which a gradient went directly, or through nodes of the code around them."""
+    onward: dict[int, list[int]] = defaultdict(list)
+    for source, target in step.edges:
+        onward[source].append(target)
+    found: set[tuple[str, str]] = set()
+    for start, call in enumerate(step.calls):
+        if not call or call in step.inner:
+            continue
+        seen, waiting = set(), list(onward[start])
+        while waiting:
+            node = waiting.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            other = step.calls[node]
+            if other and other not in step.inner:
+                found.add((call, other))
+            else:
+                waiting += onward[node]
+    return {(a, b) for a, b in found if a != b}
+
+
+def reachable(start: str, edges: dict[str, list[str]]) -> set[str]:
+    seen, waiting = set(), [start]
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            waiting += edges[node]
+    return seen
+
+
+@pytest.mark.parametrize("ops", [True, False], ids=["operations", "layers"])
+@both_modes
+@every_model
+def test_gradients_flow_between_layers_as_in_autograd(name, training, ops):
+    model, given = made(name, training)
+    tracker = track_computational_graph_execution(model, given, track_tensor_ops=ops)
+    step = plain(model, given)
+    pairs = between_layers(step)
+    assert len(pairs) > 1
+    onward: dict[str, list[str]] = defaultdict(list)
+    for edge in tracker.edges:
+        if edge.edge_type == "gradient_flow" and edge.metadata["level"] == "layer":
+            onward[edge.source_id].append(edge.target_id)
+    for source in {source for source, _ in pairs}:
+        expected = {target for one, target in pairs if one == source}
+        assert expected <= reachable(source, onward), source
+    layers = {call for call in step.calls if call and call not in step.inner}
+    direct = {(a, b) for a in layers for b in onward[a] if b in layers}
+    assert direct <= pairs
+
+
+# Pictures --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["unchanged", "alexnet"])
+def test_the_gradients_of_a_picture_are_one_piece(name):
+    model, given = made(name, False)
+    scene = make_scene(track_computational_graph_execution(model, given))
+    gradients = [node for node in scene.nodes if node.key.startswith("gradient of")]
+    arrows = [edge for edge in scene.edges if edge.kind == "gradient_flow" and edge.line == "solid"]
+    assert len(arrows) >= len(gradients) - 1 > 3

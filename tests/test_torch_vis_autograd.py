@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,12 @@ import torchvision
 import transformers
 from torch import Tensor, nn
 
-from torch_vis import track_computational_graph_execution
+import torcheer
+from torch_vis import (
+    ComputationalGraphTracker,
+    analyze_computational_graph_execution,
+    track_computational_graph_execution,
+)
 from torch_vis.scene import make_scene
 
 IMAGE = torch.rand(2, 3, 64, 64)
@@ -209,3 +215,160 @@ def test_the_gradients_of_a_picture_are_one_piece(name):
     gradients = [node for node in scene.nodes if node.key.startswith("gradient of")]
     arrows = [edge for edge in scene.edges if edge.kind == "gradient_flow" and edge.line == "solid"]
     assert len(arrows) >= len(gradients) - 1 > 3
+
+
+# The loss is not the model's -------------------------------------------------------------------------------------------
+
+
+class Several(nn.Module):
+    """Returns a real tensor, a complex one, one without gradients, and one twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, t: Tensor) -> dict[str, Any]:
+        t = self.fc(t)
+        return {"real": t, "complex": torch.fft.fft(t), "where": t.argmax(-1), "again": [t], "double": t.double().mean()}
+
+
+def plain_sum(result: Any) -> Tensor:
+    if isinstance(result, Tensor):
+        return result.sum()
+    turned = torch.view_as_real(result["complex"])
+    return result["real"].sum() + turned.sum() + result["double"]
+
+
+@pytest.mark.parametrize("ops", [True, False], ids=["operations", "layers"])
+@pytest.mark.parametrize("include_loss", [False, True])
+@pytest.mark.parametrize("build", [Unchanged, Several])
+def test_gradients_are_those_of_the_sum_of_the_outputs(build, include_loss, ops):
+    torch.manual_seed(0)
+    model, t = build().eval(), torch.rand(3, 4)
+    plain_sum(model(t)).backward()
+    expected = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    seen: dict[str, Tensor] = {}
+    for name, parameter in model.named_parameters():
+        parameter.register_hook(lambda gradient, name=name: seen.__setitem__(name, gradient.clone()))
+    track_computational_graph_execution(model, t, track_tensor_ops=ops, include_loss=include_loss)
+    assert seen.keys() == expected.keys()
+    assert all(torch.allclose(seen[name], expected[name]) for name in expected)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_gradients_that_were_there_are_left_alone():
+    model, t = nn.Linear(4, 4), torch.rand(3, 4)
+    model(t).sum().backward()
+    before = model.weight.grad.clone()
+    for ops in (True, False):
+        track_computational_graph_execution(model, t, track_tensor_ops=ops)
+        assert torch.equal(model.weight.grad, before)
+
+
+@pytest.mark.parametrize("build", [Unchanged, Several])
+def test_the_loss_is_counted_nowhere_unless_asked_for(build):
+    model, t = build().eval(), torch.rand(3, 4)
+    logged = torcheer.log_forward_pass(model, t)
+    analysis = analyze_computational_graph_execution(model, t)["performance"]
+    with_loss = analyze_computational_graph_execution(model, t, include_loss=True)["performance"]
+    assert analysis["flops"] == logged.cost.flops < with_loss["flops"]
+    tracker = track_computational_graph_execution(model, t)
+    assert [one.label for one in tracker.history.operations] == [one.label for one in logged.operations]
+    names = [node.name for node in tracker.nodes.values()]
+    assert not any(name.startswith(("sum_", "SumBackward", "ViewAsReal")) for name in names)
+    drawn = {line for node in make_scene(tracker).nodes for line in node.lines}
+    assert not any("sum" in line.lower() for line in drawn)
+    asked = track_computational_graph_execution(model, t, include_loss=True)
+    names = [node.name for node in asked.nodes.values()]
+    assert any(name.startswith("sum_") for name in names)
+    assert "SumBackward0" in names
+    assert any("SumBackward0" in line for node in make_scene(asked).nodes for line in node.lines)
+
+
+# A model that fails ----------------------------------------------------------------------------------------------------
+
+
+class Fails(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(5, 4)
+
+    def forward(self, t: Tensor) -> Tensor:
+        return self.b(torch.relu(self.a(t)))
+
+
+CALLS = {
+    "operations": lambda model, t: track_computational_graph_execution(model, t),
+    "layers": lambda model, t: track_computational_graph_execution(model, t, track_tensor_ops=False),
+    "analysis": lambda model, t: analyze_computational_graph_execution(model, t),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_model_that_fails_leaves_what_was_tracked_on_the_exception(call):
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as caught:
+        CALLS[call](Fails(), torch.rand(2, 4))
+    tracker = caught.value.tracker
+    assert {"module::1", "module:a:1", "module:b:1"} <= set(tracker.nodes)
+    assert any("error.tracker" in note for note in caught.value.__notes__)
+    assert tracker.execution_time > 0
+    json.dumps(tracker.get_graph_data(), allow_nan=False)
+    if call != "layers":
+        assert tracker.history is caught.value.history
+        assert [one.label for one in tracker.history.operations] == ["input_1_0", "linear_1_1", "relu_1_2"]
+        failed = [node for node in tracker.nodes.values() if (node.metadata or {}).get("role") == "failed"]
+        assert "shapes cannot be multiplied" in failed[0].metadata["error"]
+        assert make_scene(tracker).nodes
+
+
+@pytest.mark.parametrize("ops", [True, False], ids=["operations", "layers"])
+def test_your_own_code_that_fails_leaves_it_there_too(ops):
+    tracker = ComputationalGraphTracker(Fails(), track_tensor_ops=ops)
+    with pytest.raises(RuntimeError) as caught, tracker:
+        tracker.model(torch.rand(2, 4))
+    assert caught.value.tracker is tracker
+    assert "module:a:1" in tracker.nodes
+
+
+class NoWayBack(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, t):
+        return t.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise ValueError("no way back")
+
+
+@pytest.mark.parametrize("ops", [True, False], ids=["operations", "layers"])
+def test_a_backward_pass_that_fails_leaves_the_part_that_ran(ops):
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, t: Tensor) -> Tensor:
+            return self.b(NoWayBack.apply(self.a(t)))
+
+    with pytest.raises(ValueError, match="no way back") as caught:
+        track_computational_graph_execution(Model(), torch.rand(2, 4), track_tensor_ops=ops)
+    nodes = caught.value.tracker.nodes
+    assert {"module:a:1", "module:b:1", "backward:b:1"} <= set(nodes)
+    assert "backward:a:1" not in nodes
+
+
+def test_an_exception_that_takes_no_attributes_is_raised_as_it_is():
+    class Closed(Exception):
+        def __setattr__(self, name: str, value: object) -> None:
+            if not name.startswith("__"):
+                raise AttributeError(name)
+            super().__setattr__(name, value)
+
+    class Model(nn.Module):
+        def forward(self, t: Tensor) -> Tensor:
+            raise Closed("shut")
+
+    for ops in (True, False):
+        with pytest.raises(Closed, match="shut"):
+            track_computational_graph_execution(Model(), torch.rand(2), track_tensor_ops=ops)

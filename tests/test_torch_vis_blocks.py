@@ -246,7 +246,7 @@ def run(code: str, **names: Any) -> dict[str, Any]:
 def test_the_quick_start(capsys, nothing_opens):
     run("")
     printed = capsys.readouterr().out
-    assert "Total operations: 28\n" in printed
+    assert "Total operations: 26\n" in printed
     assert "Execution time: 0.0" in printed
     assert isinstance(nothing_opens[0], go.Figure)
 

@@ -79,6 +79,7 @@ class Recurrence:
         self._behind: dict[int, int] = {}  # operations that overwrote a parameter -> that parameter
         self._by_parents: dict[tuple[Any, ...], list[int]] = {}  # the layers of their parents -> the layers of operations
         self._uses: dict[tuple[Any, ...], int] = {}  # how many operations of one function used the same tensors
+        self._stand_ins: dict[tuple[Any, ...], int] = {}  # layers that used tensors in place of parameters not used so far
         self._where = Places(log)
 
     def extend(self, connected: bytearray | None = None) -> None:
@@ -125,15 +126,22 @@ class Recurrence:
             owner = owners[module] if module >= 0 else None
             what = (owner.address if owner is not None else None, kind, path)
             if parameters:
-                layer = layers.setdefault((*what, *parameters), number)
-                if owner is not None:
-                    layers.setdefault(what, layer)
+                used = (*what, *parameters)
+                layer = layers[used] if used in layers else self._used_first(number, what, used)
             elif owner is not None and self._replaces_parameters(number, owner, counts):
-                layer = layers.setdefault(what, number)
+                if what not in layers:
+                    layers[what] = self._stand_ins[what] = number
+                layer = layers[what]
             else:
                 chain = chains[module] if module >= 0 else 0
                 layer = self._without_parameters(number, (*what, chain, sites[row[SITE]]), latest)
             first.append(layer)
+
+    def _used_first(self, number: int, what: tuple[Any, ...], used: tuple[Any, ...]) -> int:
+        """The layer of the first operation that used these parameters: of what stood in for them before, if anything did."""
+        layer = self._layers[used] = self._stand_ins.pop(what, number)
+        self._layers.setdefault(what, layer)
+        return layer
 
     def _replaces_parameters(self, number: int, owner: ModuleCall, counts: CallCounts) -> bool:
         """Whether an operation is all that ran in a module with parameters, and used tensors in their place.

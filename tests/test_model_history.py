@@ -156,8 +156,9 @@ def test_the_public_names_are_these():
         *("ActivationLost", "ActivationNotSaved", "AmbiguousKey", "ArchitectureTracer", "Call", "DrawingFailed", "FileManager"),
         *("GraphChanged", "GraphvizNotFound", "InvalidArgument", "Layer", "LayerNotFound", "ModelHistory", "Module"),
         *("NotPicklable", "Operation", "PackageNotFoundError", "Picture", "PictureOptions", "RandomFilterSelectorType"),
-        *("ReplayFailed", "RunInUse", "RunNotFound", "SeveralPasses", "SnapshotLost", "SnapshotNotFound"),
-        *("StateNotRestored", "TorcheerError", "UnseenWorkWarning", "ValidationReport", "ViewerNotBuilt", "Xray"),
+        *("ReplayFailed", "RunExists", "RunInUse", "RunMismatch", "RunNotFound", "SeveralPasses", "SnapshotLost"),
+        *("SnapshotNotFound", "StateNotRestored", "TorcheerError", "UnseenWorkWarning", "ValidationReport"),
+        *("ViewerNotBuilt", "Xray"),
     ]
     assert {"log_forward_pass", "recording", "show_model_graph", "validate_forward_pass"} <= set(vars(torcheer))
 

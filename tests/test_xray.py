@@ -513,7 +513,7 @@ def test_the_same_filters_at_every_step_in_every_kind_and_after_resuming(data, f
     F.cross_entropy(model(x), y).backward()
     small = Limits(channels=5)
     for _ in range(2):
-        with Xray(model, x, ["conv3"], folder=folder, limits=small, loss_fn=F.cross_entropy, target=y) as xray:
+        with Xray(model, x, ["conv3"], folder=folder, resume=True, limits=small, loss_fn=F.cross_entropy, target=y) as xray:
             xray.take_graphs()
             xray.take_graphs()
     run = xray.run
@@ -580,7 +580,9 @@ def test_a_disk_that_is_full_loses_snapshots_not_the_training(data, folder, monk
     """A warning at the next call; later snapshots are written again."""
     xray = Xray(Net(), data[0], ["conv1"], folder=folder)
     with monkeypatch.context() as patched:
-        patched.setattr("torcheer.xray.store.save_file", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space left")))
+        patched.setattr(
+            "torcheer.xray.store.files.save_file", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space left"))
+        )
         xray.take_graphs()
         with pytest.warns(SnapshotLost, match="step 0 was lost: OSError"):
             xray.flush()
@@ -749,7 +751,7 @@ def test_a_run_goes_on_where_it_stopped(data, folder):
     first.close()
     with pytest.raises(TorcheerError, match="only reads"):
         first.take_graphs()
-    with Xray(model, data[0], ["conv1"], folder=folder) as second:
+    with Xray(model, data[0], ["conv1"], folder=folder, resume=True) as second:
         second.take_graphs()
     assert second.run.steps() == [0, 1, 2]
     with pytest.raises(TorcheerError, match="only reads"):

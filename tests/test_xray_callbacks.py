@@ -97,7 +97,7 @@ def half_precision():
 
 def is_free(folder):
     """Whether another Xray may write to a folder."""
-    FileManager.create(folder, {}).close()
+    FileManager.create(folder, {}, resume=True).close()
     return True
 
 

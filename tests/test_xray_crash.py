@@ -54,7 +54,7 @@ def test_a_training_that_is_killed_loses_at_most_the_snapshot_being_written(tmp_
         assert run.tensor("0", "weight", step).shape == (32, 1, 3, 3)
         assert run.entry("3", "grad", step).statistics.count == 2 * 40 * 36
     model = nn.Sequential(nn.Conv2d(1, 40, 3), nn.ReLU(), nn.Flatten(), nn.Linear(40 * 36, 2))
-    with Xray(model, torch.ones(2, 1, 8, 8), ["0", "3"], folder=tmp_path) as xray:
+    with Xray(model, torch.ones(2, 1, 8, 8), ["0", "3"], folder=tmp_path, resume=True) as xray:
         xray.take_graphs()
     assert xray.run.steps() == [*steps, len(steps)]
     assert {xray.run.entry("0", "weight").rows} == rows

@@ -246,7 +246,7 @@ def test_a_run_that_goes_on_with_more_layers_knows_them(folder):
     """Whoever opens it is told of all that was watched."""
     model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
     take_once(model, (1, 3), {"0": ["weight"]}, folder)
-    take_once(model, (1, 3), {"1": ["weight"]}, folder)
+    take_once(model, (1, 3), {"1": ["weight"]}, folder, resume=True)
     assert [watch.name for watch in Xray.open(folder).layers] == ["0", "1"]
     assert "2 layers" in repr(Xray.open(folder))
 

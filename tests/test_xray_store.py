@@ -78,7 +78,7 @@ def test_a_torn_last_line_is_skipped_and_its_snapshot_found_in_its_file(files):
     index.write_bytes(index.read_bytes()[:-30])
     read = FileManager.open(files.folder)
     assert [one.step for one in read.snapshots] == [0, 1]
-    again = FileManager.create(files.folder, {})
+    again = FileManager.create(files.folder, {}, resume=True)
     add(again, 2)
     again.close()
     assert [json.loads(line)["step"] for line in index.read_text().splitlines()] == [0, 1, 2]
@@ -116,7 +116,7 @@ def test_two_writers_in_one_folder_are_refused(files):
         FileManager.create(files.folder, {})
     FileManager.open(files.folder)
     files.close()
-    FileManager.create(files.folder, {}).close()
+    FileManager.create(files.folder, {}, resume=True).close()
 
 
 def test_a_writer_in_another_process_is_refused_too(files):
@@ -176,7 +176,7 @@ def test_a_full_disk_leaves_nothing_half_written(files, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("torcheer.xray.store._flush", full)
+        patched.setattr("torcheer.xray.store.files.flush", full)
         with pytest.raises(OSError, match="No space left"):
             add(files, 1)
     assert [path.name for path in (files.folder / "snapshots").iterdir()] == ["00000000.safetensors"]
@@ -212,7 +212,7 @@ def test_a_process_that_is_killed_loses_at_most_the_snapshot_it_was_writing(tmp_
     assert [one.number for one in read.snapshots] == list(range(len(read.snapshots)))
     for snapshot in read.snapshots:
         assert torch.equal(read.tensor(snapshot, "conv1", "weight"), torch.full((16, 3, 64, 64), float(snapshot.step)))
-    files = FileManager.create(tmp_path, {})
+    files = FileManager.create(tmp_path, {}, resume=True)
     add(files, 10_000)
     files.close()
     assert len(FileManager.open(tmp_path).snapshots) == len(read.snapshots) + 1

@@ -16,7 +16,9 @@ from .errors import InvalidArgument as InvalidArgument
 from .errors import LayerNotFound as LayerNotFound
 from .errors import NotPicklable as NotPicklable
 from .errors import ReplayFailed as ReplayFailed
+from .errors import RunExists as RunExists
 from .errors import RunInUse as RunInUse
+from .errors import RunMismatch as RunMismatch
 from .errors import RunNotFound as RunNotFound
 from .errors import SeveralPasses as SeveralPasses
 from .errors import SnapshotLost as SnapshotLost

@@ -67,6 +67,14 @@ class RunInUse(TorcheerError):
     """Two Xrays would write to one folder."""
 
 
+class RunExists(TorcheerError, FileExistsError):
+    """A new run would be written into a folder that holds one."""
+
+
+class RunMismatch(TorcheerError):
+    """A run was to be resumed with a model that is not the one it is of."""
+
+
 class SnapshotNotFound(TorcheerError, KeyError):
     """A run has no snapshot of what was asked for."""
 

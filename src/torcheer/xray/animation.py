@@ -135,7 +135,7 @@ class _Reel:
 
 def _snapshots(run: Run, layer: str, kind: str) -> list[Snapshot]:
     run.entry(layer, kind)  # says what is wrong when nothing has it
-    return [snapshot for snapshot in run.snapshots if snapshot.find(layer, cast(Kind, kind)) is not None]
+    return list(run.having(layer, cast(Kind, kind)))
 
 
 def _make_reel(

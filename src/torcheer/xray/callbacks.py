@@ -45,7 +45,7 @@ class _Watching:
         self.close()
         options = dict(self.options)
         if self.xray is not None:
-            options["folder"] = self.xray.folder
+            options.update(folder=self.xray.folder, resume=True)
         if len(optimizers) == 1 and isinstance(optimizers[0], torch.optim.Optimizer):
             options.setdefault("optimizer", optimizers[0])
         if "target" in options:

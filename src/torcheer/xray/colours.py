@@ -62,7 +62,7 @@ def scales_of(run: Run, layer: str, kind: str, scale: str) -> Callable[[Entry], 
     whole = ColourScale(*run.limits(layer, kind))
 
     def fitting(entry: Entry) -> ColourScale:
-        low, high = limits_of([entry])
+        low, high = limits_of(entry)
         reach = max(-low, high)
         return ColourScale(-reach, reach) if whole.is_diverging else ColourScale(low, high)
 

@@ -117,7 +117,7 @@ def _numbers(series: Series) -> list[list[float]]:
 
 def _row(entry: Entry, form: int) -> list[float]:
     known = entry.statistics
-    low, high = limits_of([entry])
+    low, high = limits_of(entry)
     found = [form, known.count, known.mean, known.std, known.min, known.max, known.norm, known.zeros, known.nan, known.inf]
     found += [low, high, entry.update_ratio, entry.dead, entry.units]
     return [math.nan if value is None else float(value) for value in found]

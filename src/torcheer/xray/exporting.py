@@ -19,6 +19,7 @@ from .colours import ColourScale, paint
 from .records import Entry, Snapshot, Statistics
 from .run import Run
 from .statistics import BIN_EDGES
+from .store import Snapshots
 from .tiles import make_mosaic
 
 _SIDE = 256  # pixels that the longer side of a picture has at least
@@ -63,7 +64,7 @@ def to_tensorboard(run: Run, writer: Any, *, pictures: bool = True, after: int =
                 writer.add_histogram_raw(entry.key, **_sums(entry.statistics), **_buckets(*bins), **at)
             if pictures and (picture := painter.paint(snapshot, entry)) is not None:
                 writer.add_image(entry.key, picture, **at, dataformats="HWC")
-    return max((snapshot.number for snapshot in snapshots), default=after)
+    return int(max(snapshots.table["number"], default=after))
 
 
 def to_wandb(run: Run, wandb_run: Any, *, pictures: bool = True, after: int = -1) -> int:
@@ -100,11 +101,12 @@ def to_wandb(run: Run, wandb_run: Any, *, pictures: bool = True, after: int = -1
             if pictures and wandb is not None and (picture := painter.paint(snapshot, entry)) is not None:
                 values[f"{entry.key}/picture"] = wandb.Image(picture, caption=title_of(entry, snapshot.step))
         wandb_run.log(values, step=snapshot.step)
-    return max((snapshot.number for snapshot in snapshots), default=after)
+    return int(max(snapshots.table["number"], default=after))
 
 
-def _after(run: Run, number: int) -> list[Snapshot]:
-    return [snapshot for snapshot in run.snapshots if snapshot.number > number]
+def _after(run: Run, number: int) -> Snapshots:
+    snapshots = run.snapshots
+    return Snapshots(snapshots.table[snapshots.table["number"] > number], run.files.read)
 
 
 def _must_have(given: Any, names: list[str], expected: str) -> None:

@@ -7,7 +7,8 @@ A snapshot is one moment of the training. For each watched layer and kind it has
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any, Literal, get_args
 
 VERSION = 1
@@ -68,6 +69,7 @@ class Entry:
     columns: tuple[int, ...] | None = None  # which input channels or columns; None: not a choice
     axes: tuple[str, str] | None = None  # what the rows and columns are: "filter", "input channel"
     totals: tuple[int, int] | None = None  # how many of them the whole tensor has
+    is_colour: bool = False  # of filters: their three input channels are the red, green and blue of a picture
     low: float | None = None  # most of the kept values lie between these two; None when none is finite
     high: float | None = None
     statistics: Statistics
@@ -87,6 +89,21 @@ def tensor_key(layer: str, kind: Kind) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """A few numbers of one layer with parameters in one snapshot. There is one for every such layer, watched or not."""
+
+    layer: str  # the address of the module; the name of the parameter where it is the model's own
+    parameters: int  # how many values all its parameters have
+    norm: float | None = None  # of all its parameters together; None when it is not finite
+    grad_norm: float | None = None  # of their gradients; None also where there are none
+    update_ratio: float | None = None  # how far a step moved them, as a part of their norm
+    nonfinite: int = 0  # values of parameters that are NaN or infinite
+    grad_nonfinite: int = 0
+    dead: int | None = None  # units of its activation that were never above zero over several snapshots
+    units: int | None = None  # how many units its activation has
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """One moment of a training."""
 
@@ -94,6 +111,8 @@ class Snapshot:
     step: int  # of the training, as the user counts
     time: float  # seconds since 1970
     entries: tuple[Entry, ...]
+    summaries: tuple[Summary, ...] = ()
+    metrics: dict[str, float] = field(default_factory=dict)  # what the user gave: "loss" and others, by name
     notes: tuple[str, ...] = ()  # about the whole snapshot: "activation of fc2: nothing consumes it"
     bytes: int = 0  # of its file
 
@@ -101,28 +120,80 @@ class Snapshot:
         """The entry of a kind of a layer, if this snapshot has it."""
         return next((entry for entry in self.entries if entry.layer == layer and entry.kind == kind), None)
 
+    def summary(self, layer: str) -> Summary | None:
+        """The summary of a layer, if this snapshot has one."""
+        return next((one for one in self.summaries if one.layer == layer), None)
+
+
+# As JSON ------------------------------------------------------------------------------------------------------------
+
 
 def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
-    """A snapshot as values that JSON can hold."""
-    return {"version": VERSION, **asdict(snapshot)}
+    """A snapshot as values that JSON can hold, short: what has its default is left out."""
+    entries = [
+        {
+            **_short(entry),
+            "rows": _numbers(entry.rows),
+            "columns": _numbers(entry.columns),
+            "statistics": _short(entry.statistics),
+        }
+        for entry in snapshot.entries
+    ]
+    metrics = {name: value if math.isfinite(value) else str(value) for name, value in snapshot.metrics.items()}
+    found = {
+        **_short(snapshot),
+        "entries": entries,
+        "summaries": [_short(one) for one in snapshot.summaries],
+        "metrics": metrics,
+    }
+    return {"version": VERSION, **found}
 
 
 def snapshot_from_json(found: dict[str, Any]) -> Snapshot:
     """The snapshot that was written. Raises KeyError, TypeError or ValueError when it is not one."""
     if found["version"] != VERSION:
         raise ValueError(f"version {found['version']}, expected {VERSION}")
-    return Snapshot(**{**_fields(Snapshot, found), "entries": tuple(_entry(one) for one in found["entries"])})
+    given = {
+        "entries": tuple(_entry(one) for one in found["entries"]),
+        "summaries": tuple(Summary(**_fields(Summary, one)) for one in found.get("summaries", ())),
+        "metrics": {name: float(value) for name, value in found.get("metrics", {}).items()},
+    }
+    return Snapshot(**{**_fields(Snapshot, found), **given})
 
 
 def _entry(found: dict[str, Any]) -> Entry:
     statistics = Statistics(**_fields(Statistics, found["statistics"]))
-    return Entry(**{**_fields(Entry, found), "statistics": statistics})
+    rows, columns = (_from_numbers(found.get(name)) for name in ("rows", "columns"))
+    return Entry(**{**_fields(Entry, found), "rows": rows or (), "columns": columns, "statistics": statistics})
+
+
+def _numbers(chosen: tuple[int, ...] | None) -> list[int] | int | None:
+    """Numbers of rows or columns: how many there are, if they are the first ones, else each."""
+    if chosen is None:
+        return None
+    return len(chosen) if chosen == tuple(range(len(chosen))) else list(chosen)
+
+
+def _from_numbers(found: Any) -> tuple[int, ...] | None:
+    if found is None:
+        return None
+    return tuple(range(found)) if isinstance(found, int) else tuple(found)
+
+
+def _short(record: Any) -> dict[str, Any]:
+    """The fields of a record that differ from their defaults."""
+    return {one.name: value for one in fields(record) if (value := getattr(record, one.name)) != one.default}
 
 
 def _fields(cls: Any, found: dict[str, Any]) -> dict[str, Any]:
     """What a record of this class needs, with lists as tuples; what it does not know is left out."""
-    names = {field.name for field in fields(cls)}
+    names = _names(cls)
     return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items() if name in names}
+
+
+@cache
+def _names(cls: Any) -> frozenset[str]:
+    return frozenset(one.name for one in fields(cls))
 
 
 def finite(value: float) -> float | None:

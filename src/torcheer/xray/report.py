@@ -20,7 +20,7 @@ from ..viewer.page import hash_of
 from .colours import NONFINITE, ColourScale
 from .embedding import FIELDS, LEAST_FRACTION, LEVELS, Album, Pictures, Series, pack_histograms, pack_statistics, series_of
 from .records import KINDS, WORDS
-from .run import Run, evenly, limits_of
+from .run import Run, evenly
 from .statistics import BIN_EDGES
 
 MAX_BYTES = 20_000_000
@@ -157,7 +157,7 @@ def _facts(run: Run, heading: str, all_series: list[Series], pictures: Pictures,
             {
                 "layer": layers[series.layer],
                 "kind": series.kind,
-                "limits": limits_of([entry for entry in series.entries if entry is not None]),
+                "limits": run.limits(series.layer, series.kind),
                 "forms": series.forms,
                 "chunks": chunks[number],
             }

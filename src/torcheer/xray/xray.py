@@ -20,13 +20,14 @@ from torch import Tensor
 from torch.nn import Module
 
 from ..api import recording
-from ..errors import InvalidArgument, SnapshotLost, TorcheerError
+from ..errors import InvalidArgument, RunMismatch, SnapshotLost, TorcheerError
 from ..files import file_name
 from ..functions.groups import UNSCALES
 from ..history import History
 from ..history.text import plural
 from ..model_history import ModelHistory
 from .animation import write_gif, write_strip
+from .architecture import architecture_of, differences
 from .colours import ScaleName
 from .exporting import to_tensorboard, to_wandb
 from .figures import Displays, figure_of, figure_of_snapshot
@@ -40,6 +41,7 @@ from .run import Run
 from .saved import Saved
 from .selectors import Choices, RandomFilterSelectorType, Selector
 from .store import FileManager
+from .store.files import free_folder
 from .updates import UpdateWatcher
 from .verify import Verification, compare_trainings
 from .watched import Watch, find, parse_layers
@@ -64,11 +66,12 @@ class Xray:
         model: the model that is trained. Nothing is put on it.
         input: what it is probed with: a tensor, a tuple of arguments, a dictionary of named arguments, a size such as
             `(1, 3, 32, 32)`, or a list of sizes. A probe that is made from sizes is the same every time.
-        layers: keys (docs/keys.md): module addresses, labels (`"relu_3"`), classes, globs, in a list, or as the keys of a
-            dictionary that says which kinds, `{"conv1": {"weight": True, "layer": True, "activation": True, "grad": True}}`. A
-            module called twice is watched as `"fc:1"` and `"fc:2"`. By default convolutions with their output and activation,
-            fully connected layers with their activation.
-        folder: where the run is kept. One that holds a run is gone on with. By default a new one, `xray/<model>-<time>`.
+        layers: module addresses or lookup keys of a history (`"relu_3"`), in a list, or as the keys of a dictionary that says
+            which kinds, `{"conv1": {"weight": True, "layer": True, "activation": True, "grad": True}}`. By default convolutions
+            with their output and activation, fully connected layers with their activation.
+        folder: where the run is kept. By default a new one, `xray/<model>-<time>`.
+        resume: go on with the run in the folder, from the step after its last one. The model must have the architecture of that
+            run. Where there is no run yet, one begins.
         loss_fn, target: with them the probe also runs backward: `loss_fn(output, target)`, or `loss_fn(output)` without a
             target. That gives the gradients of the layers' outputs. The model's own `.grad`s are not touched.
         selector: which channels to keep where there are too many; see `torcheer.xray.selectors`.
@@ -93,6 +96,7 @@ class Xray:
         layers: Any = None,
         *,
         folder: str | os.PathLike[str] | None = None,
+        resume: bool = False,
         loss_fn: Callable[..., Tensor] | None = None,
         target: Any = None,
         selector: Selector | None = None,
@@ -125,13 +129,14 @@ class Xray:
             self._files = None
             return
         title = looked.model_name
-        path = Path(folder) if folder is not None else _new_folder(title)
+        if folder is None and resume:
+            raise InvalidArgument("resume=True goes on with the run in a folder: give it, folder='runs/first'.")
         kinds = {watch.name: sorted(watch.kinds) for watch in self.layers}
-        files = self._files = FileManager.create(path, {"title": title, "seed": seed, "layers": kinds}, max_bytes)
-        watched_before = files.about.get("layers", {})
-        if {**watched_before, **kinds} != watched_before:
-            files.note(layers={**watched_before, **kinds})
-        self._next = max((snapshot.step for snapshot in files.snapshots), default=-1) + 1
+        about = {"title": title, "seed": seed, "layers": kinds, "architecture": architecture_of(probe.model, kinds)}
+        folder = folder if folder is not None else _new_folder(title)
+        files = self._files = FileManager.create(folder, about, max_bytes, resume=resume)
+        _check_resumed(files, about)
+        self._next = max(files.snapshots.steps, default=-1) + 1
         choices.made.update(files.about.get("choices", {}))
         self._writer = Writer(files, choices, limits, dtype)
         weakref.finalize(self, self._writer.close)
@@ -254,7 +259,7 @@ class Xray:
         if self._files is not None and not self._files.is_writer:
             raise TorcheerError(
                 f"this Xray only reads {self._files.folder}: it was opened with Xray.open, closed, or made before a fork. "
-                f"Make one with a model and folder={str(self._files.folder)!r} to go on with the run."
+                f"Make one with a model, folder={str(self._files.folder)!r} and resume=True to go on with the run."
             )
 
     # The run ------------------------------------------------------------------------------------------------------
@@ -317,7 +322,7 @@ class Xray:
         if self._files is None:
             return None
         run = self.run
-        step = max(run.snapshots, key=lambda one: one.number).step if run.snapshots else None
+        step = run.last_taken
         figure = figure_of_snapshot(run, step, layers=layers, scale=scale)
         self._present(figure, f"step_{step:08d}", "last")
         return figure
@@ -403,6 +408,21 @@ def _check_options(limits: Any, max_bytes: Any, dtype: Any, seed: Any) -> None:
         raise InvalidArgument(f"seed must be a whole number; got {seed!r}.")
 
 
+def _check_resumed(files: FileManager, about: dict[str, Any]) -> None:
+    """Where a run goes on, it must be one of the same model; what is watched from now on is added to what it says of itself."""
+    recorded = files.about
+    different = differences(recorded["architecture"], about["architecture"]) if "architecture" in recorded else []
+    if different:
+        files.close()
+        raise RunMismatch(
+            f"the run in {files.folder} cannot be resumed with this model: {'; '.join(different)}. Resume with the model it was "
+            f"made with, or begin a new run in a folder of its own, such as folder={str(free_folder(files.folder))!r}."
+        )
+    layers = {**recorded.get("layers", {}), **about["layers"]}
+    if layers != recorded.get("layers") or "architecture" not in recorded:
+        files.note(layers=layers, architecture=about["architecture"])
+
+
 def _is_my_turn(rank: int | None) -> bool:
     distributed = torch.distributed
     if rank is None or not distributed.is_available() or not distributed.is_initialized():
@@ -412,9 +432,4 @@ def _is_my_turn(rank: int | None) -> bool:
 
 def _new_folder(title: str) -> Path:
     """A folder that is not there yet, named after the model and the time."""
-    start = Path("xray") / f"{file_name(title)}-{time.strftime('%Y%m%d-%H%M%S')}"
-    path, count = start, 1
-    while path.exists():
-        count += 1
-        path = start.with_name(f"{start.name}-{count}")
-    return path
+    return free_folder(Path("xray") / f"{file_name(title)}-{time.strftime('%Y%m%d-%H%M%S')}")

@@ -1,0 +1,444 @@
+"""FileManager: where the snapshots of a run lie, and what is known of each.
+
+    folder/
+      run.json            what the run is: title, seed, what is watched, the architecture of the model
+      index.jsonl         one line for each snapshot: its entries, with statistics
+      snapshots/          one safetensors file for each snapshot, with the kept tensors of all layers and kinds
+      figures/            pictures that were shown
+      writer.lock         held by the process that writes
+
+A snapshot is written to a temporary name, flushed to the disk and renamed; then its line is added to the index. The line is
+also in the header of the file, so the index can be made again from the files. A process that is killed at any moment loses
+at most the snapshot it was writing. Reading runs no code from the files, and works while another process writes.
+
+A run may have many thousand snapshots: only a small row of each is in memory, a snapshot is added in the same time whatever
+their number, and room is made one snapshot at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from ...errors import InvalidArgument, RunExists, RunInUse, RunNotFound, SnapshotNotFound
+from ...files import write_whole
+from ..records import VERSION, Kind, Snapshot, snapshot_from_json, snapshot_to_json, tensor_key
+from . import lock
+from .compaction import Compaction
+from .rows import NO_LINE, Rows, Snapshots
+
+_FORMAT = "torcheer-xray"
+_MOST_DEAD = 0.2  # of the index may be lines of snapshots that are gone
+_REMEMBERED = 16  # snapshots that were read or written last
+_UNREADABLE = (SafetensorError, OSError, ValueError, KeyError, TypeError)
+
+
+class FileManager:
+    """The files of one run. Made with `create` it may add to them, with `open` only read."""
+
+    def __init__(
+        self, folder: Path, about: dict[str, Any], held: IO[bytes] | None = None, max_bytes: int | None = None
+    ) -> None:
+        self.folder = folder
+        self.about = about
+        self.max_bytes = max_bytes
+        self.notes: list[str] = []  # what is wrong with the files
+        self.rows = Rows()
+        self._lock = held
+        self._process = os.getpid()
+        self._read_to = 0  # bytes of the index
+        self._lines = 0
+        self._index_file = (0, 0)
+        self._dead = 0  # bytes of the index
+        self._compaction: Compaction | None = None
+        self._remembered: OrderedDict[int, Snapshot] = OrderedDict()
+        self._scan()
+
+    # Opening ------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def create(
+        cls, folder: str | os.PathLike[str], about: Mapping[str, Any], max_bytes: int | None = None, *, resume: bool = False
+    ) -> FileManager:
+        """Begin a run in a folder; with `resume`, go on with the one that is there, if there is one.
+
+        Refused while another process writes to it, and, without `resume`, where there is a run already.
+        """
+        path = _as_folder(folder)
+        try:
+            (path / "snapshots").mkdir(parents=True, exist_ok=True)
+            held = _locked(path)
+        except OSError as error:
+            raise InvalidArgument(
+                f"a run cannot be written to the folder {str(path)!r}: {error.strerror or error}. Give another folder."
+            ) from error
+        try:
+            there = path / "run.json"
+            if there.exists() and not resume and _has_snapshots(path):
+                raise RunExists(
+                    f"there is a run in {path} already. To go on with it, give resume=True; to begin a new one, give a folder "
+                    f"of its own, such as folder={str(free_folder(path))!r}."
+                )
+            if not (resume and there.exists()):
+                write_whole(there, json.dumps({"format": _FORMAT, "version": VERSION, **about}, indent=2).encode())
+            found = cls(path, _read_about(path), held, max_bytes)
+            found._clean_up()
+        except BaseException:
+            lock.release(held)
+            raise
+        return found
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> FileManager:
+        """Read a run: finished, crashed, or still being written."""
+        path = _as_folder(folder)
+        return cls(path, _read_about(path))
+
+    def close(self) -> None:
+        """Let another process write."""
+        if self._lock is not None:
+            if self.is_writer:
+                lock.release(self._lock)
+            else:
+                self._lock.close()
+            self._lock = None
+
+    @property
+    def is_writer(self) -> bool:
+        """Whether it may add to the run: in a process that was forked off the one that made it, it may not."""
+        return self._lock is not None and self._process == os.getpid()
+
+    # Reading ------------------------------------------------------------------------------------------------------
+
+    @property
+    def snapshots(self) -> Snapshots:
+        """The snapshots there are, by step; each is read when it is asked for."""
+        return Snapshots(self.rows.copy(), self.read)
+
+    @property
+    def bytes(self) -> int:
+        """On disk: tensors, statistics, everything."""
+        return self.rows.bytes + _size(self._index)
+
+    @property
+    def _index(self) -> Path:
+        return self.folder / "index.jsonl"
+
+    def path(self, snapshot: Snapshot) -> Path:
+        """The file of a snapshot."""
+        return self._path_of(snapshot.number)
+
+    def _path_of(self, number: int) -> Path:
+        return self.folder / "snapshots" / f"{number:08d}.safetensors"
+
+    def read(self, row: Any) -> Snapshot:
+        """The snapshot of a row: from its line of the index, or from its file where the line is not there (any more)."""
+        number = int(row["number"])
+        with contextlib.suppress(KeyError):
+            return self._remembered[number]
+        snapshot = None
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            if row["at"] != NO_LINE:
+                with self._index.open("rb") as index:
+                    index.seek(int(row["at"]))
+                    snapshot = snapshot_from_json(json.loads(index.read(int(row["length"]))))
+        if snapshot is None or snapshot.number != number:  # another process has written the index anew
+            snapshot = _from_header(self._path_of(number))
+        if snapshot is None:
+            raise SnapshotNotFound(f"snapshot {number} (step {int(row['step'])}) of {self.folder} is gone or cannot be read.")
+        self._remember(snapshot)
+        return snapshot
+
+    def _remember(self, snapshot: Snapshot) -> None:
+        self._remembered[snapshot.number] = snapshot
+        while len(self._remembered) > _REMEMBERED:
+            with contextlib.suppress(KeyError):  # another thread did it
+                self._remembered.popitem(last=False)
+
+    def tensor(self, snapshot: Snapshot, layer: str, kind: Kind) -> Tensor:
+        """What was kept of a kind of a layer."""
+        try:
+            with safe_open(self.path(snapshot), "pt") as file:
+                return file.get_tensor(tensor_key(layer, kind))  # type: ignore[no-any-return]  # safetensors has no types
+        except (SafetensorError, OSError) as error:
+            raise SnapshotNotFound(
+                f"snapshot {snapshot.number} (step {snapshot.step}) has no readable tensor {tensor_key(layer, kind)!r} in "
+                f"{self.path(snapshot)}: {error}"
+            ) from error
+
+    def tensors(self, snapshot: Snapshot) -> dict[str, Tensor]:
+        """Everything that was kept in a snapshot, by `Entry.key`, read at once."""
+        try:
+            return dict(load_file(self.path(snapshot)))
+        except (SafetensorError, OSError) as error:
+            raise SnapshotNotFound(
+                f"snapshot {snapshot.number} (step {snapshot.step}) cannot be read from {self.path(snapshot)}: {error}"
+            ) from error
+
+    def refresh(self) -> Snapshots:
+        """Read what another process added since. The one that writes knows everything already."""
+        if not self.is_writer:
+            self._scan()
+        return self.snapshots
+
+    def _scan(self) -> None:
+        """Read new lines of the index. Files without a line are asked themselves; lines without a file are left out."""
+        index = self._index
+        status = index.stat() if index.exists() else None
+        file = (status.st_dev, status.st_ino) if status is not None else (0, 0)
+        if file != self._index_file or (status is not None and status.st_size < self._read_to):
+            self._remembered.clear()
+            self.rows, self.notes = Rows(), []
+            self._read_to, self._lines, self._index_file, self._dead = 0, 0, file, 0
+        present = self._present
+        if status is not None and status.st_size > self._read_to:
+            with index.open("rb") as lines:
+                lines.seek(self._read_to)
+                for line in lines:
+                    if not line.endswith(b"\n"):
+                        break  # torn, or still being written
+                    self._lines += 1
+                    self._add_line(line, present)
+                    self._read_to += len(line)
+        for number in [number for number in self.rows.numbers() if number not in present]:
+            self.rows.remove(number)
+        for number, path in present.items():
+            if number not in self.rows and (snapshot := _from_header(path)) is not None:
+                self.rows.add(snapshot)
+
+    def _add_line(self, line: bytes, present: Mapping[int, Path]) -> None:
+        try:
+            snapshot = snapshot_from_json(json.loads(line))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            self.notes.append(
+                f"line {self._lines} of {self._index.name} is damaged ({type(error).__name__}) and was skipped; "
+                "its snapshot is read from its own file if that is whole."
+            )
+            return
+        if snapshot.number in present:
+            self.rows.add(snapshot, self._read_to, len(line))
+        else:
+            self._dead += len(line)
+
+    @property
+    def _present(self) -> dict[int, Path]:
+        """The files there are, by number."""
+        return {int(p.stem): p for p in (self.folder / "snapshots").glob("*.safetensors") if p.stem.isdigit()}
+
+    # Writing ------------------------------------------------------------------------------------------------------
+
+    @property
+    def next_number(self) -> int:
+        return self.rows.last_number + 1
+
+    def write(self, snapshot: Snapshot, tensors: Mapping[str, Tensor]) -> Snapshot:
+        """Add a snapshot and the kept tensors of its entries, by `Entry.key`. Returns it with its size."""
+        self._must_write()
+        target = self.path(snapshot)
+        part = target.with_suffix(".part")
+        plain: dict[str, Tensor] = {}
+        memory: set[int] = set()
+        for key, tensor in tensors.items():
+            value = tensor.detach().cpu().contiguous()
+            plain[key] = value.clone() if value.data_ptr() in memory else value  # safetensors refuses two names for one memory
+            memory.add(value.data_ptr() if value.numel() else -1)
+        text = json.dumps(snapshot_to_json(replace(snapshot, bytes=0)), separators=(",", ":"))
+        try:
+            save_file(plain, part, metadata={"snapshot": text})
+            flush(part)
+            os.replace(part, target)
+        finally:
+            part.unlink(missing_ok=True)
+        written = replace(snapshot, bytes=_size(target))
+        at, length = self._append(f'{{"bytes":{written.bytes},{text[1:]}\n'.encode())
+        self.rows.add(written, at, length)
+        self._remember(written)
+        self._make_room()
+        return written
+
+    def rebuild_index(self) -> None:
+        """Make the index again from the headers of the files."""
+        self._must_write()
+        self._rewrite(filter(None, map(_from_header, self._present.values())))
+
+    def note(self, **facts: Any) -> None:
+        """Add facts about the run to `run.json`."""
+        self._must_write()
+        self.about = {**self.about, **facts}
+        write_whole(self.folder / "run.json", json.dumps(self.about, indent=2).encode())
+
+    def _append(self, line: bytes) -> tuple[int, int]:
+        """Add a line to the index. Returns where it begins, and its length."""
+        with self._index.open("ab") as index:
+            at = index.tell()
+            if at and not _ends_with_newline(self._index):
+                at += index.write(b"\n")  # after a torn line
+            index.write(line)
+            index.flush()
+            status = os.fstat(index.fileno())
+        self._index_file, self._read_to = (status.st_dev, status.st_ino), status.st_size
+        return at, len(line)
+
+    def _make_room(self) -> None:
+        """Let go of whole snapshots, those that stand closest together first, as far as `max_bytes` wants it.
+
+        As each snapshot makes room for itself, this is seldom more than one. The index is written anew in pieces.
+        """
+        while self.max_bytes is not None and len(self.rows) > 2 and self.rows.bytes + self._read_to > self.max_bytes:
+            number, length = self.rows.closest()
+            self._path_of(number).unlink(missing_ok=True)
+            self.rows.remove(number)
+            self._remembered.pop(number, None)
+            self._dead += length
+            self._compact()
+        self._compact()
+
+    def _compact(self) -> None:
+        if self._compaction is None and self._dead > _MOST_DEAD * self._read_to:
+            self._compaction = Compaction(self._index)
+        if self._compaction is None:
+            return
+        try:
+            places = self._compaction.advance(self.rows.copy())
+        except OSError:  # no room to do so: it is tried again later
+            self._compaction.stop()
+            self._compaction, self._dead = None, 0
+            return
+        if places is not None:
+            self.rows.move(places)
+            status = self._index.stat()
+            self._index_file, self._read_to = (status.st_dev, status.st_ino), status.st_size
+            self._compaction, self._dead = None, 0
+
+    def _rewrite(self, snapshots: Iterable[Snapshot]) -> None:
+        """Write the index anew, with these snapshots."""
+        rows, places, lines, at = Rows(), dict[int, int](), list[bytes](), 0
+        for snapshot in sorted(snapshots, key=lambda one: one.number):
+            line = json.dumps(snapshot_to_json(snapshot), separators=(",", ":")).encode() + b"\n"
+            lines.append(line)
+            rows.add(snapshot, at, len(line))
+            places[snapshot.number] = at
+            at += len(line)
+        write_whole(self._index, b"".join(lines))
+        status = self._index.stat()
+        self._index_file, self._read_to = (status.st_dev, status.st_ino), status.st_size
+        self.rows, self._lines, self._dead = rows, len(lines), 0
+
+    def _clean_up(self) -> None:
+        """What a killed writer left: half a file is removed, a snapshot without a line gets one."""
+        for pattern in ("snapshots/*.part", ".index.jsonl.*", ".run.json.*", "figures/.*"):
+            for part in self.folder.glob(pattern):
+                with contextlib.suppress(OSError):
+                    part.unlink()
+        if _size(self._index) != self._read_to or self._lines != len(self.rows):
+            self._rewrite([snapshot for row in self.rows.copy() if (snapshot := self._readable(row)) is not None])
+
+    def _readable(self, row: Any) -> Snapshot | None:
+        with contextlib.suppress(SnapshotNotFound):
+            return self.read(row)
+        return None
+
+    def _must_write(self) -> None:
+        if not self.is_writer:
+            raise RunInUse(
+                f"the run in {self.folder} was opened to read; make an Xray with folder={str(self.folder)!r} and resume=True "
+                "to go on."
+            )
+
+
+def free_folder(folder: Path) -> Path:
+    """A folder beside this one that is not there yet: `run-2`.
+
+    >>> free_folder(Path("no such folder/run"))
+    PosixPath('no such folder/run')
+    """
+    path, count = folder, 1
+    while path.exists():
+        count += 1
+        path = folder.with_name(f"{folder.name}-{count}")
+    return path
+
+
+def _as_folder(folder: Any) -> Path:
+    """The folder of a run; what cannot be one is told."""
+    if not isinstance(folder, (str, os.PathLike)) or not str(folder).strip():
+        raise InvalidArgument(f"folder says where the run is kept, such as 'runs/first'; got {folder!r}.")
+    path = Path(folder)
+    if path.exists() and not path.is_dir():
+        raise InvalidArgument(f"the folder of a run cannot be {str(path)!r}: that is a file. Give another folder.")
+    return path
+
+
+def _has_snapshots(folder: Path) -> bool:
+    return _size(folder / "index.jsonl") > 0 or any((folder / "snapshots").glob("*.safetensors"))
+
+
+def _read_about(folder: Path) -> dict[str, Any]:
+    try:
+        about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise RunNotFound(
+            f"there is no run in {folder}: it has no run.json. Give the folder that an Xray was made with."
+        ) from error
+    except (OSError, ValueError) as error:
+        raise RunNotFound(f"the run in {folder} cannot be read: run.json: {error}") from error
+    if not isinstance(about, dict) or about.get("format") != _FORMAT:
+        raise RunNotFound(f"{folder / 'run.json'} is not of an Xray: expected format {_FORMAT!r}.")
+    if about.get("version") != VERSION:
+        raise RunNotFound(
+            f"the run in {folder} is of version {about.get('version')}, this torcheer reads version {VERSION}: "
+            "open it with the version that wrote it."
+        )
+    return about
+
+
+def _locked(folder: Path) -> IO[bytes]:
+    """The lock of a folder, held until the file is closed or the process ends, however it ends."""
+    file = (folder / "writer.lock").open("ab")
+    try:
+        lock.take(file)
+    except OSError as error:
+        file.close()
+        raise RunInUse(
+            f"another Xray is writing to {folder}: one folder belongs to one run at a time. "
+            f"Close the other one (xray.close()), or give another folder, such as {str(free_folder(folder))!r}."
+        ) from error
+    return file
+
+
+def _from_header(path: Path) -> Snapshot | None:
+    """The snapshot that is written in the header of its file; None where that cannot be read."""
+    with contextlib.suppress(*_UNREADABLE):
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+        return replace(snapshot_from_json(json.loads(metadata["snapshot"])), bytes=_size(path))
+    return None
+
+
+def flush(path: Path) -> None:
+    """Make sure that a file is on the disk."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _ends_with_newline(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"

@@ -1,0 +1,106 @@
+"""One folder holds one run: a second one is refused, a resumed one is of the same model and goes on from its last step."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from torcheer import InvalidArgument, RunExists, RunMismatch, Xray
+
+X = torch.ones(2, 3, 8, 8)
+
+
+def network(channels=4, norm=nn.BatchNorm2d):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, channels, 3), norm(channels), nn.ReLU(), nn.Flatten(), nn.Linear(channels * 36, 2))
+
+
+def take(folder, model=None, steps=2, **options):
+    with Xray(model if model is not None else network(), X, ["0"], folder=folder, **options) as xray:
+        for _ in range(steps):
+            xray.take_graphs()
+    return xray
+
+
+def test_a_second_run_in_a_folder_is_refused_with_what_to_do(tmp_path):
+    """The error offers to resume, and a folder that is free; the first run is as it was."""
+    folder = tmp_path / "run"
+    take(folder)
+    (tmp_path / "run-2").mkdir()
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(RunExists, match=r"resume=True.*run-3'") as raised:
+        take(folder)
+    assert isinstance(raised.value, FileExistsError)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert take(tmp_path / "run-3").run.steps() == [0, 1]
+
+
+def test_a_folder_in_which_nothing_was_taken_yet_is_free(tmp_path):
+    """A training that failed before its first snapshot leaves nothing that could be mixed up."""
+    take(tmp_path / "run", steps=0)
+    assert take(tmp_path / "run", network(channels=6)).run.steps() == [0, 1]
+
+
+def test_a_resumed_run_goes_on_from_the_recorded_step(tmp_path):
+    take(tmp_path / "run")
+    assert take(tmp_path / "run", resume=True).run.steps() == [0, 1, 2, 3]
+
+
+def test_where_there_is_no_run_to_resume_one_begins(tmp_path):
+    """The same line works for the first start of a job and for every restart."""
+    assert take(tmp_path / "run", resume=True).run.steps() == [0, 1]
+
+
+def test_resuming_needs_a_folder():
+    with pytest.raises(InvalidArgument, match="give it, folder="):
+        Xray(network(), X, ["0"], resume=True)
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (lambda: network(channels=6), r"parameter '0.weight' is 6×3×3×3 in the model and 4×3×3×3 in the run"),
+        (lambda: network(norm=nn.InstanceNorm2d), r"the run has a parameter '1.weight' 4, the model has none"),
+        (lambda: network(norm=lambda n: nn.GroupNorm(2, n)), r"module '1' is a GroupNorm in the model and a BatchNorm2d"),
+        (lambda: network().append(nn.Linear(2, 2)), r"the model has a parameter '5.weight' 2×2, the run has none"),
+    ],
+    ids=["wider", "without a parameter", "another class", "longer"],
+)
+def test_another_architecture_cannot_resume(tmp_path, other, said):
+    """It is told what differs and which folder is free; the run is not touched, and its own model still resumes."""
+    take(tmp_path / "run")
+    with pytest.raises(RunMismatch, match=f"(?s){said}.*run-2'"):
+        take(tmp_path / "run", other(), resume=True)
+    assert take(tmp_path / "run", resume=True).run.steps() == [0, 1, 2, 3]
+
+
+def test_a_run_that_says_nothing_of_its_architecture_is_resumed(tmp_path):
+    """Runs of older versions have no such record; they get one."""
+    take(tmp_path / "run")
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    del about["architecture"]
+    (tmp_path / "run" / "run.json").write_text(json.dumps(about))
+    assert take(tmp_path / "run", resume=True).run.steps() == [0, 1, 2, 3]
+    with pytest.raises(RunMismatch):
+        take(tmp_path / "run", network(channels=6), resume=True)
+
+
+@pytest.mark.parametrize("folder", ["", "  ", 3, b"run"])
+def test_a_folder_without_a_name_is_told(folder, tmp_path, monkeypatch):
+    """Nothing is written into the current folder."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidArgument, match="folder says where the run is kept"):
+        take(folder)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_a_file_is_told(tmp_path):
+    (tmp_path / "run").write_text("mine")
+    with pytest.raises(InvalidArgument, match="that is a file"):
+        take(tmp_path / "run")
+    with pytest.raises(InvalidArgument, match="cannot be written to the folder"):
+        take(tmp_path / "run" / "inside")
+    assert (tmp_path / "run").read_text() == "mine"

@@ -139,7 +139,7 @@ def _snapshots(run: Run, layer: str, kind: str) -> list[Snapshot]:
 
 
 def _make_reel(
-    run: Run, snapshots: list[Snapshot], layer: str, kind: Kind, scale: str, tile: int | None, wanted: int, is_gif: bool
+    run: Run, snapshots: list[Snapshot], layer: str, kind: Kind, scale: ScaleName, tile: int | None, wanted: int, is_gif: bool
 ) -> _Reel:
     """Every picture painted, not enlarged yet."""
     if tile is not None:

@@ -35,9 +35,11 @@ def differences(recorded: dict[str, Any], now: dict[str, Any]) -> list[str]:
         elif None not in (before[name], after[name]) and before[name] != after[name]:
             found.append(f"parameter {name!r} is {_shape(after[name])} in the model and {_shape(before[name])} in the run")
     before, after = recorded.get("modules", {}), now["modules"]
-    for address in before:
-        if address in after and before[address] != after[address]:
-            found.append(f"module {address!r} is a {after[address]} in the model and a {before[address]} in the run")
+    found += [
+        f"module {address!r} is a {after[address]} in the model and a {before[address]} in the run"
+        for address in before
+        if address in after and before[address] != after[address]
+    ]
     return found[:_SHOWN] + ([f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else [])
 
 

@@ -19,6 +19,7 @@ from .tiles import Array, Mosaic
 
 ScaleName = Literal["run", "frame"]
 SCALE_WORDS: dict[str, str] = {"run": "scale of the run", "frame": "scale of this step"}
+_GRADIENTS = ("grad", "layer_grad")
 
 GAP = (255, 255, 255)
 INK = (22, 24, 29)
@@ -57,7 +58,12 @@ class ColourScale:
         return np.stack([np.interp(at, np.arange(len(stops)), channel) for channel in stops.T], axis=1).round().astype(np.uint8)
 
 
-def scales_of(run: Run, layer: str, kind: str, scale: str) -> Callable[[Entry], ColourScale]:
+def chosen_scale(kind: str, scale: ScaleName | None) -> ScaleName:
+    """The scale that was asked for. By default that of the run; of gradients that of the step, since they shrink."""
+    return scale if scale is not None else "frame" if kind in _GRADIENTS else "run"
+
+
+def scales_of(run: Run, layer: str, kind: str, scale: ScaleName) -> Callable[[Entry], ColourScale]:
     """The colours of each entry of a layer and kind: fixed over the run, or those that fit the entry alone."""
     whole = ColourScale(*run.limits(layer, kind))
 
@@ -69,9 +75,9 @@ def scales_of(run: Run, layer: str, kind: str, scale: str) -> Callable[[Entry], 
     return fitting if scale == "frame" else lambda entry: whole
 
 
-def check_scale(scale: str) -> None:
+def check_scale(scale: str | None) -> None:
     """Raises where a scale is neither of the two."""
-    if scale not in SCALE_WORDS:
+    if scale is not None and scale not in SCALE_WORDS:
         raise InvalidArgument(f"scale is 'run' (colours fixed over the run) or 'frame' (of each step alone); got {scale!r}.")
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import InvalidArgument, SnapshotLost, SnapshotNotFound
 from .captions import title_of
-from .colours import ColourScale, paint
+from .colours import chosen_scale, paint, scales_of
 from .records import Entry, Snapshot, Statistics
 from .run import Run
 from .statistics import BIN_EDGES
@@ -177,11 +177,10 @@ def _import_wandb() -> Any:
 
 
 class Painter:
-    """Paints entries of a run, each kind of each layer in colours that mean the same at every step."""
+    """Paints entries of a run, in colours that mean the same at every step; gradients in those that fit the step."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._scales: dict[str, ColourScale] = {}
         self._lost: set[int] = set()  # snapshots
 
     def paint(self, snapshot: Snapshot, entry: Entry) -> np.ndarray[Any, Any] | None:
@@ -193,10 +192,9 @@ class Painter:
                 warnings.warn(f"Xray: pictures of step {snapshot.step} are not sent: {error}", SnapshotLost, stacklevel=3)
             self._lost.add(snapshot.number)
             return None
-        if entry.key not in self._scales:
-            self._scales[entry.key] = ColourScale(*self._run.limits(entry.layer, entry.kind))
+        scale = scales_of(self._run, entry.layer, entry.kind, chosen_scale(entry.kind, None))(entry)
         mosaic = make_mosaic(kept, entry)
-        return _enlarged(paint(mosaic, self._scales[entry.key]), may_stretch=mosaic.form == "matrix")
+        return _enlarged(paint(mosaic, scale), may_stretch=mosaic.form == "matrix")
 
 
 def _enlarged(picture: np.ndarray[Any, Any], may_stretch: bool) -> np.ndarray[Any, Any]:

@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ..errors import InvalidArgument
+from torch import Tensor
+
+from ..errors import InvalidArgument, SnapshotNotFound
 from ..files import write_whole
 from ..render.showing import notebook
 from .captions import is_part, nonfinite_in_words, number, shape_of, shown_of, source_of, statistics_in_words, title_of
-from .colours import NONFINITE, SCALE_WORDS, ScaleName, as_fractions, check_scale, scales_of, share_reached
+from .colours import NONFINITE, SCALE_WORDS, ScaleName, as_fractions, check_scale, chosen_scale, scales_of, share_reached
 from .plates import (
     ALARM,
+    DPI,
     FAINT,
     INK,
     Plate,
@@ -47,7 +50,7 @@ _FAINT_SHARE = 0.1  # of the scale; what reaches less far is hardly seen
 _LAYERS_ASKED = 40  # that it shows when they are named
 
 
-def figure_of(run: Run, layer: str, kind: str, step: int | None = None, *, scale: ScaleName = "run") -> Figure:
+def figure_of(run: Run, layer: str, kind: str, step: int | None = None, *, scale: ScaleName | None = None) -> Figure:
     """One kind of one layer at one step, as a Matplotlib figure.
 
         figure = figure_of(run, "conv1", "weight", step=100)
@@ -57,24 +60,28 @@ def figure_of(run: Run, layer: str, kind: str, step: int | None = None, *, scale
         run: the run to read from.
         layer: as it was named when the run was made.
         kind: `"weight"`, `"layer"`, `"activation"`, `"grad"` or `"layer_grad"`.
-        step: of the training; by default the last that has this layer and kind.
+        step: of the training; by default the last that has this layer and kind and can be read.
         scale: `"run"` has the same colours for the same values over the whole run, so that change is seen; `"frame"` has
-            colours that fit this step alone, and says so.
+            colours that fit this step alone. By default gradients have the latter, since they shrink. The figure says which.
 
     Only what was kept is shown, and the figure says how much of the tensor that is; the statistics are of the whole tensor.
     """
     import_matplotlib()
     check_scale(scale)
-    entry = run.entry(layer, kind, step)
-    step = run.steps(layer, entry.kind)[-1] if step is None else step
-    mosaic = make_mosaic(run.tensor(layer, kind, step), entry)
+    if step is None:
+        snapshot, entry, kept = run.last_picture(layer, kind)
+        step = snapshot.step
+    else:
+        entry, kept = run.entry(layer, kind, step), run.tensor(layer, kind, step)
+    mosaic = make_mosaic(kept, entry)
+    scale = chosen_scale(kind, scale)
     with Sheet.style():
         plate = make_plate(mosaic, entry, scales_of(run, layer, kind, scale)(entry), _BOX, 7)
         return _one_layer(entry, step, plate, SCALE_WORDS[scale])
 
 
 def figure_of_snapshot(
-    run: Run, step: int | None = None, *, layers: Sequence[str] | None = None, scale: ScaleName = "run"
+    run: Run, step: int | None = None, *, layers: Sequence[str] | None = None, scale: ScaleName | None = None
 ) -> Figure:
     """Everything of a snapshot in one Matplotlib figure: a row for each layer, a column for each kind.
 
@@ -82,24 +89,25 @@ def figure_of_snapshot(
 
     Args:
         run: the run to read from.
-        step: of the training, by default the last.
+        step: of the training, by default of the snapshot that was taken last and can be read.
         layers: which layers, at most 40. By default the first 8, and the figure names those it leaves out.
         scale: `"run"` has the same colours for the same values of a layer and kind over the whole run; `"frame"` has colours
-            that fit this step alone, and says so.
+            that fit this step alone. By default gradients have the latter. The figure says which.
     """
     import_matplotlib()
     check_scale(scale)
-    snapshot = run.snapshot(step)
+    snapshot, tensors = _read(run, step)
     shown, left_out = _chosen(run, snapshot, layers)
     kinds = [kind for kind in KINDS if any(snapshot.find(layer, kind) for layer in shown)]
     with Sheet.style():
         cells = {
-            (layer, kind): _cell(run, snapshot, entry, scale)
+            (layer, kind): _cell(run, entry, tensors[entry.key], scale)
             for layer in shown
             for kind in kinds
             if (entry := snapshot.find(layer, kind)) is not None
         }
-        return _overview(run, snapshot, shown, kinds, cells, _remarks(run, snapshot, shown, left_out), SCALE_WORDS[scale])
+        words = "; ".join(_scale_words(kinds, scale))
+        return _overview(run, snapshot, shown, kinds, cells, _remarks(run, snapshot, shown, left_out), words)
 
 
 def present(figure: Figure, path: str | Path, display_id: str | None = None, *, update: bool = False) -> str | None:
@@ -131,12 +139,31 @@ class Displays:
     def __init__(self) -> None:
         self._ids: dict[tuple[str, int], str] = {}
 
+    def place(self, name: str) -> tuple[bool, str | None]:
+        """Where this cell shows the figure of that name, and whether that is a new place. None where there is no notebook."""
+        shell = notebook()
+        if shell is None:
+            return False, None
+        key = name, int(getattr(shell, "execution_count", 0))
+        is_new = key not in self._ids
+        if is_new:
+            display = sys.modules["IPython"].display
+            self._ids[key] = display.display(display.HTML("<i>drawing …</i>"), display_id=True).display_id
+        return is_new, self._ids[key]
+
     def present(self, figure: Figure, path: str | Path, name: str) -> None:
         """Show a figure, in the place where this cell showed the last one of that name."""
         key = name, int(getattr(notebook(), "execution_count", 0))
         shown = present(figure, path, self._ids.get(key), update=key in self._ids)
         if shown is not None:
             self._ids[key] = shown
+
+
+def show_png(png: bytes, display_id: str) -> None:
+    """Show a picture in a place of a notebook."""
+    display = sys.modules["IPython"].display
+    width = int.from_bytes(png[16:20], "big")  # of the header
+    display.update_display(display.Image(data=png, format="png", width=round(width * 96 / DPI)), display_id=display_id)
 
 
 def _png(figure: Figure) -> bytes:
@@ -203,10 +230,32 @@ class _Cell:
     about: list[str]
 
 
-def _cell(run: Run, snapshot: Snapshot, entry: Entry, scale: str) -> _Cell:
-    kept = run.files.tensor(snapshot, entry.layer, entry.kind).float().numpy()
-    mosaic = make_mosaic(kept, entry, room=0.16)
-    plate = make_plate(mosaic, entry, scales_of(run, entry.layer, entry.kind, scale)(entry), _CELL, 6)
+def _read(run: Run, step: int | None) -> tuple[Snapshot, dict[str, Tensor]]:
+    """A snapshot and everything that was kept in it."""
+    if step is not None:
+        snapshot = run.snapshot(step)
+        return snapshot, run.files.tensors(snapshot)
+    latest = run.latest
+    for at in range(len(latest)):
+        try:
+            return latest[at], run.files.tensors(latest[at])
+        except SnapshotNotFound as error:
+            run.tell(int(latest.table["number"][at]), str(error))
+    raise SnapshotNotFound("there is no snapshot that can be read: take_graphs() makes one.")
+
+
+def _scale_words(kinds: list[Kind], scale: ScaleName | None) -> list[str]:
+    """What the colours mean, where that is not the same for all kinds for each of them."""
+    by_scale: dict[str, list[str]] = {}
+    for kind in kinds:
+        by_scale.setdefault(SCALE_WORDS[chosen_scale(kind, scale)], []).append(WORDS[kind])
+    return list(by_scale) if len(by_scale) == 1 else [f"{words} ({', '.join(of)})" for words, of in by_scale.items()]
+
+
+def _cell(run: Run, entry: Entry, kept: Tensor, scale: ScaleName | None) -> _Cell:
+    mosaic = make_mosaic(kept.float().numpy(), entry, room=0.16)
+    colours = scales_of(run, entry.layer, entry.kind, chosen_scale(entry.kind, scale))
+    plate = make_plate(mosaic, entry, colours(entry), _CELL, 6)
     parts = [shape_of(entry), shown_of(entry, mosaic)]
     return _Cell(entry, plate, wrapped(parts, _CELL[0], 6.5) + (wrapped([entry.note], _CELL[0], 6.5) if entry.note else []))
 

@@ -18,8 +18,11 @@ class Pace:
         self.budget = parse_budget(budget)
         self.spent = 0.0  # seconds
         self.skipped = 0  # snapshots that would have cost too much
+        self.drawing = 0.0  # seconds that went into figures, behind the training
         self._last = 0.0
+        self._last_drawing = 0.0
         self._taken = 0
+        self._drawn = 0
         self._began = perf_counter()
 
     def is_due(self, step: int) -> bool:
@@ -28,10 +31,25 @@ class Pace:
             return False
         if self.budget is None or self._taken == 0:
             return True
-        if self.spent + self._last > self.budget * (perf_counter() - self._began):
+        if not self._has_room(self._last):
             self.skipped += 1
             return False
         return True
+
+    def may_draw(self) -> bool:
+        """Whether there is time to draw a figure now. The first is always drawn."""
+        return self.budget is None or self._drawn == 0 or self._has_room(self._last_drawing)
+
+    def drew(self, seconds: float) -> None:
+        """A figure cost so much of the machine's time."""
+        self._drawn += 1
+        self._last_drawing = seconds
+        self.drawing += seconds
+
+    def _has_room(self, seconds: float) -> bool:
+        """Whether so much more stays within the budget, with everything spent so far."""
+        assert self.budget is not None
+        return self.spent + self.drawing + seconds <= self.budget * (perf_counter() - self._began)
 
     def took(self, seconds: float) -> None:
         """A snapshot cost so much of the training's time."""
@@ -41,8 +59,8 @@ class Pace:
 
     @property
     def share(self) -> float:
-        """The part of the time since the beginning that went into snapshots."""
-        return self.spent / max(perf_counter() - self._began, 1e-9)
+        """The part of the time since the beginning that went into snapshots and figures."""
+        return (self.spent + self.drawing) / max(perf_counter() - self._began, 1e-9)
 
 
 def parse_budget(budget: Any) -> float | None:

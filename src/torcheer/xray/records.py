@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 VERSION = 1
 
@@ -123,6 +123,13 @@ class Snapshot:
     def summary(self, layer: str) -> Summary | None:
         """The summary of a layer, if this snapshot has one."""
         return next((one for one in self.summaries if one.layer == layer), None)
+
+
+class Failure(NamedTuple):
+    """What went wrong behind the training. Of each kind the user is told once."""
+
+    kind: str
+    message: str
 
 
 # As JSON ------------------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ class Run:
     def snapshots(self) -> Snapshots:
         """By step; of a step that was trained again, the later one."""
         table = self.files.rows.copy()
-        is_last = np.append(table["step"][1:] != table["step"][:-1], True)[: len(table)]
+        is_last: Any = np.append(table["step"][1:] != table["step"][:-1], True)[: len(table)]
         return Snapshots(table[is_last], self.files.read)
 
     @property
@@ -78,10 +78,16 @@ class Run:
         return Snapshots(snapshots.table[np.array([*has, False])[snapshots.table["content"]]], self.files.read)
 
     @property
-    def last_taken(self) -> int | None:
-        """The step of the snapshot taken last; a training that goes on from a checkpoint may have gone back."""
+    def latest(self) -> Snapshots:
+        """The snapshots from the one taken last backwards; a training that goes on from a checkpoint may have gone back."""
         table = self.files.rows.copy()
-        return int(table["step"][table["number"].argmax()]) if len(table) else None
+        return Snapshots(table[table["number"].argsort()[::-1]], self.files.read)
+
+    @property
+    def last_taken(self) -> tuple[int | None, int | None]:
+        """The number and the step of the snapshot taken last."""
+        table = self.latest.table[:1]
+        return (int(table["number"][0]), int(table["step"][0])) if len(table) else (None, None)
 
     def snapshot(self, step: int | None = None) -> Snapshot:
         """The last snapshot of a step; the last of all without one."""
@@ -119,7 +125,7 @@ class Run:
     def pictures(
         self, layer: str, kind: str, snapshots: Snapshots
     ) -> Iterator[tuple[Snapshot, Entry, numpy.ndarray[Any, Any]]]:
-        """One kind of one layer in several snapshots, one after the other. Snapshots that cannot be read are skipped, with a warning."""
+        """One kind of one layer in several snapshots. Those that cannot be read are skipped, with a warning."""
         for at in range(len(snapshots)):
             try:
                 snapshot = snapshots[at]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .keeping import Limits, Measured, as_written, is_above_zero, keep
-from .records import Snapshot
+from .records import Failure, Snapshot
 from .selectors import Choices
 from .statistics import pieces
 from .store import FileManager
@@ -37,21 +38,29 @@ class Writer:
 
     def __init__(self, files: FileManager, choices: Choices, limits: Limits, dtype: torch.dtype) -> None:
         self.files = files
-        self.failures: list[str] = []
+        self.failures: list[Failure] = []
         self._choices, self._limits, self._dtype = choices, limits, dtype
         self._noted = dict(choices.made)
         self._weights: dict[str, tuple[int, Tensor]] = {}  # by layer: the last one seen, and its step
         self._quiet: dict[str, tuple[int, Tensor]] = {}  # by layer: snapshots seen, and for how many each unit was silent
-        self._queue: queue.Queue[Taken | None] = queue.Queue()
+        self._queue: queue.Queue[Taken | Callable[[], None] | None] = queue.Queue()
         self._thread: threading.Thread | None = None
 
     def submit(self, taken: Taken) -> None:
         """Hand over what was taken. Waits for the one before: of a process that is killed only one is ever unwritten."""
         self.flush()
+        self._start()
+        self._queue.put(taken)
+
+    def soon(self, call: Callable[[], None]) -> None:
+        """Call a function, on the thread of the writer, once everything handed over so far is written."""
+        self._start()
+        self._queue.put(call)
+
+    def _start(self) -> None:
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=_work, args=(self, self._queue), name="torcheer-xray", daemon=True)
             self._thread.start()
-        self._queue.put(taken)
 
     def flush(self) -> None:
         """Wait until everything handed over is written."""
@@ -118,17 +127,20 @@ class Writer:
         return int((silent >= SNAPSHOTS_TO_BE_DEAD).sum()) if seen + 1 >= SNAPSHOTS_TO_BE_DEAD else None
 
 
-def _work(writer: Writer, waiting: queue.Queue[Taken | None]) -> None:
+def _work(writer: Writer, waiting: queue.Queue[Taken | Callable[[], None] | None]) -> None:
     while True:
         taken = waiting.get()
         try:
             if taken is None:
                 return
+            if not isinstance(taken, Taken):
+                taken()
+                continue
             with torch.no_grad():
                 writer.write(taken)
         except Exception as error:  # the training goes on; whoever takes the next snapshot is told
-            step = taken.step if taken is not None else 0
-            writer.failures.append(f"the snapshot of step {step} was lost: {type(error).__name__}: {error}")
+            what = f"the snapshot of step {taken.step} was lost" if isinstance(taken, Taken) else "a figure could not be drawn"
+            writer.failures.append(Failure(f"snapshot: {type(error).__name__}", f"{what}: {type(error).__name__}: {error}"))
         finally:
             taken = None
             waiting.task_done()

@@ -5,40 +5,31 @@ from __future__ import annotations
 import contextlib
 import operator
 import os
-import re
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 
 from ..api import recording
-from ..errors import InvalidArgument, RunMismatch, SnapshotLost, TorcheerError
+from ..errors import InvalidArgument, RunMismatch, TorcheerError
 from ..files import file_name
 from ..functions.groups import UNSCALES
 from ..history import History
-from ..history.text import plural
 from ..model_history import ModelHistory
-from .animation import write_gif, write_strip
 from .architecture import architecture_of, differences
-from .colours import ScaleName
-from .exporting import to_tensorboard, to_wandb
-from .figures import Displays, figure_of, figure_of_snapshot
+from .drawing import Drawer
 from .keeping import Limits
 from .measuring import Measuring
 from .pacing import Pace
 from .probe import Probe
-from .records import Kind
-from .report import write_report
-from .run import Run
-from .saved import Saved
+from .reading import Reader
 from .selectors import Choices, RandomFilterSelectorType, Selector
 from .store import FileManager
 from .store.files import free_folder
@@ -48,10 +39,13 @@ from .watched import Watch, find, parse_layers
 from .writing import Taken, Writer
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 
-class Xray:
+_UNSCALING = "ampforeachnonfinitecheckandunscale"  # what a gradient scaler calls to divide the gradients
+
+
+class Xray(Reader):
     """Watches layers of a model while it is trained.
 
     >>> import tempfile, torch
@@ -110,23 +104,20 @@ class Xray:
         seed: int = 0,
         rank: int | None = 0,
     ) -> None:
+        super().__init__(Pace(every, budget))
         self.is_active = _is_my_turn(rank)
         self._probe: Probe | None  # None in one that only reads
         self._probe = probe = Probe(model, input, loss_fn=loss_fn, target=target, training=training, seed=seed)
-        self._pace = Pace(every, budget)
         _check_options(limits, max_bytes, dtype, seed)
         choices = Choices(selector if selector is not None else RandomFilterSelectorType(seed))
         limits = limits if limits is not None else Limits()
         looked = probe.look()
         self.layers: list[Watch] = parse_layers(layers, looked)
         found = [find(looked, watch, must_exist=True) for watch in self.layers]
-        self._displays = Displays()
         self._notes: dict[str, str] = {}
         self._next = 0
-        self._writer: Writer | None = None
         self._updates: UpdateWatcher | None = None
         if not self.is_active:
-            self._files = None
             return
         title = looked.model_name
         if folder is None and resume:
@@ -139,7 +130,7 @@ class Xray:
         self._next = max(files.snapshots.steps, default=-1) + 1
         choices.made.update(files.about.get("choices", {}))
         self._writer = Writer(files, choices, limits, dtype)
-        weakref.finalize(self, self._writer.close)
+        weakref.finalize(self, _finish, self._writer, self._drawer)
         if optimizer is not None:
             weights = {one.watch.name: one.weight for one in found if one.watch.wants("weight") and one.weight is not None}
             self._updates = UpdateWatcher(optimizer, probe.model, weights, every)
@@ -149,12 +140,11 @@ class Xray:
     def open(cls, folder: str | os.PathLike[str]) -> Xray:
         """A run to look at: finished, crashed, or still running in another process."""
         found = cls.__new__(cls)
+        Reader.__init__(found, Pace())
         found.is_active = False
         found._files = FileManager.open(folder)
-        found._writer = found._updates = found._probe = None
-        found._pace = Pace()
+        found._updates = found._probe = None
         found._notes = {}
-        found._displays = Displays()
         found.layers = [Watch(name, frozenset(kinds)) for name, kinds in found._files.about.get("layers", {}).items()]
         return found
 
@@ -247,13 +237,8 @@ class Xray:
         ready = torch.cuda.Event() if on_device else None  # type: ignore[no-untyped-call]  # torch's own
         if ready is not None:
             ready.record()
+        self._taken += 1
         self._writer.submit(Taken(step, time.time(), measuring.measured, measuring.notes, updates, ready))
-
-    def _tell_failures(self) -> None:
-        assert self._writer is not None
-        failures, self._writer.failures = self._writer.failures, []
-        for failure in failures:
-            warnings.warn(f"Xray: {failure}", SnapshotLost, stacklevel=4)
 
     def _must_be_writer(self) -> None:
         if self._files is not None and not self._files.is_writer:
@@ -262,103 +247,19 @@ class Xray:
                 f"Make one with a model, folder={str(self._files.folder)!r} and resume=True to go on with the run."
             )
 
-    # The run ------------------------------------------------------------------------------------------------------
-
-    @property
-    def run(self) -> Run:
-        """The snapshots so far, to read. Waits until everything taken is written."""
-        files = self._known_files
-        self.flush()
-        files.refresh()
-        return Run(files)
-
-    @property
-    def folder(self) -> Path:
-        """Where the run is kept."""
-        return self._known_files.folder
-
-    @property
-    def _known_files(self) -> FileManager:
-        if self._files is None:
-            raise TorcheerError(
-                "this process does not watch: in distributed training rank 0 does, unless rank= says otherwise."
-            )
-        return self._files
-
-    def saved(self) -> Saved:
-        """How many snapshots there are, of which layers and kinds, and how much they take on disk."""
-        return Saved(self.run)
-
     @property
     def cost(self) -> dict[str, float]:
-        """Seconds spent in snapshots, the part of the time that is, and how many were left out to stay under the budget."""
-        return {"seconds": self._pace.spent, "share": self._pace.share, "skipped": float(self._pace.skipped)}
-
-    def flush(self) -> None:
-        """Wait until everything taken is on disk."""
-        if self._writer is not None:
-            self._writer.flush()
-            self._tell_failures()
+        """Seconds spent in snapshots and in drawing, their part of the time, and how many snapshots the budget left out."""
+        pace = self._pace
+        return {"seconds": pace.spent, "drawing": pace.drawing, "share": pace.share, "skipped": float(pace.skipped)}
 
     def close(self) -> None:
-        """Write what is left, remove what watches the optimizer, and let another Xray write to the folder."""
+        """Write and draw what is left, remove what watches the optimizer, and let another Xray write to the folder."""
         if self._updates is not None:
             self._updates.remove()
         if self._writer is not None:
-            self._writer.close()
+            _finish(self._writer, self._drawer)
             self._tell_failures()
-
-    # Showing ------------------------------------------------------------------------------------------------------
-
-    def show_last_graphs(self, *, layers: list[str] | None = None, scale: ScaleName = "run") -> Figure | None:
-        """Show everything of the snapshot taken last: in a notebook in place, elsewhere as a file whose path is printed.
-
-        Args:
-            layers: only these.
-            scale: `"run"`, colours mean the same over the whole run, or `"frame"`, they fit this snapshot.
-
-        Returns the Matplotlib figure, to save or change; None, and nothing is shown, in a process that does not watch.
-        """
-        if self._files is None:
-            return None
-        run = self.run
-        step = run.last_taken
-        figure = figure_of_snapshot(run, step, layers=layers, scale=scale)
-        self._present(figure, f"step_{step:08d}", "last")
-        return figure
-
-    def show(self, layer: str, kind: str, step: int | None = None, *, scale: ScaleName = "run") -> Figure:
-        """Show one kind of one layer at a step, by default the last that has it. Returns the Matplotlib figure."""
-        run = self.run
-        figure = figure_of(run, layer, kind, step, scale=scale)
-        at = step if step is not None else run.steps(layer, cast(Kind, kind))[-1]
-        self._present(figure, f"{layer}_{kind}_{at:08d}", f"{layer}/{kind}")
-        return figure
-
-    def _present(self, figure: Figure, name: str, display: str) -> None:
-        path = self.folder / "figures" / f"{re.sub(r'[^0-9A-Za-z_.-]+', '_', name)[:100]}.png"
-        path.parent.mkdir(exist_ok=True)
-        self._displays.present(figure, path, display)
-
-    def gif(self, layer: str, kind: str, path: str | os.PathLike[str], **options: Any) -> Path:
-        """Write a moving picture of a layer over the run, all frames on one scale; options as in `animation.write_gif`."""
-        return write_gif(self.run, layer, kind, path, **options)
-
-    def strip(self, layer: str, kind: str, path: str | os.PathLike[str], **options: Any) -> Path:
-        """Write a few moments of a layer side by side, as PNG; options as in `animation.write_strip`."""
-        return write_strip(self.run, layer, kind, path, **options)
-
-    def report(self, path: str | os.PathLike[str], **options: Any) -> Path:
-        """Write one HTML file about the run: a slider over time for every layer, histograms, heat maps. It opens offline."""
-        return write_report(self.run, path, **options)
-
-    def to_tensorboard(self, writer: Any, *, pictures: bool = True, after: int = -1) -> int:
-        """Send the snapshots to a TensorBoard writer; see `exporting.to_tensorboard`."""
-        return to_tensorboard(self.run, writer, pictures=pictures, after=after)
-
-    def to_wandb(self, wandb_run: Any, *, pictures: bool = True, after: int = -1) -> int:
-        """Send the snapshots to a run of Weights & Biases; see `exporting.to_wandb`."""
-        return to_wandb(self.run, wandb_run, pictures=pictures, after=after)
 
     # Proving ------------------------------------------------------------------------------------------------------
 
@@ -388,12 +289,11 @@ class Xray:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def __repr__(self) -> str:
-        if self._files is None:
-            return "Xray: not active in this process"
-        run = Run(self._files)
-        snapshots, layers = plural(len(run.snapshots), "snapshot"), plural(len(self.layers), "layer")
-        return f"Xray of {run.title}: {snapshots} of {layers} in {self._files.folder}"
+
+def _finish(writer: Writer, drawer: Drawer) -> None:
+    """Write and draw what is left."""
+    writer.close()
+    drawer.wait()
 
 
 def _check_options(limits: Any, max_bytes: Any, dtype: Any, seed: Any) -> None:
@@ -415,8 +315,8 @@ def _check_resumed(files: FileManager, about: dict[str, Any]) -> None:
     if different:
         files.close()
         raise RunMismatch(
-            f"the run in {files.folder} cannot be resumed with this model: {'; '.join(different)}. Resume with the model it was "
-            f"made with, or begin a new run in a folder of its own, such as folder={str(free_folder(files.folder))!r}."
+            f"the run in {files.folder} cannot be resumed with this model: {'; '.join(different)}. Resume with the model "
+            f"it was made with, or begin a new run in a folder of its own, such as folder={str(free_folder(files.folder))!r}."
         )
     layers = {**recorded.get("layers", {}), **about["layers"]}
     if layers != recorded.get("layers") or "architecture" not in recorded:

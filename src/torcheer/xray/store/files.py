@@ -40,6 +40,7 @@ from .rows import NO_LINE, Rows, Snapshots
 _FORMAT = "torcheer-xray"
 _MOST_DEAD = 0.2  # of the index may be lines of snapshots that are gone
 _REMEMBERED = 16  # snapshots that were read or written last
+_Bytes = bytes  # a property of FileManager has that name, too
 _UNREADABLE = (SafetensorError, OSError, ValueError, KeyError, TypeError)
 
 
@@ -216,7 +217,7 @@ class FileManager:
             if number not in self.rows and (snapshot := _from_header(path)) is not None:
                 self.rows.add(snapshot)
 
-    def _add_line(self, line: bytes, present: Mapping[int, Path]) -> None:
+    def _add_line(self, line: _Bytes, present: Mapping[int, Path]) -> None:
         try:
             snapshot = snapshot_from_json(json.loads(line))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -277,7 +278,7 @@ class FileManager:
         self.about = {**self.about, **facts}
         write_whole(self.folder / "run.json", json.dumps(self.about, indent=2).encode())
 
-    def _append(self, line: bytes) -> tuple[int, int]:
+    def _append(self, line: _Bytes) -> tuple[int, int]:
         """Add a line to the index. Returns where it begins, and its length."""
         with self._index.open("ab") as index:
             at = index.tell()
@@ -336,7 +337,7 @@ class FileManager:
 
     def _clean_up(self) -> None:
         """What a killed writer left: half a file is removed, a snapshot without a line gets one."""
-        for pattern in ("snapshots/*.part", ".index.jsonl.*", ".run.json.*", "figures/.*"):
+        for pattern in ("snapshots/*.part", "snapshots/.*", ".index.jsonl.*", ".run.json.*", "figures/.*"):
             for part in self.folder.glob(pattern):
                 with contextlib.suppress(OSError):
                     part.unlink()

@@ -104,7 +104,7 @@ class Rows:
             table["at"] = [places.get(number, NO_LINE) for number in table["number"].tolist()]
 
     def closest(self) -> tuple[int, int]:
-        """The number, and the length of the line, of the snapshot that stands closest to its neighbours; never the first or last."""
+        """The number and the length of the line of the snapshot closest to its neighbours; never the first or the last."""
         steps = self._table["step"][: self._count]
         row = self._table[1 + int(np.argmin(steps[2:] - steps[:-2]))]
         return int(row["number"]), int(row["length"])

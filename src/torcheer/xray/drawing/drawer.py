@@ -1,0 +1,158 @@
+"""Drawer: shows the last snapshot of a run again and again, without keeping the training waiting."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import DrawingFailed
+from ..colours import ScaleName
+from ..figures import Displays, figure_of_snapshot, show_png
+from ..pacing import Pace
+from ..records import Failure
+from ..run import Run
+from .desk import Job, desk
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_PLACE = "last"  # what a notebook's place for the figure is called
+
+
+class Drawing:
+    """A figure of a snapshot that is being drawn behind the training.
+
+    Used as a Matplotlib figure (`savefig`, `axes`, …) it is one: the snapshot is then drawn again, in this process, at once.
+    """
+
+    def __init__(self, run: Run, layers: Sequence[str] | None, scale: ScaleName | None) -> None:
+        self._run, self._layers, self._scale = run, layers, scale
+        self._known = threading.Event()  # which snapshot it is of
+        self._shown = threading.Event()
+        self._figure: Figure | None = None
+        self.step: int | None = None
+        self.path: Path | None = None  # of the file, where one is written
+        self.png = b""  # where it is shown in a notebook
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is shown, or will not be. Returns whether that is so."""
+        return self._shown.wait(timeout)
+
+    @property
+    def figure(self) -> Figure:
+        """The Matplotlib figure, to save or change."""
+        self._known.wait()
+        if self._figure is None:
+            if self.step is None:
+                raise DrawingFailed("there is no snapshot to draw: none was taken yet, or none could be written.")
+            self._figure = figure_of_snapshot(self._run, self.step, layers=self._layers, scale=self._scale)
+        return self._figure
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.figure, name)
+
+    def _ipython_display_(self) -> None:
+        """Nothing: it is shown already."""
+
+    def __repr__(self) -> str:
+        what = "the last snapshot" if self.step is None else f"step {self.step}"
+        return f"<drawing of {what}{f' in {self.path}' if self.path else ''}>"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a figure is of. What is the same is not drawn again."""
+
+    taken: int  # snapshots so far
+    layers: tuple[str, ...] | None
+    scale: ScaleName | None
+
+
+class Drawer:
+    """Draws the last snapshot of one run, and remembers what went wrong."""
+
+    def __init__(self, pace: Pace) -> None:
+        self.failures: list[Failure] = []
+        self._pace = pace
+        self._displays = Displays()
+        self._asked: _Asked | None = None
+        self._last: Drawing | None = None
+        self._drawn: tuple[Any, ...] | None = None
+        self._jobs: list[Job] = []
+
+    def draw(
+        self,
+        run: Run,
+        taken: int,
+        layers: Sequence[str] | None,
+        scale: ScaleName | None,
+        soon: Callable[[Callable[[], None]], None],
+    ) -> Drawing | None:
+        """Ask for a figure of the last snapshot. `soon` calls a function once everything taken is written."""
+        asked = _Asked(taken, tuple(layers) if layers is not None else None, scale)
+        is_new_place, place = self._displays.place(_PLACE)
+        if self._last is not None and asked == self._asked:
+            if is_new_place and place is not None and self._last.png:
+                show_png(self._last.png, place)
+            return self._last
+        if not self._pace.may_draw():
+            return None
+        self._asked = asked
+        drawing = self._last = Drawing(run, layers, scale)
+        soon(lambda: self._begin(drawing, run, asked, place))
+        return drawing
+
+    def wait(self) -> None:
+        """Wait until everything asked for is shown."""
+        for job in self._jobs:
+            job.done.wait()
+        self._jobs.clear()
+
+    def _begin(self, drawing: Drawing, run: Run, asked: _Asked, place: str | None) -> None:
+        """Everything taken is written: hand the last snapshot over, unless it is the one that was drawn last."""
+        number, drawing.step = run.last_taken
+        drawing._known.set()
+        this = number, asked.layers, asked.scale
+        if drawing.step is None or this == self._drawn:
+            drawing._shown.set()
+            return
+        self._drawn = this
+        drawing.path = run.files.folder / "figures" / f"step_{drawing.step:08d}.png" if place is None else None
+        request = {
+            "folder": str(run.files.folder.absolute()),
+            "step": drawing.step,
+            "layers": asked.layers,
+            "scale": asked.scale,
+            "path": str(drawing.path.absolute()) if drawing.path is not None else None,
+        }
+        job = Job(request, place or str(drawing.path), lambda said, png: self._finish(drawing, place, said, png))
+        self._jobs = [*(one for one in self._jobs if not one.done.is_set()), job]
+        desk().ask(job)
+
+    def _finish(self, drawing: Drawing, place: str | None, said: dict[str, Any], png: bytes) -> None:
+        """It is drawn, or it is not. On the thread of the desk."""
+        try:
+            self._pace.drew(said.get("seconds", 0.0))
+            self.failures += [Failure(warning, warning) for warning in said.get("warnings", [])]
+            if "error" in said:
+                message = f"the figure of step {drawing.step} could not be drawn: {said['error']}"
+                self.failures.append(Failure(f"figure: {said['error'].partition(':')[0]}", message))
+            elif "left_out" in said:
+                if place is None:
+                    slow = "figures are asked for faster than they can be drawn, so some were left out."
+                    self.failures.append(Failure(slow, slow))
+            elif place is None:
+                print(f"Picture: {drawing.path}")
+            else:
+                drawing.png = png
+                show_png(png, place)
+        except Exception as error:
+            message = f"the figure of step {drawing.step} could not be shown: {type(error).__name__}: {error}"
+            self.failures.append(Failure(f"showing: {type(error).__name__}", message))
+        finally:
+            drawing._shown.set()

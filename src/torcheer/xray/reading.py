@@ -1,0 +1,155 @@
+"""Reader: what can be asked of a run without its model. `Xray` is one, and `Xray.open` gives one that only reads."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidArgument, SnapshotLost, TorcheerError
+from ..history.text import plural
+from .animation import write_gif, write_strip
+from .colours import ScaleName, check_scale
+from .drawing import Drawer, Drawing
+from .exporting import to_tensorboard, to_wandb
+from .figures import Displays, figure_of
+from .pacing import Pace
+from .report import write_report
+from .run import Run
+from .saved import Saved
+from .store import FileManager
+from .watched import Watch
+from .writing import Writer
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Reader:
+    """Shows, exports and reports what a run holds. No failure to draw or to write a figure is an error: it is a warning."""
+
+    layers: list[Watch]
+
+    def __init__(self, pace: Pace) -> None:
+        self._files: FileManager | None = None  # None in a process that does not watch
+        self._writer: Writer | None = None
+        self._pace = pace
+        self._drawer = Drawer(pace)
+        self._displays = Displays()
+        self._taken = 0  # snapshots handed to the writer
+        self._told: set[str] = set()
+
+    # The run ------------------------------------------------------------------------------------------------------
+
+    @property
+    def run(self) -> Run:
+        """The snapshots so far, to read. Waits until everything taken is written."""
+        files = self._known_files
+        self.flush()
+        files.refresh()
+        return Run(files)
+
+    @property
+    def folder(self) -> Path:
+        """Where the run is kept."""
+        return self._known_files.folder
+
+    @property
+    def _known_files(self) -> FileManager:
+        if self._files is None:
+            raise TorcheerError(
+                "this process does not watch: in distributed training rank 0 does, unless rank= says otherwise."
+            )
+        return self._files
+
+    def saved(self) -> Saved:
+        """How many snapshots there are, of which layers and kinds, and how much they take on disk."""
+        return Saved(self.run)
+
+    def flush(self) -> None:
+        """Wait until everything taken is on disk."""
+        if self._writer is not None:
+            self._writer.flush()
+            self._tell_failures()
+
+    def _tell_failures(self) -> None:
+        """Warn of what went wrong behind the training, of each thing once."""
+        failures, self._drawer.failures = self._drawer.failures, []
+        if self._writer is not None:
+            failures, self._writer.failures = [*self._writer.failures, *failures], []
+        for failure in failures:
+            if failure.kind not in self._told:
+                self._told.add(failure.kind)
+                warnings.warn(f"Xray: {failure.message} (Told once; the training goes on.)", SnapshotLost, stacklevel=4)
+
+    # Showing ------------------------------------------------------------------------------------------------------
+
+    def show_last_graphs(self, *, layers: Sequence[str] | None = None, scale: ScaleName | None = None) -> Drawing | None:
+        """Show everything of the snapshot taken last: in a notebook in place, elsewhere as a file whose path is printed.
+
+        Args:
+            layers: only these.
+            scale: `"run"`, colours mean the same over the whole run, or `"frame"`, they fit this snapshot. By default the
+                gradients' fit the snapshot, since they shrink, and all others are of the run.
+
+        It is drawn behind the training, by another process, and the budget counts it; what is shown already is not drawn
+        again. What goes wrong with it is a warning. Returns a `Drawing`, which can be used as the Matplotlib figure; None,
+        and nothing is shown, in a process that does not watch, before the first snapshot, and where the budget is spent.
+        """
+        if self._files is None:
+            return None
+        check_scale(scale)
+        if isinstance(layers, str):
+            raise InvalidArgument(f"layers is a list of names; got the text {layers!r}: give [{layers!r}].")
+        self._tell_failures()
+        if self._writer is None:
+            self._files.refresh()
+            self._taken = self._files.next_number
+        elif not self._taken and not len(self._files.rows):
+            return None
+        soon = self._writer.soon if self._writer is not None else (lambda call: call())
+        return self._drawer.draw(Run(self._files), self._taken, layers, scale, soon)
+
+    def show(self, layer: str, kind: str, step: int | None = None, *, scale: ScaleName | None = None) -> Figure:
+        """Show one kind of one layer at a step, by default the last that has it. Returns the Matplotlib figure."""
+        run = self.run
+        figure = figure_of(run, layer, kind, step, scale=scale)
+        at = step if step is not None else run.having(layer, kind).steps[-1]  # type: ignore[arg-type]  # checked above
+        name = f"{layer}_{kind}_{at:08d}"
+        path = self.folder / "figures" / f"{re.sub(r'[^0-9A-Za-z_.-]+', '_', name)[:100]}.png"
+        try:
+            path.parent.mkdir(exist_ok=True)
+            self._displays.present(figure, path, f"{layer}/{kind}")
+        except OSError as error:
+            warnings.warn(f"Xray: the figure could not be written to {path}: {error}", SnapshotLost, stacklevel=2)
+        return figure
+
+    def gif(self, layer: str, kind: str, path: str | os.PathLike[str], **options: Any) -> Path:
+        """Write a moving picture of a layer over the run; options as in `animation.write_gif`."""
+        return write_gif(self.run, layer, kind, path, **options)
+
+    def strip(self, layer: str, kind: str, path: str | os.PathLike[str], **options: Any) -> Path:
+        """Write a few moments of a layer side by side, as PNG; options as in `animation.write_strip`."""
+        return write_strip(self.run, layer, kind, path, **options)
+
+    def report(self, path: str | os.PathLike[str], **options: Any) -> Path:
+        """Write one HTML file about the run: a slider over time for every layer, histograms, heat maps. It opens offline."""
+        return write_report(self.run, path, **options)
+
+    def to_tensorboard(self, writer: Any, *, pictures: bool = True, after: int = -1) -> int:
+        """Send the snapshots to a TensorBoard writer; see `exporting.to_tensorboard`."""
+        return to_tensorboard(self.run, writer, pictures=pictures, after=after)
+
+    def to_wandb(self, wandb_run: Any, *, pictures: bool = True, after: int = -1) -> int:
+        """Send the snapshots to a run of Weights & Biases; see `exporting.to_wandb`."""
+        return to_wandb(self.run, wandb_run, pictures=pictures, after=after)
+
+    def __repr__(self) -> str:
+        if self._files is None:
+            return "Xray: not active in this process"
+        run = Run(self._files)
+        snapshots, layers = plural(len(run.snapshots), "snapshot"), plural(len(self.layers), "layer")
+        return f"Xray of {run.title}: {snapshots} of {layers} in {self._files.folder}"

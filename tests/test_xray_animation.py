@@ -5,14 +5,16 @@ from __future__ import annotations
 import io
 import os
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from torcheer import InvalidArgument
+from torcheer import InvalidArgument, SnapshotLost
 from torcheer.errors import SnapshotNotFound
+from torcheer.xray import animation
 from torcheer.xray.animation import write_gif, write_strip
 from torcheer.xray.colours import NONFINITE, ColourScale
 from torcheer.xray.frames import Letters
@@ -185,9 +187,7 @@ def test_every_frame_has_its_step(tmp_path):
 @pytest.mark.parametrize("ending", ["gif", "webp"])
 def test_an_animation_runs_for_ever_at_the_pace_that_was_asked_for(tmp_path, ending):
     """Of the form that the path says."""
-    path = write_gif(
-        run_of(tmp_path / "run", drifting(3, 4, 8, 8)), "conv1", "layer", tmp_path / f"a.{ending}", seconds_per_frame=0.5
-    )
+    path = write_gif(run_of(tmp_path / "run", drifting(3, 4, 8, 8)), "conv1", "layer", tmp_path / f"a.{ending}", fps=2)
     with Image.open(path) as image:
         image.load()
         assert (image.format.lower(), image.n_frames, image.info["loop"], image.info["duration"]) == (ending, 3, 0, 500)
@@ -321,9 +321,12 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, write, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"seconds_per_frame": 0}, "seconds_per_frame must be a number from 0.02 on; got 0"),
-        ({"seconds_per_frame": float("nan")}, "got nan"),
-        ({"seconds_per_frame": "fast"}, "got 'fast'"),
+        ({"fps": 0}, "fps must be a number from 0.0167 to 50; got 0"),
+        ({"fps": float("nan")}, "got nan"),
+        ({"fps": "fast"}, "got 'fast'"),
+        ({"fps": 1000}, "got 1000"),
+        ({"frames": 0}, "frames must be a whole number from 1 on; got 0"),
+        ({"every": 1.5}, "every must be a whole number from 1 on; got 1.5"),
         ({"tile": 0}, "tile must be a whole number from 1 on; got 0"),
         ({"tile": 2.5}, "got 2.5"),
         ({"scale": "log"}, "'run'"),
@@ -379,3 +382,88 @@ def test_what_is_no_terminal_sees_nothing(tmp_path, capsys):
     """A log file stays clean."""
     write_gif(run_of(tmp_path / "run", drifting(4, 4, 8, 8)), "conv1", "layer", tmp_path / "a.gif")
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        ({}, 120),
+        ({"frames": 7}, 7),
+        ({"every": 50}, 6),
+        ({"every": 2}, 150),
+        ({"every": 2, "frames": 3}, 3),
+        ({"frames": 1}, 1),
+        ({"frames": 1000}, 300),
+    ],
+)
+def test_frames_are_chosen_evenly(tmp_path, options, steps, monkeypatch):
+    """At most 120 by default, the first and the last among them; every so many-th if that is asked for."""
+    shown: list[int] = []
+    monkeypatch.setattr(animation, "as_gif", lambda frames, *_: b"".join(bytes(frame[:0]) for frame in frames))
+    plain = animation._Reel.shot
+    monkeypatch.setattr(animation._Reel, "shot", lambda reel, at: (shown.append(reel.snapshots[at].step), plain(reel, at))[1])
+    run = run_of(tmp_path / "run", [torch.ones(1, 2, 2)] * 300)
+    write_gif(run, "conv1", "layer", tmp_path / "a.gif", **options)
+    assert len(shown) == steps
+    assert shown == sorted(set(shown))
+    assert shown[0] == run.steps()[0]
+    if "every" not in options and steps > 1:
+        assert shown[-1] == run.steps()[-1]
+
+
+@pytest.mark.parametrize("ending", ["gif", "webp"])
+def test_frames_are_not_held_all_at_once(tmp_path, ending):
+    """A hundred frames need little more memory than ten."""
+
+    def most(frames):
+        tracemalloc.start()
+        write_gif(run, "conv1", "layer", tmp_path / f"a.{ending}", frames=frames)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak
+
+    run = run_of(tmp_path / "run", drifting(60, 4, 16, 16))
+    write_gif(run, "conv1", "layer", tmp_path / f"a.{ending}", frames=2)  # what is imported, and made once
+    frame = 600 * 700
+    assert most(60) - most(6) < 30 * frame
+
+
+@pytest.mark.parametrize(("count", "milliseconds"), [(3, 250), (96, 120), (120, 100)])
+def test_an_animation_lasts_some_twelve_seconds(tmp_path, count, milliseconds):
+    run = run_of(tmp_path / "run", [torch.full((1, 2, 2), float(at)) for at in range(count)])
+    path = write_gif(run, "conv1", "layer", tmp_path / "a.gif", tile=2)
+    with Image.open(path) as image:
+        assert image.n_frames == count
+        assert image.info["duration"] == pytest.approx(milliseconds, abs=10)
+        assert image.info["loop"] == 0
+
+
+@pytest.mark.parametrize("damaged", [1, 4])
+def test_a_snapshot_that_cannot_be_read_is_left_out(tmp_path, damaged):
+    """With a warning that names it; the others are shown, also where it is the last."""
+    run = run_of(tmp_path / "run", drifting(5, 4, 8, 8))
+    step = run.steps()[damaged]
+    path = run.files.path(run.snapshots[damaged])
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.warns(SnapshotLost, match=rf"skipped: snapshot {damaged} \(step {step}\)"):
+        write_gif(run, "conv1", "layer", tmp_path / "a.gif")
+    write_strip(run, "conv1", "layer", tmp_path / "a.png")  # told once is enough
+    assert len(frames_of(tmp_path / "a.gif")) == 4
+
+
+def test_a_run_of_which_nothing_can_be_read_is_told(tmp_path):
+    run = run_of(tmp_path / "run", drifting(2, 4, 8, 8))
+    for snapshot in run.snapshots:
+        run.files.path(snapshot).write_bytes(b"")
+    with pytest.warns(SnapshotLost), pytest.raises(SnapshotNotFound, match="no snapshot with 'layer' of 'conv1' can be read"):
+        write_gif(run, "conv1", "layer", tmp_path / "a.gif")
+    assert not (tmp_path / "a.gif").exists()
+
+
+def test_gradients_that_shrink_are_seen_in_every_frame(tmp_path):
+    """Each frame has a scale of its own, and says so."""
+    kept = torch.linspace(-1, 1, 64).reshape(8, 8)
+    run = run_of(tmp_path / "run", [kept * size for size in (1.0, 1e-3, 1e-6)], "grad", "matrix")
+    frames = frames_of(write_gif(run, "conv1", "grad", tmp_path / "a.gif"))
+    colours = [len(np.unique(frame[TOP : TOP + 300, MARGIN : MARGIN + 300].reshape(-1, 3), axis=0)) for frame in frames]
+    assert min(colours) > 10

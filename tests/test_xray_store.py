@@ -9,14 +9,16 @@ import subprocess
 import sys
 import textwrap
 import time
+import tracemalloc
 from itertools import pairwise
 
 import pytest
 import torch
 
-from torcheer import InvalidArgument, TorcheerError
+from torcheer import InvalidArgument, SnapshotLost, TorcheerError
 from torcheer.errors import RunInUse, RunNotFound, SnapshotNotFound
-from torcheer.xray import Entry, FileManager, Run, Snapshot
+from torcheer.xray import Entry, FileManager, Run, Saved, Snapshot
+from torcheer.xray.figures import figure_of, figure_of_snapshot
 from torcheer.xray.statistics import statistics_of
 
 
@@ -249,3 +251,124 @@ def test_what_is_not_there_is_told_with_what_is(files):
         run.entry("conv1", "wait")
     with pytest.raises(TorcheerError, match="nearest steps are 10"):
         run.snapshot(3)
+
+
+# Damage ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "damage", [b"{", b"\xff\x00\xfe", b'{"version": 1}', b'{"version": 7, "number": 1}', b"[]", b"null", b""]
+)
+def test_a_damaged_line_of_the_index_is_a_note_and_its_snapshot_is_read_from_its_file(files, damage):
+    """Nothing is lost, the note names the line, and a writer that resumes puts the index right."""
+    written = [add(files, step) for step in range(3)]
+    files.close()
+    index = files.folder / "index.jsonl"
+    lines = index.read_bytes().splitlines()
+    index.write_bytes(b"\n".join([lines[0], damage, lines[2]]) + b"\n")
+    read = FileManager.open(files.folder)
+    assert read.snapshots == written
+    assert len(read.notes) == 1
+    assert "line 2 of index.jsonl is damaged" in read.notes[0]
+    assert Run(read).notes == read.notes
+    assert "line 2 of index.jsonl is damaged" in str(Saved(Run(read)))
+    FileManager.create(files.folder, {}, resume=True).close()
+    again = FileManager.open(files.folder)
+    assert again.notes == []
+    assert again.snapshots == written
+
+
+def test_a_damaged_line_without_a_whole_file_costs_that_snapshot_only(files):
+    """The others are there."""
+    written = [add(files, step) for step in range(3)]
+    files.path(written[1]).write_bytes(b"damaged")
+    index = files.folder / "index.jsonl"
+    lines = index.read_bytes().splitlines()
+    index.write_bytes(b"\n".join([lines[0], b"{", lines[2]]) + b"\n")
+    read = FileManager.open(files.folder)
+    assert [one.step for one in read.snapshots] == [0, 2]
+    assert len(read.notes) == 2
+    assert "00000001.safetensors" in read.notes[1]
+
+
+def test_what_a_killed_writer_left_half_written_is_cleared(files):
+    """Temporary files of snapshots, of the index, of what is said of the run, of figures."""
+    add(files, 0)
+    files.close()
+    (files.folder / "figures").mkdir()
+    whole = files.folder / "figures" / "step_00000000.png"
+    left = ["snapshots/00000001.part", "snapshots/.tmpAb3d", ".index.jsonl.x1", ".index.jsonl.part", ".run.json.x1"]
+    for name in [*left, "figures/.step_00000000.png.x1"]:
+        (files.folder / name).write_bytes(b"half")
+    whole.write_bytes(b"whole")
+    FileManager.create(files.folder, {}, resume=True).close()
+    there = sorted(str(path.relative_to(files.folder)) for path in files.folder.rglob("*") if path.is_file())
+    assert there == sorted(
+        ["figures/step_00000000.png", "index.jsonl", "run.json", "snapshots/00000000.safetensors", "writer.lock"]
+    )
+
+
+def test_every_reader_skips_a_truncated_snapshot(files):
+    """The last one is cut: the one before is shown, with a warning; asked for by name it is an error of ours."""
+    for step in range(3):
+        last = add(files, step)
+    path = files.path(last)
+    path.write_bytes(path.read_bytes()[:-50])
+    run = Run(FileManager.open(files.folder))
+    with pytest.warns(SnapshotLost, match=r"snapshot 2 \(step 2\)"):
+        figure = figure_of_snapshot(run)
+    assert any("step 1" in text.get_text() for text in figure.texts)
+    assert any("step 1" in text.get_text() for text in figure_of(run, "conv1", "weight").texts)
+    with pytest.raises(SnapshotNotFound, match="step 2"):
+        figure_of(run, "conv1", "weight", 2)
+    assert run.entry("conv1", "weight").statistics.mean == 2.0  # the statistics are in the index
+    assert len(Saved(run).rows) == 1
+
+
+# Long runs ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_long_run_keeps_a_few_bytes_of_each_snapshot_in_memory(tmp_path):
+    """A snapshot is some kilobytes as a record; what stays of it is a row."""
+    files = FileManager.create(tmp_path, {"title": "Net"})
+    tracemalloc.start()
+    for step in range(50):
+        add(files, step)
+    before = tracemalloc.get_traced_memory()[0]
+    for step in range(50, 450):
+        add(files, step)
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    files.close()
+    assert grown / 400 < 500
+
+
+def test_room_is_made_one_snapshot_at_a_time_and_the_index_follows(tmp_path, monkeypatch):
+    """No write takes away more than a few, the bytes are those on disk, readers and writers agree all the time."""
+    monkeypatch.setattr("torcheer.xray.store.compaction._PIECE", 3000)
+    files = FileManager.create(tmp_path, {"title": "Net"}, max_bytes=60_000)
+    reader = FileManager.open(tmp_path)
+    gone = []
+    for step in range(150):
+        before = len(files.snapshots)
+        add(files, step)
+        gone.append(before + 1 - len(files.snapshots))
+        on_disk = sum(path.stat().st_size for path in [*(tmp_path / "snapshots").iterdir(), tmp_path / "index.jsonl"])
+        assert files.bytes == on_disk <= 60_000
+        assert reader.refresh() == files.snapshots
+        assert files.snapshots[-1].step == step
+        assert files.snapshots[0].step == 0
+    assert max(gone) <= 3
+    files.close()
+
+
+def test_a_training_that_goes_back_many_times_is_in_order(files):
+    """Rows are sorted by step, and of a step the later snapshot counts."""
+    for step in [5, 3, 9, 3, 0, 9, 7, 5]:
+        add(files, step)
+    assert [one.step for one in files.snapshots] == [0, 3, 3, 5, 5, 7, 9, 9]
+    assert [one.number for one in files.snapshots] == [4, 1, 3, 0, 7, 6, 2, 5]
+    run = Run(files)
+    assert [one.number for one in run.snapshots] == [4, 3, 7, 6, 5]
+    assert run.latest[0].number == 7
+    assert FileManager.open(files.folder).snapshots == files.snapshots

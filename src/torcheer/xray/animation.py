@@ -5,26 +5,32 @@ from __future__ import annotations
 import io
 import math
 import os
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, SnapshotNotFound
 from ..files import write_whole
 from .captions import number
-from .colours import ScaleName, check_scale, scales_of
-from .frames import Paints, Shot, Stage, enlarged, import_pillow, quantised, scale_paints, step_words, zoom_of
+from .colours import ColourScale, ScaleName, check_scale, chosen_scale, paint, scales_of
+from .frames import Paints, Shot, Stage, enlarged, import_pillow, quantised_paints, scale_paints, step_words, zoom_of
+from .moving import as_gif, as_webp
+from .progress import Bar
 from .records import WORDS, Entry, Kind, Snapshot
 from .run import Run, evenly
+from .store import Snapshots
 from .tiles import Array, Mosaic, choose_columns, make_mosaic
 
 _FRAME = 600  # about how many pixels the longer side of a picture has
 _STRIP_FRAME = 260
-_SHORTEST = 0.02  # seconds; viewers show what is shorter for longer
+_FRAMES = 120  # of an animation, if nothing is said
+_LASTS = 12  # seconds
+_SLOW, _FAST = 4, 15  # frames for each second
+_FASTEST = 50.0  # viewers show what is faster slower
+_SAMPLES = 16  # pictures in colour that the palette is made for
 _SCALE_WORDS = {"run": "scale of the run", "frame": "scale of each step"}
 
 
@@ -34,47 +40,59 @@ def write_gif(
     kind: str,
     path: str | os.PathLike[str],
     *,
-    seconds_per_frame: float = 0.25,
-    scale: ScaleName = "run",
+    frames: int | None = None,
+    every: int = 1,
+    fps: float | None = None,
+    scale: ScaleName | None = None,
     tile: int | None = None,
     progress: bool = True,
 ) -> Path:
-    """Write one kind of one layer over the run as an animation, a frame for each snapshot that has it. Returns the path.
+    """Write one kind of one layer over the run as an animation. Returns the path.
 
-        write_gif(run, "conv1", "weight", "conv1.gif")
-
-    A value has exactly the same colour in every frame.
+        write_gif(run, "conv1", "weight", "conv1.gif", frames=60, fps=12)
 
     Args:
         run: the run to read from.
         layer: as it was named when the run was made.
-        kind: `"weight"`, `"layer"`, `"activation"`, `"grad"` or `"layer_grad"`.
+        kind: one of `torcheer.xray.records.KINDS`, such as `"weight"` or `"activation"`.
         path: ends with `.gif`, or with `.webp` for an animated WebP, which is smaller and takes longer. The file is
             there whole or not at all.
-        seconds_per_frame: from 0.02 on.
-        scale: `"run"` has the same colours for the same values over the whole run; `"frame"` has colours that fit each step.
+        frames: at most so many snapshots are shown, evenly over the run, the first and the last among them. By default 120; all
+            of them where `every` is given.
+        every: only every so many-th snapshot.
+        fps: frames for each second, up to 50. By default as many as make the whole last some twelve seconds, 4 to 15.
+        scale: `"run"` has the same colours for the same values over the whole run; `"frame"` has colours that fit each step. By
+            default gradients have the latter, since they shrink. The picture says which.
         tile: about how many pixels wide one channel is, or one value of a matrix; by default a picture has some 600 pixels.
         progress: a bar on stderr, if that is a terminal.
 
     A GIF has at most 256 colours. Filters that are shown in red, green and blue get the palette that suits the whole run best.
+    Frames are read and written one by one. A snapshot that cannot be read is left out, with a warning.
     """
     import_pillow()
     target = _target(path, (".gif", ".webp"))
     check_scale(scale)
-    _check_from("seconds_per_frame", seconds_per_frame, _SHORTEST)
+    _check_from("every", every, 1)
+    if frames is not None:
+        _check_from("frames", frames, 1)
+    if fps is not None:
+        _check_from("fps", fps, 1 / 60, _FASTEST)
+    most = frames if frames is not None else _FRAMES if every == 1 else None
     is_gif = target.suffix.lower() == ".gif"
-    reel = _make_reel(run, _snapshots(run, layer, kind), layer, cast(Kind, kind), scale, tile, _FRAME, is_gif)
-    total = len(reel.shots)
-    images = (
-        reel.stage.paints.as_image(reel.stage.frame(shot, (at + 1) / total))
-        for at, shot in enumerate(_with_bar(reel.shots, target.name, progress))
-    )
-    form: dict[str, Any] = (
-        {"format": "GIF", "optimize": False} if is_gif else {"format": "WEBP", "lossless": True, "quality": 25, "method": 2}
-    )
-    data = io.BytesIO()
-    next(images).save(data, save_all=True, append_images=images, duration=round(seconds_per_frame * 1000), loop=0, **form)
-    write_whole(target, data.getvalue(), "animation")
+    reel = _make_reel(run, _chosen(run, layer, kind, every, most), layer, cast(Kind, kind), scale, tile, _FRAME, is_gif)
+    total = len(reel.snapshots)
+    milliseconds = round(1000 / (fps if fps is not None else min(max(total / _LASTS, _SLOW), _FAST)))
+    with Bar(target.name, total, "frame", progress) as bar:
+
+        def frame_at(at: int) -> Array:
+            bar.reached(at + 1)
+            return reel.stage.frame(reel.shot(at), (at + 1) / total)
+
+        if is_gif:
+            data = as_gif(map(frame_at, range(total)), reel.stage.paints, milliseconds)
+        else:
+            data = as_webp(frame_at, total, reel.stage.paints, milliseconds)
+    write_whole(target, data, "animation")
     return target
 
 
@@ -85,7 +103,7 @@ def write_strip(
     path: str | os.PathLike[str],
     *,
     frames: int = 8,
-    scale: ScaleName = "run",
+    scale: ScaleName | None = None,
     tile: int | None = None,
 ) -> Path:
     """Write one kind of one layer at several steps, evenly over the run, side by side in one PNG. Returns the path.
@@ -95,29 +113,23 @@ def write_strip(
     Args:
         run: the run to read from.
         layer: as it was named when the run was made.
-        kind: `"weight"`, `"layer"`, `"activation"`, `"grad"` or `"layer_grad"`.
+        kind: one of `torcheer.xray.records.KINDS`, such as `"weight"` or `"activation"`.
         path: ends with `.png`. The file is there whole or not at all.
         frames: how many steps, the first and the last among them; fewer where there are fewer snapshots.
-        scale: `"run"` has the same colours for the same values over the whole run; `"frame"` has colours that fit each step.
+        scale: `"run"` has the same colours for the same values over the whole run; `"frame"` has colours that fit each step. By
+            default gradients have the latter.
         tile: about how many pixels wide one channel is, or one value of a matrix; by default a picture has some 260 pixels.
+
+    A snapshot that cannot be read is left out, with a warning.
     """
     import_pillow()
     target = _target(path, (".png",))
     check_scale(scale)
     _check_from("frames", frames, 1)
-    there = _snapshots(run, layer, kind)
-    reel = _make_reel(
-        run,
-        [there[at] for at in evenly(len(there), int(frames))],
-        layer,
-        cast(Kind, kind),
-        scale,
-        tile,
-        _STRIP_FRAME,
-        is_gif=False,
-    )
+    chosen = _chosen(run, layer, kind, 1, int(frames))
+    reel = _make_reel(run, chosen, layer, cast(Kind, kind), scale, tile, _STRIP_FRAME, is_gif=False)
     data = io.BytesIO()
-    reel.stage.paints.as_image(_strip(reel, scale)).save(data, format="PNG")
+    reel.stage.paints.as_image(_strip(reel)).save(data, format="PNG")
     write_whole(target, data.getvalue(), "animation")
     return target
 
@@ -127,51 +139,80 @@ def write_strip(
 
 @dataclass(frozen=True, slots=True)
 class _Reel:
-    """The pictures of a layer over the run, and what their frames share."""
+    """The pictures of a layer over the run, read and painted one by one, and what their frames share."""
 
-    shots: list[Shot]
+    snapshots: list[Snapshot]
     stage: Stage
+    scale: ScaleName
+    picture: Callable[[Snapshot], tuple[Entry, Mosaic]]
+    colours: Callable[[Entry], ColourScale]
+
+    def shot(self, at: int) -> Shot:
+        """The picture of one snapshot."""
+        entry, mosaic = self.picture(self.snapshots[at])
+        colours = self.colours(entry)
+        painted = self.stage.paints.picture(mosaic, colours)
+        return Shot(self.snapshots[at].step, painted, colours, entry.statistics.nonfinite)
 
 
-def _snapshots(run: Run, layer: str, kind: str) -> list[Snapshot]:
+def _chosen(run: Run, layer: str, kind: str, every: int, most: int | None) -> Snapshots:
+    """The snapshots to show."""
     run.entry(layer, kind)  # says what is wrong when nothing has it
-    return list(run.having(layer, cast(Kind, kind)))
+    found = run.having(layer, cast(Kind, kind))[::every]
+    return found if most is None else Snapshots(found.table[evenly(len(found), most)], run.files.read)
 
 
 def _make_reel(
-    run: Run, snapshots: list[Snapshot], layer: str, kind: Kind, scale: ScaleName, tile: int | None, wanted: int, is_gif: bool
+    run: Run,
+    chosen: Snapshots,
+    layer: str,
+    kind: Kind,
+    scale: ScaleName | None,
+    tile: int | None,
+    wanted: int,
+    is_gif: bool,
 ) -> _Reel:
-    """Every picture painted, not enlarged yet."""
+    """Look at every picture once, to know which can be read, how large frames must be, and which colours there are."""
     if tile is not None:
         _check_from("tile", tile, 1)
+    scale = chosen_scale(kind, scale)
     scale_for = scales_of(run, layer, kind, scale)
-    paints, shots = Paints(None), list[Shot]()
-    largest: Mosaic | None = None
-    for snapshot in snapshots:
-        entry = cast(Entry, snapshot.find(layer, kind))
-        mosaic = make_mosaic(run.files.tensor(snapshot, layer, kind).float().numpy(), entry)
-        colours = scale_for(entry)
+    snapshots, samples, largest = list[Snapshot](), list[Array](), None
+    height = width = 0
+    paints = Paints(None)
+    spread = max(1, len(chosen) // _SAMPLES)
+    for snapshot, entry, kept in run.pictures(layer, kind, chosen):
+        mosaic = make_mosaic(kept, entry)
         if largest is None and is_gif:
-            paints = scale_paints(colours)
+            paints = scale_paints(scale_for(entry))
         if largest is None or mosaic.width * mosaic.height > largest.width * largest.height:
             largest = mosaic
-        shots.append(Shot(snapshot.step, paints.picture(mosaic, colours), colours, entry.statistics.nonfinite))
-    assert largest is not None  # there is a snapshot
-    if is_gif and largest.is_colour:
-        paints, pictures = quantised([shot.picture for shot in shots])
-        shots = [replace(shot, picture=picture) for shot, picture in zip(shots, pictures, strict=True)]
+        height, width = max(height, mosaic.height), max(width, mosaic.width)
+        if mosaic.is_colour and is_gif and len(snapshots) % spread == 0:
+            samples.append(paint(mosaic, scale_for(entry)))
+        snapshots.append(replace(snapshot, entries=(entry,), summaries=()))
+    if largest is None:
+        raise SnapshotNotFound(f"no snapshot with {kind!r} of {layer!r} can be read from {run.files.folder}.")
+    if samples:
+        paints = quantised_paints(samples)
     zoom = zoom_of(largest, wanted, tile)
-    height, width = (max(shot.picture.shape[side] for shot in shots) * zoom[side] for side in (0, 1))
     words = f"red, green, blue: {_SCALE_WORDS[scale]}" if largest.is_colour else _SCALE_WORDS[scale]
-    return _Reel(shots, Stage(f"{layer} · {WORDS[kind]}", height, width, zoom, paints, largest.is_colour, words))
+    stage = Stage(f"{layer} · {WORDS[kind]}", height * zoom[0], width * zoom[1], zoom, paints, largest.is_colour, words)
+
+    def picture(snapshot: Snapshot) -> tuple[Entry, Mosaic]:
+        entry = snapshot.entries[0]
+        return entry, make_mosaic(run.files.tensor(snapshot, layer, kind).float().numpy(), entry)
+
+    return _Reel(snapshots, stage, scale, picture, scale_for)
 
 
 # Strips -------------------------------------------------------------------------------------------------------------
 
 
-def _strip(reel: _Reel, scale: str) -> Array:
+def _strip(reel: _Reel) -> Array:
     """Frames side by side, in several rows where they are wide, with one title and one key."""
-    stage, shots = reel.stage, reel.shots
+    stage, scale = reel.stage, reel.scale
+    shots = [reel.shot(at) for at in range(len(reel.snapshots))]
     head, foot, space, label = 40, 46, 28, 24
     captions = [_caption(shot, scale) for shot in shots]
     widest = max(stage.letters.line(caption, 15).shape[1] for caption in captions)
@@ -213,24 +254,9 @@ def _target(path: str | os.PathLike[str], endings: tuple[str, ...]) -> Path:
     return target
 
 
-def _check_from(name: str, value: Any, least: float) -> None:
+def _check_from(name: str, value: Any, least: float, most: float = math.inf) -> None:
     is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or value < least or (isinstance(least, int) and value != int(value)):
-        raise InvalidArgument(
-            f"{name} must be a {'whole ' if isinstance(least, int) else ''}number from {least} on; got {value!r}."
-        )
-
-
-def _with_bar(shots: list[Shot], name: str, wanted: bool) -> Iterator[Shot]:
-    """The shots, with a bar on stderr that tells how far they are; nothing where that is no terminal."""
-    is_shown = wanted and sys.stderr is not None and sys.stderr.isatty()
-    try:
-        for at, shot in enumerate(shots, 1):
-            yield shot
-            if is_shown:
-                done = at * 30 // len(shots)
-                sys.stderr.write(f"\r{name} [{'#' * done}{'.' * (30 - done)}] {at}/{len(shots)} frames")
-                sys.stderr.flush()
-    finally:
-        if is_shown:
-            sys.stderr.write("\n")
+    is_whole = isinstance(least, int)
+    if not is_number or not math.isfinite(value) or not least <= value <= most or (is_whole and value != int(value)):
+        reach = f"from {least:.3g} on" if math.isinf(most) else f"from {least:.3g} to {most:g}"
+        raise InvalidArgument(f"{name} must be a {'whole ' if is_whole else ''}number {reach}; got {value!r}.")

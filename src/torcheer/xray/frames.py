@@ -38,6 +38,7 @@ class Shot:
 def import_pillow() -> Any:
     """Pillow, or an error that says how to get it."""
     try:
+        import PIL.GifImagePlugin
         import PIL.Image
         import PIL.ImageDraw
         import PIL.ImageFont
@@ -83,17 +84,25 @@ class Letters:
 
 
 class Paints:
-    """How pixels are held: as numbers of a palette, or, where that is None, as red, green and blue."""
+    """How pixels are held: as numbers of a palette, or, where that is None, as red, green and blue.
 
-    def __init__(self, palette: Array | None) -> None:
+    Pictures that are in colour themselves need a table: for each colour in five bits a channel, the nearest of the palette.
+    """
+
+    def __init__(self, palette: Array | None, table: Array | None = None) -> None:
         self.palette = palette
+        self._table = table
 
     def picture(self, mosaic: Mosaic, scale: ColourScale) -> Array:
         """A mosaic in these paints."""
-        if self.palette is None or mosaic.is_colour:
+        if self.palette is None:
             return paint(mosaic, scale)
-        levels = scale.levels(mosaic.values, _RAMP)
-        levels[mosaic.gaps] = _PAPER
+        if mosaic.is_colour:
+            assert self._table is not None
+            levels = self._table[_code(paint(mosaic, scale))]
+        else:
+            levels = scale.levels(mosaic.values, _RAMP)
+        levels[mosaic.gaps] = _PAPER  # what has a place in every palette keeps its colour
         levels[mosaic.nonfinite] = _NONFINITE
         return levels
 
@@ -129,24 +138,22 @@ def scale_paints(scale: ColourScale) -> Paints:
     return Paints(_palette(scale.colours(_RAMP)))
 
 
-def quantised(pictures: list[Array]) -> tuple[Paints, list[Array]]:
-    """Pictures in red, green and blue as numbers of one palette, the one that suits all of them best."""
-    codes = [_code(picture) for picture in pictures]
-    found, places = np.unique(np.concatenate([code.ravel() for code in codes]), return_inverse=True)
-    colours = np.stack([found >> 10 & 31, found >> 5 & 31, found & 31], axis=1) * 255 // 31
+def quantised_paints(pictures: list[Array]) -> Paints:
+    """The palette that suits pictures in red, green and blue best, and what it makes of every colour."""
+    found = np.unique(np.concatenate([_code(picture).ravel() for picture in pictures]))
     pillow = import_pillow()
-    image = pillow.Image.fromarray(colours[None].astype(np.uint8))
+    image = pillow.Image.fromarray(_colours(found)[None].astype(np.uint8))
     chosen = np.array(
         image.quantize(_RAMP, method=pillow.Image.Quantize.MAXCOVERAGE).getpalette()[: _RAMP * 3], np.uint8
     ).reshape(-1, 3)
     ramp = np.concatenate([chosen, np.repeat(chosen[-1:], _RAMP - len(chosen), axis=0)])
-    nearest = np.concatenate([_nearest(part, ramp) for part in np.array_split(colours, len(colours) // 4096 + 1)])
-    indices = np.split(nearest[places.ravel()], np.cumsum([code.size for code in codes])[:-1])
-    painted = [part.reshape(code.shape) for part, code in zip(indices, codes, strict=True)]
-    for picture, index in zip(pictures, painted, strict=True):  # what has a place in every palette keeps its colour
-        index[(picture == GAP).all(axis=2)] = _PAPER
-        index[(picture == NONFINITE).all(axis=2)] = _NONFINITE
-    return Paints(_palette(ramp)), painted
+    every = np.arange(1 << 15)
+    return Paints(_palette(ramp), np.concatenate([_nearest(_colours(part), ramp) for part in np.array_split(every, 8)]))
+
+
+def _colours(codes: Array) -> Array:
+    """The colours of codes of five bits a channel."""
+    return np.stack([codes >> 10 & 31, codes >> 5 & 31, codes & 31], axis=1) * 255 // 31
 
 
 def _code(picture: Array) -> Array:

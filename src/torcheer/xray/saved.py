@@ -37,6 +37,7 @@ class Saved:
         self.steps = run.steps()
         self.snapshots = len(run.snapshots)
         self.layers = run.layers
+        self.notes = run.notes
         self.rows: list[SavedKind] = []
         for layer in run.layers:
             for kind in run.kinds(layer):
@@ -63,6 +64,7 @@ class Saved:
             f", step{'' if len(self.steps) == 1 else 's'} {_span(self.steps[0], self.steps[-1], ' to ')}" if self.steps else ""
         )
         head = f"{plural(self.snapshots, 'snapshot')}{span}, {human_size(self.bytes)} in {self.folder}"
+        head = "\n".join([head, *(f"Note: {note}" for note in self.notes)])
         if not self.rows:
             return head
         table = [("layer", "kind", "of", "snapshots", "steps", "shape", "kept")]

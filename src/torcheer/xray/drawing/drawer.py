@@ -19,6 +19,7 @@ from .desk import Job, desk
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_Soon = Callable[[Callable[[], None]], None]
 _PLACE = "last"  # what a notebook's place for the figure is called
 
 
@@ -85,14 +86,7 @@ class Drawer:
         self._drawn: tuple[Any, ...] | None = None
         self._jobs: list[Job] = []
 
-    def draw(
-        self,
-        run: Run,
-        taken: int,
-        layers: Sequence[str] | None,
-        scale: ScaleName | None,
-        soon: Callable[[Callable[[], None]], None],
-    ) -> Drawing | None:
+    def draw(self, run: Run, taken: int, layers: Sequence[str] | None, scale: ScaleName | None, soon: _Soon) -> Drawing | None:
         """Ask for a figure of the last snapshot. `soon` calls a function once everything taken is written."""
         asked = _Asked(taken, tuple(layers) if layers is not None else None, scale)
         is_new_place, place = self._displays.place(_PLACE)

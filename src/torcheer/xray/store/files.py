@@ -214,8 +214,13 @@ class FileManager:
         for number in [number for number in self.rows.numbers() if number not in present]:
             self.rows.remove(number)
         for number, path in present.items():
-            if number not in self.rows and (snapshot := _from_header(path)) is not None:
+            if number in self.rows:
+                continue
+            snapshot = _from_header(path)
+            if snapshot is not None:
                 self.rows.add(snapshot)
+            elif (note := f"snapshots/{path.name} is damaged and was skipped; the index says nothing of it.") not in self.notes:
+                self.notes.append(note)
 
     def _add_line(self, line: _Bytes, present: Mapping[int, Path]) -> None:
         try:
@@ -341,8 +346,10 @@ class FileManager:
             for part in self.folder.glob(pattern):
                 with contextlib.suppress(OSError):
                     part.unlink()
-        if _size(self._index) != self._read_to or self._lines != len(self.rows):
-            self._rewrite([snapshot for row in self.rows.copy() if (snapshot := self._readable(row)) is not None])
+        rows = self.rows.copy()
+        is_whole = _size(self._index) == self._read_to and self._lines == len(rows) and not (rows["at"] == NO_LINE).any()
+        if not is_whole:
+            self._rewrite([snapshot for row in rows if (snapshot := self._readable(row)) is not None])
 
     def _readable(self, row: Any) -> Snapshot | None:
         with contextlib.suppress(SnapshotNotFound):

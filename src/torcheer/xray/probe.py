@@ -39,6 +39,7 @@ class Probe:
             raise InvalidArgument(f"model must be an nn.Module; got {type(model).__name__}.")
         if loss_fn is not None and not callable(loss_fn):
             raise InvalidArgument(f"loss_fn must be a function of the output and the target; got {type(loss_fn).__name__}.")
+        self.given = model
         self.model = innermost(model)
         self.args, self.kwargs = as_arguments(input, self.model, seed)
         self.loss_fn = loss_fn

@@ -24,6 +24,7 @@ from ..functions.groups import UNSCALES
 from ..history import History
 from ..model_history import ModelHistory
 from .architecture import architecture_of, differences
+from .compiled import refuse_compiled, refusing_compiled_calls
 from .drawing import Drawer
 from .keeping import Limits
 from .measuring import Measuring
@@ -177,15 +178,21 @@ class Xray(Reader):
         """Watch your own forward and backward pass, run inside the `with` block, instead of a probe.
 
         When no snapshot is due it does nothing. Inside, the model is recorded; that costs time, which the budget does not know
-        of, and, until the block ends, the memory of all its activations and gradients.
+        of, and, until the block ends, the memory of all its activations and gradients. A compiled model is refused: recorded,
+        it would run uncompiled, so that the training would not be the same; `take_graphs` watches it.
         """
+        if self._probe is not None:
+            refuse_compiled(self._probe.given)
         step = self._step(step)
         if not self._is_due(step):
             yield None
             return
         assert self._probe is not None
         wants_gradients = any(watch.wants("grad") for watch in self.layers)
-        with recording(self._probe.model, save_gradients=wants_gradients, keep_orphans=True) as history:
+        with (
+            refusing_compiled_calls(),
+            recording(self._probe.model, save_gradients=wants_gradients, keep_orphans=True) as history,
+        ):
             yield history
         began = perf_counter()
         scale = max((one.scale for one in history.backward_passes if one.scale is not None), default=None)

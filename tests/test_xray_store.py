@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -337,6 +338,7 @@ def test_a_long_run_keeps_a_few_bytes_of_each_snapshot_in_memory(tmp_path):
     before = tracemalloc.get_traced_memory()[0]
     for step in range(50, 450):
         add(files, step)
+    gc.collect()
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     files.close()

@@ -105,7 +105,7 @@ class _LightningHooks(_Watching):
             algorithm = getattr(trainer.gradient_clip_algorithm, "value", None) or "norm"
             self.xray.note_gradients(f"before clipping to {algorithm} {trainer.gradient_clip_val:g}")
         with precision.forward_context():
-            self.xray.take_graphs(step, scale=scale)
+            self.xray.take_graphs(step, scale=scale, metrics=_numbers(trainer.callback_metrics))
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self.close()
@@ -158,10 +158,21 @@ class _TrainerHooks(_Watching):
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         step = state.global_step
         if self.xray is not None and self._is_wanted(step):
-            self.xray.take_graphs(step, clipped=args.max_grad_norm or None)
+            logged = state.log_history[-1] if state.log_history else {}
+            metrics = _numbers({name: value for name, value in logged.items() if name not in ("step", "epoch")})
+            self.xray.take_graphs(step, clipped=args.max_grad_norm or None, metrics=metrics)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         self.close()
+
+
+def _numbers(logged: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what a trainer logged, what is one number."""
+    return {
+        name: value
+        for name, value in logged.items()
+        if (isinstance(value, Tensor) and value.numel() == 1) or type(value) in (int, float)
+    }
 
 
 def moved(given: Any, device: Any) -> Any:

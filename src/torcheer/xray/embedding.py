@@ -89,7 +89,7 @@ def _find_forms(series: Series) -> None:
 def _form(entry: Entry) -> dict[str, Any]:
     """What is said of an entry, and how it is drawn."""
     names = "source", "shape", "dtype", "layout", "rows", "columns", "note"
-    is_colour = entry.layout == "filters" and entry.kind == "weight" and entry.columns == (0, 1, 2) and entry.shape[1] == 3
+    is_colour = entry.is_colour and entry.columns == (0, 1, 2)
     said = {"axes": axes_of(entry), "totals": totals_of(entry), "colour": is_colour}
     return {name: getattr(entry, name) for name in names} | said
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from ..errors import InvalidArgument
 from .records import Entry, Kind, Layout, Statistics, finite
-from .selectors import Choices
+from .selectors import CONVOLUTION, Choices
 from .statistics import readable, statistics_of
 
 _EDGE = 0.01  # colours span what lies between this part of the values and the rest from above
@@ -46,6 +47,8 @@ class Measured:
     has_inputs_first: bool = False  # of a weight: the inputs, then the units; of a transposed convolution, an embedding
     notes: list[str] = field(default_factory=list)
     update_ratio: float | None = None
+    input_channels: int = 0  # of a convolution: how many its input has
+    make: Callable[[], Tensor] | None = None  # what gives the tensor, where that takes time
 
 
 @dataclass(slots=True)
@@ -91,9 +94,22 @@ def keep(measured: Measured, choices: Choices, limits: Limits, dead: int | None 
         update_ratio=measured.update_ratio,
         dead=dead,
         units=units_of(measured) if measured.kind == "activation" else None,
+        is_colour=part.layout == "filters" and _is_colour(measured),
         note="; ".join([*notes, *part.notes]),
     )
     return entry, kept
+
+
+def _is_colour(measured: Measured) -> bool:
+    """Whether filters look at the red, green and blue of a picture: a convolution over all three channels of its input."""
+    shape = measured.tensor.shape
+    return (
+        measured.kind == "weight"
+        and measured.dimensions == 2
+        and not measured.has_inputs_first
+        and len(shape) == 4
+        and shape[1] == measured.input_channels == 3
+    )
 
 
 def _of_weight(measured: Measured, tensor: Tensor, choices: Choices, limits: Limits) -> _Part:
@@ -115,14 +131,14 @@ def _of_weight(measured: Measured, tensor: Tensor, choices: Choices, limits: Lim
         tensor = tensor.select(2, tensor.shape[2] // 2)
     if tensor.dim() == 3:
         tensor = tensor.unsqueeze(2)
-    rows = choices.choose(measured.layer, tensor.shape[0], limits.channels, tensor)
-    columns = choices.choose(f"{measured.layer}/inputs", tensor.shape[1], limits.inputs, tensor.transpose(0, 1))
+    rows = choices.choose(measured.layer, tensor.shape[0], limits.channels, tensor, CONVOLUTION)
+    columns = choices.choose(f"{measured.layer}/inputs", tensor.shape[1], limits.inputs, tensor.transpose(0, 1), CONVOLUTION)
     axes = ("filter", "input channel")
     return _Part(_cut(tensor, rows, columns), "filters", rows, columns, axes, _sides(tensor), notes)
 
 
 def _of_output(measured: Measured, tensor: Tensor, choices: Choices, limits: Limits) -> _Part:
-    """An output, an activation, or its gradient: feature maps of the first sample, or samples (tokens) × units."""
+    """An output, an activation, a pattern, or its gradient: maps of the first sample, or samples (tokens) × units."""
     notes: list[str] = []
     axis = channel_axis(measured)
     if axis is None:  # samples × units, or tokens × units of the first sample
@@ -139,7 +155,7 @@ def _of_output(measured: Measured, tensor: Tensor, choices: Choices, limits: Lim
         if tensor.shape[0] > 1:
             notes.append(f"the first of {tensor.shape[0]} samples")
         tensor = tensor[0] if tensor.shape[0] else tensor.new_zeros(tensor.shape[1:])
-    rows = choices.choose(measured.layer, tensor.shape[0], limits.channels, tensor)
+    rows = choices.choose(measured.layer, tensor.shape[0], limits.channels, tensor, CONVOLUTION)
     maps = _picked(tensor, 0, rows)
     while maps.dim() > 3:
         notes.append(f"the middle of {maps.shape[1]} slices in depth")
@@ -154,7 +170,8 @@ def _of_output(measured: Measured, tensor: Tensor, choices: Choices, limits: Lim
     stride = max(1, -(-max(maps.shape[1:]) // limits.side))
     if stride > 1:
         notes.append(f"every {_nth(stride)} pixel")
-    return _Part(maps[:, ::stride, ::stride], "maps", rows, None, ("channel", ""), (tensor.shape[0], 1), notes)
+    word = "head" if measured.kind == "attention" else "channel"
+    return _Part(maps[:, ::stride, ::stride], "maps", rows, None, (word, ""), (tensor.shape[0], 1), notes)
 
 
 def channel_axis(measured: Measured) -> int | None:
@@ -173,18 +190,18 @@ def units_of(measured: Measured) -> int:
 
 
 def is_above_zero(measured: Measured) -> Tensor:
-    """By unit: whether it was above zero anywhere in the batch."""
+    """By unit: whether it was above zero, or not a number, anywhere in the batch."""
     tensor = measured.tensor.detach()
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_complex() or tensor.dim() == 0:
         return torch.ones(units_of(measured), dtype=torch.bool, device="cpu")
     axis = channel_axis(measured)
     units = tensor.movedim(axis if axis is not None else -1, 0)
-    return (units.reshape(units.shape[0], -1) > 0).any(dim=1).cpu()
+    return (~(units.reshape(units.shape[0], -1) <= 0)).any(dim=1).cpu()  # one that is not a number is not silent
 
 
 def as_written(tensor: Tensor, kind: Kind, dtype: torch.dtype) -> Tensor:
     """Maps in the type that was asked for, if their values fit into it; weights and gradients as they are."""
-    if kind not in ("layer", "activation") or dtype is torch.float32:
+    if kind not in ("layer", "activation", "attention") or dtype is torch.float32:
         return tensor.contiguous()
     largest = tensor.nan_to_num(0.0, 0.0, 0.0).abs().max() if tensor.numel() else torch.zeros((), device="cpu")
     return tensor.to(dtype).contiguous() if float(largest) <= torch.finfo(dtype).max else tensor.contiguous()

@@ -8,9 +8,18 @@ from torch import Tensor
 from torch.nn import Module
 
 from ..history import Operation
+from .attention import pattern_of
 from .keeping import Measured
 from .records import Kind
 from .watched import Found, dimensions_of, has_inputs_first, tensor_of
+
+
+def input_channels(core: Operation | None) -> int:
+    """How many channels the input of a convolution of pictures has; 0 for everything else."""
+    if core is None or not dimensions_of(core, core):
+        return 0
+    shape = Operation(core._index, next(iter(core._index.parents(core._number)))).tensor_shape
+    return int(shape[-3]) if len(shape) in (3, 4) else 0
 
 
 class Measuring:
@@ -37,6 +46,8 @@ class Measuring:
             self._measure_output(found, "layer", found.output, found.output.tensor_contents)
         if found.activation is not None and found.watch.wants("activation"):
             self._measure_output(found, "activation", found.activation, found.activation.tensor_contents)
+        if found.attention is not None:
+            self._measure_attention(found, found.attention)
         if found.output is not None and found.watch.wants("grad") and (gradient := found.output.grad_contents) is not None:
             said = [f"of {self._loss}", *self._said_of_outputs]
             self._measure_output(found, "layer_grad", found.output, gradient.clone(), said)
@@ -45,7 +56,8 @@ class Measuring:
         layer = found.watch.name
         form = dimensions_of(found.core, found.core), has_inputs_first(found.core, name)
         if found.watch.wants("weight"):
-            self.measured.append(Measured(layer, "weight", name, weight.detach().clone(), *form))
+            channels = input_channels(found.core)
+            self.measured.append(Measured(layer, "weight", name, weight.detach().clone(), *form, input_channels=channels))
         if not found.watch.wants("grad"):
             return
         if weight.grad is not None:
@@ -56,6 +68,12 @@ class Measuring:
             self.notes.append(
                 f"{layer}: the weight {'has no gradient yet' if weight.requires_grad else 'is frozen, so it has no gradient'}"
             )
+
+    def _measure_attention(self, found: Found, operation: Operation) -> None:
+        """The pattern is worked out behind the training; what it is made of is held until then."""
+        make, said = pattern_of(operation)
+        empty = operation.tensor_contents.new_empty(0)
+        self.measured.append(Measured(found.watch.name, "attention", operation.label, empty, notes=said, make=make))
 
     def _measure_output(self, found: Found, kind: Kind, operation: Operation, tensor: Tensor, said: Sequence[str] = ()) -> None:
         turn = [f"pass {operation.pass_num} of {operation.num_passes}"] if operation.num_passes > 1 else []

@@ -13,12 +13,13 @@ from typing import Any, Literal, NamedTuple, get_args
 
 VERSION = 1
 
-Kind = Literal["weight", "layer", "activation", "grad", "layer_grad"]
+Kind = Literal["weight", "layer", "activation", "attention", "grad", "layer_grad"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 WORDS: dict[Kind, str] = {
     "weight": "weight",
     "layer": "output",
     "activation": "activation",
+    "attention": "attention pattern",
     "grad": "gradient of the weight",
     "layer_grad": "gradient of the output",
 }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..history.text import human_size, plural
-from .captions import kept_of
-from .records import Kind
+from .captions import kept_of, number
+from .records import Kind, Summary
 from .run import Run
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class SavedKind:
 
 
 class Saved:
-    """Everything a run holds."""
+    """Everything a run holds: pictures of the layers that are watched, a summary of every layer with parameters."""
 
     def __init__(self, run: Run) -> None:
         self.folder = str(run.files.folder)
@@ -37,6 +38,8 @@ class Saved:
         self.steps = run.steps()
         self.snapshots = len(run.snapshots)
         self.layers = run.layers
+        self.summaries: tuple[Summary, ...] = run.snapshot().summaries if self.snapshots else ()  # of the last snapshot
+        self.metrics = run.metrics
         self.notes = run.notes
         self.rows: list[SavedKind] = []
         for layer in run.layers:
@@ -64,21 +67,44 @@ class Saved:
             f", step{'' if len(self.steps) == 1 else 's'} {_span(self.steps[0], self.steps[-1], ' to ')}" if self.steps else ""
         )
         head = f"{plural(self.snapshots, 'snapshot')}{span}, {human_size(self.bytes)} in {self.folder}"
+        if self.metrics:
+            head += f", with {', '.join(self.metrics)}"
         head = "\n".join([head, *(f"Note: {note}" for note in self.notes)])
+        return "\n\n".join(part for part in (head, self._pictures(), self._summaries()) if part)
+
+    def _pictures(self) -> str:
+        """What is kept of the layers that are watched."""
         if not self.rows:
-            return head
+            return ""
         table = [("layer", "kind", "of", "snapshots", "steps", "shape", "kept")]
         for row in self.rows:
             steps = _span(row.first_step, row.last_step, "…")
             shape = "×".join(map(str, row.shape)) or "scalar"
             table.append((row.layer, row.kind, row.source, str(row.snapshots), steps, shape, row.kept))
-        widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in table]
-        lines.insert(1, "  ".join("─" * width for width in widths))
-        return "\n".join([head, *lines])
+        return _as_text(table)
+
+    def _summaries(self) -> str:
+        """The last summary of every layer with parameters."""
+        if not self.summaries:
+            return ""
+        table = [("summary of", "parameters", "norm", "gradient norm", "update ratio", "not finite", "dead units")]
+        for one in self.summaries:
+            norm, grad, ratio = (
+                "–" if value is None else number(value) for value in (one.norm, one.grad_norm, one.update_ratio)
+            )
+            bad, dead = one.nonfinite + one.grad_nonfinite, "–" if one.dead is None else f"{one.dead:,} of {one.units:,}"
+            table.append((one.layer, f"{one.parameters:,}", norm, grad, ratio, f"{bad:,}", dead))
+        return _as_text(table)
 
     def __repr__(self) -> str:
         return str(self)
+
+
+def _as_text(table: Sequence[tuple[str, ...]]) -> str:
+    widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in table]
+    lines.insert(1, "  ".join("─" * width for width in widths))
+    return "\n".join(lines)
 
 
 def _span(first: int, last: int, between: str) -> str:

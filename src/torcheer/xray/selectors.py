@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,26 +69,36 @@ class ChosenFilters:
         return [number for number in wanted if number < count]
 
 
+CONVOLUTION, CONNECTED = "conv", "fc"  # the two sorts of layers that may have a selector each
+
+
 class Choices:
     """The choices made so far, by layer and number of channels."""
 
-    def __init__(self, selector: Selector) -> None:
-        if not callable(selector):
-            raise InvalidArgument(
-                "selector must be a function of (layer, count, limit, tensor) that returns channel numbers, such as "
-                f"RandomFilterSelectorType(); got {type(selector).__name__}."
-            )
-        self._selector = selector
+    def __init__(self, selector: Any, default: Selector) -> None:
+        given = selector if isinstance(selector, Mapping) else dict.fromkeys((CONVOLUTION, CONNECTED), selector)
+        unknown = [name for name in given if name not in (CONVOLUTION, CONNECTED)]
+        if unknown:
+            raise InvalidArgument(f"selectors are for {CONVOLUTION!r} and for {CONNECTED!r}; got one for {unknown[0]!r}.")
+        self._selectors: dict[str, Selector] = {CONVOLUTION: default, CONNECTED: default}
+        self._selectors |= {name: one for name, one in given.items() if one is not None}
+        for one in self._selectors.values():
+            if not callable(one):
+                raise InvalidArgument(
+                    "selector must be a function of (layer, count, limit, tensor) that returns channel numbers, such as "
+                    f"RandomFilterSelectorType(); got {type(one).__name__}."
+                )
         self.made: dict[str, list[int]] = {}
 
-    def choose(self, layer: str, count: int, limit: int, tensor: Tensor) -> tuple[int, ...]:
-        """The channels to keep of `tensor`, whose first dimension they are."""
-        name_them = isinstance(self._selector, ChosenFilters)
+    def choose(self, layer: str, count: int, limit: int, tensor: Tensor, sort: str = CONNECTED) -> tuple[int, ...]:
+        """The channels to keep of `tensor`, whose first dimension they are, in a layer of a sort."""
+        selector = self._selectors[sort]
+        name_them = isinstance(selector, ChosenFilters)
         if count <= limit and not name_them:
             return tuple(range(count))
         key = f"{layer}/{count}"
         if key not in self.made:
-            self.made[key] = self._checked(layer, count, list(self._selector(layer, count, min(limit, count), tensor)))
+            self.made[key] = self._checked(layer, count, list(selector(layer, count, min(limit, count), tensor)))
         return tuple(self.made[key])
 
     def _checked(self, layer: str, count: int, chosen: list[Any]) -> list[int]:

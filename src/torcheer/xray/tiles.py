@@ -98,7 +98,7 @@ def make_mosaic(kept: Array, entry: Entry, *, aspect: float = ASPECT, room: floa
         return _tiles(kept, rows, aspect)
     if kept.shape[1] == 1:
         return _tiles(kept[:, 0], rows, aspect)
-    if kept.shape[1] == entry.shape[1] == 3 and entry.kind == "weight":
+    if entry.is_colour and kept.shape[1] == 3:
         return _tiles(kept.transpose(0, 2, 3, 1), rows, aspect)
     return _grid(kept, rows, columns, aspect, room)
 

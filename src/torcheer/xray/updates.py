@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -11,29 +11,40 @@ from torch.nn import Module
 from ..errors import InvalidArgument
 from .watched import tensor_of
 
+Pairs = dict[str, tuple[Tensor, Tensor]]  # by layer: values before and after one step
+
 
 class UpdateWatcher:
-    """Copies the watched weights before and after the step that a snapshot is likely to follow.
+    """Copies the watched weights, and samples of all, before and after the step that a snapshot is likely to follow.
 
-    Snapshots come at a distance; the distance of the last two says which step the next one follows.
+    Snapshots come at a distance; the distance of the last two, in steps that were completed, says which step the next one
+    follows. A snapshot may be taken inside a step: Lightning runs the backward pass there.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, model: Module, weights: dict[str, str], every: int) -> None:
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        model: Module,
+        weights: dict[str, str],
+        samples: Callable[[], dict[str, Tensor]],
+        every: int,
+    ) -> None:
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise InvalidArgument(f"optimizer must be a torch.optim.Optimizer; got {type(optimizer).__name__}.")
         self.optimizer = optimizer
         self._model, self._weights = model, weights  # by layer, the name of its weight
-        self._before: dict[str, Tensor] = {}
-        self._measured: dict[str, tuple[Tensor, Tensor]] = {}
-        self._distance, self._since = every, 0  # steps between snapshots, and since the last one
+        self._samples = samples
+        self._before: tuple[dict[str, Tensor], dict[str, Tensor]] | None = None
+        self._measured: tuple[Pairs, Pairs] = {}, {}
+        self._distance, self._since = every, 0  # steps between snapshots, and completed since the last one
         self._handles = [
             optimizer.register_step_pre_hook(lambda *_: self._pre()),
             optimizer.register_step_post_hook(lambda *_: self._post()),
         ]
 
-    def take(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """By layer, the weight before and after the last step; nothing if that was not measured."""
-        found, self._measured = self._measured, {}
+    def take(self) -> tuple[Pairs, Pairs]:
+        """Watched weights, and samples, before and after the last completed step; nothing if that was not measured."""
+        found, self._measured = self._measured, ({}, {})
         if self._since:
             self._distance, self._since = self._since, 0
         return found
@@ -42,21 +53,22 @@ class UpdateWatcher:
         """Take the hooks away."""
         for handle in self._handles:
             handle.remove()
-        self._before.clear()
-        self._measured.clear()
+        self._before, self._measured = None, ({}, {})
 
     def _pre(self) -> None:
-        self._since += 1
-        if self._since >= self._distance:
-            self._before = {layer: copy for layer, name in self._weights.items() if (copy := self._copy(name)) is not None}
+        self._before = (self._weights_now(), self._samples()) if self._since + 1 >= self._distance else None
 
     def _post(self) -> None:
-        before, self._before, self._measured = self._before, {}, {}
-        for layer, old in before.items():
-            new = self._copy(self._weights[layer])
-            if new is not None and new.shape == old.shape:
-                self._measured[layer] = (old, new)
+        self._since += 1
+        before, self._before = self._before, None
+        self._measured = {}, {}
+        if before is not None:
+            self._measured = _pairs(before[0], self._weights_now()), _pairs(before[1], self._samples())
 
-    def _copy(self, name: str) -> Any:
-        weight = tensor_of(self._model, name)
-        return weight.detach().clone() if weight is not None else None
+    def _weights_now(self) -> dict[str, Tensor]:
+        found = {layer: tensor_of(self._model, name) for layer, name in self._weights.items()}
+        return {layer: weight.detach().clone() for layer, weight in found.items() if weight is not None}
+
+
+def _pairs(before: dict[str, Tensor], after: dict[str, Tensor]) -> Pairs:
+    return {name: (old, after[name]) for name, old in before.items() if name in after and after[name].shape == old.shape}

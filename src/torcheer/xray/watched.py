@@ -15,11 +15,21 @@ from torch import Tensor
 from ..errors import InvalidArgument, LayerNotFound
 from ..functions import groups
 from ..history import Call, History, Operation
-from ..keys import Match, parse_key
+from ..history.labels import split_turn
+from .attention import attentions
 
 # What a user may ask for; `grad` is of the weight and, where there is a loss, of the output.
-ASKED: tuple[str, ...] = ("weight", "layer", "activation", "grad")
-# Modules that are activation functions, by their class; a function is one by its category.
+ASKED: tuple[str, ...] = ("weight", "layer", "activation", "attention", "grad")
+_CONVOLUTION_TYPES = re.compile(r"^conv(transpose)?[123]?d?$")
+_LINEAR_TYPES = frozenset({"linear", "addmm", "matmul", "mm", "bilinear"})
+_RECURRENT_TYPES = frozenset({"lstm", "gru", "rnntanh", "rnnrelu", "lstmcell", "grucell", "rnntanhcell", "rnnrelucell"})
+_INPUTS_FIRST = frozenset({"addmm", "matmul", "mm", "embedding", "embeddingbag"})  # take a weight of inputs × units
+
+# Functions that are activation functions, as layers are typed; a module is one by its class.
+_ACTIVATIONS = frozenset(
+    """relu relu6 leakyrelu prelu rrelu elu selu celu gelu silu mish glu tanh sigmoid logsigmoid hardtanh hardswish hardsigmoid
+    hardshrink softshrink tanhshrink softplus softsign softmax logsoftmax softmin threshold""".split()
+)
 _ACTIVATION_CLASS = re.compile(r"(relu|elu|gelu|silu|swish|mish|tanh|sigmoid|softmax|softplus|activation|glu)", re.IGNORECASE)
 _CORES = groups.CONVOLUTIONS | groups.LINEAR | groups.INPUTS_FIRST
 _REACH = 12  # operations looked through
@@ -45,6 +55,7 @@ class Found:
     weight: str | None = None  # the name of the parameter
     output: Operation | None = None
     activation: Operation | None = None
+    attention: Operation | None = None  # what makes its attention pattern
     core: Operation | None = None  # the convolution, multiplication or look-up that made the output
     notes: tuple[str, ...] = ()  # what is missing, and why
 
@@ -109,26 +120,44 @@ def _kinds(name: Any, kinds: Any) -> frozenset[str]:
 
 
 def default_watches(history: History) -> list[Watch]:
-    """Convolutions with their output and activation, fully connected layers with their activation only."""
-    candidates = [(operation, kinds) for operation in history.operations if (kinds := _default_kinds(operation)) is not None]
-    inside = Counter({operation.containing_module: 0 for operation, _ in candidates})
-    inside.update({one.layer_label: one.containing_module for one, _ in candidates}.values())
+    """Convolutions with their output and activation, fully connected layers with their activation, or with their output
+    where no activation function follows; attention with its pattern, recurrent layers with their output.
+
+    A model without any of these is watched by the outputs of its layers with parameters, one without those by its last
+    operation.
+    """
+    candidates = [(operation, kinds) for operation in history.operations if (kinds := _default_kinds(operation))]
+    patterns = [(operation, frozenset({"attention"})) for operation in attentions(history.operations)]
+    if not candidates and not patterns:
+        inner = [one for one in history.operations if one.layer_type not in ("input", "output")]
+        candidates = [(one, frozenset({"layer"})) for one in [one for one in inner if one.parent_params] or inner[-1:]]
+    named = [*_named(candidates), *_named(patterns)]
     found: dict[str, frozenset[str]] = {}
-    for operation, kinds in candidates:
-        around = operation.containing_module
-        found.setdefault(around if around and inside[around] == 1 else operation.layer_label, kinds)
+    for _, name, kinds in sorted(named, key=lambda one: one[0]):
+        found[name] = found.get(name, frozenset()) | kinds
     if not found:
-        raise InvalidArgument(
-            "the model has no convolution and no fully connected layer to watch by default: name layers, for example "
-            f"layers={[layer.label for layer in history][1:4]}."
-        )
+        raise InvalidArgument("the model computes nothing with this input, so there is no layer to watch.")
     return [Watch(name, kinds) for name, kinds in found.items()]
 
 
-def _default_kinds(operation: Operation) -> frozenset[str] | None:
-    if _is_in(operation, groups.CONVOLUTIONS):
-        return frozenset({"layer", "activation"})
-    return frozenset({"activation"}) if _is_in(operation, groups.LINEAR) and operation.parent_params else None
+def _named(candidates: list[tuple[Operation, frozenset[str]]]) -> list[tuple[int, str, frozenset[str]]]:
+    """Operations by number, each with a name: of the module it is the only one of its sort in, else its label."""
+    inside = Counter({one.layer_label: one.containing_module for one, _ in candidates}.values())
+    found = []
+    for operation, kinds in candidates:
+        around = operation.containing_module
+        found.append((operation._number, around if around and inside[around] == 1 else operation.layer_label, kinds))
+    return found
+
+
+def _default_kinds(operation: Operation) -> frozenset[str]:
+    kind = operation.layer_type
+    if _CONVOLUTION_TYPES.match(kind):
+        return frozenset({"layer", "activation"} if activation_after(operation) is not None else {"layer"})
+    if kind in _LINEAR_TYPES and operation.parent_params:
+        return frozenset({"activation" if activation_after(operation) is not None else "layer"})
+    is_first = operation._record.call == operation._number  # of what the call returned; the others are its last state
+    return frozenset({"layer"} if kind in _RECURRENT_TYPES and is_first else ())
 
 
 # Finding ----------------------------------------------------------------------------------------------------------
@@ -152,6 +181,10 @@ def find(history: History, watch: Watch, *, must_exist: bool = False) -> Found:
         found.activation = activation_after(output)
         if found.activation is None:
             notes.append(f"{watch.name}: no activation function consumes it")
+    if watch.wants("attention"):
+        found.attention = _attention(history, call, output, notes)
+        if found.attention is None and watch.kinds != frozenset(ASKED):
+            notes.append(f"{watch.name}: makes no attention pattern")
     found.notes = tuple(notes)
     return found
 
@@ -161,6 +194,14 @@ def _locate(history: History, name: str) -> tuple[Call | None, Operation]:
     match = _matches(history, name)[0]
     call = Call(history._index, match.call) if match.call is not None else None
     return call, Operation(history._index, match.number)
+
+
+def _attention(history: History, call: Call | None, output: Operation, notes: list[str]) -> Operation | None:
+    """What makes the attention pattern in a layer: the operation itself, or the first inside the module."""
+    found = attentions(call.operations if call is not None else [output])
+    if len(found) > 1:
+        notes.append(f"the attention pattern is the first of {len(found)} inside the module")
+    return found[0] if found else None
 
 
 def _weight_name(call: Call | None, output: Operation) -> str | None:

@@ -12,11 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .keeping import Limits, Measured, as_written, is_above_zero, keep
-from .records import Failure, Snapshot
+from .keeping import Limits, Measured, as_written, is_above_zero, keep, units_of
+from .records import Failure, Snapshot, Summary, finite
 from .selectors import Choices
 from .statistics import pieces
 from .store import FileManager
+from .summarising import Reading
+from .updates import Pairs
 
 SNAPSHOTS_TO_BE_DEAD = 3
 
@@ -29,7 +31,10 @@ class Taken:
     time: float
     measured: list[Measured]
     notes: list[str]
-    updates: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)  # by layer: a weight before and after one step
+    updates: Pairs = field(default_factory=dict)  # of watched weights
+    readings: list[Reading] = field(default_factory=list)  # of all layers with parameters
+    moved: Pairs = field(default_factory=dict)  # of samples of their parameters
+    metrics: dict[str, Any] = field(default_factory=dict)  # numbers, or tensors of one value
     ready: Any = None  # an event of the device, when the tensors are there
 
 
@@ -42,6 +47,7 @@ class Writer:
         self._choices, self._limits, self._dtype = choices, limits, dtype
         self._noted = dict(choices.made)
         self._weights: dict[str, tuple[int, Tensor]] = {}  # by layer: the last one seen, and its step
+        self._samples: dict[str, tuple[int, Tensor]] = {}  # the same of samples of all layers
         self._quiet: dict[str, tuple[int, Tensor]] = {}  # by layer: snapshots seen, and for how many each unit was silent
         self._queue: queue.Queue[Taken | Callable[[], None] | None] = queue.Queue()
         self._thread: threading.Thread | None = None
@@ -82,6 +88,8 @@ class Writer:
             taken.ready.synchronize()
         entries, tensors = [], {}
         for measured in taken.measured:
+            if measured.make is not None:
+                measured.tensor, measured.make = measured.make(), None
             self._note_update(measured, taken)
             entry, kept = keep(measured, self._choices, self._limits, self._dead(measured))
             entries.append(entry)
@@ -94,6 +102,8 @@ class Writer:
             step=taken.step,
             time=taken.time,
             entries=tuple(entries),
+            summaries=tuple(self._summary(reading, taken) for reading in taken.readings),
+            metrics={name: float(value) for name, value in taken.metrics.items()},
             notes=tuple(dict.fromkeys(taken.notes)),
         )
         self.files.write(snapshot, tensors)
@@ -114,16 +124,41 @@ class Writer:
             if steps > 1:
                 measured.notes.append(f"update ratio is a mean over {steps} steps")
 
-    def _dead(self, measured: Measured) -> int | None:
+    def _summary(self, reading: Reading, taken: Taken) -> Summary:
+        """The few numbers of a layer, from what was read of it."""
+        last = self._samples.get(reading.layer)
+        if reading.sample is not None:
+            self._samples[reading.layer] = (taken.step, reading.sample)
+        ratio = None
+        if reading.layer in taken.moved:
+            ratio = _ratio(*taken.moved[reading.layer])
+        elif reading.sample is not None and last is not None and last[0] < taken.step and last[1].shape == reading.sample.shape:
+            ratio = _ratio(last[1], reading.sample)
+            ratio = ratio / (taken.step - last[0]) if ratio is not None else None
+        activation = reading.activation
+        return Summary(
+            layer=reading.layer,
+            parameters=reading.parameters,
+            norm=finite(reading.norm),
+            grad_norm=finite(reading.grad_norm) if reading.grad_norm is not None else None,
+            update_ratio=ratio,
+            nonfinite=reading.nonfinite,
+            grad_nonfinite=reading.grad_nonfinite,
+            dead=self._dead(activation, "/summary") if activation is not None else None,
+            units=units_of(activation) if activation is not None else None,
+        )
+
+    def _dead(self, measured: Measured, suffix: str = "") -> int | None:
         """How many units were silent in this and the last snapshots, once there are enough of them to say."""
         if measured.kind != "activation":
             return None
         lives = is_above_zero(measured)
-        seen, silent = self._quiet.get(measured.layer, (0, torch.zeros(0, dtype=torch.int32, device="cpu")))
+        name = measured.layer + suffix
+        seen, silent = self._quiet.get(name, (0, torch.zeros(0, dtype=torch.int32, device="cpu")))
         if silent.shape != lives.shape:
             seen, silent = 0, torch.zeros(lives.shape, dtype=torch.int32, device="cpu")
         silent = torch.where(lives, 0, silent + 1)
-        self._quiet[measured.layer] = (seen + 1, silent)
+        self._quiet[name] = (seen + 1, silent)
         return int((silent >= SNAPSHOTS_TO_BE_DEAD).sum()) if seen + 1 >= SNAPSHOTS_TO_BE_DEAD else None
 
 

@@ -7,7 +7,7 @@ import operator
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
@@ -28,12 +28,14 @@ from .compiled import refuse_compiled, refusing_compiled_calls
 from .drawing import Drawer
 from .keeping import Limits
 from .measuring import Measuring
+from .metrics import checked_metrics
 from .pacing import Pace
 from .probe import Probe
 from .reading import Reader
 from .selectors import Choices, RandomFilterSelectorType, Selector
 from .store import FileManager
 from .store.files import free_folder
+from .summarising import Summariser
 from .updates import UpdateWatcher
 from .verify import Verification, compare_trainings
 from .watched import Watch, find, parse_layers
@@ -63,13 +65,16 @@ class Xray(Reader):
             `(1, 3, 32, 32)`, or a list of sizes. A probe that is made from sizes is the same every time.
         layers: module addresses or lookup keys of a history (`"relu_3"`), in a list, or as the keys of a dictionary that says
             which kinds, `{"conv1": {"weight": True, "layer": True, "activation": True, "grad": True}}`. By default convolutions
-            with their output and activation, fully connected layers with their activation.
+            with their output and activation, fully connected layers with their activation, or with their output where no
+            activation function follows, attention with its pattern, recurrent layers with their output. Whatever is chosen, a
+            summary of every layer with parameters is taken, too.
         folder: where the run is kept. By default a new one, `xray/<model>-<time>`.
         resume: go on with the run in the folder, from the step after its last one. The model must have the architecture of that
             run. Where there is no run yet, one begins.
         loss_fn, target: with them the probe also runs backward: `loss_fn(output, target)`, or `loss_fn(output)` without a
             target. That gives the gradients of the layers' outputs. The model's own `.grad`s are not touched.
-        selector: which channels to keep where there are too many; see `torcheer.xray.selectors`.
+        selector: which channels to keep where there are too many; see `torcheer.xray.selectors`. One for all layers, or a
+            dictionary with one for convolutions, `"conv"`, and one for fully connected layers and all others, `"fc"`.
         limits: how many are too many.
         every: only steps that are a multiple of it are taken.
         budget: how much of the time may go into snapshots, such as `"1%"`; fewer are taken to stay under it.
@@ -94,7 +99,7 @@ class Xray(Reader):
         resume: bool = False,
         loss_fn: Callable[..., Tensor] | None = None,
         target: Any = None,
-        selector: Selector | None = None,
+        selector: Selector | Mapping[str, Selector] | None = None,
         limits: Limits | None = None,
         every: int = 1,
         budget: str | float | None = None,
@@ -110,12 +115,14 @@ class Xray(Reader):
         self._probe: Probe | None  # None in one that only reads
         self._probe = probe = Probe(model, input, loss_fn=loss_fn, target=target, training=training, seed=seed)
         _check_options(limits, max_bytes, dtype, seed)
-        choices = Choices(selector if selector is not None else RandomFilterSelectorType(seed))
+        choices = Choices(selector, RandomFilterSelectorType(seed))
         limits = limits if limits is not None else Limits()
         looked = probe.look()
         self.layers: list[Watch] = parse_layers(layers, looked)
         found = [find(looked, watch, must_exist=True) for watch in self.layers]
+        self._summariser = Summariser(probe.model, looked)
         self._notes: dict[str, str] = {}
+        self._metrics: dict[str, Any] = {}
         self._next = 0
         self._updates: UpdateWatcher | None = None
         if not self.is_active:
@@ -134,7 +141,7 @@ class Xray(Reader):
         weakref.finalize(self, _finish, self._writer, self._drawer)
         if optimizer is not None:
             weights = {one.watch.name: one.weight for one in found if one.watch.wants("weight") and one.weight is not None}
-            self._updates = UpdateWatcher(optimizer, probe.model, weights, every)
+            self._updates = UpdateWatcher(optimizer, probe.model, weights, self._summariser.samples, every)
             weakref.finalize(self, self._updates.remove)
 
     @classmethod
@@ -145,24 +152,39 @@ class Xray(Reader):
         found.is_active = False
         found._files = FileManager.open(folder)
         found._updates = found._probe = None
-        found._notes = {}
+        found._notes, found._metrics = {}, {}
         found.layers = [Watch(name, frozenset(kinds)) for name, kinds in found._files.about.get("layers", {}).items()]
         return found
 
     # Taking -------------------------------------------------------------------------------------------------------
 
-    def take_graphs(self, step: int | None = None, *, scale: float | None = None, clipped: float | None = None) -> bool:
+    def take_graphs(
+        self,
+        step: int | None = None,
+        *,
+        show: bool = False,
+        metrics: Mapping[str, Any] | None = None,
+        scale: float | None = None,
+        clipped: float | None = None,
+    ) -> bool:
         """Take a snapshot of every watched layer. Returns whether one was taken.
+
+            xray.take_graphs(step, show=True, metrics={"loss": loss})
 
         Args:
             step: of the training; counts by itself when left out.
+            show: show what was taken at once, as `show_last_graphs` does.
+            metrics: numbers by name, such as the loss, as tensors of one value or as they are. They are written down with the
+                snapshot; the report draws them over its slider.
             scale: what the gradients are multiplied by, where a gradient scaler has not unscaled them yet.
             clipped: the norm the gradients were clipped to.
 
         Called after `loss.backward()` it takes the weights' gradients as they stand.
         """
         step = self._step(step)
+        self.note_metrics(metrics or {})
         if not self._is_due(step):
+            self._metrics.clear()
             return False
         self.note_gradients(scale=scale, clipped=clipped)
         assert self._probe is not None
@@ -171,7 +193,11 @@ class Xray(Reader):
         history, gradients = self._probe.run_backward() if wants_loss else (self._probe.run(), {})
         self._hand_over(step, history, gradients, "the probe's loss")
         self._pace.took(perf_counter() - began)
+        if show:
+            self.show_last_graphs()
         return True
+
+    take_graph = take_graphs
 
     @contextlib.contextmanager
     def step(self, step: int | None = None) -> Iterator[ModelHistory | None]:
@@ -210,6 +236,10 @@ class Xray(Reader):
         if clipped is not None:
             self._notes["clipped"] = f"clipped to norm {clipped:g}"
 
+    def note_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """Give numbers by name that the next snapshot writes down, such as the loss inside `xray.step`."""
+        self._metrics.update(checked_metrics(metrics))
+
     def _step(self, step: int | None) -> int:
         self._must_be_writer()
         if step is None:
@@ -239,13 +269,17 @@ class Xray(Reader):
         for watch in self.layers:
             measuring.measure(find(history, watch))
         self._notes.clear()
-        updates = self._updates.take() if self._updates is not None else {}
+        metrics, self._metrics = self._metrics, {}
+        readings = self._summariser.read(history, gradients)
+        updates, moved = self._updates.take() if self._updates is not None else ({}, {})
         on_device = any(one.tensor.is_cuda for one in measuring.measured)
         ready = torch.cuda.Event() if on_device else None  # type: ignore[no-untyped-call]  # torch's own
         if ready is not None:
             ready.record()
         self._taken += 1
-        self._writer.submit(Taken(step, time.time(), measuring.measured, measuring.notes, updates, ready))
+        self._writer.submit(
+            Taken(step, time.time(), measuring.measured, measuring.notes, updates, readings, moved, ready=ready)
+        )
 
     def _must_be_writer(self) -> None:
         if self._files is not None and not self._files.is_writer:

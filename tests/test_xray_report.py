@@ -327,11 +327,13 @@ def test_a_gradient_that_vanishes_is_seen_on_the_scale_of_its_step(run, report, 
     opened(page, report)
     show(page, "fc", "grad")
     move_to(page, 5)
+    assert "Scale of this step" in page.inner_text("#scales label:has(:checked)")  # what gradients have by default
+    page.locator("#scales input[value=run]").check(force=True)
+    settled(page)
     flat = {pixel(page, "#picture", *place) for place in PLACES}
     assert len(flat) == 1
     page.locator("#scales input[value=frame]").check(force=True)
     settled(page)
-    assert "Scale of this step" in page.inner_text("#scales label:has(:checked)")
     scale = ColourScale(*limits_of(run.entry("fc", "grad", 50)))
     for across, down in PLACES:
         unit, column, value = numbers_in(point_at(page, "#picture", across, down))

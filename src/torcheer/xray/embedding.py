@@ -13,15 +13,19 @@ import json
 import math
 import zlib
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from ..errors import SnapshotNotFound
 from .captions import axes_of, totals_of
-from .records import KINDS, Entry, Kind
+from .progress import Bar
+from .records import KINDS, Entry, Kind, Summary, finite
 from .run import Run, limits_of
 from .statistics import NUM_BINS
+from .store import Snapshots
+
+Array = Any  # of NumPy, whose types are not followed
 
 LEVELS = 252
 NEGATIVE, POSITIVE, NAN = 253, 254, 255
@@ -29,22 +33,58 @@ OUTLIERS = 3.0  # a value this many times further from zero than most is shown a
 LEAST_FRACTION = 1e-9  # of a histogram's bin that is not empty
 FIELDS = (
     *("form", "count", "mean", "std", "min", "max", "norm", "zeros", "nan", "inf", "low", "high"),
-    *("update_ratio", "dead", "units"),
+    *("update_ratio", "dead", "units", "grad_norm"),
 )
+SUMMARY = "summary"  # what the page has beside the kinds: a few numbers of a layer, without pictures
 _CHUNK = 2_000_000  # codes that are unpacked together
 _AROUND_BLOCK = 64  # bytes
 _LEVEL = 6  # of zlib; 9 takes five times as long for one part in a hundred
 
 
-@dataclass(slots=True)
 class Series:
-    """One kind of one layer over the run."""
+    """One kind of one layer over the run: the numbers and histograms of every snapshot, and what its entries have in common."""
 
-    layer: str
-    kind: Kind
-    entries: list[Entry | None]  # one for each snapshot
-    forms: list[dict[str, Any]] = field(default_factory=list)  # what its entries have in common: shape, layout, rows, …
-    form_of: list[int] = field(default_factory=list)  # for each snapshot; -1 where it is missing
+    def __init__(self, layer: str, kind: str, count: int) -> None:
+        self.layer, self.kind = layer, kind
+        self.numbers: Array = np.full((len(FIELDS), count), math.nan, np.float32)
+        self.histogram: Array | None = None
+        self.forms: list[dict[str, Any]] = []  # shape, layout, rows, …
+        self._known: dict[tuple[Any, ...], int] = {}
+
+    @property
+    def present(self) -> list[int]:
+        """The snapshots that have it."""
+        found: list[int] = np.flatnonzero(~np.isnan(self.numbers[0])).tolist()
+        return found
+
+    def add(self, at: int, entry: Entry) -> None:
+        """The entry of one snapshot."""
+        key = entry.source, entry.shape, entry.dtype, entry.layout, entry.rows, entry.columns, entry.note
+        if key not in self._known:
+            self._known[key] = len(self.forms)
+            self.forms.append(_form(entry))
+        known = entry.statistics
+        low, high = limits_of(entry)
+        values = [known.count, known.mean, known.std, known.min, known.max, known.norm, known.zeros, known.nan, known.inf]
+        self._write(at, [self._known[key], *values, low, high, entry.update_ratio, entry.dead, entry.units])
+        if self.histogram is None:
+            self.histogram = np.zeros((NUM_BINS, self.numbers.shape[1]), np.uint8)
+        self.histogram[:, at] = _as_levels(np.array(known.histogram or [0] * NUM_BINS) / max(known.count, 1))
+
+    def summarise(self, at: int, found: Summary) -> None:
+        """The summary of a layer in one snapshot."""
+        if not self.forms:
+            self.forms.append(
+                {"layout": "none", "shape": [], "dtype": "", "source": "", "note": "", "rows": [], "colour": False}
+            )
+        nothing = [None] * 4
+        values = [found.parameters, *nothing, found.norm, None, found.nonfinite + found.grad_nonfinite, 0, None, None]
+        self._write(at, [0, *values, found.update_ratio, found.dead, found.units, found.grad_norm])
+
+    def _write(self, at: int, values: list[float | None]) -> None:
+        largest = float(np.finfo(np.float32).max)
+        plain = [math.nan if value is None else min(max(float(value), -largest), largest) for value in values]
+        self.numbers[: len(plain), at] = plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,33 +97,42 @@ class Frame:
     is_clipped: bool = False  # values beyond are shown as the ends
 
 
-def series_of(run: Run) -> list[Series]:
-    """Every kind of every layer of a run, in the order of the layers."""
-    snapshots = run.snapshots
-    found: dict[tuple[str, Kind], Series] = {}
-    for number, snapshot in enumerate(snapshots):
-        for entry in snapshot.entries:
-            key = entry.layer, entry.kind
-            if key not in found:
-                found[key] = Series(entry.layer, entry.kind, [None] * len(snapshots))
-            found[key].entries[number] = entry
-    ordered = [found[layer, kind] for layer in run.layers for kind in KINDS if (layer, kind) in found]
-    for series in ordered:
-        _find_forms(series)
-    return ordered
+@dataclass(slots=True)
+class Numbers:
+    """Everything but pictures of the snapshots that a page shows."""
+
+    series: list[Series]  # those with pictures first, then one summary for each layer with parameters
+    metrics: dict[str, list[float | None]]
+    notes: list[tuple[int, list[str]]]
+
+    @property
+    def pictured(self) -> list[Series]:
+        return [one for one in self.series if one.kind != SUMMARY]
 
 
-def _find_forms(series: Series) -> None:
-    numbers: dict[tuple[Any, ...], int] = {}
-    for entry in series.entries:
-        if entry is None:
-            series.form_of.append(-1)
+def read_numbers(run: Run, snapshots: Snapshots, bar: Bar) -> Numbers:
+    """Read every snapshot once."""
+    count = len(snapshots)
+    pictured: dict[tuple[str, str], Series] = {}
+    summaries: dict[str, Series] = {}
+    metrics: dict[str, list[float | None]] = {name: [None] * count for name in run.metrics}
+    notes: list[tuple[int, list[str]]] = []
+    for at in range(count):
+        bar.reached(at + 1)
+        try:
+            snapshot = snapshots[at]
+        except SnapshotNotFound:  # let go of meanwhile
             continue
-        key = entry.source, entry.shape, entry.dtype, entry.layout, entry.rows, entry.columns, entry.note
-        if key not in numbers:
-            numbers[key] = len(numbers)
-            series.forms.append(_form(entry))
-        series.form_of.append(numbers[key])
+        for entry in snapshot.entries:
+            pictured.setdefault((entry.layer, entry.kind), Series(entry.layer, entry.kind, count)).add(at, entry)
+        for found in snapshot.summaries:
+            summaries.setdefault(found.layer, Series(found.layer, SUMMARY, count)).summarise(at, found)
+        for name, value in snapshot.metrics.items():
+            metrics[name][at] = finite(value)
+        if snapshot.notes:
+            notes.append((at, list(snapshot.notes)))
+    ordered = [pictured[layer, kind] for layer in run.layers for kind in KINDS if (layer, kind) in pictured]
+    return Numbers([*ordered, *summaries.values()], metrics, notes)
 
 
 def _form(entry: Entry) -> dict[str, Any]:
@@ -99,39 +148,20 @@ def _form(entry: Entry) -> dict[str, Any]:
 
 def pack_statistics(all_series: list[Series]) -> str:
     """The numbers of every entry: for each series and field one float32 for each snapshot, NaN where there is none."""
-    table = np.array([_numbers(series) for series in all_series], dtype=np.float64)
-    largest = np.finfo(np.float32).max
-    plain = np.clip(table, -largest, largest).astype("<f4").reshape(-1)
+    plain = np.stack([series.numbers for series in all_series]).astype("<f4").reshape(-1)
     return pack(
         plain.view(np.uint8).reshape(-1, 4).T.tobytes()
     )  # the first bytes of all numbers, then the second: a quarter less
 
 
-def _numbers(series: Series) -> list[list[float]]:
-    columns = [
-        [math.nan] * len(FIELDS) if entry is None else _row(entry, form)
-        for entry, form in zip(series.entries, series.form_of, strict=True)
-    ]
-    return [list(row) for row in zip(*columns, strict=True)]
-
-
-def _row(entry: Entry, form: int) -> list[float]:
-    known = entry.statistics
-    low, high = limits_of(entry)
-    found = [form, known.count, known.mean, known.std, known.min, known.max, known.norm, known.zeros, known.nan, known.inf]
-    found += [low, high, entry.update_ratio, entry.dead, entry.units]
-    return [math.nan if value is None else float(value) for value in found]
-
-
-def pack_histograms(all_series: list[Series]) -> str:
+def pack_histograms(pictured: list[Series]) -> str:
     """The histogram of every entry: a byte for each bin, 0 where it is empty, else the logarithm of its part of all values."""
-    parts: np.ndarray[Any, Any] = np.zeros((len(all_series), NUM_BINS, len(all_series[0].entries)), dtype=np.float32)
-    for number, series in enumerate(all_series):
-        for at, entry in enumerate(series.entries):
-            if entry is not None:
-                parts[number, :, at] = np.array(entry.statistics.histogram) / max(entry.statistics.count, 1)
+    return pack(b"".join(series.histogram.tobytes() for series in pictured if series.histogram is not None))
+
+
+def _as_levels(parts: Array) -> Array:
     scale = 1 - np.log10(np.maximum(parts, LEAST_FRACTION)) / math.log10(LEAST_FRACTION)
-    return pack(np.where(parts > 0, np.rint(1 + 254 * scale), 0).astype(np.uint8).tobytes())
+    return np.where(parts > 0, np.rint(1 + 254 * scale), 0).astype(np.uint8)
 
 
 # Pictures ---------------------------------------------------------------------------------------------------------
@@ -161,9 +191,10 @@ class Pictures:
 class Album:
     """Reads the frames of a run, and packs those of the snapshots that are wanted."""
 
-    def __init__(self, run: Run, all_series: list[Series]) -> None:
+    def __init__(self, run: Run, snapshots: Snapshots, pictured: list[Series]) -> None:
         self._run = run
-        self._series = all_series
+        self._snapshots = snapshots
+        self._series = pictured
         self._read: dict[int, list[Frame | None]] = {}
         self._unreadable: set[int] = set()
 
@@ -171,7 +202,8 @@ class Album:
         """The frames of some snapshots, and of the first and the last that a series has."""
         pictures = Pictures(wanted, stride)
         for number, series in enumerate(self._series):
-            taken = sorted({*(at for at in wanted if series.entries[at] is not None), *_ends(series)})
+            present = series.present
+            taken = sorted({*set(present).intersection(wanted), present[0], present[-1]})
             found = [(at, frame) for at in taken if (frame := self._frames(at)[number]) is not None]
             pictures.chunks.append(_chunks([(at, _thinned(frame, stride)) for at, frame in found], pictures.blocks))
         pictures.unreadable = sorted(self._unreadable)
@@ -184,22 +216,19 @@ class Album:
 
     def _read_frames(self, at: int) -> list[Frame | None]:
         """The frame of each series in one snapshot, whose file is opened once."""
-        entries = [series.entries[at] for series in self._series]
-        frames: list[Frame | None] = [None] * len(entries)
+        frames: list[Frame | None] = [None] * len(self._series)
         try:
-            kept = self._run.files.tensors(self._run.snapshots[at])
+            snapshot = self._snapshots[at]
+            kept = self._run.files.tensors(snapshot)
         except SnapshotNotFound:  # thinned by the process that writes, or damaged: the page says so
             self._unreadable.add(at)
             return frames
-        for number, entry in enumerate(entries):
+        entries = {(entry.layer, entry.kind): entry for entry in snapshot.entries}
+        for number, series in enumerate(self._series):
+            entry = entries.get((series.layer, cast(Kind, series.kind)))
             if entry is not None:
                 frames[number] = quantise(kept[entry.key].float().numpy(), entry)
         return frames
-
-
-def _ends(series: Series) -> set[int]:
-    there = [at for at, entry in enumerate(series.entries) if entry is not None]
-    return {there[0], there[-1]}
 
 
 def _thinned(frame: Frame, stride: int) -> Frame:

@@ -22,7 +22,7 @@ def checked_metrics(metrics: Any) -> dict[str, Any]:
         if isinstance(value, Tensor):
             if value.numel() != 1 or value.is_complex():
                 raise InvalidArgument(
-                    f"metric {name!r} must be one number; got a tensor of shape {tuple(value.shape)}. Give its mean, or one item."
+                    f"metric {name!r} must be one number; got a tensor of shape {tuple(value.shape)}. Give its mean."
                 )
             found[name] = value.detach().clone()
         elif isinstance(value, Real) or (hasattr(value, "item") and getattr(value, "size", 0) == 1):  # also NumPy's

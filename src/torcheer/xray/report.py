@@ -10,6 +10,7 @@ import html
 import json
 import os
 import re
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,26 @@ from ..errors import InvalidArgument, SnapshotNotFound
 from ..files import write_whole
 from ..viewer.page import hash_of
 from .colours import NONFINITE, ColourScale
-from .embedding import FIELDS, LEAST_FRACTION, LEVELS, Album, Pictures, Series, pack_histograms, pack_statistics, series_of
+from .embedding import (
+    FIELDS,
+    LEAST_FRACTION,
+    LEVELS,
+    SUMMARY,
+    Album,
+    Numbers,
+    Pictures,
+    pack_histograms,
+    pack_statistics,
+    read_numbers,
+)
+from .progress import Bar
 from .records import KINDS, WORDS
 from .run import Run, evenly
 from .statistics import BIN_EDGES
+from .store import Snapshots
 
-MAX_BYTES = 20_000_000
+MAX_BYTES = 20 * 2**20
+MOST_SNAPSHOTS = 2000  # a screen has no more columns
 _SCRIPTS = (  # in this order, as one script
     *("numbers", "data", "pictures", "drawing", "measures", "histogram", "lines", "findings"),
     *("theme", "head", "time", "overview", "inspector", "charts", "gallery", "listening", "report"),
@@ -36,7 +51,14 @@ _WORTH_IT = 1.05  # more steps by less are not tried for
 _MOST_CODES = 256_000_000  # of all pictures together, unpacked
 
 
-def write_report(run: Run, path: str | os.PathLike[str], *, title: str | None = None, max_bytes: int = MAX_BYTES) -> Path:
+def write_report(
+    run: Run,
+    path: str | os.PathLike[str],
+    *,
+    title: str | None = None,
+    max_bytes: int = MAX_BYTES,
+    progress: bool = True,
+) -> Path:
     """Write one HTML file about a run: every layer at every step, histograms, and the health of all layers over time.
 
     >>> import tempfile, torch, torcheer
@@ -51,20 +73,26 @@ def write_report(run: Run, path: str | os.PathLike[str], *, title: str | None = 
         run: what an Xray wrote, or is writing.
         path: where to; a file that is there is replaced, whole or not at all.
         title: the heading; the class of the model if not given.
-        max_bytes: of the file. The statistics of all steps are always in it. Pictures have 8 bits a value; where they do not
+        max_bytes: of the file. The statistics of all steps are always in it, of a run of more than 2,000 snapshots those of
+            2,000, chosen evenly. Pictures have 8 bits a value; where they do not
             fit, those of evenly chosen steps are there, always of the first and the last. Where even a dozen steps do not fit,
             pictures show every 2nd, 4th or 8th pixel. The page says which steps are left out.
+        progress: a bar on stderr, if that is a terminal.
     """
     target = _checked(path, max_bytes)
-    all_series = series_of(run)
-    if not all_series:
+    everything = run.snapshots
+    snapshots = Snapshots(everything.table[evenly(len(everything), MOST_SNAPSHOTS)], run.files.read)
+    with Bar(f"{target.name}: numbers", len(snapshots), "snapshot", progress) as bar:
+        numbers = read_numbers(run, snapshots, bar)
+    if not numbers.series:
         raise SnapshotNotFound("there is nothing to report: the run has no snapshot with a layer. take_graphs() makes one.")
     heading = run.title if title is None else str(title)
-    statistics = {"statistics": pack_statistics(all_series), "histograms": pack_histograms(all_series)}
-    bare = _page(heading, _facts(run, heading, all_series, Pictures([]), max_bytes), statistics)
-    pictures = _fitting(run, all_series, len(bare), max_bytes)
+    statistics = {"statistics": pack_statistics(numbers.series), "histograms": pack_histograms(numbers.pictured)}
+    content = _Content(run, snapshots, numbers, heading, max_bytes)
+    bare = _page(heading, _facts(content, Pictures([])), statistics)
+    pictures = _fitting(content, len(bare), Bar(f"{target.name}: pictures", _TRIES + 1, "try", progress))
     blocks = statistics | {f"pictures-{number}": block for number, block in enumerate(pictures.blocks)}
-    data = _page(heading, _facts(run, heading, all_series, pictures, max_bytes), blocks)
+    data = _page(heading, _facts(content, pictures), blocks)
     try:
         write_whole(target, data)
     except OSError as error:
@@ -94,25 +122,29 @@ def _unwritable(target: Path, reason: str) -> InvalidArgument:
 # Which pictures fit -----------------------------------------------------------------------------------------------
 
 
-def _fitting(run: Run, all_series: list[Series], taken: int, max_bytes: int) -> Pictures:
+def _fitting(content: _Content, taken: int, bar: Bar) -> Pictures:
     """The pictures of as many steps as there is room for beside what is taken; smaller ones where that would be too few."""
-    room = max_bytes - taken - _SLACK
-    album, count = Album(run, all_series), len(run.snapshots)
-    for stride in _STRIDES:
-        few = album.packed(evenly(count, 2 if stride == _STRIDES[-1] else _ENOUGH), stride)
-        if few.size <= room:
-            return _as_many(album, count, room, few)
+    room = content.max_bytes - taken - _SLACK
+    album = Album(content.run, content.snapshots, content.numbers.pictured)
+    count = len(content.snapshots)
+    with bar:
+        for at, stride in enumerate(_STRIDES):
+            few = album.packed(evenly(count, 2 if stride == _STRIDES[-1] else _ENOUGH), stride)
+            bar.reached(at + 1)
+            if few.size <= room:
+                return _as_many(album, count, room, few, bar)
     raise InvalidArgument(
         f"max_bytes is too small for this run: statistics of all steps, and small pictures of the first and the last, take "
         f"{few.size - room:,} bytes more. Give max_bytes={taken + few.size + 2 * _SLACK}, or more for more pictures."
     )
 
 
-def _as_many(album: Album, count: int, room: int, fits: Pictures) -> Pictures:
+def _as_many(album: Album, count: int, room: int, fits: Pictures, bar: Bar) -> Pictures:
     """The most steps that fit, or nearly: each try packs them all."""
     most = min(count, len(fits.steps) * _MOST_CODES // max(fits.codes, 1))
     guess = int(len(fits.steps) * 1.25 * room / max(fits.size, 1))  # steps nearer to each other differ less
-    for _ in range(_TRIES):
+    for turn in range(_TRIES):
+        bar.reached(turn + 1)
         guess = min(guess, most)
         if guess <= (1.0 if guess == count else _WORTH_IT) * len(fits.steps):
             break
@@ -122,27 +154,42 @@ def _as_many(album: Album, count: int, room: int, fits: Pictures) -> Pictures:
         else:
             most = guess - 1
         guess = int(guess * 0.98 * room / tried.size)
+    bar.reached(_TRIES + 1)
     return fits
 
 
 # The page ---------------------------------------------------------------------------------------------------------
 
 
-def _facts(run: Run, heading: str, all_series: list[Series], pictures: Pictures, max_bytes: int) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What a page is made of, but for its pictures."""
+
+    run: Run
+    snapshots: Snapshots
+    numbers: Numbers
+    heading: str
+    max_bytes: int
+
+
+def _facts(content: _Content, pictures: Pictures) -> dict[str, Any]:
     """What the page knows at once; the numbers and the pictures lie beside, packed."""
-    layers = {layer: number for number, layer in enumerate(run.layers)}
-    snapshots = run.snapshots
-    chunks = pictures.chunks or [[] for _ in all_series]
+    run, numbers, table = content.run, content.numbers, content.snapshots.table
+    layers = {layer: number for number, layer in enumerate(_all_layers(run))}
+    chunks = pictures.chunks or [[] for _ in numbers.pictured]
     return {
-        "title": heading,
+        "title": content.heading,
         "model": run.title,
         "bytes": run.files.bytes,
-        "maxBytes": max_bytes,
-        "steps": [snapshot.step for snapshot in snapshots],
-        "times": [round(snapshot.time - snapshots[0].time, 1) for snapshot in snapshots],
-        "notes": [[at, list(snapshot.notes)] for at, snapshot in enumerate(snapshots) if snapshot.notes],
+        "maxBytes": content.max_bytes,
+        "snapshots": len(run.snapshots),
+        "steps": table["step"].tolist(),
+        "times": [round(moment - float(table["time"][0]), 1) for moment in table["time"].tolist()],
+        "notes": [*([0, [note]] for note in run.notes), *numbers.notes],
+        "metrics": numbers.metrics,
         "layers": list(layers),
-        "kinds": {kind: WORDS[kind] for kind in KINDS},
+        "watched": len(run.layers),
+        "kinds": {**{kind: WORDS[kind] for kind in KINDS}, SUMMARY: "summary"},
         "fields": FIELDS,
         "edges": BIN_EDGES,
         "leastFraction": LEAST_FRACTION,
@@ -157,13 +204,24 @@ def _facts(run: Run, heading: str, all_series: list[Series], pictures: Pictures,
             {
                 "layer": layers[series.layer],
                 "kind": series.kind,
-                "limits": run.limits(series.layer, series.kind),
+                "limits": run.limits(series.layer, series.kind) if number < len(chunks) else (0.0, 1.0),
                 "forms": series.forms,
-                "chunks": chunks[number],
+                "chunks": chunks[number] if number < len(chunks) else [],
             }
-            for number, series in enumerate(all_series)
+            for number, series in enumerate(numbers.series)
         ],
     }
+
+
+def _all_layers(run: Run) -> list[str]:
+    """Every layer with parameters, in the model's order; a watched one without any stands after the watched one before it."""
+    found = run.summarised
+    before = -1
+    for layer in run.layers:
+        if layer not in found:
+            found.insert(before + 1, layer)
+        before = found.index(layer)
+    return found
 
 
 def _colours(low: float) -> str:

@@ -277,9 +277,8 @@ class Xray(Reader):
         if ready is not None:
             ready.record()
         self._taken += 1
-        self._writer.submit(
-            Taken(step, time.time(), measuring.measured, measuring.notes, updates, readings, moved, ready=ready)
-        )
+        measured, notes = measuring.measured, measuring.notes
+        self._writer.submit(Taken(step, time.time(), measured, notes, updates, readings, moved, metrics, ready))
 
     def _must_be_writer(self) -> None:
         if self._files is not None and not self._files.is_writer:

@@ -7,7 +7,8 @@ function drawCharts() {
     byId(id).textContent = name;
     byId(id).title = run.title(state.layer);
   }
-  const wide = byId("histogram").parentElement.clientWidth;
+  byId("histogram-card").hidden = series.kind === "summary";
+  const wide = byId("histogram").parentElement.clientWidth || 400;
   shown.histogram = drawHistogram(
     byId("histogram"),
     run,
@@ -39,6 +40,7 @@ function drawCharts() {
 }
 
 function histogramCaption(series, filled) {
+  if (series.kind === "summary") return "A summary has no histogram.";
   if (!filled) return "No value is finite at any step.";
   if (!run.has(series, state.at)) return "Not recorded at this step.";
   let [fullest, most] = [null, 0];

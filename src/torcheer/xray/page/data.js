@@ -58,7 +58,13 @@ class Run {
 
   // The part of the values that lie in a bin; told to within some hundredths of itself.
   part(series, bin, at) {
+    if (series.kind === "summary") return 0;
     return this._parts[this._histograms[(series.index * this.bins + bin) * this.count + at]];
+  }
+
+  // The kinds of a layer that have pictures.
+  pictured(layer) {
+    return this.kindsOf(layer).filter((kind) => kind !== "summary");
   }
 
   name(layer, most) {

@@ -16,6 +16,7 @@ function findingsOf(run) {
 }
 
 function placeWords(run, series) {
+  if (series.kind === "summary") return `parameters or gradients of ${run.name(series.layer, 32)}`;
   return `${run.kindWords[series.kind]} of ${run.name(series.layer, 32)}`;
 }
 
@@ -40,7 +41,7 @@ function firstNonfinite(run) {
 
 function mostDead(run) {
   const at = run.count - 1;
-  const dead = run.series
+  const dead = onePerLayer(run)
     .map((series) => ({ series, part: run.value(series, "dead", at) / run.value(series, "units", at) }))
     .filter(({ part }) => part >= MANY_DEAD)
     .sort((a, b) => b.part - a.part);
@@ -56,11 +57,12 @@ function mostDead(run) {
 
 // At the last snapshot whose gradients are all finite.
 function vanishing(run) {
-  const gradients = run.series.filter((series) => series.kind === "grad");
+  const field = run.series.some((series) => series.kind === "summary") ? "grad_norm" : "norm";
+  const gradients = run.series.filter((series) => series.kind === (field === "norm" ? "grad" : "summary"));
   for (let at = run.count - 1; at >= 0; at--) {
-    const there = gradients.filter((series) => run.has(series, at));
+    const there = gradients.filter((series) => !Number.isNaN(run.value(series, field, at)));
     if (there.length < 2 || there.some((series) => run.nonfinite(series, at) > 0)) continue;
-    const norms = there.map((series) => ({ series, norm: run.value(series, "norm", at) })).sort((a, b) => a.norm - b.norm);
+    const norms = there.map((series) => ({ series, norm: run.value(series, field, at) })).sort((a, b) => a.norm - b.norm);
     const [least, most] = [norms[0], norms[norms.length - 1]];
     if (!(most.norm > FAR_APART * least.norm)) return null;
     const times = least.norm > 0 ? `${number(most.norm / least.norm, 2)} times smaller than that of` : "zero, unlike that of";
@@ -71,8 +73,14 @@ function vanishing(run) {
   return null;
 }
 
+// The summary of each layer, where there are any; else every series.
+function onePerLayer(run) {
+  const summaries = run.series.filter((series) => series.kind === "summary");
+  return summaries.length ? summaries : run.series;
+}
+
 function oddUpdates(run) {
-  const medians = run.series
+  const medians = onePerLayer(run)
     .map((series) => ({
       series,
       ratio: median(Array.from({ length: run.count }, (_, at) => run.value(series, "update_ratio", at))),

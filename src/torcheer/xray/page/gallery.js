@@ -1,8 +1,18 @@
 // All layers and kinds at one step, small. Only those on the screen are drawn.
 
+const FILLED = 0.6;
+
 function fillGallery() {
-  const kinds = Object.keys(run.kindWords).filter((kind) => run.series.some((series) => series.kind === kind));
-  byId("gallery").style.setProperty("--kinds", kinds.length);
+  const kinds = Object.keys(run.kindWords).filter(
+    (kind) => kind !== "summary" && run.series.some((series) => series.kind === kind),
+  );
+  const pictured = run.layers
+    .map((name, layer) => [name, layer]).filter(([, layer]) => run.pictured(layer).length);
+  const most = Math.max(...pictured.map(([, layer]) => run.pictured(layer).length));
+  const all = run.series.filter(({ kind }) => kind !== "summary").length;
+  const isSparse = all < FILLED * pictured.length * kinds.length; // a table of layers and kinds would be mostly empty
+  byId("gallery").classList.toggle("sparse", isSparse && most === 1);
+  byId("gallery").style.setProperty("--kinds", isSparse ? most : kinds.length);
   shown.thumbs = new Map();
   const watcher = new IntersectionObserver(
     (entries) => {
@@ -12,10 +22,10 @@ function fillGallery() {
     { rootMargin: "200px" },
   );
   byId("gallery").replaceChildren(
-    ...run.layers.map((name, layer) => {
+    ...pictured.map(([name, layer]) => {
       const thumbs = kinds.map((kind) => {
         const series = run.find(layer, kind);
-        if (!series) return make("span", { className: "thumb none" });
+        if (!series) return isSparse ? null : make("span", { className: "thumb none" });
         const canvas = make("canvas", { width: 0, height: 0 });
         const button = make(
           "button",
@@ -35,7 +45,7 @@ function fillGallery() {
         "div",
         { className: "gallery-row" },
         make("h3", { textContent: short(name, 60), title: clean(name) }),
-        make("div", { className: "thumbs" }, ...thumbs),
+        make("div", { className: "thumbs" }, ...thumbs.filter(Boolean)),
       );
     }),
   );
@@ -43,11 +53,18 @@ function fillGallery() {
 
 function drawGallery() {
   byId("gallery-step").textContent =
-    `step ${run.stepText(state.at)} · ${state.scale === "run" ? "scale of the run" : "scale of this step"}`;
+    `step ${run.stepText(state.at)} · ${galleryScale()}`;
   for (const [button, thumb] of shown.thumbs) {
     button.classList.toggle("chosen", thumb.series === current());
     if (thumb.isVisible) drawThumb(button, thumb);
   }
+}
+
+function galleryScale() {
+  if (state.scale) return state.scale === "run" ? "scale of the run" : "scale of this step";
+  const scales = new Set(run.series.filter(({ kind }) => kind !== "summary").map(({ kind }) => scaleOf(kind)));
+  if (scales.size > 1) return "scale of the run, of gradients: of this step";
+  return scales.has("frame") ? "scale of this step" : "scale of the run";
 }
 
 function drawThumb(button, thumb) {

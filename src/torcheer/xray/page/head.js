@@ -5,13 +5,16 @@ function fillHead() {
   byId("title").textContent = short(facts.title, 120);
   byId("title").title = clean(facts.title);
   const [first, last] = [run.steps[0], run.steps[run.count - 1]].map(count);
-  const kinds = Object.keys(run.kindWords).filter((kind) => run.series.some((series) => series.kind === kind));
+  const kinds = Object.keys(run.kindWords).filter(
+    (kind) => kind !== "summary" && run.series.some((series) => series.kind === kind),
+  );
+  const others = run.layers.length - facts.watched;
   const parts = [
     facts.title === facts.model ? null : `model ${short(facts.model, 60)}`,
-    plural(run.count, "snapshot"),
+    plural(facts.snapshots, "snapshot"),
     run.count === 1 ? `step ${first}` : `steps ${first} – ${last}`,
-    plural(run.layers.length, "layer"),
-    `${plural(kinds.length, "kind")} (${kinds.map((kind) => run.kindWords[kind]).join(", ")})`,
+    `${plural(facts.watched, "layer")} with pictures (${kinds.map((kind) => run.kindWords[kind]).join(", ")})`,
+    others ? `${plural(others, "other")} with a summary` : null,
     `${byteSize(facts.bytes)} on disk`,
   ];
   byId("about").textContent = parts.filter(Boolean).join("  ·  ");
@@ -33,6 +36,8 @@ function fillNotes() {
   const left = leftOut();
   const about = [];
   const limit = `To stay below ${byteSize(facts.maxBytes)},`;
+  if (run.count < facts.snapshots)
+    about.push(`This file shows ${count(run.count)} of the ${count(facts.snapshots)} snapshots, evenly over the run.`);
   const list = (numbers) => numbers.map((at) => run.stepText(at)).join(", ");
   if (left.length) {
     const which = left.length > facts.pictures.length ? `of steps ${list(facts.pictures)} only` : `but for steps ${list(left)}`;

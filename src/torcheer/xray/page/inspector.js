@@ -18,7 +18,12 @@ function drawPicture() {
   drawNumbers(series);
   const frame = nearestFrame(series, state.at);
   const isThere = run.has(series, state.at);
-  const why = !isThere
+  const why = state.kind === "summary"
+    ? `These are a few numbers of all parameters of ${run.name(state.layer, 48)} together. ` +
+      (run.pictured(state.layer).length
+        ? "Choose another kind to see pictures."
+        : "No pictures of it were kept: name it in layers= to see its tensors.")
+    : !isThere
     ? `${run.name(state.layer, 48)}: the ${run.kindWords[state.kind]} was not recorded at step ${run.stepText(state.at)}.`
     : !frame
       ? "There is no picture: the tensor is empty, or could not be read."
@@ -65,7 +70,8 @@ function drawPicture() {
 }
 
 function drawChoices(series) {
-  const key = `${state.layer}/${state.kind}/${state.scale}/${state.chart}`;
+  const scale = scaleOf(state.kind);
+  const key = `${state.layer}/${state.kind}/${scale}/${state.chart}`;
   if (shown.choices === key) return;
   shown.choices = key;
   const keepFocus = document.activeElement?.closest?.(".segments")?.id;
@@ -73,8 +79,10 @@ function drawChoices(series) {
     weight: "Weight",
     layer: "Output",
     activation: "Activation",
+    attention: "Attention",
     grad: "Gradient",
     layer_grad: "Output gradient",
+    summary: "Summary",
   };
   choices(
     byId("kinds"),
@@ -90,8 +98,8 @@ function drawChoices(series) {
       ["run", "Scale of the run", "Colours mean the same at every step"],
       ["frame", "Scale of this step", "Colours fit this step alone"],
     ],
-    state.scale,
-    (scale) => choose({ scale }),
+    scale,
+    (chosen) => choose({ scale: chosen }),
   );
   const charts = CHARTS.filter((chart) => hasChart(run, series, chart));
   if (!charts.some((chart) => chart.id === state.chart)) state.chart = charts[0]?.id ?? "values";
@@ -105,8 +113,13 @@ function drawChoices(series) {
   if (keepFocus) byId(keepFocus).querySelector(":checked")?.focus();
 }
 
+// The scale that was chosen. By default that of the run; of gradients that of the step, since they shrink.
+function scaleOf(kind) {
+  return state.scale ?? (kind === "grad" || kind === "layer_grad" ? "frame" : "run");
+}
+
 function limitsOf(series, frame) {
-  if (state.scale === "run") return series.limits;
+  if (scaleOf(series.kind) === "run") return series.limits;
   const [low, high] = ["low", "high"].map((field) => run.value(series, field, frame.at));
   const reach = Math.max(-low, high);
   return series.limits[0] < 0 ? [-reach, reach] : [low, high]; // the same colours for the same sign at every step
@@ -152,7 +165,13 @@ function drawNumbers(series) {
   const at = state.at;
   const value = (field) => run.value(series, field, at);
   const rows = [];
-  if (run.has(series, at)) {
+  if (run.has(series, at) && state.kind === "summary") {
+    const known = (field) => (Number.isNaN(value(field)) ? "none" : number(value(field)));
+    rows.push(["parameters", count(value("count"))], ["norm", known("norm")], ["gradient norm", known("grad_norm")]);
+    rows.push(["update ratio", known("update_ratio")]);
+    if (!Number.isNaN(value("dead"))) rows.push(["dead units", `${count(value("dead"))} of ${count(value("units"))}`]);
+    if (value("nan") > 0) rows.push(["not finite", count(value("nan")), "bad"]);
+  } else if (run.has(series, at)) {
     const known = (field) => (Number.isNaN(value(field)) ? "none" : number(value(field)));
     rows.push(
       ["mean", known("mean")],

@@ -4,6 +4,7 @@ const CHARTS = [
   { id: "values", title: "Mean ± std", fields: ["mean"], band: ["mean", "std"], scale: "linear" },
   { id: "range", title: "Min, mean, max", fields: ["min", "mean", "max"], scale: "linear" },
   { id: "norm", title: "Norm", fields: ["norm"], scale: "log" },
+  { id: "gradient", title: "Gradient norm", fields: ["grad_norm"], scale: "log" },
   { id: "zeros", title: "Zeros", fields: ["zeros"], scale: "part", by: "count" },
   { id: "update", title: "Update ratio", fields: ["update_ratio"], scale: "log", mark: HEALTHY },
   { id: "dead", title: "Dead units", fields: ["dead"], scale: "part", by: "units" },

@@ -9,22 +9,25 @@ const MEASURES = [
     title: "Gradient norm",
     kind: "grad",
     field: "norm",
+    summary: "grad_norm",
     scale: "log",
-    about: "Norm of the gradient of each weight, on a logarithmic scale.",
+    about: "Norm of the gradients of each layer's parameters, on a logarithmic scale.",
   },
   {
     id: "update",
     title: "Update ratio",
     kind: "weight",
     field: "update_ratio",
+    summary: "update_ratio",
     scale: "ratio",
-    about: "How far a training step moved each weight, as a part of its norm. About 10⁻³ is healthy.",
+    about: "How far a training step moved each layer's parameters, as a part of their norm. About 10⁻³ is healthy.",
   },
   {
     id: "dead",
     title: "Dead units",
     kind: "activation",
     field: "dead",
+    summary: "dead",
     scale: "part",
     about: "Units that were never above zero over several snapshots, as a part of all units.",
   },
@@ -65,8 +68,9 @@ const MEASURES = [
     title: "Weight norm",
     kind: "weight",
     field: "norm",
+    summary: "norm",
     scale: "log",
-    about: "Norm of each weight, on a logarithmic scale.",
+    about: "Norm of each layer's parameters, on a logarithmic scale.",
   },
   {
     id: "weight-std",
@@ -105,15 +109,18 @@ const MEASURES = [
 // The value of a measure in a cell: a number, null where it is missing; and whether values are not finite.
 function cell(run, measure, layer, at) {
   if (measure.kind === null) return allKinds(run, layer, at);
-  const series = run.find(layer, measure.kind);
+  const summary = measure.summary ? run.find(layer, "summary") : undefined;
+  const series = summary ?? run.find(layer, measure.kind);
   if (!series || !run.has(series, at)) return { value: null, bad: 0 };
+  const field = summary ? measure.summary : measure.field;
   const bad = run.nonfinite(series, at);
-  let value = run.value(series, measure.field, at);
-  if (measure.field === "zeros") value /= run.value(series, "count", at);
-  if (measure.field === "dead") value /= run.value(series, "units", at);
+  let value = run.value(series, field, at);
+  if (field === "zeros") value /= run.value(series, "count", at);
+  if (field === "dead") value /= run.value(series, "units", at);
   return { value: Number.isFinite(value) ? value : null, bad };
 }
 
+// Whether a measure is of something at any step: layers that have none are left out of its map.
 function allKinds(run, layer, at) {
   const there = run
     .kindsOf(layer)

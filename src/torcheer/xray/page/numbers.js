@@ -34,14 +34,15 @@ function percent(part) {
   return `${Number((100 * part).toFixed(part < 0.1 || part > 0.9 ? 1 : 0))} %`;
 }
 
+// In units of 1024, as everywhere in torcheer.
 function byteSize(bytes) {
-  const units = ["bytes", "kB", "MB", "GB", "TB"];
+  const units = ["B", "KB", "MB", "GB", "TB"];
   let at = 0;
-  while (bytes >= 1000 && at < units.length - 1) {
-    bytes /= 1000;
+  while (bytes >= 1024 && at < units.length - 1) {
+    bytes /= 1024;
     at += 1;
   }
-  return `${at === 0 || bytes >= 100 ? Math.round(bytes) : Number(bytes.toFixed(1))} ${units[at]}`;
+  return `${at === 0 ? Math.round(bytes) : bytes.toFixed(1)} ${units[at]}`;
 }
 
 function duration(seconds) {

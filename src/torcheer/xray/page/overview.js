@@ -16,7 +16,7 @@ function fillMap() {
   );
   byId("map-labels").replaceChildren(
     ...run.layers.map((name, layer) => {
-      const button = make("button", { type: "button", textContent: short(name, 60), title: clean(name), tabIndex: -1 });
+      const button = make("button", { type: "button", title: clean(name), tabIndex: -1 }, make("bdi", { textContent: short(name, 60) }));
       button.addEventListener("click", () => choose({ layer }));
       return button;
     }),
@@ -142,7 +142,8 @@ function cellUnder(event) {
 function openCell({ layer, at }) {
   const { kind } = shown.map.grid.measure;
   const bad = run.kindsOf(layer).find((one) => run.nonfinite(run.find(layer, one), at) > 0);
-  choose({ layer, at, kind: kind ?? bad ?? state.kind });
+  const wanted = kind && !run.find(layer, kind) ? "summary" : kind;
+  choose({ layer, at, kind: wanted ?? bad ?? state.kind });
   const card = byId("picture-card").getBoundingClientRect();
   if (card.top > innerHeight - 80) byId("picture-card").scrollIntoView({ block: "start" });
 }

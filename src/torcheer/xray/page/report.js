@@ -5,7 +5,7 @@ let run;
 let look; // colours of the theme
 let album;
 let grids; // of the measures that have values
-const state = { layer: 0, kind: "weight", at: 0, scale: "run", measure: "", chart: "values" };
+const state = { layer: 0, kind: "weight", at: 0, scale: null, measure: "", chart: "values", metric: "" };
 const shown = {}; // what the picture and the charts show now, to know what is under the pointer
 let isPlaying = false;
 let isAsked = false;
@@ -31,9 +31,10 @@ async function start() {
   grids = grids.filter(({ measure, cells }) => measure.id !== "zeros-weight" || cells.flat().some(({ value }) => value > 0));
   state.at = run.count - 1;
   state.measure = grids[0]?.measure.id ?? "";
-  const first = run.find(0, "activation") ?? run.series.find((series) => series.layer === 0) ?? run.series[0];
+  const first = run.series.find((series) => series.kind === "activation") ?? run.series[0];
   Object.assign(state, { layer: first.layer, kind: first.kind });
   fillHead();
+  fillMetrics();
   fillMap();
   fillPicture();
   fillGallery();

@@ -34,6 +34,7 @@ def main() -> int:
     results["layers_only"] = {case: _measured("layers_only", case) for case in LAYERS_ONLY}
     results["xray"] = {case: _measured("xray", case) for case in XRAY}
     results["xray_training"] = {case: _measured("xray_training", case, 10) for case in ("resnet50", "alexnet")}
+    results["xray_long_run"] = _measured("xray_long_run", 20_000)
     results["grouping"] = _measured("grouping", 100_000, 1_000_000)
     results["held_memory"] = {case: _measured("held_memory", case) for case in CASES if case != "gpt2_tiny"}
     results["held_memory"]["tiny_loop"] = _measured("held_memory", "tiny_loop", 10_000)

@@ -11,6 +11,9 @@ SPEED = {"gpt2_tiny": 3.5, "gpt2_small": 1.25, "resnet50": 1.4, "alexnet": 1.15}
 TRAINING = {"gpt2_small": 1.5, "resnet50": 1.5}  # times the plain step, gradients kept
 LAYERS_ONLY = {"gpt2_small": 1.1, "resnet50": 1.1}  # times the plain step, torch_vis without operations
 XRAY = {"gpt2_small": 1.3, "resnet50": 1.3, "alexnet": 1.3}  # a snapshot, times the plain pass of its input
+LONG_RUN = 1.25  # a snapshot at the end of a long training, times one at its beginning
+STALL = 50.0  # milliseconds of the training thread that no snapshot of a long training takes
+BYTES_PER_SNAPSHOT = 1000  # that a long training's memory grows by
 PLAIN_AFTER_USE = 1.0
 NOISE = 0.02  # what remains in a ratio that should be exactly 1
 GROWTH = 1.3  # time per operation, long loop against short
@@ -36,6 +39,7 @@ def judge(results: dict[str, Any]) -> list[Verdict]:
         *_ratios(results["training"], TRAINING, "training step, against plain"),
         *_ratios(results["layers_only"], LAYERS_ONLY, "training step, layers only"),
         *_ratios(results["xray"], XRAY, "a snapshot, against plain"),
+        *_long_run(results["xray_long_run"]),
         _after_use(results),
         _growth(results),
         _grouping(results),
@@ -57,6 +61,19 @@ def _after_use(results: dict[str, Any]) -> Verdict:
 
 def _growth(results: dict[str, Any]) -> Verdict:
     return _at_most("time per operation, 100,000 against 1,000", results["tiny_operations"].get("ratio"), GROWTH, "{:.3f}×")
+
+
+def _long_run(found: dict[str, Any]) -> list[Verdict]:
+    ratios = {
+        name: found[f"last{name}_ms"] / found[f"first{name}_ms"] if f"last{name}_ms" in found else None
+        for name in ("", "_behind")
+    }
+    return [
+        _at_most("20,000 snapshots, the last against the first, training thread", ratios[""], LONG_RUN, "{:.2f}×"),
+        _at_most("20,000 snapshots, the last against the first, behind it", ratios["_behind"], LONG_RUN, "{:.2f}×"),
+        _at_most("20,000 snapshots, the longest, training thread", found.get("most_ms"), STALL, "{:.1f} ms"),
+        _at_most("20,000 snapshots, memory for each", found.get("bytes_per_snapshot"), BYTES_PER_SNAPSHOT, "{:,.0f} B"),
+    ]
 
 
 def _grouping(results: dict[str, Any]) -> Verdict:

@@ -21,6 +21,7 @@ from .memory import distinct_bytes, extra_peak, resident
 from .models import build, tiny_loop
 from .timing import Times, interleave, rounds_in
 from .tools import TOOLS, NotInstalled, Ready
+from .xray_run import measure_long_run
 
 SECONDS = 12.0  # for the rounds of one measurement
 _TINY = (4, 4)
@@ -298,6 +299,11 @@ def _per(value: int | None, count: int) -> float | None:
     return None if value is None else value / count
 
 
-_STEPS = (training, layers_only, xray, xray_training)
+def xray_long_run(snapshots: int) -> dict[str, Any]:
+    """A training with so many snapshots, at its beginning and at its end."""
+    return measure_long_run(snapshots)
+
+
+_STEPS = (training, layers_only, xray, xray_training, xray_long_run)
 _ALL = (speed, plain_after_use, serve_plain_passes, tiny_operations, *_STEPS, grouping, held_memory, graph_only_peak)
 MEASUREMENTS: dict[str, Callable[..., dict[str, Any]]] = {function.__name__: function for function in _ALL}

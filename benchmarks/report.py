@@ -35,6 +35,7 @@ def report(results: dict[str, Any], verdicts: list[Verdict]) -> str:
             _training("A training step, only layers followed (track_tensor_ops=False)", "torch_vis", results["layers_only"]),
             _xray(results["xray"]),
             _training("Training with a snapshot after every 10 steps", "with Xray", results["xray_training"]),
+            _long_run(results["xray_long_run"]),
             _grouping(results["grouping"]),
             _held(results["held_memory"]),
             _graph_only(results["graph_only_peak"]),
@@ -124,6 +125,16 @@ def _xray(by_case: dict[str, Any]) -> str:
     ]
     headers = ["model", "layers", "plain pass ms", "taking ms", "writing ms, behind", "taking"]
     return table("A snapshot of an Xray, layers by default", headers, rows)
+
+
+def _long_run(found: dict[str, Any]) -> str:
+    rows = [
+        [title, *(_figure(found, f"{at}{name}_ms", "{:.2f}") for at in ("first", "last", "most"))]
+        for title, name in (("training thread", ""), ("behind it", "_behind"))
+    ]
+    grown = _figure(found, "bytes_per_snapshot", "{:,.0f}")
+    headers = ["processor time in ms", "a snapshot at first", "at last", "the longest"]
+    return table(f"A training with 20,000 snapshots; memory grew by {grown} bytes for each", headers, rows)
 
 
 def _grouping(found: dict[str, Any]) -> str:

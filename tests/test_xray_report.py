@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
+import math
 import os
 import re
+import sys
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +18,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from torcheer import Xray
 from torcheer.errors import InvalidArgument, SnapshotNotFound
 from torcheer.xray.colours import NONFINITE, ColourScale
 from torcheer.xray.embedding import LEVELS, quantise
-from torcheer.xray.records import Entry
+from torcheer.xray.records import Entry, Snapshot
 from torcheer.xray.report import evenly, write_report
 from torcheer.xray.run import Run, limits_of
+from torcheer.xray.store import FileManager
 from xray_runs import make_entry, write_run
 
 HOSTILE = ('</script><img src="x" onerror="alert(1)">', "\"'><b>bold</b>&amp;\u202egnp.exe", "x" * 5000)
@@ -321,6 +326,84 @@ def test_a_pixel_has_the_value_and_the_colour_of_the_stored_tensor(run, report, 
             colours.append(pixel(page, "#picture", across, down))
             assert near(colours[-1], colour_of(stored, scale))
     assert all(before != after for before, after in zip(seen[1], seen[4], strict=True))
+
+
+def test_a_metric_is_a_curve_over_the_slider(tmp_path, page):
+    """It follows the slider; several can be chosen; a run without any has no curve."""
+    kept = torch.ones(2, 3)
+    files = write_run(tmp_path / "run", {0: [(make_entry("fc", "weight", kept, "matrix"), kept)]}).files
+    files = FileManager.create(files.folder, {}, resume=True)
+    for step in range(1, 9):
+        entry = make_entry("fc", "weight", kept, "matrix")
+        metrics = {"accuracy": step / 10, "loss": 8.0 / step if step != 5 else math.nan}
+        files.write(Snapshot(number=step, step=step, time=0.0, entries=(entry,), metrics=metrics), {entry.key: kept})
+    files.close()
+    path = write_report(Run(FileManager.open(files.folder)), tmp_path / "report.html")
+    assert facts_of(path)["metrics"]["loss"] == [None, 8.0, 4.0, pytest.approx(8 / 3), 2.0, None, *(8 / s for s in (6, 7, 8))]
+    opened(page, path)
+    assert page.is_visible("#curve")
+    assert page.inner_text("#metric-value") == "1"
+    move_to(page, 2)
+    assert page.inner_text("#metric-value") == "4"
+    move_to(page, 5)
+    assert page.inner_text("#metric-value") == "–"
+    page.select_option("#metric", "accuracy")
+    settled(page)
+    assert page.inner_text("#metric-value") == "0.5"
+    assert "accuracy over time, 0.1 to 0.8" in page.get_attribute("#curve", "aria-label")
+
+
+def test_every_layer_with_parameters_is_in_the_map(tmp_path, page):
+    """Only one is watched; the others lead to a summary, which says that there are no pictures."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.ReLU(), torch.nn.Linear(6, 3), torch.nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with Xray(model, torch.ones(2, 4), {"2": ["weight"]}, folder=tmp_path / "run", optimizer=optimizer) as xray:
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).square().mean().backward()
+            xray.take_graphs()
+            optimizer.step()
+    opened(page, xray.report(tmp_path / "report.html"))
+    assert page.locator("#map-labels button").all_inner_texts() == ["0", "2", "3"]
+    titles = page.locator("#measures label").all_inner_texts()
+    assert {"Gradient norm", "Update ratio", "Dead units", "Weight norm", "Not finite"} <= set(titles)
+    assert "1 layer with pictures" in page.inner_text("#about")
+    assert "2 others with a summary" in page.inner_text("#about")
+    page.click("#map-labels button:last-child")
+    settled(page)
+    assert page.inner_text("#picture-title") == "3 · summary"
+    assert "No pictures of it were kept" in page.inner_text("#instead")
+    assert not page.is_visible("#histogram-card")
+    said = point_at(page, "#map", 0.99, 0.9).splitlines()
+    expected = xray.run.summary("3").grad_norm
+    assert float(said[2].partition(": ")[2]) == pytest.approx(expected, rel=0.01)
+    assert page.locator("#gallery h3").all_inner_texts() == ["2"]
+
+
+def test_a_long_run_is_shown_by_two_thousand_snapshots(tmp_path, page, monkeypatch):
+    """Evenly, the first and the last among them; the head says how many there are."""
+    monkeypatch.setattr("torcheer.xray.report.MOST_SNAPSHOTS", 40)
+    kept = torch.ones(2, 3)
+    run = write_run(tmp_path / "run", {step: [(make_entry("fc", "weight", kept, "matrix"), kept)] for step in range(100)})
+    path = write_report(run, tmp_path / "report.html")
+    facts = facts_of(path)
+    assert (facts["snapshots"], len(facts["steps"]), facts["steps"][0], facts["steps"][-1]) == (100, 40, 0, 99)
+    opened(page, path)
+    assert "100 snapshots" in page.inner_text("#about")
+    assert "shows 40 of the 100 snapshots" in page.text_content("#notes")
+
+
+def test_a_report_tells_how_far_it_is(run, tmp_path, monkeypatch):
+    """On a terminal, unless that is not wanted."""
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    for wanted in (True, False):
+        monkeypatch.setattr(sys, "stderr", Terminal())
+        write_report(run, tmp_path / "report.html", progress=wanted)
+        assert ("6/6 snapshots" in sys.stderr.getvalue()) == wanted
 
 
 def test_a_gradient_that_vanishes_is_seen_on_the_scale_of_its_step(run, report, page):

@@ -118,7 +118,7 @@ function pressed(event) {
     play(false);
     move(key === "Home" ? -run.count : run.count);
   } else if (key === "p" || key === "P") play();
-  else if (key === "s" || key === "S") choose({ scale: state.scale === "run" ? "frame" : "run" });
+  else if (key === "s" || key === "S") choose({ scale: scaleOf(state.kind) === "run" ? "frame" : "run" });
   else if (key === "d" || key === "D") turnTheme();
   else if (/^[1-9]$/.test(key) && run.kindsOf(state.layer)[key - 1]) choose({ kind: run.kindsOf(state.layer)[key - 1] });
   else return;

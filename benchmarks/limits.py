@@ -64,10 +64,10 @@ def _growth(results: dict[str, Any]) -> Verdict:
 
 
 def _long_run(found: dict[str, Any]) -> list[Verdict]:
-    ratios = {
-        name: found[f"last{name}_ms"] / found[f"first{name}_ms"] if f"last{name}_ms" in found else None
-        for name in ("", "_behind")
-    }
+    ratios = {}
+    for name in ("", "_behind"):
+        first, last = found.get(f"first{name}_ms"), found.get(f"last{name}_ms")
+        ratios[name] = last / first if first and last else None
     return [
         _at_most("20,000 snapshots, the last against the first, training thread", ratios[""], LONG_RUN, "{:.2f}×"),
         _at_most("20,000 snapshots, the last against the first, behind it", ratios["_behind"], LONG_RUN, "{:.2f}×"),

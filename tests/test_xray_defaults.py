@@ -299,6 +299,18 @@ def test_dead_units_are_known_of_layers_that_are_not_watched(tmp_path):
     assert xray.run.summary("2").dead is None
 
 
+@pytest.mark.parametrize(("function", "dead"), [(nn.ReLU, 5), (nn.GELU, 5), (nn.Tanh, None), (nn.Sigmoid, None)])
+def test_only_functions_that_are_silent_below_zero_have_dead_units(tmp_path, function, dead):
+    """The output of a tanh may well be negative all the time."""
+    model = nn.Sequential(nn.Linear(4, 5), function())
+    with torch.no_grad():
+        model[0].weight.zero_()
+        model[0].bias.fill_(-1.0)
+    run = take(model, (2, 4), tmp_path, ["0"], count=3).run
+    assert run.summary("0").dead == dead
+    assert run.entry("0", "activation").dead == dead
+
+
 def test_gradients_of_the_probe_stand_in_for_missing_ones(tmp_path):
     model = nn.Sequential(nn.Linear(4, 3))
     run = take(model, torch.ones(2, 4), tmp_path, {"0": ["grad"]}, loss_fn=lambda out: out.sum()).run

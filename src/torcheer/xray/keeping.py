@@ -48,6 +48,7 @@ class Measured:
     notes: list[str] = field(default_factory=list)
     update_ratio: float | None = None
     input_channels: int = 0  # of a convolution: how many its input has
+    can_die: bool = True  # of an activation: whether a unit that is never above zero is a dead one
     make: Callable[[], Tensor] | None = None  # what gives the tensor, where that takes time
 
 

@@ -11,7 +11,7 @@ from ..history import Operation
 from .attention import pattern_of
 from .keeping import Measured
 from .records import Kind
-from .watched import Found, dimensions_of, has_inputs_first, tensor_of
+from .watched import TWO_SIDED, Found, dimensions_of, has_inputs_first, tensor_of
 
 
 def input_channels(core: Operation | None) -> int:
@@ -78,4 +78,6 @@ class Measuring:
     def _measure_output(self, found: Found, kind: Kind, operation: Operation, tensor: Tensor, said: Sequence[str] = ()) -> None:
         turn = [f"pass {operation.pass_num} of {operation.num_passes}"] if operation.num_passes > 1 else []
         dimensions = dimensions_of(found.core, operation)
-        self.measured.append(Measured(found.watch.name, kind, operation.label, tensor, dimensions, notes=[*said, *turn]))
+        measured = Measured(found.watch.name, kind, operation.label, tensor, dimensions, notes=[*said, *turn])
+        measured.can_die = operation.layer_type not in TWO_SIDED
+        self.measured.append(measured)

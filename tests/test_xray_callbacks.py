@@ -190,6 +190,31 @@ def test_steps_are_the_trainers_and_every_is_kept(tmp_path):
     assert [snapshot.number for snapshot in watch.xray.run.snapshots] == [3, 4, 5]
 
 
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_the_update_ratio_is_measured_at_every_snapshot(tmp_path, every):
+    """Lightning runs the backward pass, and so the snapshot, inside the optimizer's step."""
+    watch = LightningXray(INPUT, {"net.conv": ["weight"]}, folder=tmp_path / "run", every=every)
+    model = lightning_module(lightning.LightningModule)
+    name, weights = "net.conv.weight", [dict(model.named_parameters())["net.conv.weight"].detach().clone()]
+
+    class Noting(lightning.Callback):
+        def on_train_batch_end(self, trainer, module, *_):
+            weights.append(dict(module.named_parameters())[name].detach().clone())
+
+    fit([Noting(), watch], tmp_path, model=model)
+    run = watch.xray.run
+    assert len(run.steps()) >= 2
+    for step in run.steps():
+        entry = run.entry("net.conv", "weight", step)
+        if step == 0:
+            assert entry.update_ratio is None
+            continue
+        expected = float((weights[step] - weights[step - 1]).norm() / weights[step - 1].norm())
+        assert entry.update_ratio == pytest.approx(expected, rel=1e-4)
+        assert "mean over" not in entry.note
+        assert run.summary("net.conv", step).update_ratio is not None
+
+
 def test_without_a_folder_the_second_fit_goes_on_with_the_first(tmp_path, monkeypatch):
     """One run belongs to one callback."""
     monkeypatch.chdir(tmp_path)

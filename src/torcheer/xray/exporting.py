@@ -48,7 +48,8 @@ def to_tensorboard(run: Run, writer: Any, *, pictures: bool = True, after: int =
         pictures: whether to send the kept tensors as pictures too.
         after: only snapshots with a higher number.
 
-    Numbers are tagged `layer/kind/mean`, histograms and pictures `layer/kind`. What is not finite is counted in
+    Numbers are tagged `layer/kind/mean`, those of summaries `layer/summary/norm`, metrics `metrics/loss`, histograms and
+    pictures `layer/kind`. What is not finite is counted in
     `layer/kind/nonfinite` and is in no other number. A tensor without a finite value has no histogram. TensorBoard shows ten
     pictures of a tag by default (`--samples_per_plugin images=100`).
     """
@@ -57,6 +58,8 @@ def to_tensorboard(run: Run, writer: Any, *, pictures: bool = True, after: int =
     painter, snapshots = Painter(run), _after(run, after)
     for snapshot in snapshots:
         at = {"global_step": snapshot.step, "walltime": snapshot.time}
+        for name, value in _numbers_of(snapshot).items():
+            writer.add_scalar(name, value, **at)
         for entry in snapshot.entries:
             for name, value in scalars_of(entry).items():
                 writer.add_scalar(f"{entry.key}/{name}", value, **at)
@@ -93,7 +96,7 @@ def to_wandb(run: Run, wandb_run: Any, *, pictures: bool = True, after: int = -1
     wandb = _import_wandb()
     painter, snapshots = Painter(run), _after(run, after)
     for snapshot in snapshots:
-        values: dict[str, Any] = {}
+        values: dict[str, Any] = dict(_numbers_of(snapshot))
         for entry in snapshot.entries:
             values.update({f"{entry.key}/{name}": value for name, value in scalars_of(entry).items()})
             if (bins := bins_of(entry.statistics)) is not None:
@@ -116,6 +119,22 @@ def _must_have(given: Any, names: list[str], expected: str) -> None:
 
 
 # Numbers ------------------------------------------------------------------------------------------------------------
+
+
+def _numbers_of(snapshot: Snapshot) -> dict[str, float]:
+    """The metrics of a snapshot, and the summaries of its layers, by tag."""
+    found: dict[str, float] = {f"metrics/{name}": value for name, value in snapshot.metrics.items()}
+    for one in snapshot.summaries:
+        dead = one.dead / one.units if one.dead is not None and one.units else None
+        known = {
+            "norm": one.norm,
+            "grad_norm": one.grad_norm,
+            "update_ratio": one.update_ratio,
+            "nonfinite": one.nonfinite + one.grad_nonfinite,
+            "dead_fraction": dead,
+        }
+        found |= {f"{one.layer}/summary/{name}": float(value) for name, value in known.items() if value is not None}
+    return found
 
 
 def scalars_of(entry: Entry) -> dict[str, float]:

@@ -30,10 +30,10 @@ _ACTIVATIONS = frozenset(
     """relu relu6 leakyrelu prelu rrelu elu selu celu gelu silu mish glu tanh sigmoid logsigmoid hardtanh hardswish hardsigmoid
     hardshrink softshrink tanhshrink softplus softsign softmax logsoftmax softmin threshold""".split()
 )
-# Activation functions whose units are not dead when they are never above zero: they say no by a negative value, or always say yes.
+# Activation functions of which a unit that is never above zero is not dead.
 TWO_SIDED = frozenset(
-    """tanh sigmoid logsigmoid hardtanh hardsigmoid hardshrink softshrink tanhshrink softplus softsign softmax logsoftmax softmin
-    glu""".split()
+    """tanh sigmoid logsigmoid hardtanh hardsigmoid hardshrink softshrink tanhshrink softplus softsign softmax logsoftmax
+    softmin glu""".split()
 )
 _ACTIVATION_CLASS = re.compile(r"(relu|elu|gelu|silu|swish|mish|tanh|sigmoid|softmax|softplus|activation|glu)", re.IGNORECASE)
 _CORES = groups.CONVOLUTIONS | groups.LINEAR | groups.INPUTS_FIRST

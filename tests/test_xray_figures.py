@@ -209,8 +209,9 @@ def test_values_too_faint_for_the_scale_of_the_run_are_said(tmp_path):
     """A gradient that vanished is not taken for an empty picture."""
     kept = weights(4, 4)
     run = write_run(tmp_path, {s: [(make_entry("fc", "grad", kept * f, "matrix"), kept * f)] for s, f in ((1, 1.0), (2, 1e-3))})
-    assert any("these reach 0.1" in word for word in texts(figure_of(run, "fc", "grad")))
-    assert not any("reach" in word for word in texts(figure_of(run, "fc", "grad", 1)))
+    assert any("these reach 0.1" in word for word in texts(figure_of(run, "fc", "grad", scale="run")))
+    assert not any("reach" in word for word in texts(figure_of(run, "fc", "grad", 1, scale="run")))
+    assert any("scale of this step" in word for word in texts(figure_of(run, "fc", "grad")))  # what gradients have by default
     assert not any("reach" in word for word in texts(figure_of(run, "fc", "grad", scale="frame")))
 
 
@@ -391,13 +392,13 @@ def test_what_was_not_kept_is_said(tmp_path):
 
 
 def test_a_figure_of_many_layers_shows_some_and_names_the_others(tmp_path):
-    """The first eight by itself; the layers that are named, if any are."""
+    """Those of the first 24 pictures by itself; the layers that are named, if any are."""
     names = [f"layer{at}" for at in range(17)]
     run = many_layers(tmp_path, names, notes=("loss scale 65536",))
     words = texts(figure_of_snapshot(run, 5))
-    assert [word for word in words if word in names] == names[:8]
+    assert [word for word in words if word in names] == names[:12]  # of two layers in turn, three pictures and one
     said = " ".join(words)
-    assert "Left out: layer8, layer9, layer10, layer11, layer12, layer13 and 3 more." in said
+    assert "Left out: layer12, layer13, layer14, layer15, layer16." in said
     assert "loss scale 65536" in words
     chosen = texts(figure_of_snapshot(run, 5, layers=names[9:12]))
     assert [word for word in chosen if word in names] == names[9:12]

@@ -92,7 +92,7 @@ def test_filters_of_three_inputs_are_in_colour_for_weights_only():
     for one, tile in zip(kept.numpy(), colour.tiles, strict=True):
         assert (tile_values(colour, tile) == one.transpose(1, 2, 0)).all()
     assert mosaic_of(kept, "filters", "grad").form == "grid"
-    three_of_many = mosaic_of(kept, "filters", "weight", shape=(8, 64, 5, 5), columns=(1, 5, 9))
+    three_of_many = mosaic_of(kept, "filters", "weight", shape=(8, 64, 5, 5), columns=(1, 5, 9), is_colour=False)
     assert (three_of_many.form, three_of_many.is_colour) == ("grid", False)
 
 

@@ -82,7 +82,7 @@ def test_the_defaults_as_a_dictionary(tracer):
     """To change and hand to an Xray."""
     found = tracer.layers_to_inspect()
     assert found["one"] == {"weight": False, "layer": True, "activation": True, "grad": False}
-    assert found["out"] == {"weight": False, "layer": False, "activation": True, "grad": False}
+    assert found["out"] == {"weight": False, "layer": True, "activation": False, "grad": False}
 
 
 def test_nothing_is_left_behind():

@@ -38,7 +38,7 @@ _CELL = (460.0, 390.0)  # a picture, in pixels
 _SPACE = 44.0  # between those
 _MOST_PICTURES = 24  # that a figure shows by itself
 _LAYERS_ASKED = 40  # that it shows when they are named
-_FILLED = 0.6  # of a table of layers and kinds; one that has less is none
+_FILLED = 0.5  # of a table of layers and kinds; one that has less is none
 _ACROSS = 4  # pictures side by side
 
 

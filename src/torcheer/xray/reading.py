@@ -48,7 +48,7 @@ class Reader:
     def run(self) -> Run:
         """The snapshots so far, to read. Waits until everything taken is written."""
         files = self._known_files
-        self.flush()
+        self._flush_snapshots()
         files.refresh()
         return Run(files)
 
@@ -70,7 +70,12 @@ class Reader:
         return Saved(self.run)
 
     def flush(self) -> None:
-        """Wait until everything taken is on disk."""
+        """Wait until everything taken is on disk, and everything that is to be shown is shown."""
+        self._flush_snapshots()
+        self._drawer.wait()
+        self._tell_failures()
+
+    def _flush_snapshots(self) -> None:
         if self._writer is not None:
             self._writer.flush()
             self._tell_failures()

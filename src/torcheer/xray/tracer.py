@@ -13,7 +13,7 @@ from ..errors import LayerNotFound
 from ..history import Operation
 from ..history.text import plural
 from .probe import Probe
-from .watched import activation_after, default_watches
+from .watched import ASKED, activation_after, default_watches
 
 Node = Any  # of autograd
 
@@ -118,8 +118,10 @@ class ArchitectureTracer:
 
     def layers_to_inspect(self) -> dict[str, dict[str, bool]]:
         """What an Xray watches by default, as a dictionary to change and give to it."""
-        asked = ("weight", "layer", "activation", "grad")
-        return {watch.name: {kind: watch.wants(kind) for kind in asked} for watch in default_watches(self.history)}
+        return {
+            watch.name: {kind: watch.wants(kind) for kind in ASKED if kind != "attention" or watch.wants(kind)}
+            for watch in default_watches(self.history)
+        }
 
     def _layer(self, key: str) -> Operation:
         found = self.history._lookup.find(key)

@@ -26,12 +26,12 @@ _PLACE = "last"  # what a notebook's place for the figure is called
 class Drawing:
     """A figure of a snapshot that is being drawn behind the training.
 
-    Used as a Matplotlib figure (`savefig`, `axes`, …) it is one: the snapshot is then drawn again, in this process, at once.
+    Used as a Matplotlib figure (`savefig`, `axes`, …) it is one: that waits until it is shown, and draws it again, in this
+    process.
     """
 
     def __init__(self, run: Run, layers: Sequence[str] | None, scale: ScaleName | None) -> None:
         self._run, self._layers, self._scale = run, layers, scale
-        self._known = threading.Event()  # which snapshot it is of
         self._shown = threading.Event()
         self._figure: Figure | None = None
         self.step: int | None = None
@@ -45,7 +45,7 @@ class Drawing:
     @property
     def figure(self) -> Figure:
         """The Matplotlib figure, to save or change."""
-        self._known.wait()
+        self._shown.wait()
         if self._figure is None:
             if self.step is None:
                 raise DrawingFailed("there is no snapshot to draw: none was taken yet, or none could be written.")
@@ -110,7 +110,6 @@ class Drawer:
     def _begin(self, drawing: Drawing, run: Run, asked: _Asked, place: str | None) -> None:
         """Everything taken is written: hand the last snapshot over, unless it is the one that was drawn last."""
         number, drawing.step = run.last_taken
-        drawing._known.set()
         this = number, asked.layers, asked.scale
         if drawing.step is None or this == self._drawn:
             drawing._shown.set()

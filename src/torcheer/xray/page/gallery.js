@@ -1,6 +1,6 @@
 // All layers and kinds at one step, small. Only those on the screen are drawn.
 
-const FILLED = 0.6;
+const FILLED = 0.5;
 
 function fillGallery() {
   const kinds = Object.keys(run.kindWords).filter(

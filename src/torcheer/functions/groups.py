@@ -37,6 +37,11 @@ ACTIVATIONS = _names(
     "hardswish hardsigmoid hardshrink softshrink tanhshrink softplus softsign softmax log_softmax softmin threshold "
     "gumbel_softmax masked_softmax safe_softmax"
 )
+# Activation functions of which a unit that is never above zero is not dead.
+TWO_SIDED = _names(
+    "tanh sigmoid logsigmoid hardtanh hardsigmoid hardshrink softshrink tanhshrink softplus softsign softmax log_softmax "
+    "softmin glu gumbel_softmax masked_softmax safe_softmax"
+)
 BATCH_NORMS = _names(
     "batch_norm native_batch_norm native_batch_norm_legit batch_norm_with_update batch_norm_impl_index "
     "cudnn_batch_norm miopen_batch_norm instance_norm"

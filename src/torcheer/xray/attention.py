@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -16,26 +15,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..functions import groups
 from ..history import Operation
 
-_FUSED = "scaleddotproductattention"
+_FUSED = frozenset({"scaled_dot_product_attention"})
+_SOFTMAX = frozenset({"softmax", "safe_softmax", "masked_softmax"})
 _PRODUCTS = frozenset({"matmul", "bmm", "baddbmm", "einsum", "mm", "addbmm"})
-# What may stand between a product and its softmax, and between the softmax and the next product.
-_BETWEEN = re.compile(
-    r"dropout|^(add|sub|mul|div|iadd|imul|maskedfill|where|view|reshape|to|float|half|bfloat16|type|clone|contiguous|expand|transpose|permute"
-    r"|clamp|getitem|nantonum|flatten|unflatten|squeeze|unsqueeze|softcap|tanh)$"
-)
+# What may stand between a product and its softmax, and between the softmax and the next product, besides views.
+_BETWEEN = groups.BETWEEN_LAYERS | frozenset({"masked_fill", "where", "clamp", "nan_to_num", "tanh", "getitem"})
 _REACH = 8  # operations looked through
 
 
 def attentions(operations: Iterable[Operation]) -> list[Operation]:
     """The operations that make an attention pattern: fused kernels, and softmax between two products."""
-    return [one for one in operations if one.layer_type == _FUSED or _is_written_out(one)]
+    return [one for one in operations if _is_in(one, _FUSED) or _is_written_out(one)]
 
 
 def pattern_of(operation: Operation) -> tuple[Callable[[], Tensor], list[str]]:
     """A function that gives the pattern, 1 × heads × queries × keys, and what must be said of it."""
-    if operation.layer_type == _FUSED:
+    if _is_in(operation, _FUSED):
         given = inspect.signature(_arguments).bind(*operation.creation_args, **operation.creation_kwargs)
         query, mask, is_causal, scale, key = _arguments(*given.args, **given.kwargs)
         samples = math.prod(query.shape[:-3])
@@ -89,7 +87,7 @@ def _worked_out(query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool
 
 def _is_written_out(operation: Operation) -> bool:
     """Whether it is the softmax of a product of two activations, and is itself multiplied by one."""
-    if operation.layer_type != "softmax" or len(operation.tensor_shape) < 2:
+    if not _is_in(operation, _SOFTMAX) or len(operation.tensor_shape) < 2:
         return False
     index = operation._index
     return _meets_product(operation, index.parents) and _meets_product(operation, lambda at: index.children.get(at, ()))
@@ -106,9 +104,13 @@ def _meets_product(operation: Operation, following: Callable[[int], Iterable[int
                 continue
             seen.add(number)
             one = Operation(index, number)
-            if one.layer_type in _PRODUCTS and not one.parent_params:
+            if _is_in(one, _PRODUCTS) and not one.parent_params:
                 return True
-            if _BETWEEN.search(one.layer_type):
+            if _is_in(one, _BETWEEN) or one._record.function.is_view:
                 beyond += following(number)
         waiting = beyond
     return False
+
+
+def _is_in(operation: Operation, group: frozenset[str]) -> bool:
+    return operation._record.function.is_in(group)

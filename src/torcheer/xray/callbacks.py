@@ -11,11 +11,12 @@ import functools
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import Module
 
 from ..containers import replace_tensors

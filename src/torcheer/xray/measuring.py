@@ -11,7 +11,7 @@ from ..history import Operation
 from .attention import pattern_of
 from .keeping import Measured
 from .records import Kind
-from .watched import TWO_SIDED, Found, dimensions_of, has_inputs_first, tensor_of
+from .watched import Found, can_die, dimensions_of, has_inputs_first, tensor_of
 
 
 def input_channels(core: Operation | None) -> int:
@@ -79,5 +79,5 @@ class Measuring:
         turn = [f"pass {operation.pass_num} of {operation.num_passes}"] if operation.num_passes > 1 else []
         dimensions = dimensions_of(found.core, operation)
         measured = Measured(found.watch.name, kind, operation.label, tensor, dimensions, notes=[*said, *turn])
-        measured.can_die = operation.layer_type not in TWO_SIDED
+        measured.can_die = can_die(operation)
         self.measured.append(measured)

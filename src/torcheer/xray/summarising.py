@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from ..history import History, Operation
 from .keeping import Measured
 from .statistics import readable
-from .watched import TWO_SIDED, activation_after, core_of, dimensions_of
+from .watched import activation_after, can_die, core_of, dimensions_of
 
 _SAMPLE = 1 << 14  # values of a parameter that are compared before and after a step
 _PARAMETRIZATIONS = ".parametrizations."
@@ -119,7 +119,7 @@ def _activations(looked: History, layers: Iterable[str]) -> dict[str, tuple[str,
         if core is None or core.containing_module != layer:
             continue
         after = activation_after(output)
-        if after is not None and after.layer_type not in TWO_SIDED:
+        if after is not None and can_die(after):
             found[layer] = after.label, after.layer_type
     return found
 

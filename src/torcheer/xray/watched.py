@@ -15,26 +15,12 @@ from torch import Tensor
 from ..errors import InvalidArgument, LayerNotFound
 from ..functions import groups
 from ..history import Call, History, Operation
-from ..history.labels import split_turn
+from ..keys import Match, parse_key
 from .attention import attentions
 
 # What a user may ask for; `grad` is of the weight and, where there is a loss, of the output.
 ASKED: tuple[str, ...] = ("weight", "layer", "activation", "attention", "grad")
-_CONVOLUTION_TYPES = re.compile(r"^conv(transpose)?[123]?d?$")
-_LINEAR_TYPES = frozenset({"linear", "addmm", "matmul", "mm", "bilinear"})
-_RECURRENT_TYPES = frozenset({"lstm", "gru", "rnntanh", "rnnrelu", "lstmcell", "grucell", "rnntanhcell", "rnnrelucell"})
-_INPUTS_FIRST = frozenset({"addmm", "matmul", "mm", "embedding", "embeddingbag"})  # take a weight of inputs × units
-
-# Functions that are activation functions, as layers are typed; a module is one by its class.
-_ACTIVATIONS = frozenset(
-    """relu relu6 leakyrelu prelu rrelu elu selu celu gelu silu mish glu tanh sigmoid logsigmoid hardtanh hardswish hardsigmoid
-    hardshrink softshrink tanhshrink softplus softsign softmax logsoftmax softmin threshold""".split()
-)
-# Activation functions of which a unit that is never above zero is not dead.
-TWO_SIDED = frozenset(
-    """tanh sigmoid logsigmoid hardtanh hardsigmoid hardshrink softshrink tanhshrink softplus softsign softmax logsoftmax
-    softmin glu""".split()
-)
+# Modules that are activation functions, by their class; a function is one by its category.
 _ACTIVATION_CLASS = re.compile(r"(relu|elu|gelu|silu|swish|mish|tanh|sigmoid|softmax|softplus|activation|glu)", re.IGNORECASE)
 _CORES = groups.CONVOLUTIONS | groups.LINEAR | groups.INPUTS_FIRST
 _REACH = 12  # operations looked through
@@ -156,13 +142,12 @@ def _named(candidates: list[tuple[Operation, frozenset[str]]]) -> list[tuple[int
 
 
 def _default_kinds(operation: Operation) -> frozenset[str]:
-    kind = operation.layer_type
-    if _CONVOLUTION_TYPES.match(kind):
+    if _is_in(operation, groups.CONVOLUTIONS):
         return frozenset({"layer", "activation"} if activation_after(operation) is not None else {"layer"})
-    if kind in _LINEAR_TYPES and operation.parent_params:
+    if _is_in(operation, groups.LINEAR) and operation.parent_params:
         return frozenset({"activation" if activation_after(operation) is not None else "layer"})
     is_first = operation._record.call == operation._number  # of what the call returned; the others are its last state
-    return frozenset({"layer"} if kind in _RECURRENT_TYPES and is_first else ())
+    return frozenset({"layer"} if _is_in(operation, groups.RECURRENT) and is_first else ())
 
 
 # Finding ----------------------------------------------------------------------------------------------------------
@@ -269,6 +254,11 @@ def core_of(output: Operation) -> Operation | None:
                 seen.update(before)
         waiting = before
     return None
+
+
+def can_die(activation: Operation) -> bool:
+    """Whether a unit of an activation that is never above zero is a dead one."""
+    return not _is_in(activation, groups.TWO_SIDED)
 
 
 def _is_in(operation: Operation, group: frozenset[str]) -> bool:

@@ -45,9 +45,6 @@ if TYPE_CHECKING:
     pass
 
 
-_UNSCALING = "ampforeachnonfinitecheckandunscale"  # what a gradient scaler calls to divide the gradients
-
-
 class Xray(Reader):
     """Watches layers of a model while it is trained.
 
@@ -63,11 +60,12 @@ class Xray(Reader):
         model: the model that is trained. Nothing is put on it.
         input: what it is probed with: a tensor, a tuple of arguments, a dictionary of named arguments, a size such as
             `(1, 3, 32, 32)`, or a list of sizes. A probe that is made from sizes is the same every time.
-        layers: module addresses or lookup keys of a history (`"relu_3"`), in a list, or as the keys of a dictionary that says
-            which kinds, `{"conv1": {"weight": True, "layer": True, "activation": True, "grad": True}}`. By default convolutions
-            with their output and activation, fully connected layers with their activation, or with their output where no
-            activation function follows, attention with its pattern, recurrent layers with their output. Whatever is chosen, a
-            summary of every layer with parameters is taken, too.
+        layers: keys (docs/keys.md): module addresses, labels (`"relu_3"`), classes, globs, in a list, or as the keys of a
+            dictionary that says which kinds, `{"conv1": {"weight": True, "layer": True, "activation": True, "grad": True}}`. A
+            module called twice is watched as `"fc:1"` and `"fc:2"`. By default convolutions with their output and activation,
+            fully connected layers with their activation, or with their output where no activation function follows, attention
+            with its pattern, recurrent layers with their output. Whatever is chosen, a summary of every layer with parameters
+            is taken, too.
         folder: where the run is kept. By default a new one, `xray/<model>-<time>`.
         resume: go on with the run in the folder, from the step after its last one. The model must have the architecture of that
             run. Where there is no run yet, one begins.

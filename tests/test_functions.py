@@ -273,9 +273,9 @@ ROLES = {
     "view": (Tensor.view, (x, integers[0], -1), {}, [Role.VALUE, Role.SIZE]),
     "add": (torch.add, (integers, integers), {}, [Role.VALUE, Role.VALUE]),
     "matmul": (Tensor.__matmul__, (integers, integers), {}, [Role.VALUE, Role.VALUE]),
-    "div": (torch.div, (integers, integers), {"rounding_mode": "trunc"}, [Role.VALUE, Role.DIVISOR]),
-    "remainder by name": (torch.remainder, (integers,), {"other": integers}, [Role.VALUE, Role.DIVISOR]),
-    "floor division": (Tensor.__floordiv__, (integers, integers), {}, [Role.VALUE, Role.DIVISOR]),
+    "div": (torch.div, (integers, integers), {"rounding_mode": "trunc"}, [Role.DIVIDEND, Role.DIVISOR]),
+    "remainder by name": (torch.remainder, (integers,), {"other": integers}, [Role.DIVIDEND, Role.DIVISOR]),
+    "floor division": (Tensor.__floordiv__, (integers, integers), {}, [Role.DIVIDEND, Role.DIVISOR]),
     "floor division of a number": (Tensor.__rfloordiv__, (integers, 7), {}, [Role.DIVISOR]),
     "another library's": (torch.ops.quantized.add, (integers, x), {}, [Role.UNKNOWN, Role.UNKNOWN]),
 }

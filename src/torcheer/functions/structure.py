@@ -23,7 +23,9 @@ class Role(enum.Enum):
 
     VALUE = "a value"  # any integer will do
     INDEX = "an index"  # any value that occurs in it, and zero, is valid too
+    DIVIDEND = "a dividend"  # any but the least integer
     DIVISOR = "a divisor"  # anything but zero
+    PROBABILITY = "probabilities, rates or deviations"  # anything between those that occur
     LENGTH = "lengths or counts"
     OFFSET = "offsets"
     PIVOT = "pivots"
@@ -46,10 +48,11 @@ _BY_NAME: dict[str, Role] = {
         Role.OFFSET,
     ),
     **dict.fromkeys("pivots LU_pivots".split(), Role.PIVOT),
+    **dict.fromkeys("random_samples _random_samples".split(), Role.PROBABILITY),  # of fractional pooling
     **dict.fromkeys(
-        "shape packed packed_weight packed_weights packed_ih packed_hh col_offsets col_offsets_ih col_offsets_hh meta "
-        "mat1_meta thread_masks philox_seed philox_offset rng_state sobolstate ltm quasi workspace reserve reserveSpace "
-        "reservedSpace info".split(),
+        "shape zero_point zero_points packed packed_weight packed_weights packed_ih packed_hh col_offsets "
+        "col_offsets_ih col_offsets_hh meta mat1_meta thread_masks philox_seed philox_offset rng_state sobolstate ltm "
+        "quasi workspace reserve reserveSpace reservedSpace info".split(),
         Role.UNKNOWN,
     ),
 }
@@ -64,8 +67,16 @@ _BY_FUNCTION: dict[str, dict[str, Role]] = {
     "sparse_coo_tensor": {"indices": Role.OFFSET},
     "sparse_coo_tensor_unsafe": {"indices": Role.OFFSET},
     "sparse_coo_tensor_with_dims_and_tensors": {"indices": Role.OFFSET},
-    "poisson": {"self": Role.LENGTH},
-    "binomial": {"count": Role.LENGTH},
+    "poisson": {"self": Role.PROBABILITY},
+    "binomial": {"count": Role.PROBABILITY, "prob": Role.PROBABILITY},
+    "bernoulli": {"self": Role.PROBABILITY, "p": Role.PROBABILITY},
+    "multinomial": {"self": Role.PROBABILITY},
+    "normal": {"std": Role.PROBABILITY},
+    "standard_gamma": {"self": Role.PROBABILITY},
+    "sample_dirichlet": {"self": Role.PROBABILITY},
+    "binary_cross_entropy": {"self": Role.PROBABILITY, "input": Role.PROBABILITY, "target": Role.PROBABILITY},
+    "assert_async": {"self": Role.LENGTH, "input": Role.LENGTH},
+    "functional_assert_async": {"self": Role.LENGTH, "input": Role.LENGTH},
     "convert_indices_from_coo_to_csr": {"self": Role.OFFSET},
     "validate_sparse_coo_tensor_args": {"indices": Role.OFFSET},
     "nested_from_padded": {"cpu_nested_shape_example": Role.LENGTH},
@@ -109,7 +120,7 @@ class Structure:
 
     def _positional_role(self, position: int, schemas: list[Any]) -> Role:
         if self._plain in _DIVIDES:
-            return Role.DIVISOR if position == (0 if is_reflected(self._name) else 1) else Role.VALUE
+            return Role.DIVISOR if position == (0 if is_reflected(self._name) else 1) else Role.DIVIDEND
         if self._plain in ("getitem", "setitem"):
             return Role.INDEX if position == 1 else Role.VALUE
         if isinstance(self._func, types.FunctionType):
@@ -120,7 +131,7 @@ class Structure:
 
     def _named_role(self, name: str, schemas: list[Any]) -> Role:
         if self._plain in _DIVIDES:
-            return Role.DIVISOR if name == "other" else Role.VALUE
+            return Role.DIVISOR if name == "other" else Role.DIVIDEND
         if isinstance(self._func, types.FunctionType) or not schemas:
             return self._role(name)
         spelled = {"input": "self"}.get(name, name)
@@ -146,6 +157,11 @@ class Structure:
         if isinstance(self._func, types.FunctionType) and name in _SIZES:
             return Role.SIZE
         return Role.VALUE
+
+
+def takes_probabilities(plain: str) -> bool:
+    """Whether a function has arguments that must lie between certain numbers."""
+    return Role.PROBABILITY in _BY_FUNCTION.get(plain, {}).values()
 
 
 def _fits(schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any], leaf: type) -> bool:

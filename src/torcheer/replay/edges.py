@@ -7,7 +7,6 @@ the argument's shape.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,7 +15,9 @@ from torch.nn import Parameter
 
 from ..capture.retention import alias, copied
 from ..containers import fill_call
+from ..functions.structure import Role
 from ..records import OperationRecord
+from .changes import Change, changes_of, other_values
 from .comparison import same_bits
 from .machine import call_again
 from .report import Check
@@ -29,8 +30,17 @@ IGNORED = "of which only shape or type is used"
 WHOLE = "whole numbers or truth values without effect at these values"
 OVERWRITTEN = "overwritten without being read"
 UNCHANGEABLE = "not to be called with other values"
+STRUCTURE = "structure (indices, lengths, offsets, sizes) that no other value is known to be valid for"
+FOREIGN = "of functions that are not torch's own, without effect when changed a little"
 EMPTY = "without values"
 LARGE = "too large to try"
+
+
+class _Slot:
+    """Stands for a tensor of a call, by its position among them, while roles are looked up."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
 
 
 class EdgeProver:
@@ -58,24 +68,27 @@ class EdgeProver:
         if expected is None:
             self.check.exempt[UNCHANGEABLE] += len(tensors)
             return
+        roles = _roles(record, len(tensors))
         for slot in range(len(tensors)):
-            reason = self._effect(call, tensors, slot, expected)
+            reason = self._effect(call, tensors, roles, slot, expected)
             if reason is None:
                 self.check.count += 1
             else:
                 self.check.exempt[reason] += 1
 
-    def _effect(self, call: _Again, tensors: list[Tensor], slot: int, expected: list[Any]) -> str | None:
+    def _effect(self, call: _Again, tensors: list[Tensor], roles: list[Role], slot: int, expected: list[Any]) -> str | None:
         """None when the argument in this slot has an effect, otherwise why it has none."""
         tensor = tensors[slot]
         if not is_plain(tensor):
             return UNCHANGEABLE
         if tensor.numel() == 0:
             return EMPTY
+        changes = changes_of(tensor, roles[slot])
+        if not changes:
+            return STRUCTURE
         raised = False
-        for change in _CHANGES:
-            changed = [_copy(other) if n != slot else self._changed(other, change) for n, other in enumerate(tensors)]
-            results = call.results(changed)
+        for change in changes:
+            results = self._results_with(call, tensors, slot, change)
             if results is None:
                 raised = True
             elif _differ(results, expected):
@@ -84,27 +97,42 @@ class EdgeProver:
             return UNCHANGEABLE
         if slot in call.record.details.mutated:
             return OVERWRITTEN
+        if roles[slot] is Role.UNKNOWN:
+            return FOREIGN
         if not (tensor.is_floating_point() or tensor.is_complex()):
             return WHOLE
-        return SATURATED if self._matters_elsewhere(call, tensors, slot) else IGNORED
+        return SATURATED if roles[slot] is Role.PROBABILITY or self._matters_elsewhere(call, tensors, roles, slot) else IGNORED
 
-    def _matters_elsewhere(self, call: _Again, tensors: list[Tensor], slot: int) -> bool:
+    def _results_with(self, call: _Again, tensors: list[Tensor], slot: int, change: Change) -> list[Any] | None:
+        """What a call makes with one argument changed; None if it raises, or if there is no arithmetic for such a dtype."""
+        try:
+            changed = [_copy(other) if n != slot else self._changed(other, change) for n, other in enumerate(tensors)]
+        except (RuntimeError, NotImplementedError, ValueError):
+            return None
+        return call.results(changed)
+
+    def _matters_elsewhere(self, call: _Again, tensors: list[Tensor], roles: list[Role], slot: int) -> bool:
         """Whether the argument has an effect when the other arguments have other values."""
-        for change in (_noise, _flip):
-            others = [tensor if n == slot else self._changed(tensor, change) for n, tensor in enumerate(tensors)]
+        change = changes_of(tensors[slot], roles[slot])[:2][-1]
+        ways = [other_values(tensor, role) if is_plain(tensor) else None for tensor, role in zip(tensors, roles, strict=True)]
+        for turn in (0, 1):
+            others = [
+                tensor if n == slot or way is None else self._changed(tensor, way[turn])
+                for n, (tensor, way) in enumerate(zip(tensors, ways, strict=True))
+            ]
             base = call.results([_copy(tensor) for tensor in others])
             moved = call.results(
-                [self._changed(tensor, _redraw) if n == slot else _copy(tensor) for n, tensor in enumerate(others)]
+                [self._changed(tensor, change) if n == slot else _copy(tensor) for n, tensor in enumerate(others)]
             )
             if base is not None and moved is not None and _differ(base, moved):
                 return True
         return False
 
-    def _changed(self, tensor: Tensor, change: Callable[[Tensor, torch.Generator], Tensor]) -> Tensor:
+    def _changed(self, tensor: Tensor, change: Change) -> Tensor:
         with torch.no_grad():
             value = tensor.detach()
-            if not is_plain(value):
-                return _copy(value)
+            if not is_plain(value) or not value.numel():
+                return _copy(tensor)
             fresh = _copy(tensor)
             fresh.data.copy_(change(value, self._generator))
             return fresh
@@ -112,6 +140,16 @@ class EdgeProver:
 
 class NotCopied(Exception):
     """A tensor is of a class that allows no copy."""
+
+
+def _roles(record: OperationRecord, count: int) -> list[Role]:
+    """What each tensor of a call stands for; unknown where it is hidden inside an object."""
+    slots = [_Slot(number) for number in range(count)]
+    args, kwargs = fill_call(record.template, record.names, iter(slots))
+    roles = [Role.UNKNOWN] * count
+    for slot, role in record.function.structure.roles(args, kwargs, _Slot):
+        roles[slot.number] = role
+    return roles
 
 
 class _Again:
@@ -201,47 +239,3 @@ def _copy_of_class(tensor: Tensor) -> Tensor:
 
 def _differ(results: list[Any], expected: list[Any]) -> bool:
     return len(results) != len(expected) or not all(map(same_bits, results, expected))
-
-
-# How a value is changed, gently first --------------------------------------------------------------------------------
-
-
-def _drawn(like: Tensor, generator: torch.Generator) -> Tensor:
-    dtype = torch.complex64 if like.is_complex() else torch.float32
-    return torch.randn(like.shape, generator=generator, dtype=dtype, device="cpu").to(like.device)
-
-
-def _noise(value: Tensor, generator: torch.Generator) -> Tensor:
-    if value.is_complex():
-        return (value + _drawn(value, generator)).to(value.dtype)
-    if value.is_floating_point():
-        wide = value.float()
-        scale = float(wide.abs().nan_to_num(0, 0, 0).mean()) + 1e-3
-        return (wide + _drawn(value, generator) * scale).to(value.dtype)
-    return _flip(value, generator)
-
-
-def _redraw(value: Tensor, generator: torch.Generator) -> Tensor:
-    if value.is_floating_point() or value.is_complex():
-        return (_drawn(value, generator) * 10).to(value.dtype)
-    if value.dtype is torch.bool:
-        return torch.rand(value.shape, generator=generator, device="cpu").to(value.device) > 0.5
-    low, high = int(value.min()), int(value.max())
-    return torch.randint(low, high + 1, value.shape, generator=generator, device="cpu").to(value)
-
-
-def _flip(value: Tensor, generator: torch.Generator) -> Tensor:
-    """The same values elsewhere; where they are all the same, others next to them."""
-    if value.dtype is torch.bool:
-        return ~value
-    flat = value.reshape(-1).flip(0)
-    if not value.is_floating_point() and not value.is_complex() and bool((flat == value.reshape(-1)).all()):
-        return torch.where(value > 0, value - 1, value + 1)
-    return flat.reshape(value.shape)
-
-
-def _missing(value: Tensor, generator: torch.Generator) -> Tensor:
-    return torch.full_like(value, float("nan")) if value.is_floating_point() or value.is_complex() else _flip(value, generator)
-
-
-_CHANGES = (_noise, _redraw, _missing)

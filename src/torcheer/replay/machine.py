@@ -60,9 +60,34 @@ def given_because(record: OperationRecord) -> str | None:
         return "inside a torch.func transform"
     if function.is_gradient:
         return "a gradient"
+    if function.plain_name == "as_strided" and _reaches_out(record):
+        return "memory beyond an input"
     if record.origin is Origin.ALIAS and not record.template:
         return "made where nobody could watch"
     return None
+
+
+def _reaches_out(record: OperationRecord) -> bool:
+    """Whether `as_strided` starts elsewhere in the storage of an input, of which the log holds only what the input showed."""
+    args, kwargs = record.args, record.kwargs
+    offset = kwargs.get("storage_offset", args[3] if len(args) > 3 else None)
+    if offset is None or not record.parents or record.parents[0] < 0:
+        return False
+    base = record.log.operations[record.parents[0]]
+    while base.function.is_view and base.parents and base.parents[0] >= 0:
+        base = base.log.operations[base.parents[0]]
+    return base.origin is Origin.INPUT
+
+
+def is_uninitialised(record: OperationRecord) -> bool:
+    """Whether a tensor is memory that nobody wrote to: the result of `torch.empty`, or a view of it."""
+    while True:
+        if record.function.is_uninitialised:
+            return True
+        is_view = record.origin in (Origin.OUTPUT, Origin.ALIAS) or record.function.is_view
+        if not is_view or record.details.also or not record.parents or record.parents[0] < 0:
+            return False
+        record = record.log.operations[record.parents[0]]
 
 
 def _is_of_transform(record: OperationRecord) -> bool:
@@ -233,7 +258,8 @@ class Machine:
             return
         with torch.no_grad():
             if self.log.operations[number].function.is_uninitialised:
-                value.copy_(kept)
+                with contextlib.suppress(RuntimeError):  # several elements at one place cannot be written to
+                    value.copy_(kept)
             elif 0 <= size < value.numel() and value.is_contiguous():
                 value.view(-1)[size:] = kept.reshape(-1)[size:]
 

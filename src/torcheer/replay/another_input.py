@@ -1,0 +1,202 @@
+"""Whether the recorded graph, run from another input, gives what the model gives for it.
+
+The user's own model runs for this, so it is given no integer that nobody gave it: an index out of range would end the process,
+or the CUDA context.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..containers import Arguments, shares_no_container
+from ..errors import InvalidArgument, ReplayFailed
+from ..functions import groups
+from ..functions.structure import takes_probabilities
+from ..history import History
+from ..history.filling import run
+from ..history.history import first_difference
+from ..records import TEMPLATE, Log, OperationRecord, Origin
+from ..tensor_memory import is_freed
+from .comparison import Agreement, difference, same_bits
+from .edges import is_plain
+from .machine import given_because, is_uninitialised, run_again
+from .plain import run_plainly
+from .report import Check
+from .walk import at, tensors_of
+
+_UNINITIALISED = object()  # stands for an output that is memory nobody wrote to
+
+
+def try_another_input(history: History, model: Callable[..., Any], arguments: Arguments, agrees: Agreement) -> Check:
+    check = Check("the graph gives what the model gives for another input")
+    check.skipped = _why_not_another(history)
+    if check.skipped is not None:
+        return check
+    try:
+        changed, inputs = _changed_inputs(history, arguments)
+    except Exception as error:  # whatever a stranger's object may raise when it is to be copied
+        check.skipped = f"the arguments cannot be copied: {type(error).__name__}"
+        return check
+    if not inputs:
+        check.skipped = "no input can be changed: integers, and what the model makes integers of, are left as they are"
+        return check
+    try:
+        expected = run_plainly(model, changed, history._log)
+    except Exception as error:  # whatever a model may raise when it does not like an input
+        check.skipped = f"the model does not take the changed input: {type(error).__name__}"
+        return check
+    try:
+        told = run_again(history._log, inputs, lambda: _Outputs(history))
+    except ReplayFailed as error:
+        return _explained(check, history, model, [arguments, changed], str(error))
+    check.count = len(expected)
+    for label, ours, theirs in zip(told.labels, told.values, expected, strict=False):
+        if ours is not _UNINITIALISED and not agrees(check, theirs, ours):
+            return _explained(check, history, model, [arguments, changed], f"{label}: {difference(theirs, ours)}")
+    return check
+
+
+def why_not_run(history: History) -> str | None:
+    """Why the model is not run again: other processes would have to run it at the same time."""
+    count = history._log.collectives
+    return f"{count} collective{'s' * (count != 1)} ran in this pass, in which other processes take part" if count > 0 else None
+
+
+def _why_not_another(history: History) -> str | None:
+    if (why := why_not_run(history)) is not None:
+        return why
+    if history.escapes:
+        return f"values left for Python {len(history.escapes)} times, and may decide what runs"
+    opaque = Counter(given_because(record) for record in history._log.operations if record.origin is not Origin.SOURCE)
+    opaque.pop(None, None)
+    return f"{sum(opaque.values())} values were {', '.join(map(str, opaque))}" if opaque else None
+
+
+def _changed_inputs(history: History, arguments: Arguments) -> tuple[Arguments, dict[int, Tensor]]:
+    """The arguments with every input changed that may be, and those by number."""
+    mover = _Mover(history._log)
+    records = [record for record in history._log.operations if record.origin is Origin.INPUT]
+    sides = dict(zip(("args", "kwargs"), arguments, strict=True))
+    replaced: dict[int, Tensor] = {}
+    numbers: dict[int, Tensor] = {}
+    for record in records:
+        for path in history._log.input_paths.get(record.number, ()):
+            tensor = at(sides, path)
+            if not isinstance(tensor, Tensor) or not is_plain(tensor) or not tensor.is_floating_point() or is_freed(tensor):
+                continue
+            if id(tensor) not in replaced:
+                moved = mover.moved(record.number, tensor)
+                if moved is None or same_bits(moved, tensor.detach()):
+                    continue
+                replaced[id(tensor)] = moved
+            numbers[record.number] = replaced[id(tensor)]
+    changed = shares_no_container(arguments, replaced)
+    if {id(tensor) for tensor in replaced.values()} - {id(tensor) for tensor in tensors_of(changed, into_objects=True)}:
+        raise InvalidArgument("an object among the arguments holds tensors and cannot be copied.")
+    return changed, numbers
+
+
+class _Mover:
+    """Changes inputs so that the model is given no integer that nobody gave it.
+
+    Integers are left alone, and so is an input that the model makes integers of. Where it goes into functions that are not
+    torch's own, which may take a whole number among floating-point ones for an index, only its fractions are moved.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._generator = torch.Generator().manual_seed(7)
+        self._inputs = {r.number: 1 << place for place, r in enumerate(r for r in log.operations if r.origin is Origin.INPUT)}
+        self._converted = self._foreign = 0  # sets of inputs, by bits
+        self._has_probabilities = False
+        behind: list[int] = []  # by operation: the inputs it comes from
+        for record in log.operations:
+            mask = self._inputs.get(record.number, 0)
+            for parent in record.dependencies:
+                mask |= behind[parent]
+            behind.append(mask)
+            if record.origin is Origin.OPERATION:
+                self._note(record, mask)
+
+    def _note(self, record: OperationRecord, mask: int) -> None:
+        function = record.function
+        is_foreign = function.structure.is_foreign
+        if is_foreign:
+            self._foreign |= mask
+        dtype = record.dtype
+        if not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool) and (
+            is_foreign or function.is_elementwise or function.is_in(groups.SELECTIONS | groups.ARRANGEMENTS)
+        ):
+            self._converted |= mask
+        self._has_probabilities |= takes_probabilities(function.plain_name)
+
+    def moved(self, number: int, tensor: Tensor) -> Tensor | None:
+        """The input with other values; None where it must stay as it is."""
+        mask = self._inputs[number]
+        if self._converted & mask or not tensor.numel():
+            return None
+        with torch.no_grad():
+            value = tensor.detach().clone()
+            moved = value + 0.1 * (self._shuffled(value) - value)  # between values that occur, so in the same range
+            if same_bits(moved, value) and not self._has_probabilities:
+                moved = value + 0.1 * torch.rand(value.shape, generator=self._generator, device="cpu").to(value)
+            if self._foreign & mask:
+                moved = torch.where(value == value.round(), value, moved)
+        return moved.to(value.dtype).requires_grad_(tensor.requires_grad)
+
+    def _shuffled(self, value: Tensor) -> Tensor:
+        order = torch.randperm(value.numel(), generator=self._generator, device="cpu").to(value.device)
+        return value.reshape(-1)[order].reshape(value.shape)
+
+
+def _explained(check: Check, history: History, model: Callable[..., Any], both: list[Arguments], what: str) -> Check:
+    """A disagreement, unless the model simply runs other operations on the other input. Logs both anew to tell."""
+    sources = sum(record.origin is Origin.SOURCE for record in history._log.operations)
+    if sources:
+        check.skipped = f"{sources} values came from where nobody could watch, and may depend on the input"
+        return check
+    logs = []
+    for arguments in both:
+        logs.append(type(history)(history.model_name, history._options))
+        run(logs[-1], model, *arguments, None, backs_up_everything=True)
+    if first_difference(*logs) is not None or not _same_constants(*logs):
+        check.skipped = "on another input the model runs other operations, or with other sizes"
+    else:
+        check.disagree("another input", what)
+    return check
+
+
+def _same_constants(one: History, other: History) -> bool:
+    """Whether the arguments of all calls, apart from tensors, are the same."""
+    pairs = zip(one._log.rows, other._log.rows, strict=True)
+    try:
+        return all(bool(a[TEMPLATE] == b[TEMPLATE]) for a, b in pairs)
+    except (RuntimeError, ValueError):  # a stranger's __eq__
+        return False
+
+
+class _Outputs:
+    """Collects the outputs of a replay."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self.labels: list[str] = []
+        self.values: list[Any] = []
+
+    def before(self, record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Nothing to do."""
+
+    def before_given(self, record: OperationRecord, written: list[Tensor]) -> None:
+        """Nothing to do."""
+
+    def after(self, number: int, value: Any) -> Any:
+        record = self._history._log.operations[number]
+        if record.origin is Origin.OUTPUT:
+            self.labels.append(self._history._index.label(number))
+            kept = value.detach().clone() if isinstance(value, Tensor) else value
+            self.values.append(_UNINITIALISED if is_uninitialised(record) else kept)
+        return value

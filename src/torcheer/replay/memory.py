@@ -1,0 +1,155 @@
+"""Whether a log is right about memory: which calls write to which arguments, and whom those writes reach.
+
+Each recorded write must be seen to happen on the tensors of the replay, and no other may. Each recorded dependency through
+memory must be a write that reached an argument; none may be missing, and none may be too much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..capture.callsite import source_of
+from ..capture.identity import TensorTable, storage_of
+from ..capture.retention import version_of
+from ..functions import groups
+from ..records import OperationRecord
+from .comparison import same_bits
+from .report import Check
+
+_LARGEST = 1 << 24  # values; a larger tensor is not copied to be compared
+
+# What these write depends on more than their arguments' names: nothing is dropped, the size was right, the momentum is zero.
+_WRITE_SOMETIMES = groups.DROPOUTS | groups.RESIZING | groups.BATCH_NORMS | groups.NORMALISATIONS | groups.LOOK_UPS
+
+
+@dataclass(slots=True)
+class _Argument:
+    """A tensor that a call is given, and what is known of it before."""
+
+    tensor: Tensor
+    version: int
+    storage: int | None
+    before: Tensor | None  # a copy, where the log says that it is written to
+
+
+class MemoryProof:
+    """Watches the calls of a replay."""
+
+    def __init__(self, check: Check, label: Callable[[OperationRecord], str]) -> None:
+        self._check = check
+        self._label = label
+        self._table = TensorTable()
+        self._written: dict[int, list[tuple[int | None, int, int]]] = {}  # by operation: storage and bytes it wrote to
+        self._arguments: list[_Argument] = []
+
+    def before(self, record: OperationRecord, tensors: list[Tensor]) -> None:
+        """A call is about to be made."""
+        self._check_missing(record, tensors)
+        self._check_extra(record, tensors)
+        mutated = set(record.details.mutated)
+        self._arguments = [
+            _Argument(tensor, version_of(tensor), storage_of(tensor), _copy(tensor) if slot in mutated else None)
+            for slot, tensor in enumerate(tensors)
+        ]
+
+    def after(self, record: OperationRecord, value: Any) -> None:
+        """An operation has its value."""
+        self._check_writes(record)
+        if isinstance(value, Tensor):
+            with torch._C.DisableTorchFunction():
+                self._table.point(value, record.number, storage_of(value))
+        if record.call == record.number:
+            for slot in record.details.mutated:
+                if slot < len(self._arguments):
+                    self._note_write(record.number, self._arguments[slot].tensor)
+        self._arguments = []
+
+    def _note_write(self, number: int, tensor: Tensor) -> None:
+        with torch._C.DisableTorchFunction():
+            self._table.wrote(tensor, number)
+            self._written.setdefault(number, []).append((storage_of(tensor), *_reach(tensor)))
+
+    def _disagree(self, record: OperationRecord, what: str) -> None:
+        self._check.disagree(self._label(record), what, source_of(record.site, record.module))
+
+    # Writes ---------------------------------------------------------------------------------------------------------
+
+    def _check_writes(self, record: OperationRecord) -> None:
+        """A call must have written to the arguments the log says, and to no others."""
+        mutated = [slot for slot in record.details.mutated if slot < len(self._arguments)]
+        written = {self._arguments[slot].storage for slot in mutated}
+        for slot, one in enumerate(self._arguments):
+            if version_of(one.tensor) != one.version and one.storage not in written:
+                self._disagree(record, f"it writes to its argument {slot}, which the log does not say")
+        function = record.function
+        if function.is_in(_WRITE_SOMETIMES) or function.structure.is_foreign:
+            return
+        for slot in mutated:
+            one = self._arguments[slot]
+            self._check.count += 1
+            if _is_untouched(one):
+                self._disagree(record, f"it does not write to its argument {slot}, which the log says")
+
+    # Dependencies ---------------------------------------------------------------------------------------------------
+
+    def _check_missing(self, record: OperationRecord, tensors: list[Tensor]) -> None:
+        if not self._table.last_write:
+            return
+        known = {*record.dependencies}
+        for tensor, parent in zip(tensors, record.parents, strict=True):
+            storage = storage_of(tensor)
+            if parent < 0 or storage is None or storage not in self._table.last_write:
+                continue
+            self._check.count += 1
+            missing = [n for n in self._table.writes_since(tensor, parent) if n not in known and n != parent]
+            if missing:
+                writers = ", ".join(self._label(record.log.operations[n]) for n in missing[:3])
+                self._disagree(record, f"its argument was overwritten by {writers}, which it does not depend on")
+
+    def _check_extra(self, record: OperationRecord, tensors: list[Tensor]) -> None:
+        """Each dependency through memory must have written, after the argument was made, to bytes that the argument has."""
+        for number in record.details.also:
+            self._check.count += 1
+            if not any(self._reached(number, tensor, parent) for tensor, parent in zip(tensors, record.parents, strict=True)):
+                writer = self._label(record.log.operations[number])
+                self._disagree(record, f"it depends on {writer} through memory, which wrote to none of its arguments")
+
+    def _reached(self, number: int, tensor: Tensor, parent: int) -> bool:
+        if number <= parent:
+            return False
+        storage, (start, stop) = storage_of(tensor), _reach(tensor)
+        return any(where == storage and low < stop and start < high for where, low, high in self._written.get(number, ()))
+
+
+def _is_untouched(one: _Argument) -> bool:
+    """Whether a tensor is surely what it was: no write was counted, its memory is the same, and so are its bits."""
+    if one.before is None or one.version < 0 or version_of(one.tensor) != one.version or storage_of(one.tensor) != one.storage:
+        return False
+    return one.tensor.shape == one.before.shape and same_bits(one.tensor.detach(), one.before)
+
+
+def _copy(tensor: Tensor) -> Tensor | None:
+    """A copy to compare with; None where there is nothing to copy, or too much."""
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.device.type == "meta" or tensor.numel() > _LARGEST:
+        return None
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        return tensor.detach().clone()
+
+
+def _reach(tensor: Tensor) -> tuple[int, int]:
+    """The first byte of its storage that a tensor has, and the one after the last."""
+    if tensor.layout is not torch.strided or tensor.is_nested or storage_of(tensor) is None:
+        return 0, 1 << 62
+    if tensor.numel() == 0:
+        return 0, 0
+    try:
+        offset, strides = int(tensor.storage_offset()), tensor.stride()
+    except RuntimeError:  # inside a torch.func transform
+        return 0, 1 << 62
+    last = sum((size - 1) * step for size, step in zip(tensor.shape, strides, strict=True))
+    return offset * tensor.element_size(), (offset + last + 1) * tensor.element_size()

@@ -6,6 +6,7 @@ goes on with the rest.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import select
@@ -155,6 +156,7 @@ def _work(todo: Sequence[Case], count: int, device: str, writing: int) -> None:
         torch.set_num_threads(1)
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, 2)  # what a native abort says
+        faulthandler.disable()
         for case in todo:
             text = json.dumps(asdict(check(case, count, device)))
             os.write(writing, text.encode() + b"\n")

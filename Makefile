@@ -1,6 +1,7 @@
 # make demo   set everything up, log models that ship with the package, and train a small one under an Xray
 # make test   set everything up and run lint, types, the import contract and the tests
 # make zoo    set everything up and prove the logs of some hundred models (40 minutes), writing build/zoo.json
+# make operators set everything up, log and prove every operator of torch's own database (3 minutes), writing build/operators.json
 # make gallery set everything up and draw docs/gallery
 # make viewer set everything up and build the browser viewer, if its sources changed
 # make bench-viewer set everything up and measure the viewer in a browser
@@ -19,7 +20,7 @@ ZOO_STAMP := $(MODELS)/.timm-installed
 VIEWER := src/torcheer/viewer/static/viewer.js
 VIEWER_SOURCES := $(wildcard viewer/*.json viewer/*.mjs viewer/src/* viewer/src/*/*)
 
-.PHONY: setup viewer models browser demo test lint types imports viewer-test zoo mutants gallery bench bench-viewer clean
+.PHONY: setup viewer models browser demo test lint types imports viewer-test zoo operators mutants gallery bench bench-viewer clean
 
 setup: $(STAMP) viewer
 
@@ -89,6 +90,9 @@ $(MUTANTS_STAMP): $(STAMP)
 
 mutants: setup models browser $(MUTANTS_STAMP)
 	PYTHONPATH=tests $(BIN)/python -m mutants
+
+operators: setup
+	PYTHONPATH=tests $(BIN)/python -W ignore -m operators
 
 gallery: setup models browser
 	$(BIN)/python docs/gallery/make.py

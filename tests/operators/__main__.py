@@ -18,7 +18,7 @@ from .sweep import Result, case_name, cases, summary, sweep
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Log and validate every operator of torch's own database.")
-    parser.add_argument("--samples", type=int, default=6, help="of each operator and dtype")
+    parser.add_argument("--samples", type=int, default=8, help="of each operator and dtype")
     parser.add_argument("--only", default="", help="a part of the operators' names")
     parser.add_argument("--out", type=Path, default=Path("build/operators.json"))
     options = parser.parse_args()

@@ -163,13 +163,18 @@ RESIZING = _names("resize resize_as resize_output")  # only elements past the ol
 
 # Functions whose use is told by name ----------------------------------------------------------------------------------
 
+# Functions that give other bits when their work space lies elsewhere in memory, on the CPU too.
+VARY_WITH_MEMORY = _names("linalg_lstsq")
 # Functions that torch itself does not promise to be deterministic, mostly because of atomic additions on accelerators.
-NONDETERMINISTIC = _names(
-    "index_add scatter_add scatter_reduce index_reduce index_put setitem put bincount cumsum cumprod histc interpolate "
-    "grid_sample grid_sampler grid_sampler_2d grid_sampler_3d ctc_loss embedding_bag median nanmedian kthvalue nll_loss "
-    "cross_entropy cross_entropy_loss adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool2d col2im grad "
-    "scaled_dot_product_attention upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d upsample_linear1d "
-    "max_unpool1d max_unpool2d max_unpool3d"
+NONDETERMINISTIC = (
+    _names(
+        "index_add scatter_add scatter_reduce index_reduce index_put setitem put bincount cumsum cumprod histc interpolate "
+        "grid_sample grid_sampler grid_sampler_2d grid_sampler_3d ctc_loss embedding_bag median nanmedian kthvalue nll_loss "
+        "cross_entropy cross_entropy_loss adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool2d col2im grad "
+        "scaled_dot_product_attention upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d upsample_linear1d "
+        "max_unpool1d max_unpool2d max_unpool3d"
+    )
+    | VARY_WITH_MEMORY
 )
 # Functions of two arguments that may be exchanged.
 COMMUTATIVE = _names(

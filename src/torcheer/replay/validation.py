@@ -18,6 +18,7 @@ from torch import Tensor
 from ..capture.callsite import source_of
 from ..containers import Arguments
 from ..errors import InvalidArgument, ReplayFailed
+from ..functions import groups
 from ..history import History
 from ..records import MODULE, OperationRecord, Origin
 from ..tensor_memory import is_freed
@@ -184,7 +185,8 @@ class _Comparing:
         """The functions of this history that are not deterministic, as found, or as torch says of those on accelerators."""
         found = {record.function.name for record in map(self._log.operations.__getitem__, self._varied)}
         for record in self._log.operations:
-            if record.function.is_nondeterministic and record.device.type not in ("cpu", "meta"):
+            is_sure = record.device.type not in ("cpu", "meta") or record.function.is_in(groups.VARY_WITH_MEMORY)
+            if record.function.is_nondeterministic and is_sure:
                 found.add(record.function.name)
         return sorted(found - {"output"})
 

@@ -236,6 +236,20 @@ def test_a_write_that_did_not_happen_is_disproved(monkeypatch):
     assert "does not write to its argument 0, which the log says" in str(report)
 
 
+def idle(t):
+    t = t * 2
+    t.data = t.data
+    nn.functional.dropout(t, 0.5, training=False, inplace=True)
+    return t.resize_(3, 4).add_(0)
+
+
+def test_a_write_that_had_nothing_to_do_is_no_disagreement():
+    report = torcheer.validate_forward_pass(idle, x)
+    assert report, report
+    norm = nn.BatchNorm1d(4, momentum=0.0)
+    assert torcheer.validate_forward_pass(norm, x)
+
+
 def test_a_dependency_through_memory_that_is_none_is_disproved():
     history = torcheer.log_forward_pass(overwritten, x)
     assert history.validate()

@@ -127,7 +127,7 @@ COPIES = _names(
     "to_padded_tensor nested_to_padded_tensor dequantize lift_fresh lift_fresh_copy pin_memory deepcopy array_wrap "
     "int_repr sparse_mask sparse_mask_projection fbgemm_pack_gemm_matrix_fp16 fbgemm_pack_quantized_matrix "
     "q_per_channel_scales q_per_channel_zero_points nested_tensor_size nested_tensor_storage_offsets "
-    "nested_tensor_strides coalesce reversed record_stream"
+    "nested_tensor_strides coalesce reversed"
 )
 ARRANGEMENTS = _names(
     "cat stack hstack vstack dstack column_stack block_diag tile repeat repeat_interleave roll rot90 flip fliplr flipud tril "

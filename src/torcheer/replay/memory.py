@@ -23,8 +23,10 @@ from .report import Check
 
 _LARGEST = 1 << 24  # values; a larger tensor is not copied to be compared
 
-# What these write depends on more than their arguments' names: nothing is dropped, the size was right, the momentum is zero.
-_WRITE_SOMETIMES = groups.DROPOUTS | groups.RESIZING | groups.BATCH_NORMS | groups.NORMALISATIONS | groups.LOOK_UPS
+# These need not write: nothing is dropped, the size was right, the momentum is zero, `p.data = p.data`.
+_WRITE_SOMETIMES = (
+    groups.DROPOUTS | groups.RESIZING | groups.NORMALISATIONS | groups.LOOK_UPS | {"set", "set_data", "resize_as_sparse"}
+)
 
 
 @dataclass(slots=True)

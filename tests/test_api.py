@@ -85,6 +85,7 @@ def test_modules_made_on_the_fly_are_named_after_their_class():
 
 
 def test_an_empty_pass_can_be_logged():
-    history = torcheer.log_forward_pass(lambda: None, ())
+    with pytest.warns(torcheer.EmptyLogWarning, match="this log is empty"):
+        history = torcheer.log_forward_pass(lambda: None, ())
     assert len(history) == 0
     assert str(history)

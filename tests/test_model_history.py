@@ -153,7 +153,8 @@ def test_a_bottom_level_module_is_one_with_one_operation_inside():
 
 def test_the_public_names_are_these():
     assert sorted(n for n in vars(torcheer) if not n.startswith("_") and n[0].isupper()) == [
-        *("ActivationLost", "ActivationNotSaved", "AmbiguousKey", "ArchitectureTracer", "Call", "DrawingFailed", "FileManager"),
+        *("ActivationLost", "ActivationNotSaved", "AmbiguousKey", "ArchitectureTracer", "Call", "DrawingFailed"),
+        *("EmptyLogWarning", "FileManager"),
         *("GraphChanged", "GraphvizNotFound", "InvalidArgument", "Layer", "LayerNotFound", "ModelHistory", "Module"),
         *("NotPicklable", "Operation", "PackageNotFoundError", "Picture", "PictureOptions", "RandomFilterSelectorType"),
         *("ReplayFailed", "RunExists", "RunInUse", "RunMismatch", "RunNotFound", "SeveralPasses", "SnapshotLost"),

@@ -7,9 +7,9 @@ from typing import Any
 from torch.nn import Module
 
 from torcheer import InvalidArgument
+from torcheer.inputs import as_arguments, explained
 
 from .document import as_row, memory_usage, plain
-from .running import arguments_of
 from .structures import OperationType
 from .tracker import ComputationalGraphTracker
 
@@ -35,7 +35,7 @@ def track_computational_graph_execution(
 
     Args:
         model: the module. It, its gradients, the inputs and the random states are left as they were.
-        input_tensor: a tensor; a tuple is the positional arguments, a dictionary the named ones.
+        input_tensor: a tensor, a tuple of positional arguments, or a mapping of named ones, as `log_forward_pass` takes them.
         track_memory: tell the bytes of every node, and what CUDA and the process hold.
         track_timing: tell the seconds of every node.
         track_tensor_ops: follow every torch function and autograd node; without, only modules.
@@ -45,11 +45,18 @@ def track_computational_graph_execution(
     for it, it is in no figure and no picture. Under `torch.no_grad()` only the forward pass runs. When the model raises, the
     exception leads to what was tracked until then: `error.tracker`.
     """
+    options = (track_memory, track_timing, track_tensor_ops)
+    return _tracked(model, input_tensor, "track_computational_graph_execution", options, include_loss=include_loss)
+
+
+def _tracked(
+    model: Any, input_tensor: Any, call: str, options: tuple[bool, bool, bool], *, include_loss: bool
+) -> ComputationalGraphTracker:
     if not isinstance(model, Module):
         raise InvalidArgument(f"model must be an nn.Module; got {type(model).__name__}: {model!r:.80}.")
-    args, kwargs = arguments_of(input_tensor)
-    tracker = ComputationalGraphTracker(model, track_memory, track_timing, track_tensor_ops)
-    return tracker.run(args, kwargs, include_loss=include_loss)
+    arguments = as_arguments(model, input_tensor, call=call)
+    with explained(model, arguments, call):
+        return ComputationalGraphTracker(model, *options).run(*arguments, include_loss=include_loss)
 
 
 def analyze_computational_graph_execution(
@@ -66,7 +73,8 @@ def analyze_computational_graph_execution(
         model, input_tensor, include_loss: as in `track_computational_graph_execution`.
         detailed: also tell what was slow and large, and what ran in every layer.
     """
-    tracker = track_computational_graph_execution(model, input_tensor, include_loss=include_loss)
+    call = "analyze_computational_graph_execution"
+    tracker = _tracked(model, input_tensor, call, (True, True, True), include_loss=include_loss)
     analysis: dict[str, Any] = {"summary": plain(tracker.get_graph_summary())}
     if detailed:
         analysis["performance"] = plain(_performance(tracker))

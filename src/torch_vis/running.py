@@ -17,25 +17,11 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from torcheer import InvalidArgument
 from torcheer.capture.modules import without_parallelism, wrapped_module
 from torcheer.capture.randomness import RandomState
+from torcheer.capture.recursion import deeper_calls
 from torcheer.capture.restore_state import StateRestorer
 from torcheer.containers import find_tensors, shares_no_container
-
-
-def arguments_of(input_tensor: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What an input means: a tuple is the positional arguments, a dictionary the named ones, anything else one argument."""
-    if type(input_tensor) is tuple:
-        return input_tensor, {}
-    if isinstance(input_tensor, dict):
-        if not all(isinstance(name, str) for name in input_tensor):
-            raise InvalidArgument(
-                "a dictionary of inputs has the names of the model's arguments as keys. To give a dictionary as the one "
-                "argument, put it into a tuple: (inputs,)."
-            )
-        return (), input_tensor
-    return (input_tensor,), {}
 
 
 class Step:
@@ -112,7 +98,8 @@ def undone(step: Step, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterato
     random = RandomState.now()
     try:
         restorer.back_up_everything()
-        yield Step(model, include_loss=step.include_loss), args, kwargs
+        with deeper_calls():
+            yield Step(model, include_loss=step.include_loss), args, kwargs
     finally:
         with contextlib.ExitStack() as steps:  # each is taken whatever another raises
             steps.callback(random.restore)

@@ -10,6 +10,7 @@ from .errors import ActivationLost as ActivationLost
 from .errors import ActivationNotSaved as ActivationNotSaved
 from .errors import AmbiguousKey as AmbiguousKey
 from .errors import DrawingFailed as DrawingFailed
+from .errors import EmptyLogWarning as EmptyLogWarning
 from .errors import GraphChanged as GraphChanged
 from .errors import GraphvizNotFound as GraphvizNotFound
 from .errors import InvalidArgument as InvalidArgument

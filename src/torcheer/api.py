@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import IO, Any, Literal
 
@@ -14,10 +14,12 @@ from torch.nn import Module
 
 from .capture import Session
 from .capture.modules import wrapped_module
+from .containers import Arguments
 from .errors import InvalidArgument
-from .history.filling import Options, explain, finish, open_session, parse_arguments, run
+from .history.filling import Options, explain, finish, open_session, run
 from .history.labels import DEFAULT_FORMAT
 from .history.selection import LayersToSave
+from .inputs import LEFT_OUT, as_arguments, explained
 from .model_history import ModelHistory
 from .render import Picture, make_picture, picture_options, present
 from .replay import ValidationReport, validate_against
@@ -29,8 +31,8 @@ VisOpt = Literal["none", "unrolled", "rolled"]
 
 def log_forward_pass(
     model: Callable[..., Any],
-    input_args: Any,
-    input_kwargs: dict[str, Any] | None = None,
+    input_args: Any = LEFT_OUT,
+    input_kwargs: Mapping[str, Any] | None = None,
     *,
     layers_to_save: LayersToSave = "all",
     random_seed: int | None = None,
@@ -51,8 +53,10 @@ def log_forward_pass(
 
     Args:
         model: any callable; usually a module. It runs once, as it is, and is left as it was.
-        input_args: a tuple is the positional arguments; anything else is one argument. Tensors are found in any nesting.
-        input_kwargs: the named arguments.
+        input_args: a tuple is the positional arguments; anything else is one argument. A tuple of two or more is one argument
+            where `forward` has just one positional parameter. A mapping (a tokenizer's `BatchEncoding`), given alone, is the
+            named arguments when every key names a parameter of `forward`. Tensors are found in any nesting.
+        input_kwargs: the named arguments, in any mapping; `input_args` may then be left out.
         layers_to_save: `"all"`, `"none"`, `"modules"` (what leaves a module), or a key: a label, an address, a glob, a class, a
             torch function, a function of an `Operation`, a list (docs/keys.md). The graph is logged in full either way.
         random_seed: seeds Python, NumPy and torch for this pass. The random states are put back afterwards.
@@ -70,14 +74,14 @@ def log_forward_pass(
     Limits: work on other threads cannot be seen (a warning says so), nor can the inside of TorchScript and compiled
     extensions, which are logged as one opaque operation.
     """
-    _check_callable(model)
+    arguments = _arguments(model, input_args, input_kwargs, "log_forward_pass")
     if vis_opt not in ("none", "unrolled", "rolled"):
         raise InvalidArgument(f"vis_opt is one of 'none', 'unrolled', 'rolled'; got {vis_opt!r}.")
     options = Options(
         layers_to_save, output_device, activation_postfunc, keep_orphans, layer_label_format, save_gradients, time_on_device
     )
     history = ModelHistory(_title(model), options)
-    run(history, model, input_args, input_kwargs, random_seed)
+    run(history, model, arguments, random_seed)
     if vis_opt != "none":
         try:
             present(make_picture(history.graph, picture_options({"vis_opt": vis_opt})))
@@ -89,8 +93,8 @@ def log_forward_pass(
 
 def show_model_graph(
     model: Callable[..., Any],
-    input_args: Any,
-    input_kwargs: dict[str, Any] | None = None,
+    input_args: Any = LEFT_OUT,
+    input_kwargs: Mapping[str, Any] | None = None,
     *,
     path: str | os.PathLike[str] | IO[Any] | None = None,
     random_seed: int | None = None,
@@ -112,14 +116,16 @@ def show_model_graph(
     picture_options(
         {name: value for name, value in options.items() if name != "format"}
     )  # what is wrong is told before the model runs
-    history = log_forward_pass(model, input_args, input_kwargs, layers_to_save=saved, random_seed=random_seed)
+    args, kwargs = _arguments(model, input_args, input_kwargs, "show_model_graph")
+    with explained(model, (args, kwargs), "show_model_graph"):
+        history = log_forward_pass(model, args, kwargs, layers_to_save=saved, random_seed=random_seed)
     return history.draw(path, **options)
 
 
 def validate_forward_pass(
     model: Callable[..., Any],
-    input_args: Any,
-    input_kwargs: dict[str, Any] | None = None,
+    input_args: Any = LEFT_OUT,
+    input_kwargs: Mapping[str, Any] | None = None,
     *,
     random_seed: int | None = None,
 ) -> ValidationReport:
@@ -134,10 +140,10 @@ def validate_forward_pass(
 
     Limits: the model runs about three times, each call a few times more, and copies of its tensors are made.
     """
-    _check_callable(model)
+    arguments = _arguments(model, input_args, input_kwargs, "validate_forward_pass")
     history = ModelHistory(_title(model), Options())
-    run(history, model, input_args, input_kwargs, random_seed, backs_up_everything=True)
-    return validate_against(history, model, parse_arguments(input_args, input_kwargs))
+    run(history, model, arguments, random_seed, backs_up_everything=True, call="validate_forward_pass")
+    return validate_against(history, model, arguments)
 
 
 class recording:  # noqa: N801 - used as a function: `with recording() as history`
@@ -200,9 +206,10 @@ class recording:  # noqa: N801 - used as a function: `with recording() as histor
             finish(self._history, self._session)
 
 
-def _check_callable(model: Any) -> None:
+def _arguments(model: Any, input_args: Any, input_kwargs: Any, call: str) -> Arguments:
     if not callable(model):
         raise InvalidArgument(f"model must be callable, usually an nn.Module; got {type(model).__name__}: {model!r:.80}.")
+    return as_arguments(model, input_args, input_kwargs, call=call)
 
 
 def _title(model: Any) -> str:

@@ -73,6 +73,11 @@ def find_tensors(value: Any, path: Path = (), *, into_objects: bool = True) -> I
     return _find(value, path, is_tensor, into_objects, MOST_REPEATS)
 
 
+def find_leaves(value: Any, is_wanted: Callable[[Any], bool]) -> list[Any]:
+    """What is in `value`, in any nesting of containers, and is wanted."""
+    return [item for _, item in _find(value, (), is_wanted, False, 0)]
+
+
 def is_tensor(value: Any) -> bool:
     return issubclass(type(value), Tensor)  # isinstance() would ask the object for its __class__
 

@@ -94,5 +94,9 @@ class StateNotRestored(UserWarning):
     """A pass changed something that could not be put back; the message names it."""
 
 
+class EmptyLogWarning(UserWarning):
+    """There is nothing in a log: no tensor went in and none came out, or nothing was computed."""
+
+
 class SnapshotLost(UserWarning):
     """A snapshot of an Xray could not be written; the training goes on."""

@@ -25,6 +25,8 @@ from .interceptor import Interceptor
 from .modules import ModuleWatcher, modules_among, roots_of, without_parallelism
 from .randomness import RandomState, seed_everything
 from .recorder import Recorder
+from .recursion import deeper_calls
+from .refusals import refuse_inside_vmap, refuse_unrun
 from .restore_state import StateRestorer
 from .retention import Keeper, Selection
 
@@ -58,7 +60,9 @@ class Session:
         self._backs_up_everything = backs_up_everything  # all tensors, before the pass: also writes nobody saw are undone
 
     def __enter__(self) -> Session:
+        refuse_inside_vmap()
         self._leave.enter_context(fewer_collections())
+        self._leave.enter_context(deeper_calls())
         self.recorder.sources_are_inputs = True
         self.log.random_state = RandomState.now()
         self._begin()
@@ -73,7 +77,8 @@ class Session:
 
     def run(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], seed: int | None) -> None:
         """Run `model` once and record it; afterwards nothing outside the log has changed."""
-        with fewer_collections():
+        refuse_inside_vmap()
+        with fewer_collections(), deeper_calls():
             self._run(without_parallelism(model), args, kwargs, seed)
 
     def _run(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], seed: int | None) -> None:
@@ -97,6 +102,7 @@ class Session:
             started = perf_counter()
             result = self._call(model, args, kwargs)
             ended = perf_counter()
+            refuse_unrun(result, self.log)
             with torch._C.DisableTorchFunction():
                 self._note_outputs(result)
             del result

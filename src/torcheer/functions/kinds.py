@@ -52,8 +52,8 @@ QUERIES = frozenset(
     "is_neg is_distributed is_same_size has_names names is_set_to _is_view _is_zerotensor _nnz sparse_dim dense_dim "
     "is_coalesced qscheme q_scale q_zero_point q_per_channel_axis is_sparse result_type can_cast promote_types iinfo finfo "
     "__len__ __repr__ __str__ __format__ __hash__ __dir__ __reduce_ex__ __reduce__ __setstate__ __dlpack_device__ "
-    "__cuda_array_interface__ requires_grad_ retain_grad register_hook register_post_accumulate_grad_hook share_memory_ record_stream "
-    "_set_grad_enabled set_grad_enabled is_tensor is_storage _has_compatible_shallow_copy_type _typed_storage "
+    "__cuda_array_interface__ requires_grad_ retain_grad register_hook register_post_accumulate_grad_hook share_memory_ "
+    "record_stream _set_grad_enabled set_grad_enabled is_tensor is_storage _has_compatible_shallow_copy_type _typed_storage "
     "_reduce_ex_internal has_torch_function set_default_device get_default_device set_default_dtype get_default_dtype "
     "is_grad_enabled sym_float sym_int sym_ite sym_max sym_min sym_not sym_sum _sym_sqrt autocast".split()
 )

@@ -14,7 +14,10 @@ import torch
 from torch import Tensor
 
 from ..capture import Keeping, Session
+from ..capture.refusals import warn_if_empty
+from ..containers import Arguments
 from ..errors import InvalidArgument, LayerNotFound
+from ..inputs import explained
 from ..keys import Key
 from ..records import UNSAVED, Held, Log, Origin
 from .early import EarlyAnswers
@@ -60,25 +63,28 @@ def open_session(history: History, outermost: CodeType | None = None, *, backs_u
 def run(
     history: History,
     model: Callable[..., Any],
-    input_args: Any,
-    input_kwargs: Any,
+    arguments: Arguments,
     random_seed: int | None,
     *,
     backs_up_everything: bool = False,
+    call: str = "log_forward_pass",
 ) -> None:
-    """Run `model` once and record it into `history`.
+    """Run `model` once on arguments that `inputs.as_arguments` made, and record it into `history`.
 
     With `backs_up_everything` all tensors are copied first, so that also what code nobody can watch does to them is undone.
+    `call` is the function of ours that the user called, for errors.
     """
-    args, kwargs = parse_arguments(input_args, input_kwargs)
     _check_seed(random_seed)
     session = open_session(history, backs_up_everything=backs_up_everything)
-    try:
-        session.run(model, args, kwargs, random_seed)
-    except BaseException as error:
-        explain(history, error)
-        raise
+    with explained(model, arguments, call):
+        try:
+            session.run(model, *arguments, random_seed)
+        except BaseException as error:
+            explain(history, error)
+            raise
     finish(history, session)
+    if not history._options.keep_orphans:
+        warn_if_empty(history._log)
 
 
 def finish(history: History, session: Session) -> None:
@@ -158,20 +164,6 @@ def _selection(history: History, options: Options) -> Any:
         return LeavingModules()
     assert isinstance(wanted, Key)
     return Keyed(history._log, wanted, EarlyAnswers(history), options.layer_label_format == DEFAULT_FORMAT)
-
-
-def parse_arguments(input_args: Any, input_kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What a user gave as positional and named arguments: a tuple is the arguments, anything else is one."""
-    if input_kwargs is None:
-        input_kwargs = {}
-    if not isinstance(input_kwargs, dict) or not all(isinstance(name, str) for name in input_kwargs):
-        raise InvalidArgument(
-            f"input_kwargs must be a dictionary of named arguments; got {type(input_kwargs).__name__}. "
-            "A dictionary that is one positional argument goes into input_args."
-        )
-    if input_args is None and input_kwargs:
-        return (), input_kwargs
-    return (input_args if type(input_args) is tuple else (input_args,)), input_kwargs
 
 
 def _check_seed(seed: Any) -> None:

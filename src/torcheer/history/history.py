@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..backward_records import BackwardLog
 from ..errors import GraphChanged, InvalidArgument, NotPicklable
+from ..inputs import LEFT_OUT, as_arguments
 from ..keys import parse_key
 from ..records import PARENTS, UNSAVED, Details, Held, Log, OperationRecord, Origin, was_overwritten
 from ..tensor_memory import FREED, has_memory
@@ -349,8 +350,8 @@ class History:
     def save_new_activations(
         self,
         model: Callable[..., Any],
-        input_args: Any,
-        input_kwargs: dict[str, Any] | None = None,
+        input_args: Any = LEFT_OUT,
+        input_kwargs: Mapping[str, Any] | None = None,
         *,
         layers_to_save: LayersToSave | Literal["as before"] = "as before",
         random_seed: int | None = None,
@@ -364,7 +365,8 @@ class History:
         if layers_to_save != "as before":
             options = replace(options, layers_to_save=layers_to_save)
         new = type(self)(self._log.title, options)
-        run(new, model, input_args, input_kwargs, random_seed)
+        arguments = as_arguments(model, input_args, input_kwargs, call="save_new_activations")
+        run(new, model, arguments, random_seed, call="save_new_activations")
         difference = first_difference(self, new)
         if difference is not None:
             raise GraphChanged(

@@ -162,7 +162,7 @@ def _explained(check: Check, history: History, model: Callable[..., Any], both: 
     logs = []
     for arguments in both:
         logs.append(type(history)(history.model_name, history._options))
-        run(logs[-1], model, *arguments, None, backs_up_everything=True)
+        run(logs[-1], model, arguments, None, backs_up_everything=True)
     if first_difference(*logs) is not None or not _same_constants(*logs):
         check.skipped = "on another input the model runs other operations, or with other sizes"
     else:

@@ -18,6 +18,7 @@ from torch.nn.modules import module as module_hooks
 from ..capture.identity import is_wrapped, unwrap
 from ..capture.modules import modules_among, roots_of, without_parallelism, wrapped_module
 from ..capture.randomness import RandomState
+from ..capture.recursion import deeper_calls
 from ..capture.restore_state import StateRestorer
 from ..containers import Arguments, shares_no_container
 from ..records import Log, ModuleCall
@@ -43,7 +44,7 @@ def run_plainly(model: Callable[..., Any], arguments: Arguments, log: Log) -> li
         restorer.back_up_everything([source for one in log.source_tensors if (source := one()) is not None])
         if log.random_state is not None:
             log.random_state.restore()
-        with _as_logged():
+        with _as_logged(), deeper_calls():
             result = without_parallelism(model)(*args, **kwargs)
         returned = tensors_of(result, into_objects=True)
         return [tensor.detach().clone() if has_memory(tensor) else FREED for tensor in returned]

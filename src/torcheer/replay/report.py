@@ -51,10 +51,16 @@ class ValidationReport:
     title: str
     num_operations: int
     checks: tuple[Check, ...]
+    notes: tuple[str, ...] = ()  # what the history says about itself
 
     @property
     def is_valid(self) -> bool:
         return all(check.passed for check in self.checks)
+
+    @property
+    def num_checked(self) -> int:
+        """How many values, edges and module boundaries were compared."""
+        return sum(check.count for check in self.checks)
 
     @property
     def disagreements(self) -> list[Disagreement]:
@@ -69,9 +75,10 @@ class ValidationReport:
         return self.is_valid
 
     def __str__(self) -> str:
-        verdict = "valid" if self.is_valid else "NOT VALID"
+        verdict = "NOT VALID" if not self.is_valid else "valid" if self.num_checked else "nothing to prove, the log is empty"
         lines = [f"Validation of {self.title}, {self.num_operations:,} operations: {verdict}"]
         lines += [f"\t{check}" for check in self.checks]
+        lines += [f"\tNote: {note}" for note in self.notes]
         if self.first_disagreement is not None:
             lines.append(f"\tFirst disagreement: {self.first_disagreement}")
         return "\n".join(lines)

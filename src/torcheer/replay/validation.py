@@ -36,7 +36,7 @@ def validate(history: History) -> ValidationReport:
     """Check what a history can prove by itself: its values and its edges."""
     _refuse_unfit(history)
     checks, _ = _replay(history)
-    return ValidationReport(history.model_name, history.num_operations, tuple(checks))
+    return ValidationReport(history.model_name, history.num_operations, tuple(checks), tuple(history.notes))
 
 
 def validate_against(history: History, model: Callable[..., Any], arguments: Arguments) -> ValidationReport:
@@ -45,7 +45,8 @@ def validate_against(history: History, model: Callable[..., Any], arguments: Arg
     replayed, agrees = _replay(history)
     outputs, modules = _compare_with_plain(history, model, arguments, agrees)
     another = try_another_input(history, model, arguments, agrees)
-    return ValidationReport(history.model_name, history.num_operations, (outputs, *replayed, modules, another))
+    checks = (outputs, *replayed, modules, another)
+    return ValidationReport(history.model_name, history.num_operations, checks, tuple(history.notes))
 
 
 def _refuse_unfit(history: History) -> None:

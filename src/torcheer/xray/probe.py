@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 
+from .. import inputs
 from ..api import log_forward_pass
 from ..capture.modules import without_parallelism, wrapped_module
 from ..errors import InvalidArgument
@@ -48,13 +48,16 @@ class Probe:
 
     def look(self) -> ModelHistory:
         """What the model does with the input, nothing kept."""
-        with _mode(self.model, self.training), torch.no_grad():
+        with self._explained(), _mode(self.model, self.training), torch.no_grad():
             return log_forward_pass(self.model, self.args, self.kwargs, layers_to_save="none")
 
     def run(self) -> ModelHistory:
         """A pass, everything kept."""
-        with _mode(self.model, self.training), torch.no_grad():
+        with self._explained(), _mode(self.model, self.training), torch.no_grad():
             return log_forward_pass(self.model, self.args, self.kwargs)
+
+    def _explained(self) -> contextlib.AbstractContextManager[None]:
+        return inputs.explained(self.model, (self.args, self.kwargs), "Xray")
 
     def run_backward(self) -> tuple[ModelHistory, dict[str, Tensor]]:
         """A pass and the backward pass of the loss; the gradients of parameters by name. No `.grad` is touched."""
@@ -108,11 +111,9 @@ def as_arguments(given: Any, model: Module, seed: int) -> tuple[tuple[Any, ...],
         return (_made([given], model, seed)[0],), {}
     if isinstance(given, list) and given and all(_is_size(size) for size in given):
         return tuple(_made(given, model, seed)), {}
-    if isinstance(given, Mapping) and given and all(isinstance(key, str) for key in given) and _takes(model, list(given)):
-        return (), dict(given)
     if given is None or isinstance(given, (str, int, float)) or _is_size(given, least=None):
         raise InvalidArgument(f"{_WHAT_IT_TAKES}; got {given!r}.")
-    return (given if type(given) is tuple else (given,)), {}
+    return inputs.as_arguments(model, given, call="Xray")
 
 
 def _is_size(given: Any, least: int | None = 1) -> bool:
@@ -128,13 +129,3 @@ def _made(sizes: list[Any], model: Module, seed: int) -> list[Tensor]:
     with torch.inference_mode(False):
         made = [torch.randn(tuple(size), generator=generator, device="cpu") for size in sizes]
         return [one.to(device=first.device, dtype=first.dtype) for one in made] if first is not None else made
-
-
-def _takes(model: Module, names: list[str]) -> bool:
-    """Whether the model's forward has arguments of these names."""
-    try:
-        parameters = inspect.signature(model.forward).parameters
-    except (TypeError, ValueError):
-        return False
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    return takes_any or all(name in parameters for name in names)

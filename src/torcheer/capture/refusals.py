@@ -1,0 +1,76 @@
+"""What cannot be logged as it was meant, and says so: a pass inside `vmap`, a model that did not run, a log of nothing."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Generator, Iterator
+from typing import Any
+
+import torch
+
+from ..containers import find_leaves
+from ..errors import EmptyLogWarning, InvalidArgument, UnseenWorkWarning
+from ..records import Log, Origin
+
+_VMAP = torch._C._functorch.TransformType.Vmap
+
+
+def refuse_inside_vmap() -> None:
+    """Raise where a tensor has the shape of one sample, but is a whole batch in memory."""
+    transforms = torch._C._functorch.get_interpreter_stack() or ()
+    if any(transform.key() == _VMAP for transform in transforms):
+        raise InvalidArgument(
+            "a recording cannot begin inside torch.vmap, nor inside jacfwd or hessian, which use it: there a tensor has the "
+            "shape of one sample, but what would be kept of it is the whole batch. Log from outside: "
+            "torcheer.log_forward_pass(torch.vmap(model), inputs)."
+        )
+
+
+def refuse_unrun(result: Any, log: Log) -> None:
+    """Raise when a model returned something that is yet to compute its tensors; warn when a part of it did run."""
+    unrun = find_leaves(result, _is_unrun)
+    if not unrun:
+        return
+    cls = type(unrun[0])
+    for one in unrun:
+        if issubclass(type(one), (Generator, Coroutine)):
+            one.close()  # Python would warn that a coroutine was never awaited
+    has_run = any(record.origin is Origin.OPERATION for record in log.operations)
+    message = (
+        f"the model returned a {cls.__name__}, which computes nothing until it is used, so {'some' if has_run else 'all'} of "
+        f"its work is missing from this log. Record its use: with torcheer.recording(model) as history: {_use_of(cls)}"
+    )
+    if not has_run:
+        raise InvalidArgument(message)
+    log.notes.append(message)
+    warnings.warn(message, UnseenWorkWarning, stacklevel=2)
+
+
+def _is_unrun(value: Any) -> bool:
+    return issubclass(type(value), (Iterator, Awaitable, AsyncIterator))
+
+
+def _use_of(cls: type) -> str:
+    if issubclass(cls, Coroutine):
+        return "asyncio.run(model(x))"
+    if issubclass(cls, (Awaitable, AsyncIterator)):
+        return "asyncio.run(use(model(x))), where use() is an async function that waits for what it is given"
+    return "outputs = list(model(x))"
+
+
+def warn_if_empty(log: Log) -> None:
+    """Warn when no tensor came out of a model, and none went in or nothing was computed: there is nothing to show."""
+    if log.rows and log.functions[log.rows[-1][0]].origin is Origin.OUTPUT:
+        return
+    has_run = any(record.origin is not Origin.INPUT for record in log.operations)
+    if log.input_paths and has_run:
+        return
+    if has_run:
+        message = (
+            f"the model was given no tensor and returned none, so what ran ({len(log.rows)} operations) is connected to no "
+            "input or output and is not shown in this log. keep_orphans=True shows it."
+        )
+    else:
+        message = "this log is empty: no torch operation was seen, and the model returned no tensor."
+    log.notes.append(message)
+    warnings.warn(message, EmptyLogWarning, stacklevel=2)

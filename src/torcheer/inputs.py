@@ -1,0 +1,325 @@
+"""What people pass as inputs, as the positional and named arguments of a call. Every entry point asks here.
+
+- A tuple is the positional arguments. One of two or more is a single argument where `forward` has one positional parameter.
+- A mapping, given alone, is the named arguments when every key names a parameter of `forward`.
+- Anything else is one argument.
+
+What cannot be called like this is refused before the model runs. Where the model itself refuses something that is rarely
+meant (a list, a NumPy array, a shape), `explained` says which call was probably wanted.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from inspect import Parameter, Signature
+from typing import Any, Final
+
+import torch
+from torch.nn import Module
+from torch.nn.modules import module as module_hooks
+from torch.utils.data import DataLoader, Dataset
+
+from .capture.modules import without_parallelism, wrapped_module
+from .containers import Arguments, is_tensor
+from .errors import InvalidArgument
+
+
+class _LeftOut:
+    """Stands for an argument that was not given."""
+
+    def __repr__(self) -> str:
+        return "…"
+
+
+LEFT_OUT: Final = _LeftOut()
+_POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+_REFUSALS = (TypeError, AttributeError, ValueError, RuntimeError, IndexError, KeyError)  # what a model may raise for them
+_NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+
+
+def as_arguments(
+    model: Callable[..., Any], input_args: Any = LEFT_OUT, input_kwargs: Any = None, *, call: str = "log_forward_pass"
+) -> Arguments:
+    """The positional and the named arguments of a call of `model`. `call` is the function of ours that got the inputs."""
+    kwargs = _named(input_kwargs)
+    if is_tensor(input_args) and not kwargs:  # mostly; whether the model takes it is asked when it raised
+        return (input_args,), kwargs
+    taken = _taken_by(model)
+    args: tuple[Any, ...]
+    if input_args is LEFT_OUT or (input_args is None and (kwargs or taken.takes_nothing)):
+        args = ()
+    elif not kwargs and isinstance(input_args, Mapping) and taken.names_all(input_args):
+        args, kwargs = (), dict(input_args.items())
+    elif type(input_args) is tuple and not (len(input_args) > 1 and taken.takes_one):
+        args = input_args
+    else:
+        args = (input_args,)
+    _refuse(model, taken, args, kwargs, call)
+    return args, kwargs
+
+
+def _named(input_kwargs: Any) -> dict[str, Any]:
+    if input_kwargs is None:
+        return {}
+    if not isinstance(input_kwargs, Mapping):
+        raise InvalidArgument(
+            f"input_kwargs must be a dictionary or other mapping of named arguments; got {_described(input_kwargs)}. "
+            "Positional arguments go into input_args."
+        )
+    odd = [key for key in input_kwargs if not isinstance(key, str)]
+    if odd:
+        raise InvalidArgument(
+            f"the keys of input_kwargs must be the names of arguments; got {odd[0]!r:.60}. "
+            "A dictionary that is one positional argument goes into input_args."
+        )
+    return dict(input_kwargs.items())
+
+
+# What a model takes ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """The parameters of a model's forward: as written, and as the function that is really called has them."""
+
+    written: Signature | None  # of the function a decorator is around, which knows the names
+    called: Signature | None
+
+    @property
+    def takes_nothing(self) -> bool:
+        return self.called is not None and not self.called.parameters
+
+    @property
+    def takes_one(self) -> bool:
+        """Whether there is exactly one positional parameter, and no `*args`."""
+        kinds = [p.kind for p in self.written.parameters.values()] if self.written is not None else []
+        return sum(kind in _POSITIONAL for kind in kinds) == 1 and Parameter.VAR_POSITIONAL not in kinds
+
+    def names_all(self, given: Mapping[Any, Any]) -> bool:
+        """Whether these are named arguments: every key is a parameter's name, or some are and `**kwargs` takes the rest."""
+        if self.written is None or not all(isinstance(key, str) for key in given):
+            return False
+        parameters = self.written.parameters.values()
+        if not given:
+            return not any(p.kind in _POSITIONAL for p in parameters)
+        names = {p.name for p in parameters if p.kind in _NAMED}
+        if names.issuperset(given):
+            return True
+        if not any(p.kind is Parameter.VAR_KEYWORD for p in parameters):
+            return False
+        is_positional = any(p.kind in (*_POSITIONAL, Parameter.VAR_POSITIONAL) for p in parameters)
+        needed = {p.name for p in parameters if p.kind in _POSITIONAL and p.default is Parameter.empty}
+        return needed.issubset(given) and (not is_positional or not names.isdisjoint(given))
+
+
+def _taken_by(model: Any) -> _Taken:
+    function = _called_function(model)
+    return _Taken(_signature(function, True), _signature(function, False))
+
+
+def _called_function(model: Any) -> Any:
+    """The function that gets the arguments: a module's forward, behind compiled and parallel wrappers."""
+    if isinstance(model, functools.partial) and isinstance(model.func, Module):
+        return functools.partial(_called_function(model.func), *model.args, **model.keywords)
+    model = without_parallelism(model)
+    while (inner := wrapped_module(model)) is not None:
+        model = without_parallelism(inner)
+    if not isinstance(model, Module):
+        return model
+    own = _signature(type(model).__call__, False)  # a class may have a __call__ of its own, which mostly hands everything on
+    hands_on = own is None or all(p.kind not in _NAMED for p in list(own.parameters.values())[1:])
+    return model.forward if hands_on else model
+
+
+def _signature(function: Any, follow_wrapped: bool) -> Signature | None:
+    schema = getattr(function, "schema", None)
+    if isinstance(schema, torch._C.FunctionSchema):  # a TorchScript method
+        kind = Parameter.POSITIONAL_OR_KEYWORD
+        return Signature(
+            [
+                Parameter(one.name, kind, default=one.default_value if one.has_default_value() else Parameter.empty)
+                for one in schema.arguments
+                if one.name != "self"
+            ]
+        )
+    try:
+        return inspect.signature(function, follow_wrapped=follow_wrapped)
+    except Exception:  # a function of C's, or a user-defined __signature__
+        return None
+
+
+# What is refused before the model runs ------------------------------------------------------------------------------------
+
+
+def _refuse(model: Any, taken: _Taken, args: tuple[Any, ...], kwargs: dict[str, Any], call: str) -> None:
+    """Raise when the model cannot be called with these arguments."""
+    if isinstance(model, Module) and len(args) == 1 and isinstance(args[0], (DataLoader, Dataset)):
+        raise InvalidArgument(f"{call}() runs the model on one batch; got {_described(args[0])}. {_right_call(args[0], call)}")
+    if taken.called is None or _has_pre_hooks(model):
+        return
+    try:
+        taken.called.bind(*args, **kwargs)
+    except TypeError as error:
+        shown = taken.written if taken.written is not None else taken.called
+        raise InvalidArgument(
+            f"{_name(model)} takes {_words(shown)} and cannot be called with {_given(args, kwargs)}: {error}. "
+            f"{_right_call_for(shown, args, kwargs, call)}"
+        ) from None
+
+
+def _has_pre_hooks(model: Any) -> bool:
+    """Whether hooks may change the arguments on their way to forward."""
+    model = without_parallelism(model)
+    if not isinstance(model, Module):
+        return False
+    return bool(model._forward_pre_hooks) or bool(module_hooks._global_forward_pre_hooks)
+
+
+def _right_call_for(taken: Signature, args: tuple[Any, ...], kwargs: dict[str, Any], call: str) -> str:
+    positional = [p.name for p in taken.parameters.values() if p.kind in _POSITIONAL]
+    names = [p.name for p in taken.parameters.values() if p.kind in _NAMED]
+    if not names and not positional:
+        return f"It takes no inputs: {call}(model, ())."
+    by_name = f"{call}(model, input_kwargs={{{', '.join(f'{name!r}: …' for name in names[:3])}}})"
+    if not args and not kwargs:
+        return f"Give it inputs: {call}(model, {_joined(positional)}), or by name: {by_name}."
+    if len(args) == 1 and isinstance(args[0], Mapping) and any(name in args[0] for name in names):
+        strange = [key for key in args[0] if key not in names]
+        return f"Not a parameter: {', '.join(map(repr, strange[:5]))}. Leave out what it does not take: {by_name}."
+    if len(args) == 1 and isinstance(args[0], (list, tuple)):
+        return _right_call(args[0], call)
+    if len(args) > 1 and _is_shape(args):
+        return _right_call(args, call)
+    if positional:
+        return f"Arguments go into a tuple, {call}(model, {_joined(positional)}), or by name: {by_name}."
+    return f"Arguments are given by name: {by_name}."
+
+
+# What a model refused -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def explained(model: Any, arguments: Arguments, call: str) -> Iterator[None]:
+    """Inside, an error of the model that is about a form of its arguments is raised as one that says what to pass instead.
+
+    Where several of these are inside each other the outermost, which is the function that the user called, has the last word.
+    """
+    try:
+        yield
+    except Exception as error:
+        cause = error.__cause__ if type(error) is InvalidArgument and isinstance(error.__cause__, Exception) else error
+        refusal = _refusal(model, cause, arguments, call)
+        if refusal is None:
+            raise
+        history = getattr(error, "history", None)
+        if history is not None:
+            refusal.history = history  # type: ignore[attr-defined]  # what the pass logged is not lost
+        raise refusal from cause
+
+
+def _refusal(model: Any, error: BaseException, arguments: Arguments, call: str) -> InvalidArgument | None:
+    """What was probably wrong about arguments, if that is what a model's error is about: it names the class of one of them."""
+    if isinstance(error, InvalidArgument) or not isinstance(error, _REFUSALS):
+        return None
+    text = str(error)
+    args, kwargs = arguments
+    try:
+        _refuse(model, _taken_by(model), args, kwargs, call)
+    except InvalidArgument as refusal:
+        return refusal
+    places: list[tuple[Any, Any]] = [*enumerate(args), *kwargs.items()]
+    for place, value in places:
+        if is_tensor(value) or (value is None and len(places) > 1) or type(value).__name__ not in text:
+            continue
+        where = f"argument {place!r}" if place in kwargs else f"argument {int(place) + 1}" if len(args) > 1 else "the input"
+        meant = args if len(args) > 1 and _is_shape(args) else value
+        return InvalidArgument(
+            f"the model does not take {_described(value)} as {where}: {type(error).__name__}: {text:.300}\n"
+            f"{_right_call(meant, call)}"
+        )
+    return None
+
+
+def _right_call(value: Any, call: str) -> str:
+    """The call that was probably meant by somebody who gave this."""
+    if isinstance(value, DataLoader):
+        return f"Take one batch: batch = next(iter(loader)), then {call}(model, batch[0])."
+    if isinstance(value, Dataset):
+        return f"Take one sample and make it a batch: {call}(model, dataset[0][0].unsqueeze(0))."
+    if _is_shape(value):
+        return f"For an input of this shape: {call}(model, torch.rand({', '.join(map(str, value))}))."
+    if isinstance(value, (list, tuple)):
+        items = _joined([f"items[{n}]" for n in range(min(max(len(value), 1), 3))])
+        if len(value) == 1:
+            return f"A {type(value).__name__} is one argument. For what is in it: {call}(model, items[0])."
+        one = f" For one of its items: {call}(model, items[0])."
+        return f"A {type(value).__name__} is one argument. Several arguments go into a tuple: {call}(model, {items}).{one}"
+    if isinstance(value, Mapping):
+        return f"Named arguments go into input_kwargs: {call}(model, input_kwargs=inputs)."
+    if _is_array(value):
+        return f"Make it a tensor: {call}(model, torch.as_tensor(array))."
+    if isinstance(value, (bool, int, float, complex)):
+        return f"Make it a tensor: {call}(model, torch.tensor({value!r}))."
+    if isinstance(value, str):
+        return f"Make tensors of text first: {call}(model, tokenizer(text, return_tensors='pt'))."
+    if value is None:
+        return f"Give it an input: {call}(model, x)."
+    if isinstance(value, Iterator):
+        return f"Take one of its items: {call}(model, next(iterator))."
+    return f"Give tensors, or whatever else the model's forward takes: {call}(model, x)."
+
+
+def _is_shape(value: Any) -> bool:
+    if not isinstance(value, (tuple, list)) or not value:
+        return False
+    return all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in value)
+
+
+def _is_array(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] in ("numpy", "pandas", "jax", "jaxlib") or hasattr(type(value), "__array__")
+
+
+# Words ------------------------------------------------------------------------------------------------------------------
+
+
+def _name(model: Any) -> str:
+    while (inner := wrapped_module(model)) is not None:
+        model = inner
+    if isinstance(model, Module):
+        return f"{type(model).__name__}.forward"
+    return str(getattr(model, "__qualname__", None) or type(model).__name__)
+
+
+def _words(taken: Signature) -> str:
+    return f"({', '.join(str(p.replace(annotation=Parameter.empty)) for p in taken.parameters.values())})"
+
+
+def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    parts = [*map(_described, args), *(f"{name}={_described(value)}" for name, value in kwargs.items())]
+    return ", ".join(parts[:6]) + (", …" if len(parts) > 6 else "") if parts else "no inputs"
+
+
+def _described(value: Any) -> str:
+    """A value in a few words: its class, and how much is in it."""
+    cls = type(value).__name__
+    if is_tensor(value):
+        return f"a {cls}" if value.is_nested else f"a {cls} of shape {tuple(value.shape)}"
+    if isinstance(value, (bool, int, float, complex, str)):
+        return f"{value!r:.40}"
+    if value is None:
+        return "None"
+    if isinstance(value, (list, tuple)):
+        return f"the shape {tuple(value)!r:.60}" if _is_shape(value) else f"a {cls} of {len(value)}"
+    if cls == "ndarray":
+        return f"a NumPy array of shape {value.shape}"
+    if isinstance(value, Mapping):
+        return f"a {cls} with the keys {', '.join(map(repr, list(value)[:6]))}" if len(value) else f"an empty {cls}"
+    return f"{'an' if cls[:1] in 'AEIOUaeiou' else 'a'} {cls}"
+
+
+def _joined(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"({', '.join(names)})"

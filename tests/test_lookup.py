@@ -165,6 +165,6 @@ def test_iteration_length_and_completion(mlp):
 
 
 def test_an_attribute_that_does_not_exist_is_an_attribute_error(mlp):
-    with pytest.raises(AttributeError, match="no attribute 'shape'"):
-        mlp["fc1"].shape
+    with pytest.raises(AttributeError, match=r"a Layer has no attribute 'shap'\. Did you mean shape"):
+        mlp["fc1"].shap
     assert "tensor_shape" in dir(mlp["fc1"])

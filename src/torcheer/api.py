@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import IO, Any, Literal
 
@@ -12,11 +12,14 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from .analysis import Summary
+from .analysis.summary import DEFAULT_COLUMNS
 from .capture import Session
 from .capture.modules import wrapped_module
+from .capture.randomness import RandomState
 from .containers import Arguments
 from .errors import InvalidArgument
-from .history.filling import Options, explain, finish, open_session, run
+from .history.filling import Options, Unseen, explain, finish, open_session, run
 from .history.labels import DEFAULT_FORMAT
 from .history.selection import LayersToSave
 from .inputs import LEFT_OUT, as_arguments, explained
@@ -42,6 +45,8 @@ def log_forward_pass(
     time_on_device: bool = False,
     keep_orphans: bool = False,
     layer_label_format: str = DEFAULT_FORMAT,
+    random_state: RandomState | None = None,
+    unseen: Unseen = "warn",
     vis_opt: VisOpt = "none",
 ) -> ModelHistory:
     """Run a model once and return everything that happened.
@@ -68,20 +73,30 @@ def log_forward_pass(
             sees only how long it takes to hand them over. Slower.
         keep_orphans: also show operations that are connected to neither an input nor an output.
         layer_label_format: how labels look, for example `"{type}{type_number}"`.
+        random_state: starts this pass from another one's `history.random_state`, which repeats its random numbers.
+        unseen: what to do where work on other threads could not be seen: `"warn"`, `"raise"` an `UnseenWork` when the pass is
+            over, or `"ignore"`. `history.notes` says it in any case.
         vis_opt: also shows a picture: `"unrolled"`, each pass of a layer on its own, or `"rolled"`, each layer once. What more
             there is to say about a picture, `history.draw(…)` takes.
 
-    Limits: work on other threads cannot be seen (a warning says so), nor can the inside of TorchScript and compiled
+    Limits: work on other threads cannot be seen (`unseen` says what then), nor can the inside of TorchScript and compiled
     extensions, which are logged as one opaque operation.
     """
     arguments = _arguments(model, input_args, input_kwargs, "log_forward_pass")
     if vis_opt not in ("none", "unrolled", "rolled"):
         raise InvalidArgument(f"vis_opt is one of 'none', 'unrolled', 'rolled'; got {vis_opt!r}.")
     options = Options(
-        layers_to_save, output_device, activation_postfunc, keep_orphans, layer_label_format, save_gradients, time_on_device
+        layers_to_save,
+        output_device,
+        activation_postfunc,
+        keep_orphans,
+        layer_label_format,
+        save_gradients,
+        time_on_device,
+        unseen,
     )
     history = ModelHistory(_title(model), options)
-    run(history, model, arguments, random_seed)
+    run(history, model, arguments, random_seed, random_state)
     if vis_opt != "none":
         try:
             present(make_picture(history.graph, picture_options({"vis_opt": vis_opt})))
@@ -112,14 +127,38 @@ def show_model_graph(
         path: where to write the picture; without one it is shown.
         options: as in `ModelHistory.draw`.
     """
-    saved: LayersToSave = "all" if callable(options.get("color_by")) else "none"
-    picture_options(
-        {name: value for name, value in options.items() if name != "format"}
-    )  # what is wrong is told before the model runs
+    named = {name: value for name, value in options.items() if name != "format"}
+    chosen = picture_options(named)  # what is wrong is told before the model runs
+    saved: LayersToSave = "all" if callable(chosen.color_by) else "none"
     args, kwargs = _arguments(model, input_args, input_kwargs, "show_model_graph")
     with explained(model, (args, kwargs), "show_model_graph"):
         history = log_forward_pass(model, args, kwargs, layers_to_save=saved, random_seed=random_seed)
     return history.draw(path, **options)
+
+
+def summary(
+    model: Callable[..., Any],
+    input_args: Any = LEFT_OUT,
+    input_kwargs: Mapping[str, Any] | None = None,
+    *,
+    columns: Iterable[str] = DEFAULT_COLUMNS,
+    depth: int | None = None,
+    random_seed: int | None = None,
+) -> Summary:
+    """Run a model once and return a table of its modules: shapes, parameters, FLOPs, time, memory. Prints as text.
+
+    >>> import torch, torcheer
+    >>> torcheer.summary(torch.nn.Linear(2, 3), torch.ones(1, 2)).totals["params"]
+    9
+
+    Args:
+        model, input_args, input_kwargs, random_seed: as in `log_forward_pass`.
+        columns, depth: as in `ModelHistory.summary`.
+    """
+    args, kwargs = _arguments(model, input_args, input_kwargs, "summary")
+    with explained(model, (args, kwargs), "summary"):
+        history = log_forward_pass(model, args, kwargs, layers_to_save="none", random_seed=random_seed)
+    return history.summary(columns, depth=depth)
 
 
 def validate_forward_pass(
@@ -160,7 +199,7 @@ class recording:  # noqa: N801 - used as a function: `with recording() as histor
         models: models to know by name. A single one gives its modules their plain addresses; of several, and of models
             not named here, addresses start with the class name.
         layers_to_save, output_device, activation_postfunc, save_gradients, time_on_device, keep_orphans,
-            layer_label_format: as in `log_forward_pass`.
+            layer_label_format, unseen: as in `log_forward_pass`.
 
     The history can be looked at while it grows and is complete when the block ends. The code is the user's own, so its
     effects (updated weights, random state) stay.
@@ -176,6 +215,7 @@ class recording:  # noqa: N801 - used as a function: `with recording() as histor
         time_on_device: bool = False,
         keep_orphans: bool = False,
         layer_label_format: str = DEFAULT_FORMAT,
+        unseen: Unseen = "warn",
     ) -> None:
         for model in models:
             if not isinstance(model, Module):
@@ -183,7 +223,14 @@ class recording:  # noqa: N801 - used as a function: `with recording() as histor
         self._models = models
         names = [type(model).__name__ for model in models]
         options = Options(
-            layers_to_save, output_device, activation_postfunc, keep_orphans, layer_label_format, save_gradients, time_on_device
+            layers_to_save,
+            output_device,
+            activation_postfunc,
+            keep_orphans,
+            layer_label_format,
+            save_gradients,
+            time_on_device,
+            unseen,
         )
         self._history = ModelHistory(", ".join(names) if names else "recorded", options)
         self._session: Session | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import importlib
 import inspect
 import os
@@ -269,7 +268,7 @@ def run_demo(folder: Path) -> int:
     print(layer)
     text, table = folder / "alexnet.txt", folder / "alexnet.csv"
     text.write_text(f"{history}\n\n{layer}\n", encoding="utf-8")
-    write_table(history, table)
+    history.to_csv(table)
     print(f"\nWritten: {text} (what is printed above)\n         {table} (one row per operation)")
     recurrent = log_forward_pass(SimpleRecurrent(), torch.rand(1, 5), random_seed=0)
     pictures = (("alexnet", history, None), ("recurrent_unrolled", recurrent, False), ("recurrent_rolled", recurrent, True))
@@ -283,15 +282,6 @@ def run_demo(folder: Path) -> int:
         path = shown.to_html(folder / f"{name}.html")
         print(f"         {path} (a page: open it in a browser)")
     return 0
-
-
-def write_table(history: History, path: Path) -> None:
-    """One row per operation, as comma-separated values."""
-    rows = history.to_rows()
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]) if rows else [])
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,14 @@ class ActivationNotSaved(TorcheerError):
     """The layer was logged, but its tensor was not kept."""
 
 
+class GradientNotSaved(TorcheerError):
+    """The layer was logged, but its gradient was not asked for."""
+
+
+class ParameterChanged(TorcheerError):
+    """A parameter is not any more what it was when a history was logged, so it is not served as its argument."""
+
+
 class ActivationLost(TorcheerError):
     """A kept tensor was overwritten by something that could not be seen, so it is not served."""
 
@@ -84,6 +92,10 @@ class SnapshotNotFound(TorcheerError, KeyError):
 
 class NotPicklable(TorcheerError, TypeError):
     """Histories are not pickled: loading a pickle can run code."""
+
+
+class UnseenWork(TorcheerError):
+    """Part of the model ran where it could not be watched, and `unseen="raise"` was asked for."""
 
 
 class UnseenWorkWarning(UserWarning):

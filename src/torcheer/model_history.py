@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import IO, Any
 
-from .analysis import Cost, MemoryTimeline, Summary, cost_of, largest, memory_of, slowest, summary_of
+from .analysis import Cost, MemoryTimeline, Summary, cost_of, flops_by_operation, largest, memory_of, slowest, summary_of
 from .analysis.summary import DEFAULT_COLUMNS
 from .graph import Graph, Node, build_graph
-from .history import History, Operation
+from .history import History, Layer, Module, Operation
+from .history.index import Makers
 from .render import Picture, make_picture, picture_options, show
 from .replay import Change, ValidationReport, replay, validate
 from .viewer import Page, to_html, to_json, to_model_explorer
@@ -31,6 +33,7 @@ class ModelHistory(History):
     True
     """
 
+    _makers = Makers(Layer, Module, flops_by_operation)
     _made_graph: tuple[object, Graph] | None = None
     _made_cost: tuple[object, Cost] | None = None
 
@@ -67,14 +70,14 @@ class ModelHistory(History):
 
         Too large a graph is drawn with fewer modules open, and the picture says so; so `time_limit` holds.
         """
-        chosen = dict(options)
-        if chosen.get("color_by") == "grad":
-            chosen["color_by"] = gradient_norm
-        if chosen.get("color_by") == "flops":
-            chosen["color_by"] = self._flops_of_node()
-        elif callable(chosen.get("color_by")):
-            chosen["color_by"] = self._of_node(chosen["color_by"])
-        picture = make_picture(self.graph, picture_options(chosen))
+        chosen = picture_options(options)
+        if chosen.color_by == "grad":
+            chosen = replace(chosen, color_by=self._of_node(gradient_norm))
+        elif chosen.color_by == "flops":
+            chosen = replace(chosen, color_by=self._flops_of_node())
+        elif callable(chosen.color_by):
+            chosen = replace(chosen, color_by=self._of_node(chosen.color_by))
+        picture = make_picture(self.graph, chosen)
         if path is None:
             show(picture)
         else:
@@ -174,6 +177,11 @@ class ModelHistory(History):
         if self._made_cost is None or self._made_cost[0] is not index:
             self._made_cost = (index, cost_of(self))
         return self._made_cost[1]
+
+    @property
+    def flops(self) -> int:
+        """The floating-point operations of the whole pass; what no formula is known for is in `history.cost.unknown`."""
+        return self.cost.flops
 
     @property
     def memory(self) -> MemoryTimeline:

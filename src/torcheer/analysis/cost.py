@@ -190,6 +190,12 @@ def cost_of(history: History, formulas: Mapping[str, Formula] | None = None) -> 
     return Cost(history._index, formulas)
 
 
+def flops_by_operation(index: Index) -> dict[int, int | None]:
+    """The FLOPs of every operation; None where no formula is known. The first tensor of a call has those of the call."""
+    expenses = _Sweep(index, {}).by_operation
+    return {number: None if expense.unknown else expense.flops for number, expense in expenses.items()}
+
+
 class _Sweep:
     """The costs of every call of a log, by the operation that pays for it and by the module call it ran in."""
 

@@ -55,8 +55,10 @@ Arguments = tuple[tuple[Any, ...], tuple[str, ...], int]
 class Recorder:
     """The records of one recording, and what is needed to write the next one."""
 
-    def __init__(self, log: Log, keeper: Keeper) -> None:
+    def __init__(self, log: Log, keeper: Keeper, warns: bool = True) -> None:
         self.log = log
+        self.unseen = ""  # what could not be watched, in words
+        self._warns = warns
         self.keeper = keeper
         self.table = TensorTable()
         self.table.shared = keeper.shared
@@ -78,7 +80,6 @@ class Recorder:
         self._threads = list(map(weakref.ref, _threads()))  # those there were at the start
         self._wrapped: tuple[int, dict[int, Tensor]] = (0, {})  # of how many modules, and what `_wrapped_states` gives
         self._elsewhere: str | None = None
-        self._warned = False
 
     @property
     def module(self) -> ModuleCall | None:
@@ -330,16 +331,17 @@ class Recorder:
         """A tensor arrived unexplained: if threads were at work, say so, once."""
         before = [thread() for thread in self._threads]
         threads = self._elsewhere is not None or any(thread not in before for thread in _threads())
-        if not threads or self._warned:
+        if not threads or self.unseen:
             return
-        self._warned = True
         who = f" (module {self._elsewhere!r} ran on another thread)" if self._elsewhere else ""
         message = (
             f"a tensor arrived that no operation on this thread made{who}. Work on other threads cannot be watched, so it is "
             "missing from this history. Run the model on one thread to log all of it."
         )
+        self.unseen = message
         self.log.notes.append(message)
-        warnings.warn(message, UnseenWorkWarning, stacklevel=2)
+        if self._warns:
+            warnings.warn(message, UnseenWorkWarning, stacklevel=2)
 
     # Records that are not torch calls -----------------------------------------------------------------------------
 

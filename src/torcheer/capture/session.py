@@ -30,6 +30,8 @@ from .refusals import refuse_inside_vmap, refuse_unrun
 from .restore_state import StateRestorer
 from .retention import Keeper, Selection
 
+Start = int | RandomState | None  # a seed, or the random state to start from; None: the state that is found
+
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
@@ -39,6 +41,7 @@ class Keeping:
     output_device: torch.device | str | None = None
     postfunc: Callable[[Tensor], Any] | None = None
     time_on_device: bool = False
+    warns: bool = True  # of work that could not be seen
 
 
 class Session:
@@ -50,7 +53,7 @@ class Session:
         self.log = log
         self.sites = CallSites(log.sites, outermost)
         self.keeper = Keeper(log, keeping.selection, keeping.output_device, keeping.postfunc)
-        self.recorder = Recorder(log, self.keeper)
+        self.recorder = Recorder(log, self.keeper, keeping.warns)
         timer = DeviceTimer() if keeping.time_on_device and torch.cuda.is_available() else None
         if timer is not None and log.backward is not None:
             log.backward.on_device = True
@@ -75,13 +78,13 @@ class Session:
                 self._find_outputs()
             self._close(error)
 
-    def run(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], seed: int | None) -> None:
+    def run(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], start: Start) -> None:
         """Run `model` once and record it; afterwards nothing outside the log has changed."""
         refuse_inside_vmap()
         with fewer_collections(), deeper_calls():
-            self._run(without_parallelism(model), args, kwargs, seed)
+            self._run(without_parallelism(model), args, kwargs, start)
 
-    def _run(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], seed: int | None) -> None:
+    def _run(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], start: Start) -> None:
         entered = perf_counter()
         self.sites.stop_before(Session._call.__code__)
         with torch._C.DisableTorchFunction():
@@ -95,10 +98,12 @@ class Session:
         started = ended = 0.0
         try:
             self._prepare(restorer, inputs)
-            self.log.random_seed = seed
-            if seed is not None:
-                seed_everything(seed)
-            self.log.random_state = RandomState.now() if seed is not None else before
+            self.log.random_seed = start if isinstance(start, int) else None
+            if isinstance(start, RandomState):
+                start.restore()
+            elif start is not None:
+                seed_everything(start)
+            self.log.random_state = RandomState.now() if start is not None else before
             started = perf_counter()
             result = self._call(model, args, kwargs)
             ended = perf_counter()

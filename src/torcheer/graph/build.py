@@ -12,8 +12,8 @@ from ..capture.collector import fewer_collections
 from ..containers import PLAIN, format_path, slot_paths
 from ..history.history import History
 from ..history.index import Index
-from ..history.layer import Operation
 from ..history.names import IndexNames
+from ..history.operation import Operation
 from ..history.param import Param, describe_param
 from ..records import (
     ELAPSED,

@@ -3,8 +3,8 @@
 from .escape import Escape as Escape
 from .history import History as History
 from .layer import Layer as Layer
-from .layer import Operation as Operation
 from .module import Call as Call
 from .module import Module as Module
 from .module import Modules as Modules
+from .operation import Operation as Operation
 from .param import Param as Param

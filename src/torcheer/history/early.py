@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..records import OperationRecord
 from .index import Index
-from .layer import Operation
+from .operation import Operation
 
 if TYPE_CHECKING:
     from .history import History
@@ -28,7 +28,7 @@ class _EarlyIndex:
         self.log = history._log
         self.is_unsure = False
         self._history = history
-        self._so_far = Index(history._log, history._growing)
+        self._so_far = Index(history._log, history._growing, history._makers)
 
     def record(self, number: int) -> OperationRecord:
         return self.log.operations[number]

@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from ..capture import Keeping, Session
+from ..capture.randomness import RandomState
 from ..capture.refusals import warn_if_empty
 from ..containers import Arguments
-from ..errors import InvalidArgument, LayerNotFound
+from ..errors import InvalidArgument, LayerNotFound, UnseenWork
 from ..inputs import explained
 from ..keys import Key
 from ..records import UNSAVED, Held, Log, Origin
@@ -27,6 +28,9 @@ from .text import describe_failure
 
 if TYPE_CHECKING:
     from .history import History
+
+
+Unseen = Literal["warn", "raise", "ignore"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ class Options:
     layer_label_format: str = DEFAULT_FORMAT
     save_gradients: bool | LayersToSave = False
     time_on_device: bool = False
+    unseen: Unseen = "warn"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers_to_save", parse_layers_to_save(self.layers_to_save))
@@ -48,6 +53,8 @@ class Options:
             wanted = "all" if wanted else "none"
         object.__setattr__(self, "save_gradients", parse_layers_to_save(wanted))
         check_format(self.layer_label_format)
+        if self.unseen not in get_args(Unseen):
+            raise InvalidArgument(f"unseen is one of {', '.join(map(repr, get_args(Unseen)))}; got {self.unseen!r}.")
         if self.activation_postfunc is not None and not callable(self.activation_postfunc):
             raise InvalidArgument(f"activation_postfunc must be a function of a tensor; got {self.activation_postfunc!r}.")
 
@@ -56,7 +63,9 @@ def open_session(history: History, outermost: CodeType | None = None, *, backs_u
     """A session that writes into `history`."""
     options = history._options
     selection = _selection(history, options)
-    keeping = Keeping(selection, options.output_device, options.activation_postfunc, options.time_on_device)
+    keeping = Keeping(
+        selection, options.output_device, options.activation_postfunc, options.time_on_device, options.unseen == "warn"
+    )
     return Session(history._log, keeping, outermost, backs_up_everything=backs_up_everything)
 
 
@@ -65,6 +74,7 @@ def run(
     model: Callable[..., Any],
     arguments: Arguments,
     random_seed: int | None,
+    random_state: RandomState | None = None,
     *,
     backs_up_everything: bool = False,
     call: str = "log_forward_pass",
@@ -74,11 +84,11 @@ def run(
     With `backs_up_everything` all tensors are copied first, so that also what code nobody can watch does to them is undone.
     `call` is the function of ours that the user called, for errors.
     """
-    _check_seed(random_seed)
+    _check_seed(random_seed, random_state)
     session = open_session(history, backs_up_everything=backs_up_everything)
     with explained(model, arguments, call):
         try:
-            session.run(model, *arguments, random_seed)
+            session.run(model, *arguments, random_seed if random_state is None else random_state)
         except BaseException as error:
             explain(history, error)
             raise
@@ -89,6 +99,10 @@ def run(
 
 def finish(history: History, session: Session) -> None:
     """Release what was kept only because it might have been wanted."""
+    if session.recorder.unseen and history._options.unseen == "raise":
+        error = UnseenWork(f"{session.recorder.unseen} unseen='ignore' logs it all the same.")
+        error.history = history  # type: ignore[attr-defined]  # what the pass logged is not lost
+        raise error
     _release_gradients(history)
     wanted, selection = history._options.layers_to_save, session.keeper.selection
     if not isinstance(wanted, Key) or not isinstance(selection, Keyed):
@@ -166,6 +180,10 @@ def _selection(history: History, options: Options) -> Any:
     return Keyed(history._log, wanted, EarlyAnswers(history), options.layer_label_format == DEFAULT_FORMAT)
 
 
-def _check_seed(seed: Any) -> None:
+def _check_seed(seed: Any, state: Any) -> None:
+    if state is not None and not isinstance(state, RandomState):
+        raise InvalidArgument(f"random_state is the random_state of a history; got {type(state).__name__}: {state!r:.60}.")
+    if state is not None and seed is not None:
+        raise InvalidArgument("random_seed and random_state both say how the pass starts: give one of them.")
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63):
         raise InvalidArgument(f"random_seed must be a whole number from 0 to 2**63 - 1, or None; got {seed!r}.")

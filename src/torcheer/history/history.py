@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import csv
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -19,12 +22,13 @@ from ..tensor_memory import FREED, has_memory
 from .backward import BackwardPass
 from .escape import Escape
 from .filling import Options, run
-from .index import Index
+from .index import Index, Makers
 from .labels import LayerTable
-from .layer import Layer, Operation
+from .layer import Layer
 from .lookup import Found, Lookup
-from .module import Modules
+from .module import Module, Modules
 from .names import types_meant
+from .operation import Operation
 from .param import Param, describe_param
 from .selection import LayersToSave
 from .text import describe_history, history_html
@@ -35,6 +39,8 @@ if TYPE_CHECKING:
 
 class History:
     """What one recording knows: layers, operations, parameters, and the lookup of each."""
+
+    _makers = Makers(Layer, Module, lambda index: {})
 
     def __init__(self, title: str, options: Options) -> None:
         backward = None if options.save_gradients == "none" else BackwardLog()
@@ -54,7 +60,7 @@ class History:
             else:
                 table = self._growing
                 table.catch_up()
-            index = self._made_index = Index(self._log, table)
+            index = self._made_index = Index(self._log, table, self._makers)
             self._made_lookup = None
         return index
 
@@ -67,6 +73,10 @@ class History:
 
     # Looking up -------------------------------------------------------------------------------------------------
 
+    @overload
+    def __getitem__(self, key: str | int) -> Layer | Operation: ...
+    @overload
+    def __getitem__(self, key: slice | type | Callable[..., Any] | Iterable[Any]) -> list[Layer | Operation]: ...
     def __getitem__(self, key: Any) -> Any:
         """The layer a key means: a label, a label with its pass, a module address, a position; docs/keys.md has them all.
 
@@ -381,6 +391,15 @@ class History:
     def to_rows(self) -> list[dict[str, Any]]:
         """One dictionary per operation: what `to_pandas` makes its table from."""
         return [_row(one) for one in self.operations]
+
+    def to_csv(self, path: str | os.PathLike[str]) -> Path:
+        """Write one row per operation as comma-separated values, and return the path."""
+        rows = self.to_rows()
+        with Path(path).open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, fieldnames=list(rows[0]) if rows else [])
+            writer.writeheader()
+            writer.writerows(rows)
+        return Path(path)
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row per operation. Needs pandas."""

@@ -6,22 +6,41 @@ An `Index` is a snapshot. While a recording grows, a new one is made when somebo
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 
-from ..records import FUNCTION, PARENTS, Log, ModuleCall, OperationRecord, Origin, StateRecord, bytes_of
+from ..capture.retention import version_of
+from ..errors import ParameterChanged
+from ..records import FUNCTION, PARENTS, Log, ModuleCall, OperationRecord, Origin, RegisteredModule, StateRecord, bytes_of
 from .connection import CallCounts, input_descendants, output_ancestors
 from .labels import LayerEntry, LayerTable
 from .places import holders_of_parameters
+
+if TYPE_CHECKING:
+    from .layer import Layer
+    from .module import Module
+
+
+@dataclass(frozen=True, slots=True)
+class Makers:
+    """What makes the objects a user holds, which know of one another through the index."""
+
+    layer: Callable[[Index, LayerEntry], Layer]
+    module: Callable[[Index, RegisteredModule], Module]
+    flops: Callable[[Index], Mapping[int, int | None]]  # of every operation; None where no formula is known
 
 
 class Index:
     """Everything derived from one state of a log."""
 
-    def __init__(self, log: Log, table: LayerTable) -> None:
+    def __init__(self, log: Log, table: LayerTable, makers: Makers) -> None:
         self.log = log
         self.table = table
+        self.makers = makers
         self.length = len(log.rows)
         self.module_count = len(log.modules)
         self.is_complete = log.is_complete
@@ -64,6 +83,11 @@ class Index:
         """The operations that stand for what the model returned."""
         marker = {number for number, function in enumerate(self.log.functions) if function.origin is Origin.OUTPUT}
         return frozenset(number for number in self.operations if self.log.rows[number][FUNCTION] in marker)
+
+    @cached_property
+    def flops(self) -> Mapping[int, int | None]:
+        """The floating-point operations of each operation; None where no formula is known."""
+        return self.makers.flops(self)
 
     def parents(self, number: int) -> list[int]:
         """The visible operations this one depends on, each once."""
@@ -223,6 +247,17 @@ class Index:
     def state(self, reference: int) -> StateRecord:
         """The parameter or buffer a negative number refers to."""
         return self.log.states[-1 - reference]
+
+    def state_value(self, reference: int, user: str) -> torch.Tensor:
+        """What a parameter or buffer was when it was used. Raises where it was changed since, as by an optimizer's step."""
+        state = self.state(reference)
+        known = self.log.states.versions
+        if state.before is None and known and state.version != version_of(state.tensor):
+            raise ParameterChanged(
+                f"{user} used {self.state_name(state)!r}, which was changed after this pass (by an optimizer's step, perhaps), "
+                "so the value it had then is gone. Read the arguments before the step, or log again."
+            )
+        return state.value
 
     def state_behind(self, reference: int) -> StateRecord | None:
         """The parameter or buffer an argument is, also when it was overwritten in place earlier in the pass."""

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..capture.callsite import SourceLine, source_of
 from ..containers import fill_call
-from ..errors import ActivationLost, ActivationNotSaved, LayerNotFound, SeveralPasses
+from ..errors import ActivationLost, ActivationNotSaved, LayerNotFound
 from ..keys import split_turn
 from ..records import UNSAVED, ModuleCall, RegisteredModule
 from ..tensor_memory import is_freed
+from .attributes import agreed, common, unknown_attribute
 from .index import Index
-from .layer import Layer, Operation, freed_text
+from .layer import Layer
 from .module_text import describe_call, describe_module, describe_modules
+from .operation import Operation, freed_text
 from .param import Param, describe_param
 
 
@@ -110,7 +112,7 @@ class Call:
 
     def _kept_tensor(self, number: int) -> Any:
         if number < 0:
-            return self._index.state(number).value
+            return self._index.state_value(number, self.label)
         value = self._index.record(number).value
         if value is UNSAVED:
             raise ActivationNotSaved(
@@ -157,6 +159,11 @@ class Call:
         """The module calls around this one, outermost first: `['features:1']`."""
         return [f"{call.address}:{call.call}" for call in self._record.stack()[:-1] if call.address]
 
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            return unknown_attribute(self, name)
+
     @property
     def _key(self) -> str:
         return self.label
@@ -178,6 +185,25 @@ class Module:
     """One module of the model, called or not. Answers what is common to its calls, as a layer does for its passes."""
 
     __slots__ = ("_index", "_record")
+
+    _ONE = Call
+
+    # What all calls have in common; documented in `Call`.
+    label: str = common()
+    call_num: int = common()
+    training: bool = common()
+    source: SourceLine | None = common()
+    inputs: list[Operation] = common()
+    outputs: list[Operation] = common()
+    input_shapes: list[tuple[int, ...]] = common()
+    output_shapes: list[tuple[int, ...]] = common()
+    args: tuple[Any, ...] = common()
+    kwargs: dict[str, Any] = common()
+    own_operations: list[Operation] = common()
+    num_operations: int = common()
+    outer: Call | None = common()
+    inner: list[Call] = common()
+    containing_modules: list[str] = common()
 
     def __init__(self, index: Index, record: RegisteredModule) -> None:
         self._index = index
@@ -316,20 +342,17 @@ class Module:
         """The bytes of its parameters."""
         return sum(param.fsize for param in self.params)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or not hasattr(Call, name):
-            raise AttributeError(f"a Module has no attribute {name!r}")
+    def _common(self, name: str) -> Any:
         calls = self.calls
         if not calls:
             raise AttributeError(f"module {self.address!r} was not called, so it has no {name}.")
         values = [getattr(call, name) for call in calls]
-        if all(value == values[0] for value in values[1:]):
-            return values[0]
-        labels = ", ".join(call.label for call in calls[:4]) + (", …" if len(calls) > 4 else "")
-        raise SeveralPasses(f"{name} differs between the {len(calls)} calls of {self.address!r}: ask one of them ({labels}).")
+        return agreed(name, values, f"calls of {self.address!r}", [call.label for call in calls])
 
-    def __dir__(self) -> list[str]:
-        return sorted({*object.__dir__(self), *(n for n in dir(Call) if not n.startswith("_"))})
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            return unknown_attribute(self, name)
 
     @property
     def _key(self) -> str:

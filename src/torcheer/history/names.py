@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import operator
+import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -18,6 +19,8 @@ from ..keys import is_torch_function
 from ..records import FUNCTION, Log, ModuleCall, Origin
 from .index import Index
 from .labels import LayerTable
+
+_FUSED = re.compile(r"attention|transformerencoderlayer")  # layer types that have a softmax inside
 
 
 class IndexNames:
@@ -113,7 +116,20 @@ class IndexNames:
         hint = f" The nearest keys are {', '.join(map(repr, near))}." if near else ""
         if not near and known:
             hint = f" Keys are, for example, {', '.join(map(repr, dict.fromkeys(some)))}."
-        return f"no layer fits {what!r}: this history has {len(self)} layers.{hint}"
+        return f"no layer fits {what!r}: this history has {len(self)} layers.{hint}{self.hint(what)}"
+
+    def hint(self, what: str) -> str:
+        if "softmax" not in what.lower():
+            return ""
+        fused = [label for label, passes in self.labels() if _FUSED.search(self._table.log.function_of(passes[0]).type)]
+        if not fused:
+            return ""
+        shown = ", ".join(fused[:3]) + (", …" if len(fused) > 3 else "")
+        return (
+            f" Attention is fused here: {shown} compute it as one function, inside which there is no softmax to see. "
+            "To see inside, use attn_implementation='eager' (models of transformers), need_weights=True "
+            "(nn.MultiheadAttention), or write softmax(q @ k.transpose(-2, -1) * scale, -1) @ v."
+        )
 
 
 def layer_type_of(function: Callable[..., Any]) -> str:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from .escape import Escape
     from .history import History
     from .index import Index
-    from .layer import Layer, Operation
+    from .layer import Layer
+    from .operation import Operation
 
 _WIDTH = 100
 _LAYERS_SHOWN = 200
@@ -68,7 +69,7 @@ def describe_history(history: History) -> str:
         f"\t{plural(history.num_param_operations, 'parameter operation')} "
         f"({history.num_params_total} params total; {human_size(history.params_fsize_total)})."
     )
-    seed = log.random_seed if log.random_seed is not None else "none given; ran from the random state it found"
+    seed = log.random_seed if log.random_seed is not None else "none given; random_state=history.random_state repeats it"
     lines.append(f"\tRandom seed: {seed}")
     lines.append(f"\tTime elapsed: {history.time_elapsed:.3f}s")
     hidden = history._index.length - len(history._index.operations)

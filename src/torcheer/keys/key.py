@@ -87,6 +87,9 @@ class Names(Protocol):
     def not_found(self, what: str) -> str:
         """What to say of a key that fits nothing, with the nearest keys."""
 
+    def hint(self, what: str) -> str:
+        """What else a reader should know who looks for something that is not there; begins with a space."""
+
 
 class Key(ABC):
     """What a person gave to name operations."""
@@ -404,7 +407,8 @@ class OfClass(Key):
             raise LayerNotFound(f"no {self.cls.__name__} was called: {', '.join(map(repr, fitting[:5]))} did not run.")
         known = list(dict.fromkeys(cls.__name__ for address, cls in names.classes.items() if names.calls(address)))
         said = f"the modules that ran are {', '.join(known[:12])}" if known else "no module ran"
-        raise LayerNotFound(f"no module is a {self.cls.__name__}: {said}{', …' if len(known) > 12 else ''}.")
+        more = f"{', …' if len(known) > 12 else ''}.{names.hint(self.cls.__name__)}"
+        raise LayerNotFound(f"no module is a {self.cls.__name__}: {said}{more}")
 
     def meaning(self, names: Names) -> Meaning:
         matches = _of_calls(self.modules(names), names)

@@ -1,0 +1,117 @@
+"""What attributes of layers, operations and modules share: those common to passes or calls, and help with unknown ones."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InvalidArgument, SeveralPasses
+
+# Words that other libraries have for these things.
+_OTHER_WORDS = {
+    "tensor": "activation",
+    "output": "activation",
+    "out": "activation",
+    "value": "activation",
+    "values": "activation",
+    "data": "activation",
+    "numpy": "activation",
+    "size": "shape",
+    "gradient": "grad",
+    "weight": "params",
+    "weights": "params",
+    "parameters": "params",
+    "type": "layer_type",
+    "op": "func_applied_name",
+    "function": "func_applied",
+    "args": "creation_args",
+    "kwargs": "creation_kwargs",
+    "time": "func_time_elapsed",
+    "bytes": "tensor_fsize",
+    "nbytes": "tensor_fsize",
+    "memory": "tensor_fsize",
+    "address": "module",
+    "code": "source",
+}
+
+
+class _Common(property):
+    """A property that is that of every pass of a layer, or call of a module, where they agree."""
+
+    def __set_name__(self, owner: Any, name: str) -> None:
+        super().__init__(lambda holder: holder._common(name), doc=getattr(owner._ONE, name).__doc__)
+
+
+def common() -> Any:
+    """A property that answers what is common to all passes of a layer, or all calls of a module."""
+    return _Common()
+
+
+def agreed(name: str, values: Sequence[Any], owner: str, labels: Sequence[str], hint: str = "") -> Any:
+    """The value that all passes (or calls) have; raises `SeveralPasses` where they differ."""
+    if all(_same(value, values[0]) for value in values[1:]):
+        return values[0]
+    shown = ", ".join(labels[:4]) + (", …" if len(labels) > 4 else "")
+    raise SeveralPasses(f"{name} differs between the {len(values)} {owner}: ask one of them ({shown}){hint}.")
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) or isinstance(other, Tensor):
+        return one is other
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
+    try:
+        return bool(one == other)
+    except Exception:  # a user-defined __eq__ may raise anything
+        return False
+
+
+def unknown_attribute(holder: object, name: str) -> Any:
+    """What `__getattr__` does: raises an error that names the attributes most like it.
+
+    Python also asks `__getattr__` when a property raised an `AttributeError`, as `SeveralPasses` is one: then the property is
+    asked again, so that its own error is seen.
+    """
+    found = getattr(type(holder), name, None)
+    if isinstance(found, property):
+        return found.__get__(holder)
+    kind = type(holder).__name__
+    article = "an" if kind[0] in "AEIOU" else "a"
+    known = [one for one in dir(type(holder)) if not one.startswith("_")]
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+    other = _OTHER_WORDS.get(name.lower())
+    if other in known and other not in near:
+        near.insert(0, other)
+    hint = f" Did you mean {' or '.join(near)}?" if near and not name.startswith("_") else ""
+    raise AttributeError(f"{article} {kind} has no attribute {name!r}.{hint}", name=name, obj=holder)
+
+
+def plain_tensor(value: Any) -> Tensor:
+    """A kept value as a tensor that others may read."""
+    if not isinstance(value, Tensor):
+        raise InvalidArgument(f"what activation_postfunc made is no tensor, but {type(value).__name__}: use .activation.")
+    with torch._C.DisableTorchFunction():
+        return value.detach()
+
+
+def as_array(value: Any, dtype: Any, copy: bool | None) -> Any:
+    """A kept value as an array of NumPy; bfloat16, which NumPy does not have, as float32."""
+    import numpy
+
+    if not isinstance(value, Tensor):
+        return numpy.asarray(value, dtype=dtype)
+    with torch._C.DisableTorchFunction():
+        plain = value.detach().resolve_conj().resolve_neg()
+        plain = plain.to_dense() if plain.layout is not torch.strided else plain
+        is_copy = plain.device.type != "cpu" or plain.dtype is torch.bfloat16 or plain is not value.detach()
+        array = (plain.float() if plain.dtype is torch.bfloat16 else plain).cpu().numpy()
+    wanted = array if dtype is None else array.astype(dtype, copy=False)
+    if copy is False and (wanted is not array or (is_copy and plain.device.type != "cpu")):
+        raise ValueError("the activation cannot be given to NumPy without a copy.")
+    return wanted.copy() if copy and wanted is array else wanted

@@ -1,0 +1,401 @@
+"""Operation: one execution of a function that yielded a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..capture.callsite import SourceLine, source_of, stack_of
+from ..containers import fill_call, format_path
+from ..errors import ActivationLost, ActivationNotSaved, GradientNotSaved
+from ..records import UNSAVED
+from ..tensor_memory import is_freed
+from .attributes import as_array, plain_tensor, unknown_attribute
+from .lookup import Lookup
+from .param import Param, describe_param
+from .standing import Standing
+from .text import describe_operation
+
+if TYPE_CHECKING:
+    from .layer import Layer
+
+
+def freed_text(what: str) -> str:
+    """Says that a kept tensor is gone with its memory."""
+    return (
+        f"the memory of {what} was freed (its storage was resized) before it could be copied, so its value is gone. FSDP does "
+        "this with parameters after each layer. Log the model without it to see the value."
+    )
+
+
+class Operation(Standing):
+    """One execution of a function that yielded a tensor.
+
+    >>> import torch, torcheer
+    >>> history = torcheer.log_forward_pass(torch.nn.ReLU(), torch.zeros(2))
+    >>> history["relu_1_1:1"].tensor_shape
+    (2,)
+    """
+
+    __slots__ = ()
+
+    @property
+    def _key(self) -> str:
+        return self.layer_label_w_pass
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Operation) and other._index.log is self._index.log and other._number == self._number
+
+    def __hash__(self) -> int:
+        return hash((id(self._index.log), self._number))
+
+    # Labels and numbers -----------------------------------------------------------------------------------------
+
+    @property
+    def layer_label(self) -> str:
+        """The label of the layer: `conv2d_3_7`."""
+        return self._index.layer_label(self._number)
+
+    @property
+    def label(self) -> str:
+        """The label of this operation: its layer's, and the pass when there are several."""
+        return self._index.label(self._number)
+
+    @property
+    def layer_label_w_pass(self) -> str:
+        """The label with its pass, always: `conv2d_3_7:1`."""
+        return f"{self.layer_label}:{self.pass_num}"
+
+    @property
+    def layer_label_short(self) -> str:
+        """The label without the overall number: `conv2d_3`."""
+        return self._index.layer(self._number).short_label
+
+    @property
+    def layer_type(self) -> str:
+        """The function's name as labels spell it: `maxpool2d`."""
+        return self._record.function.type
+
+    @property
+    def layer_number(self) -> int:
+        """The position of the layer among all layers, from 0."""
+        return self._index.layer(self._number).number
+
+    @property
+    def operation_num(self) -> int:
+        """The position of this operation among all operations, from 1."""
+        return self._index.positions[self._number] + 1
+
+    @property
+    def pass_num(self) -> int:
+        """Which pass of its layer this is, from 1."""
+        return self._index.table.pass_number(self._number)
+
+    @property
+    def num_passes(self) -> int:
+        """How often the layer ran."""
+        return len(self._index.layer(self._number).passes)
+
+    @property
+    def layer(self) -> Layer:
+        """The layer this operation is a pass of."""
+        return self._index.makers.layer(self._index, self._index.layer(self._number))
+
+    @property
+    def lookup_keys(self) -> list[int | str]:
+        """Every key that finds this operation."""
+        return Lookup(self._index).keys_of(self._number)
+
+    # The tensor -------------------------------------------------------------------------------------------------
+
+    @property
+    def has_saved_activations(self) -> bool:
+        """Whether the tensor was kept."""
+        return self._record.is_saved
+
+    @property
+    def tensor_contents(self) -> Any:
+        """The tensor this operation yielded (or what `activation_postfunc` made of it)."""
+        record = self._record
+        if record.value is UNSAVED:
+            raise ActivationNotSaved(
+                f"the activation of {self.label} was not saved. Log again with layers_to_save='all', or with "
+                f"{self.layer_label!r} in the list."
+            )
+        if is_freed(record.value):
+            raise ActivationLost(freed_text(f"the activation of {self.label}"))
+        if self._index.log.is_lost(self._number):
+            raise ActivationLost(
+                f"the activation of {self.label} ({self.func_applied_name}, {self.source}) was overwritten by something that "
+                "could not be seen, such as a compiled extension, so its value is gone."
+            )
+        return record.value
+
+    @property
+    def tensor_shape(self) -> tuple[int, ...]:
+        return self._record.shape
+
+    @property
+    def tensor_dtype(self) -> torch.dtype:
+        return self._record.dtype
+
+    @property
+    def tensor_device(self) -> torch.device:
+        return self._record.device
+
+    @property
+    def tensor_fsize(self) -> int:
+        """The size of the tensor in bytes."""
+        return self._index.tensor_bytes(self._number)
+
+    # The gradient -------------------------------------------------------------------------------------------------
+
+    @property
+    def _made_by(self) -> int:
+        """The operation that made the tensor: an output is the tensor some operation made."""
+        return self._record.parents[0] if self.is_output_layer else self._number
+
+    @property
+    def grads(self) -> list[Tensor]:
+        """The gradients at this operation's output, one for each backward pass that reached it."""
+        backward = self._index.log.backward
+        found = [one.gradient(self._made_by) for one in backward.passes] if backward is not None else []
+        return [gradient for gradient in found if gradient is not None]
+
+    @property
+    def grad_contents(self) -> Tensor | None:
+        """The gradient at this operation's output in the last backward pass that reached it; None where there is none."""
+        grads = self.grads
+        return grads[-1] if grads else None
+
+    @property
+    def grad_shape(self) -> tuple[int, ...] | None:
+        gradient = self.grad_contents
+        return tuple(gradient.shape) if gradient is not None else None
+
+    @property
+    def grad_dtype(self) -> torch.dtype | None:
+        gradient = self.grad_contents
+        return gradient.dtype if gradient is not None else None
+
+    @property
+    def grad_fsize(self) -> int:
+        """The size of the gradient in bytes; 0 where there is none."""
+        gradient = self.grad_contents
+        return gradient.numel() * gradient.element_size() if gradient is not None else 0
+
+    @property
+    def grad_nonfinite(self) -> int:
+        """How many values of the gradient are not finite."""
+        gradient = self.grad_contents
+        if gradient is None:
+            return 0
+        with torch._C.DisableTorchFunction():
+            whole = gradient.coalesce().values() if gradient.is_sparse else gradient
+            parts = whole.unbind() if whole.is_nested else (whole,)
+            return sum(int((~torch.isfinite(part)).sum()) for part in parts)
+
+    # The call ---------------------------------------------------------------------------------------------------
+
+    @property
+    def func_applied(self) -> Callable[..., Any] | None:
+        """The function that ran; None for inputs, outputs and what could not be watched."""
+        return self._record.function.func
+
+    @property
+    def func_applied_name(self) -> str:
+        return self._record.function.name
+
+    @property
+    def func_time_elapsed(self) -> float:
+        """Seconds the function took."""
+        return self._record.elapsed / 1e9
+
+    @property
+    def creation_args(self) -> tuple[Any, ...]:
+        """The positional arguments of the call, with the tensors as they were."""
+        return self._arguments()[0]
+
+    @property
+    def creation_kwargs(self) -> dict[str, Any]:
+        """The named arguments of the call, with the tensors as they were."""
+        return self._arguments()[1]
+
+    def _arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        record = self._record
+        tensors = iter([self._argument(slot) for slot in range(len(record.parents))])
+        return fill_call(record.template, record.names, tensors)
+
+    def _argument(self, slot: int) -> Any:
+        value = self._kept_argument(slot)
+        if is_freed(value):
+            raise ActivationLost(freed_text(f"argument {slot} of {self.label}"))
+        return value
+
+    def _kept_argument(self, slot: int) -> Any:
+        record = self._record
+        held = record.details.held or {}
+        if slot in held:
+            return held[slot].value
+        reference = record.parents[slot]
+        if reference < 0:
+            return self._index.state_value(reference, self.label)
+        source = self._index.record(reference)
+        if not self._index.log.holds_tensors or source.value is UNSAVED or not record.is_saved:
+            raise ActivationNotSaved(
+                f"the arguments of {self.label} were not saved: they are kept with every kept activation, as they are "
+                "(without activation_postfunc)."
+            )
+        return source.value
+
+    @property
+    def is_inplace(self) -> bool:
+        """Whether the function wrote its result into one of its arguments."""
+        return self._record.overwritten is not None
+
+    @property
+    def output_path(self) -> str:
+        """Where this tensor was in what the function returned: `[0]` of a call that returned a tuple."""
+        return format_path(self._record.details.output_path)
+
+    @property
+    def composite(self) -> str | None:
+        """The function around this operation that was opened, such as `multi_head_attention_forward`."""
+        composite = self._record.details.composite
+        return composite.name if composite is not None else None
+
+    @property
+    def source(self) -> SourceLine | None:
+        """The line of the program (not of torch) that this operation ran for."""
+        return source_of(self._record.site, self._record.module)
+
+    @property
+    def stack(self) -> list[SourceLine]:
+        """The call stack, outermost first."""
+        return stack_of(self._record.site, self._record.module)
+
+    @property
+    def gradfunc(self) -> str | None:
+        """The name of the autograd node, when gradients were being followed."""
+        return self._record.gradfunc
+
+    # Parameters -------------------------------------------------------------------------------------------------
+
+    @property
+    def parent_params(self) -> list[Param]:
+        """The parameters this operation used, with names, shapes and sizes."""
+        return [param for param in self._states() if not param.is_buffer]
+
+    @property
+    def parent_buffers(self) -> list[Param]:
+        """The buffers this operation used."""
+        return [param for param in self._states() if param.is_buffer]
+
+    def _states(self) -> list[Param]:
+        behind = [self._index.state_behind(reference) for reference in self._record.parents]
+        states = dict.fromkeys(state for state in behind if state is not None)
+        return [describe_param(self._index, self._index.state_name(state), state.tensor) for state in states]
+
+    @property
+    def num_params(self) -> int:
+        """How many parameter values this operation used."""
+        return sum(param.numel for param in self.parent_params)
+
+    @property
+    def parent_params_fsize(self) -> int:
+        """The bytes of the parameters this operation used."""
+        return sum(param.fsize for param in self.parent_params)
+
+    # The words people type ----------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The label."""
+        return self.label
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the tensor."""
+        return self.tensor_shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the tensor."""
+        return self.tensor_dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The device the tensor was computed on."""
+        return self.tensor_device
+
+    @property
+    def activation(self) -> Any:
+        """The tensor this operation yielded (or what `activation_postfunc` made of it)."""
+        return self.tensor_contents
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient at this operation's output in the last backward pass that reached it; None where none did yet."""
+        backward = self._index.log.backward
+        if backward is None:
+            raise GradientNotSaved(
+                f"the gradient of {self.label} was not asked for. Log again with save_gradients=True, then run "
+                "history.log_backward(loss) or loss.backward()."
+            )
+        if not backward.wants(self._number) and not backward.wants(self._made_by):
+            raise GradientNotSaved(
+                f"the gradient of {self.label} was not asked for. Log again with save_gradients=True, or with "
+                f"{self.layer_label!r} in the list."
+            )
+        return self.grad_contents
+
+    @property
+    def parents(self) -> list[Operation]:
+        """The operations this one used."""
+        return [Operation(self._index, number) for number in self._index.parents(self._number)]
+
+    @property
+    def children(self) -> list[Operation]:
+        """The operations that used this one."""
+        return [Operation(self._index, number) for number in self._index.children.get(self._number, ())]
+
+    @property
+    def inputs(self) -> list[Tensor]:
+        """The tensors among the arguments of the call, in order, parameters included."""
+        return [self._argument(slot) for slot in range(len(self._record.parents))]
+
+    @property
+    def params(self) -> list[Param]:
+        """The parameters this operation used."""
+        return self.parent_params
+
+    @property
+    def flops(self) -> int | None:
+        """The floating-point operations of the call, counted as docs/cost.md says; None where no formula is known."""
+        return self._index.flops.get(self._number, 0)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """The tensor, for NumPy."""
+        return as_array(self.activation, dtype, copy)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """The tensor, for `torch.as_tensor` and everything else that reads DLPack."""
+        return plain_tensor(self.activation).__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return plain_tensor(self.activation).__dlpack_device__()
+
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            return unknown_attribute(self, name)
+
+    def __str__(self) -> str:
+        return describe_operation(self)
+
+    def __repr__(self) -> str:
+        dtype = str(self.tensor_dtype).removeprefix("torch.")
+        return f"<Operation {self.label}: {dtype} {self.tensor_shape}>"

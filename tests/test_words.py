@@ -1,0 +1,525 @@
+"""The words people type: attributes of layers and operations, what is said of those that are missing, one-line questions."""
+
+from __future__ import annotations
+
+import csv
+import io
+import subprocess
+import sys
+import threading
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import torcheer
+from models import Mlp, log
+from torcheer import (
+    ActivationNotSaved,
+    GradientNotSaved,
+    InvalidArgument,
+    Layer,
+    LayerNotFound,
+    Operation,
+    ParameterChanged,
+    PictureOptions,
+    SeveralPasses,
+    UnseenWork,
+    UnseenWorkWarning,
+)
+from torcheer.analysis import cost_of
+
+x = torch.rand(3, 4)
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return Mlp()
+
+
+@pytest.fixture
+def history(model):
+    return log(model, x)
+
+
+class Loop(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.Linear(4, 4)
+
+    def forward(self, t):
+        for _ in range(3):
+            t = torch.tanh(self.cell(t))
+        return t
+
+
+@pytest.fixture
+def loop():
+    return log(Loop(), x)
+
+
+def both(history, key):
+    """A layer of one pass, and that pass."""
+    layer = history[key]
+    assert isinstance(layer, Layer)
+    return layer, layer[1]
+
+
+# Attributes -------------------------------------------------------------------------------------------------------
+
+
+def test_shape_dtype_and_device_are_those_of_the_tensor(model, history):
+    plain = model.fc1(x)
+    for one in both(history, "fc1"):
+        assert (one.shape, one.dtype, one.device) == (tuple(plain.shape), plain.dtype, plain.device)
+        assert (one.shape, one.dtype, one.device) == (one.tensor_shape, one.tensor_dtype, one.tensor_device)
+
+
+def test_activation_is_the_tensor(model, history):
+    for one in both(history, "fc1"):
+        assert torch.equal(one.activation, model.fc1(x))
+        assert one.activation is one.tensor_contents
+
+
+def test_grad_is_the_gradient_of_the_output(model):
+    history = torcheer.log_forward_pass(model, x, save_gradients=True)
+    assert history["fc1"].grad is None  # nothing ran backward yet
+    history.log_backward(history["output"].activation.sum())
+    hidden = model.fc1(x).detach().requires_grad_()
+    torch.tanh(model.fc2(model.act(hidden))).sum().backward()
+    for one in both(history, "fc1"):
+        assert torch.equal(one.grad, hidden.grad)
+    assert history["output"].grad is not None
+
+
+def test_parents_and_children_are_layers_of_a_layer_and_operations_of_an_operation(history):
+    layer, operation = both(history, "act")
+    assert layer.parents == [history["linear_1"]]
+    assert layer.children == [history["linear_2"]]
+    assert operation.parents == [history["linear_1"][1]]
+    assert operation.children == [history["linear_2"][1]]
+    assert [one.name for one in layer.parents] == layer.parent_layers
+    assert history["input"].parents == [] == history["output"].children
+
+
+def test_parents_of_several_passes_are_each_there_once(loop):
+    cell = loop["linear_1"]
+    assert [one.label for one in cell.parents] == ["input_1_0", "tanh_1_2"]
+    assert [one.label for one in cell[2].parents] == ["tanh_1_2:1"]
+    assert [one.label for one in loop["tanh_1"].children] == ["linear_1_1", "output_1_3"]
+
+
+def test_module_is_the_module_around_the_operation(history):
+    for one in both(history, "fc1"):
+        assert one.module.address == "fc1"
+        assert one.module == history.modules["fc1"]
+    assert history["tanh_1"].module.address == ""  # the model's own forward
+    assert history["input"].module is None
+
+
+def test_inputs_are_the_argument_tensors(model, history):
+    for one in both(history, "fc1"):
+        given, weight, bias = one.inputs
+        assert torch.equal(given, x)
+        assert weight is model.fc1.weight
+        assert bias is model.fc1.bias
+
+
+def test_params_and_name(history, loop):
+    for one in both(history, "fc1"):
+        assert [param.name for param in one.params] == ["fc1.weight", "fc1.bias"]
+        assert one.name == "linear_1_1" == one.label
+    assert loop["linear_1"].name == "linear_1_1"
+    assert loop["linear_1"][2].name == "linear_1_1:2"
+    assert [param.name for param in loop["linear_1"].params] == ["cell.weight", "cell.bias"]
+
+
+def test_flops_are_those_of_the_cost(history, loop):
+    for one in both(history, "fc1"):
+        assert one.flops == 2 * 3 * 4 * 8 == cost_of(history).operation("fc1").flops
+    assert loop["linear_1"][1].flops == 2 * 3 * 4 * 4
+    assert loop["linear_1"].flops == 3 * 2 * 3 * 4 * 4
+    assert history.flops == history.cost.flops == sum(one.flops for one in history.operations)
+
+
+def test_flops_without_a_formula_are_none():
+    history = log(lambda t: torch.linalg.matrix_exp(t @ t.t()) + 1, x)
+    assert history.cost.unknown
+    assert history.filter(type="linalg_matrix_exp")[0].flops is None
+
+
+def test_numpy_and_torch_take_a_layer(model, history):
+    plain = model.fc1(x)
+    for one in both(history, "fc1"):
+        assert np.array_equal(np.asarray(one), plain.detach().numpy())
+        assert np.asarray(one, dtype=np.float64).dtype == np.float64
+        assert np.allclose(np.mean(one), plain.mean().item())
+        assert torch.equal(torch.as_tensor(one), plain)
+        assert torch.equal(torch.from_dlpack(one), plain)
+        assert torch.equal(torch.asarray(one), plain)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda t: t.bfloat16(),
+        lambda t: t.half(),
+        lambda t: t > 0.5,
+        lambda t: torch.complex(t, t).conj(),
+        lambda t: t.t(),
+        lambda t: t.sum(),
+        lambda t: t.to_sparse(),
+    ],
+)
+def test_any_kind_of_tensor_can_be_an_array(make):
+    layer = log(make, x)["output"]
+    dense = make(x).to_dense() if make(x).is_sparse else make(x).resolve_conj()
+    plain = dense.float() if dense.dtype is torch.bfloat16 else dense
+    assert np.array_equal(np.asarray(layer), plain.numpy())
+
+
+def test_copies_are_made_only_when_they_must_be(history):
+    layer = history["fc1"]
+    assert np.shares_memory(np.asarray(layer), layer.activation.numpy())
+    if np.lib.NumpyVersion(np.__version__) >= "2.0.0":
+        assert not np.shares_memory(np.array(layer, copy=True), layer.activation.numpy())
+        with pytest.raises(ValueError, match="without a copy"):
+            np.array(layer, copy=False, dtype=np.float64)
+
+
+def test_every_attribute_of_an_operation_is_one_of_a_layer(history):
+    words = {name for name in dir(Operation) if not name.startswith("_")}
+    assert words <= {name for name in dir(Layer) if not name.startswith("_")}
+    for name in words:
+        assert isinstance(getattr(Layer, name), property), name
+        assert getattr(Layer, name).__doc__ == getattr(Operation, name).__doc__ or name in vars(Layer), name
+        assert getattr(history["fc1"], name) is not NotImplemented if name not in ("grad",) else True
+
+
+# What is not there ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("shpae", "shape"),
+        ("tensor_contens", "tensor_contents"),
+        ("tensor", "activation"),
+        ("gradient", "grad"),
+        ("weight", "params"),
+    ],
+)
+def test_an_unknown_attribute_names_the_nearest_ones(history, name, near):
+    for one in both(history, "fc1"):
+        with pytest.raises(AttributeError, match=rf"has no attribute '{name}'\. Did you mean .*{near}"):
+            getattr(one, name)
+        assert not hasattr(one, name)
+    with pytest.raises(AttributeError, match=r"a Module has no attribute 'adress'.*address"):
+        history.modules["fc1"].adress
+    with pytest.raises(AttributeError, match=r"a Call has no attribute 'input_shape'.*input_shapes"):
+        history.modules["fc1:1"].input_shape
+
+
+def test_a_gradient_that_was_not_asked_for_names_the_argument(model, history):
+    for one in both(history, "fc1"):
+        with pytest.raises(GradientNotSaved, match=r"linear_1_1.*save_gradients=True"):
+            one.grad
+    some = torcheer.log_forward_pass(model, x, save_gradients=["fc2"])
+    some.log_backward(some["output"].activation.sum())
+    assert some["fc2"].grad is not None
+    with pytest.raises(GradientNotSaved, match=r"save_gradients=True, or with 'linear_1_1' in the list"):
+        some["fc1"].grad
+
+
+def test_an_activation_that_was_not_saved_names_the_argument(model):
+    history = log(model, x, layers_to_save=["fc2"])
+    for one in both(history, "fc1"):
+        for ask in (lambda it: it.activation, np.asarray, torch.as_tensor):
+            with pytest.raises(ActivationNotSaved, match=r"linear_1_1.*layers_to_save='all'"):
+                ask(one)
+
+
+def test_the_activation_of_several_passes_names_the_passes_and_history_operations(loop):
+    with pytest.raises(SeveralPasses, match=r"3 passes of linear_1_1.*linear_1_1:1.*history\.operations"):
+        loop["linear_1"].activation
+    assert loop["linear_1"].shape == (3, 4)
+    with pytest.raises(SeveralPasses):
+        np.asarray(loop["linear_1"])
+
+
+class Attention(nn.Module):
+    def __init__(self, weights):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.weights = weights
+
+    def forward(self, t):
+        return self.attention(t, t, t, need_weights=self.weights)[0]
+
+
+@pytest.mark.parametrize("key", ["softmax", "softmax_1", F.softmax, torch.softmax, nn.Softmax])
+def test_looking_for_softmax_says_that_attention_is_fused_and_how_to_see_inside(key):
+    given = torch.rand(1, 3, 4)
+    history = log(Attention(False), given)
+    with pytest.raises(
+        LayerNotFound, match=r"Attention is fused here: scaleddotproductattention_1_\d+.*need_weights=True"
+    ) as caught:
+        history[key]
+    assert "attn_implementation='eager'" in str(caught.value)
+    assert log(Attention(True), given)["softmax"].layer_type == "softmax"  # what the message says is true
+
+
+def test_looking_for_softmax_without_attention_says_nothing_of_it(history):
+    with pytest.raises(LayerNotFound) as caught:
+        history["softmax"]
+    assert "fused" not in str(caught.value)
+
+
+def test_arguments_that_were_parameters_are_not_the_new_weights_after_a_step(model):
+    history = log(model, x)
+    before = model.fc1.weight.detach().clone()
+    assert torch.equal(history["fc1"].creation_args[1], before)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(x).sum().backward()
+    optimizer.step()
+    for ask in ("creation_args", "creation_kwargs", "inputs"):
+        with pytest.raises(ParameterChanged, match=r"linear_1_1 used 'fc1\.weight', which was changed after this pass"):
+            getattr(history["fc1"], ask)
+    assert torch.equal(history["act"].inputs[0], history["fc1"].activation)  # no parameter among them
+    assert not torch.equal(model.fc1.weight, before)
+
+
+def test_frozen_parameters_can_be_read_after_a_step(model):
+    model.fc1.requires_grad_(False)
+    history = log(model, x)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    model(x).sum().backward()
+    optimizer.step()
+    assert history["fc1"].inputs[1] is model.fc1.weight
+    with pytest.raises(ParameterChanged, match=r"fc2\.weight"):
+        history["fc2"].inputs
+
+
+def test_a_parameter_that_a_module_was_given_is_not_shown_changed():
+    class Takes(nn.Module):
+        def forward(self, t, weight):
+            return t @ weight
+
+    class Gives(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.eye(4))
+            self.takes = Takes()
+
+        def forward(self, t):
+            return self.takes(t, self.weight)
+
+    model = Gives()
+    history = log(model, x)
+    assert history.modules["takes:1"].args[1] is model.weight
+    with torch.no_grad():
+        model.weight.add_(1)
+    with pytest.raises(ParameterChanged, match="'weight'"):
+        history.modules["takes:1"].args
+
+
+# One-line questions -----------------------------------------------------------------------------------------------
+
+
+def test_filter_returns_operations_that_fit_everything_asked(loop, history):
+    assert loop.filter(type="linear") == loop["linear_1"].passes
+    assert loop.filter(type=[torch.tanh, "linear"]) == [one for one in loop.operations if one.origin == "operation"]
+    assert loop.filter(module="cell") == loop["linear_1"].passes
+    assert loop.filter(module=nn.Linear, where=lambda one: one.pass_num > 1) == loop["linear_1"].passes[1:]
+    assert history.filter(type="linear", module="fc2") == [history["fc2"][1]]
+    assert history.filter(module=["fc*", nn.ReLU]) == [history[key][1] for key in ("fc1", "act", "fc2")]
+    assert history.filter(type="conv2d") == []
+    assert history.filter() == history.operations
+    assert all(isinstance(one, Operation) for one in history.filter(where=lambda one: True))
+    with pytest.raises(LayerNotFound, match="'fc1'"):
+        history.filter(module="fc9")
+    with pytest.raises(InvalidArgument, match="layer type"):
+        history.filter(type=3)
+
+
+def test_filter_by_a_module_finds_what_ran_inside_it_at_any_depth():
+    inner = log(nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Tanh()), x)
+    assert [one.layer_type for one in inner.filter(module="0")] == ["linear", "relu"]
+
+
+def test_to_csv_writes_one_row_per_operation(history, tmp_path):
+    path = history.to_csv(tmp_path / "table.csv")
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["label"] for row in rows] == [one.label for one in history.operations]
+    assert list(rows[0]) == list(history.to_rows()[0])
+
+
+def test_summary_is_that_of_a_history(model, history):
+    assert torcheer.summary(model, x).totals["params"] == history.summary().totals["params"] == 67
+    assert str(torcheer.summary(model, x, columns=("params", "flops"), depth=1)) == str(
+        history.summary(("params", "flops"), depth=1)
+    )
+
+
+# Pictures ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"color_by": "flops"},
+        {"color_by": "params"},
+        {"color_by": lambda one: one.tensor_fsize},
+        {"collapse": nn.Linear, "direction": "right"},
+        {"rolled": True, "theme": "dark"},
+        {"label": "{type}"},
+    ],
+)
+def test_picture_options_as_an_object_and_as_keywords_mean_the_same(model, options):
+    history = log(model, x)
+    by_name = history.draw(io.BytesIO(), format="svg", **options)
+    by_object = history.draw(io.BytesIO(), format="svg", options=PictureOptions(**options))
+    assert by_object.svg == by_name.svg
+    shown = torcheer.show_model_graph(model, x, path=io.BytesIO(), format="svg", options=PictureOptions(**options))
+    assert shown.title == by_name.title
+
+
+def test_color_by_gradients_as_an_object(model):
+    history = torcheer.log_forward_pass(model, x, save_gradients=True)
+    history.log_backward(history["output"].activation.sum())
+    by_name = history.draw(io.BytesIO(), format="svg", color_by="grad").svg
+    assert history.draw(io.BytesIO(), format="svg", options=PictureOptions(color_by="grad")).svg == by_name
+
+
+def test_keywords_go_before_the_object(model):
+    history = log(model, x)
+    both = history.draw(io.BytesIO(), format="svg", options=PictureOptions(theme="dark", direction="right"), theme="light")
+    assert both.svg == history.draw(io.BytesIO(), format="svg", direction="right").svg
+
+
+# Work that cannot be seen -----------------------------------------------------------------------------------------
+
+
+class Threaded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, t):
+        found = []
+        thread = threading.Thread(target=lambda: found.append(self.fc(t)))
+        thread.start()
+        thread.join()
+        return found[0] + 1
+
+
+def test_unseen_work_warns_raises_or_is_ignored():
+    model = Threaded()
+    with pytest.warns(UnseenWorkWarning, match="another thread"):
+        log(model, x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UnseenWork, match=r"another thread.*unseen='ignore'") as caught:
+            log(model, x, unseen="raise")
+        ignored = log(model, x, unseen="ignore")
+    assert caught.value.history.is_complete
+    assert ["another thread" in note for note in ignored.notes] == [True]
+    assert torch.equal(ignored["output"].activation, model(x))
+
+
+def test_unseen_work_in_a_recording():
+    model = Threaded()
+    with pytest.raises(UnseenWork), torcheer.recording(model, unseen="raise"):
+        model(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with torcheer.recording(model, unseen="ignore") as history:
+            model(x)
+    assert history.notes
+
+
+def test_what_is_all_seen_is_not_refused(model):
+    assert log(model, x, unseen="raise").notes == []
+    with pytest.raises(InvalidArgument, match="unseen is one of 'warn', 'raise', 'ignore'; got 'shout'"):
+        log(model, x, unseen="shout")
+
+
+# Repeating --------------------------------------------------------------------------------------------------------
+
+
+def test_a_pass_is_repeated_from_its_random_state():
+    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 4), nn.Dropout(0.5)).train()
+    first = log(model, x)
+    torch.rand(7)
+    before = torch.get_rng_state()
+    again = log(model, x, random_state=first.random_state)
+    assert torch.equal(torch.get_rng_state(), before)
+    for one, other in zip(first.operations, again.operations, strict=True):
+        assert torch.equal(one.activation, other.activation)
+    assert torch.equal(log(model, x, random_state=again.random_state)["output"].activation, first["output"].activation)
+    assert not torch.equal(log(model, x)["output"].activation, first["output"].activation)
+
+
+def test_a_seeded_pass_is_repeated_too():
+    model = nn.Dropout(0.5).train()
+    first = log(model, x, random_seed=3)
+    assert torch.equal(log(model, x, random_state=first.random_state)["output"].activation, first["output"].activation)
+
+
+def test_the_printed_line_says_how_to_repeat(model):
+    assert "Random seed: none given; random_state=history.random_state repeats it" in str(log(model, x))
+    assert "Random seed: 3\n" in str(log(model, x, random_seed=3))
+
+
+def test_a_random_state_is_that_of_a_history(model, history):
+    with pytest.raises(InvalidArgument, match="random_state is the random_state of a history; got int"):
+        log(model, x, random_state=3)
+    with pytest.raises(InvalidArgument, match="give one of them"):
+        log(model, x, random_state=history.random_state, random_seed=3)
+
+
+# Types ------------------------------------------------------------------------------------------------------------
+
+PROGRAM = """
+import torch
+import torcheer
+from torch import nn
+
+history = torcheer.log_forward_pass(nn.Linear(2, 3), torch.ones(1, 2))
+layer = history["linear_1"]
+shape: tuple[int, ...] = layer.shape
+flops: int | None = layer.flops
+names: list[str] = [one.name for one in history.filter(type="linear")]
+address: str | None = layer.module.address if layer.module is not None else None
+several = history[nn.Linear]
+first: torcheer.Layer | torcheer.Operation = several[0]
+"""
+
+
+def test_a_program_of_a_user_is_type_checked(tmp_path):
+    for name, more, is_right in (("right", "", True), ("wrong", "layer.shpae\nhistory.modules['x'].adress\n", False)):
+        program = tmp_path / f"{name}.py"
+        program.write_text(PROGRAM + more)
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "mypy",
+                "--strict",
+                "--follow-imports=silent",
+                "--cache-dir",
+                str(tmp_path / "cache"),
+                str(program),
+            ],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            check=False,
+        )
+        assert (done.returncode == 0) is is_right, done.stdout
+    assert '"shpae"' in done.stdout

@@ -254,8 +254,8 @@ class Index:
         known = self.log.states.versions
         if state.before is None and known and state.version != version_of(state.tensor):
             raise ParameterChanged(
-                f"{user} used {self.state_name(state)!r}, which was changed after this pass (by an optimizer's step, perhaps), "
-                "so the value it had then is gone. Read the arguments before the step, or log again."
+                f"{user} used {self.state_name(state)!r}, which was changed after this pass (by an optimizer's step or a later "
+                "pass), so the value it had then is gone. Read the arguments before that, or log again."
             )
         return state.value
 

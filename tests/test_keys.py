@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import sys
 import weakref
@@ -17,7 +18,7 @@ from models import log
 from torcheer import AmbiguousKey, InvalidArgument, LayerNotFound, Operation, Xray
 from torcheer.cli import main
 from torcheer.graph import ancestors, build_graph, collapse
-from torcheer.keys import glob_pattern, parse_key, readings
+from torcheer.keys import glob_pattern, is_torch_function, parse_key, readings
 from torcheer.render import PictureOptions
 from torcheer.render.views import views
 
@@ -586,6 +587,53 @@ def test_what_is_not_meant_is_let_go_as_the_model_runs(key):
     assert log(forward, x, layers_to_save=[key]).num_tensors_saved in (1, 2)
 
 
+def test_what_a_module_is_given_is_kept_as_it_was():
+    """By position, by name, also when the module overwrites it."""
+
+    class Scale(nn.Module):
+        def forward(self, t, *, by):
+            return t * by
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.relu = nn.ReLU(inplace=True)
+            self.scale = Scale()
+
+        def forward(self, t):
+            t = self.relu(t - 0.5)
+            return self.scale(t, by=t.sum())
+
+    model = Net()
+    history = log(model, x, layers_to_save=["input:relu", "input:scale[1]"])
+    assert [one.layer_type for one in history.saved] == ["sub", "sum"]
+    assert torch.equal(history["input:relu"].activation, x - 0.5)
+    assert torch.equal(history["input:scale[1]"].activation, (x - 0.5).relu().sum())
+    assert len(log(model, x, layers_to_save="input:scale[*]").saved) == 2
+
+
+def test_keys_are_understood_while_a_recording_grows():
+    model = Named(first=nn.Sigmoid(), second=nn.Tanh())
+    with torcheer.recording(model, layers_to_save=["second", nn.Sigmoid]) as history:
+        for turn in range(1, 4):
+            model(x)
+            assert history[f"second:{turn}"].layer_type == "tanh"
+            assert len(history.filter("second")) == turn
+            assert len(history.filter(nn.Sigmoid)) == turn
+    assert [one.layer_type for one in history.saved] == ["sigmoid", "tanh"] * 3
+
+
+def test_an_xray_takes_kinds_by_any_key(tmp_path):
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 2, 3))
+    with Xray(model, (1, 1, 8, 8), {nn.Conv2d: ["weight"], "*": ["layer"]}, folder=tmp_path / "run") as xray:
+        xray.take_graphs()
+    assert {name: xray.run.kinds(name) for name in xray.run.layers} == {
+        "0": ["weight", "layer"],
+        "2": ["weight", "layer"],
+        "1": ["layer"],
+    }
+
+
 def test_an_xray_refuses_too_many_calls_of_one_key(tmp_path):
     cell = nn.Linear(4, 4)
 
@@ -646,3 +694,24 @@ def test_layers_operations_and_modules_are_keys(history):
         assert key.meaning(history._lookup.names).numbers
     assert numbers(history[[history["tanh_1:2"]]]) == {history["tanh_1:2"]._number}
     assert [one._number for one in history.filter(history.modules["cell"])] == sorted(returned(history, "cell"))
+
+
+def test_a_layer_type_alone_says_how_all_its_layers_are_named(model):
+    with pytest.raises(LayerNotFound, match=r"'tanh' is a type of layers: 'tanh_\*' means all of them"):
+        log(model, x, layers_to_save="tanh")
+
+
+def test_torch_functions_are_told_from_functions_of_an_operation():
+    ours = [
+        torch.relu,
+        F.relu,
+        F.gelu,
+        torch.Tensor.relu_,
+        torch.Tensor.T.__get__,
+        torch.ops.aten.relu,
+        torch.fft.fft,
+        operator.add,
+    ]
+    assert all(map(is_torch_function, ours))
+    assert not any(map(is_torch_function, [len, lambda one: True, np.sin, nn.ReLU().forward, functools.partial(F.relu)]))
+    assert [one.layer_type for one in log(lambda t: t.T + 1, x).filter(torch.Tensor.T.__get__)] == ["t"]

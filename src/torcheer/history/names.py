@@ -119,7 +119,10 @@ class IndexNames:
         return f"no layer fits {what!r}: this history has {len(self)} layers.{hint}{self.hint(what)}"
 
     def hint(self, what: str) -> str:
-        if "softmax" not in what.lower():
+        kind = what.replace("_", "").lower()
+        if kind in {known.type for known in self._table.log.functions}:
+            return f" {kind!r} is a type of layers: '{kind}_*' means all of them."
+        if "softmax" not in kind:
             return ""
         fused = [label for label, passes in self.labels() if _FUSED.search(self._table.log.function_of(passes[0]).type)]
         if not fused:

@@ -1,0 +1,126 @@
+"""Key, and what one means: operations, matched by the names that a recording has."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ..errors import InvalidArgument
+from ..records import ModuleCall
+from .grammar import ALL, INPUT
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """One operation that a key means."""
+
+    number: int
+    name: str  # a text that means this operation alone
+    call: ModuleCall | None = None  # the module call that returned it, or was given it, where the key names modules
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """The operations a key means, each once."""
+
+    matches: list[Match]
+    is_plural: bool = True  # the key asks for any number of operations: a class, a function, a glob, a list
+
+    @property
+    def numbers(self) -> list[int]:
+        return [match.number for match in self.matches]
+
+
+class Names(Protocol):
+    """What keys are matched with: the names in one recording."""
+
+    def labelled(self, label: str, *, short: bool = False) -> Sequence[int] | None:
+        """The passes of the layer with this label, in full (`conv2d_3_7`) or short (`conv2d_3`); None where there is none."""
+
+    def label_of(self, number: int) -> str:
+        """An operation's label, with its pass where its layer has several."""
+
+    def layers(self, which: slice) -> Iterable[Sequence[int]]:
+        """The passes of the layers at some positions."""
+
+    def __len__(self) -> int:
+        """The number of layers."""
+
+    def labels(self) -> Iterator[tuple[str, Sequence[int]]]:
+        """Every layer: its label and its passes."""
+
+    def ends(self, kind: str) -> list[Sequence[int]]:
+        """The passes of every `input` or `output`."""
+
+    def shows(self, number: int) -> bool:
+        """Whether a number is an operation of this recording's layers."""
+
+    @property
+    def classes(self) -> Mapping[str, type]:
+        """The class of each module, by its first address, in the order the model registers them."""
+
+    @property
+    def first_addresses(self) -> Mapping[str, str]:
+        """The first address of modules that have several, by the other ones."""
+
+    def calls(self, address: str) -> Sequence[ModuleCall]:
+        """The calls of a module, by its first address."""
+
+    def of_function(self, function: Callable[..., Any]) -> list[int]:
+        """The operations of a torch function's layer type."""
+
+    def operations(self) -> Iterator[tuple[int, Any]]:
+        """Every operation: its number, and the object that a function of an operation gets."""
+
+    def not_found(self, what: str) -> str:
+        """What to say of a key that fits nothing, with the nearest keys."""
+
+    def hint(self, what: str) -> str:
+        """What else a reader should know who looks for something that is not there; begins with a space."""
+
+
+class Key(ABC):
+    """What a person gave to name operations."""
+
+    @abstractmethod
+    def meaning(self, names: Names) -> Meaning:
+        """The operations it means. Raises `LayerNotFound` when it names something that is not there."""
+
+    def modules(self, names: Names) -> list[ModuleCall]:
+        """The module calls it means. Raises where it does not name modules."""
+        raise InvalidArgument(f"{self} does not name modules: give an address, an address with *, a module class, or a list.")
+
+
+def matches_of(passes: Iterable[int], names: Names) -> list[Match]:
+    """Operations by number, named by their labels."""
+    return [Match(number, names.label_of(number)) for number in passes if names.shows(number)]
+
+
+def of_calls(calls: Iterable[ModuleCall], names: Names, part: int | None = None, is_input: bool = False) -> list[Match]:
+    """The tensors that left module calls (or were given to them): the first, another one, or all."""
+    found: list[Match] = []
+    for call in calls:
+        tensors = call.inputs if is_input else call.outputs
+        for place, number in enumerate(tensors):
+            is_meant = part in (place, ALL) or (part is None and place == 0)
+            if is_meant and names.shows(number):
+                found.append(Match(number, _name(call, place, part, names, is_input), call))
+    return once(found)
+
+
+def _name(call: ModuleCall, place: int, part: int | None, names: Names, is_input: bool) -> str:
+    address = call.address
+    is_label = names.labelled(address) is not None or names.labelled(address, short=True) is not None
+    say_which = place > 0 or part is not None or (not is_input and (is_label or not address))
+    turn = f":{call.call}" if len(names.calls(address)) > 1 else ""
+    return f"{INPUT if is_input else ''}{address}{f'[{place}]' if say_which else ''}{turn}"
+
+
+def once(matches: Iterable[Match]) -> list[Match]:
+    """Each operation once, as it was first named."""
+    found: dict[int, Match] = {}
+    for match in matches:
+        found.setdefault(match.number, match)
+    return list(found.values())

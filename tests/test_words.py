@@ -465,6 +465,16 @@ def test_a_pass_is_repeated_from_its_random_state():
     assert not torch.equal(log(model, x)["output"].activation, first["output"].activation)
 
 
+def test_new_activations_are_repeated_from_a_random_state():
+    model = nn.Dropout(0.5).train()
+    first = log(model, x)
+    torch.rand(7)
+    other = log(model, x)
+    assert not torch.equal(first["output"].activation, other["output"].activation)
+    other.save_new_activations(model, x, random_state=first.random_state)
+    assert torch.equal(first["output"].activation, other["output"].activation)
+
+
 def test_a_seeded_pass_is_repeated_too():
     model = nn.Dropout(0.5).train()
     first = log(model, x, random_seed=3)

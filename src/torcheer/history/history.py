@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..backward_records import BackwardLog
+from ..capture.randomness import RandomState
 from ..errors import GraphChanged, InvalidArgument, NotPicklable
 from ..inputs import LEFT_OUT, as_arguments
 from ..keys import parse_key
@@ -333,9 +334,13 @@ class History:
         return self._log.random_seed
 
     @property
-    def random_state(self) -> Any:
-        """The random state the pass started from; `random_state.restore()` goes back to it."""
-        return self._log.random_state
+    def random_state(self) -> RandomState:
+        """The random state the pass started from: `log_forward_pass(…, random_state=history.random_state)` repeats it.
+
+        `random_state.restore()` puts every generator back to it.
+        """
+        state: RandomState = self._log.random_state
+        return state
 
     @property
     def time_elapsed(self) -> float:
@@ -365,8 +370,9 @@ class History:
         *,
         layers_to_save: LayersToSave | Literal["as before"] = "as before",
         random_seed: int | None = None,
+        random_state: RandomState | None = None,
     ) -> None:
-        """Run the same graph with another input and keep its activations instead.
+        """Run the same graph with another input and keep its activations instead; arguments as in `log_forward_pass`.
 
         Raises `GraphChanged`, naming the first operation that differs, when the model ran other operations; the history
         is then as it was.
@@ -376,7 +382,7 @@ class History:
             options = replace(options, layers_to_save=layers_to_save)
         new = type(self)(self._log.title, options)
         arguments = as_arguments(model, input_args, input_kwargs, call="save_new_activations")
-        run(new, model, arguments, random_seed, call="save_new_activations")
+        run(new, model, arguments, random_seed, random_state, call="save_new_activations")
         difference = first_difference(self, new)
         if difference is not None:
             raise GraphChanged(

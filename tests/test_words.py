@@ -293,6 +293,25 @@ def test_arguments_that_were_parameters_are_not_the_new_weights_after_a_step(mod
     assert not torch.equal(model.fc1.weight, before)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda linear: linear.load_state_dict({name: value + 1 for name, value in linear.state_dict().items()}),
+        lambda linear: linear.half(),
+        lambda linear: setattr(linear.weight, "data", linear.weight.data + 1),
+        lambda linear: nn.init.zeros_(linear.weight),
+    ],
+)
+def test_every_change_that_torch_counts_or_that_moves_memory_is_noticed(model, change):
+    history = log(model, x)
+    change(model.fc1)
+    with pytest.raises(ParameterChanged, match=r"fc1\.weight"):
+        history["fc1"].inputs
+    assert history["fc2"].inputs[1] is model.fc2.weight
+    with pytest.raises(InvalidArgument, match="changed since"):
+        history.replay()
+
+
 def test_frozen_parameters_can_be_read_after_a_step(model):
     model.fc1.requires_grad_(False)
     history = log(model, x)

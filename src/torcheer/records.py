@@ -276,6 +276,15 @@ class OperationRecords(_Views[OperationRecord]):
         return OperationRecord(self._log, place)
 
 
+def mark_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """How often torch counted a write to a tensor, and where its memory is; -1 and 0 where there is no such thing."""
+    with torch._C.DisableTorchFunction():
+        try:
+            return tensor._version, tensor.data_ptr()
+        except RuntimeError:  # an inference tensor has no version, a tensor without storage no memory
+            return -1, 0
+
+
 class StateRecord:
     """A parameter or buffer that an operation read. Held by reference: its value belongs to the model."""
 
@@ -292,10 +301,13 @@ class StateRecord:
         return self._states.before.get(self.number)
 
     @property
-    def version(self) -> int:
-        """How often torch had counted a write to it when the recording ended."""
-        versions = self._states.versions
-        return versions[-1 - self.number] if versions else -1
+    def is_changed(self) -> bool:
+        """Whether it is not any more what the operations read: it was written to, or given other memory, after the recording.
+
+        torch does not count writes through `.data` and those of fused optimizers, so these are not noticed.
+        """
+        known = self._states.marks
+        return bool(known) and self.before is None and known[-1 - self.number] != mark_of(self.tensor)
 
     @property
     def value(self) -> torch.Tensor:
@@ -311,11 +323,11 @@ class StateRecord:
 class States(_Views[StateRecord]):
     """The parameters and buffers that operations read, in the order they were met."""
 
-    __slots__ = ("before", "tensors", "versions")
+    __slots__ = ("before", "marks", "tensors")
 
     def __init__(self) -> None:
         self.tensors: list[torch.Tensor] = []
-        self.versions: list[int] = []  # when the recording ended
+        self.marks: list[tuple[int, int]] = []  # by which it is seen whether one changed since the recording ended
         self.before: dict[int, torch.Tensor] = {}  # by (negative) number, where the recording overwrote one for good
 
     def __len__(self) -> int:
@@ -326,7 +338,7 @@ class States(_Views[StateRecord]):
 
     def __copy__(self) -> States:
         new = States()
-        new.tensors, new.versions, new.before = list(self.tensors), list(self.versions), dict(self.before)
+        new.tensors, new.marks, new.before = list(self.tensors), list(self.marks), dict(self.before)
         return new
 
 

@@ -20,7 +20,7 @@ from torch.nn import Parameter
 
 from ..errors import UnseenWorkWarning
 from ..functions import label_type
-from ..records import TENSOR, UNSAVED, Details, Kind, Log, ModuleCall, Origin, Row, TorchFunction, facts_of
+from ..records import TENSOR, UNSAVED, Details, Kind, Log, ModuleCall, Origin, Row, TorchFunction, facts_of, mark_of
 from ..tensor_memory import has_memory
 from .backward import GradientWatcher
 from .identity import (
@@ -38,7 +38,7 @@ from .identity import (
 )
 from .nodes import NodeNames
 from .restore_state import StateRestorer
-from .retention import Keeper, alias, copied, version_of
+from .retention import Keeper, alias, copied
 from .shared_memory import SharedMemory, has_bytes
 
 _MARKERS = {
@@ -506,7 +506,7 @@ class Recorder:
     def close(self) -> None:
         """Let go of everything but the log."""
         states = self.log.states
-        states.versions = [version_of(tensor) for tensor in states.tensors]
+        states.marks = [mark_of(tensor) for tensor in states.tensors]
         if self.log.backward is not None:
             self.log.backward.scale = None
         self.gradients = None

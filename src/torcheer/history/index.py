@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..capture.retention import version_of
 from ..errors import ParameterChanged
 from ..records import FUNCTION, PARENTS, Log, ModuleCall, OperationRecord, Origin, RegisteredModule, StateRecord, bytes_of
+from ..tensor_memory import is_freed
 from .connection import CallCounts, input_descendants, output_ancestors
 from .labels import LayerEntry, LayerTable
 from .places import holders_of_parameters
@@ -251,8 +251,7 @@ class Index:
     def state_value(self, reference: int, user: str) -> torch.Tensor:
         """What a parameter or buffer was when it was used. Raises where it was changed since, as by an optimizer's step."""
         state = self.state(reference)
-        known = self.log.states.versions
-        if state.before is None and known and state.version != version_of(state.tensor):
+        if state.is_changed and not is_freed(state.value):
             raise ParameterChanged(
                 f"{user} used {self.state_name(state)!r}, which was changed after this pass (by an optimizer's step or a later "
                 "pass), so the value it had then is gone. Read the arguments before that, or log again."

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..capture.autocast import autocast_as
 from ..capture.identity import storage_of, storages_of
 from ..capture.randomness import RandomState
-from ..capture.retention import alias, copied, of_same_class, version_of
+from ..capture.retention import alias, copied, of_same_class
 from ..containers import fill_call, get_path
 from ..errors import InvalidArgument, ReplayFailed
 from ..history import History
@@ -316,7 +316,7 @@ def call_again(record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str,
 
 def refuse_changed_states(history: History) -> None:
     """Parameters and buffers must be what they were when the pass was logged."""
-    changed = [s for s in history._log.states if s.before is None and s.version != version_of(s.tensor)]
+    changed = [state for state in history._log.states if state.is_changed]
     if changed:
         names = ", ".join(repr(history._index.state_name(state)) for state in changed[:3])
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""

@@ -89,7 +89,9 @@ def unknown_attribute(holder: object, name: str) -> Any:
     if other in known and other not in near:
         near.insert(0, other)
     hint = f" Did you mean {' or '.join(near)}?" if near and not name.startswith("_") else ""
-    raise AttributeError(f"{article} {kind} has no attribute {name!r}.{hint}", name=name, obj=holder)
+    raise AttributeError(
+        f"{article} {kind} has no attribute {name!r}.{hint}", name=name, obj=None
+    )  # Python would add a suggestion of its own
 
 
 def plain_tensor(value: Any) -> Tensor:

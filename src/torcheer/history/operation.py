@@ -216,7 +216,11 @@ class Operation(Standing):
 
     @property
     def creation_args(self) -> tuple[Any, ...]:
-        """The positional arguments of the call, with the tensors as they were."""
+        """The positional arguments of the call, with the tensors as they were.
+
+        Parameters belong to the model: where one was changed since, this raises `ParameterChanged`. Writes that torch does not
+        count, through `.data` and by fused optimizers, are not noticed.
+        """
         return self._arguments()[0]
 
     @property

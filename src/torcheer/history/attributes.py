@@ -89,9 +89,8 @@ def unknown_attribute(holder: object, name: str) -> Any:
     if other in known and other not in near:
         near.insert(0, other)
     hint = f" Did you mean {' or '.join(near)}?" if near and not name.startswith("_") else ""
-    raise AttributeError(
-        f"{article} {kind} has no attribute {name!r}.{hint}", name=name, obj=None
-    )  # Python would add a suggestion of its own
+    # with obj=holder, Python would add a suggestion of its own
+    raise AttributeError(f"{article} {kind} has no attribute {name!r}.{hint}", name=name, obj=None)
 
 
 def plain_tensor(value: Any) -> Tensor:

@@ -45,7 +45,8 @@ def writes_of(func: Any, name: str, plain: str) -> Writes | None:
     if _updates_statistics(func, name, plain):
         return _RunningStatistics(func, name, frozenset(names))
     if positions or names - {"out"}:
-        return _Marked(positions, frozenset(names))
+        scales = "grad_scale" in argument_names(func, name)
+        return (_FusedStep if scales else _Marked)(positions, frozenset(names))
     if name.endswith("_") and not name.endswith("__"):
         return _first_argument
     return None
@@ -95,6 +96,17 @@ class _Marked:
         for value in found:
             flat.extend(value if isinstance(value, (list, tuple)) else [value])
         return [t for t in flat if isinstance(t, Tensor)] + (out_or_inplace(args, kwargs) if kwargs else [])
+
+
+class _FusedStep(_Marked):
+    """A fused optimizer: gradients are written to only where they are unscaled, by `grad_scale`."""
+
+    def __init__(self, positions: dict[int, str], names: frozenset[str]) -> None:
+        super().__init__(positions, names)
+        self._without_scale = _Marked({at: one for at, one in positions.items() if one != "grads"}, names)
+
+    def __call__(self, args: Args, kwargs: Kwargs) -> list[Any]:
+        return super().__call__(args, kwargs) if kwargs.get("grad_scale") is not None else self._without_scale(args, kwargs)
 
 
 class _RunningStatistics:

@@ -71,6 +71,11 @@ class MemoryProof:
                     self._note_write(record.number, self._arguments[slot].tensor)
         self._arguments = []
 
+    def before_given(self, record: OperationRecord, written: list[Tensor]) -> None:
+        """What a call wrote that is not made again is about to be written into these tensors."""
+        for tensor in written:
+            self._note_write(record.number, tensor)
+
     def _note_write(self, number: int, tensor: Tensor) -> None:
         with torch._C.DisableTorchFunction():
             self._table.wrote(tensor, number)

@@ -146,7 +146,7 @@ class _Comparing:
         self._latest = tensors
 
     def before_given(self, record: OperationRecord, written: list[Tensor]) -> None:
-        """Nothing to do."""
+        self._memory.before_given(record, written)
 
     def after(self, number: int, value: Any) -> Any:
         record = self._log.operations[number]

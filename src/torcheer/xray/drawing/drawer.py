@@ -20,14 +20,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _Soon = Callable[[Callable[[], None]], None]
+_PATIENCE = 60.0  # seconds
 _PLACE = "last"  # what a notebook's place for the figure is called
 
 
 class Drawing:
     """A figure of a snapshot that is being drawn behind the training.
 
-    Used as a Matplotlib figure (`savefig`, `axes`, …) it is one: that waits until it is shown, and draws it again, in this
-    process.
+    Used as a Matplotlib figure (`savefig`, `axes`, …) it is one: that waits until it is shown, a minute at most, and draws it
+    again, in this process.
     """
 
     def __init__(self, run: Run, layers: Sequence[str] | None, scale: ScaleName | None) -> None:
@@ -45,7 +46,7 @@ class Drawing:
     @property
     def figure(self) -> Figure:
         """The Matplotlib figure, to save or change."""
-        self._shown.wait()
+        self._shown.wait(_PATIENCE)
         if self._figure is None:
             if self.step is None:
                 raise DrawingFailed("there is no snapshot to draw: none was taken yet, or none could be written.")

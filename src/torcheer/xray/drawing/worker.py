@@ -21,7 +21,7 @@ from ..figures import figure_of_snapshot
 from ..run import Run
 from ..store import FileManager
 
-_NICE = 10  # the training goes first
+_NICE = 2  # the training goes first, but figures are not starved on a busy machine
 
 
 def main() -> None:

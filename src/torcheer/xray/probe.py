@@ -91,13 +91,20 @@ def innermost(model: Module) -> Module:
 
 @contextlib.contextmanager
 def _mode(model: Module, training: bool) -> Iterator[None]:
-    """Every module in one mode, and afterwards each in its own again: some may be frozen on purpose."""
+    """Every module in one mode, and afterwards each in its own again: some may be frozen on purpose.
+
+    Transformer layers of torch have a fused kernel for evaluation, which a training never takes and which hides everything
+    inside; the probe goes without.
+    """
     flags = [(module, module.training) for module in model.modules()]
+    is_fused = torch.backends.mha.get_fastpath_enabled()
     try:
+        torch.backends.mha.set_fastpath_enabled(False)
         for module, _ in flags:
             module.training = training
         yield
     finally:
+        torch.backends.mha.set_fastpath_enabled(is_fused)
         for module, flag in flags:
             module.training = flag
 

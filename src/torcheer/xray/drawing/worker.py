@@ -5,7 +5,6 @@ It reads the run from its folder, as any reader does, so the process that trains
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
@@ -21,13 +20,9 @@ from ..figures import figure_of_snapshot
 from ..run import Run
 from ..store import FileManager
 
-_NICE = 2  # the training goes first, but figures are not starved on a busy machine
-
 
 def main() -> None:
     """Answer requests until there are no more."""
-    with contextlib.suppress(AttributeError, OSError):
-        os.nice(_NICE)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a package prints is no answer
     runs: dict[str, FileManager] = {}

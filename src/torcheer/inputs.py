@@ -46,8 +46,10 @@ def as_arguments(
 ) -> Arguments:
     """The positional and the named arguments of a call of `model`. `call` is the function of ours that got the inputs."""
     kwargs = _named(input_kwargs)
-    if is_tensor(input_args) and not kwargs:  # mostly; whether the model takes it is asked when it raised
-        return (input_args,), kwargs
+    if not kwargs:  # one tensor, mostly; whether the model takes it is asked when it raised
+        one = input_args[0] if type(input_args) is tuple and len(input_args) == 1 else input_args
+        if is_tensor(one):
+            return (one,), kwargs
     taken = _taken_by(model)
     args: tuple[Any, ...]
     if input_args is LEFT_OUT or (input_args is None and (kwargs or taken.takes_nothing)):

@@ -91,6 +91,7 @@ class Details:
     autocast: tuple[tuple[str, torch.dtype], ...] = ()
     held: dict[int, Held] | None = None
     is_collective: bool = False  # a collective ran inside it, as DTensor makes them
+    is_hooked: bool = False  # a gradient that backward hooks, which are not in the graph, may have changed
     is_transformed: bool = False  # ran inside a `torch.func` transform, on tensors that exist only there
 
 
@@ -431,6 +432,7 @@ class Log:
     without_memory: set[int] = field(default_factory=set)  # tensors that had no memory when they were met
     collectives: int = 0  # how many calls other processes took part in, seen or not
     notes: list[str] = field(default_factory=list)
+    hollow: set[int] = field(default_factory=set)  # new tensors without elements that nothing used as they were made
     source_names: dict[int, str] = field(default_factory=dict)
     source_tensors: list[weakref.ref[torch.Tensor]] = field(default_factory=list)  # those that turned up unexplained
     input_paths: dict[int, list[tuple[Any, ...]]] = field(default_factory=dict)
@@ -439,6 +441,8 @@ class Log:
     backward: BackwardLog | None = None  # where gradients are followed
     random_seed: int | None = None
     random_state: Any = None
+    random_states: dict[int, Any] = field(default_factory=dict)  # by operation that draws: the state, where something set it
+    is_recording: bool = False  # of a `with` block, which is given nothing and returns nothing
     is_complete: bool = False
     holds_tensors: bool = True  # what is kept are tensors as they were, not what a postfunc made of them
     seconds: dict[str, float] = field(default_factory=dict)

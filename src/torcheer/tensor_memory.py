@@ -68,12 +68,20 @@ def needed_bytes(tensor: Tensor) -> int:
     return int((tensor.storage_offset() + reach + 1) * tensor.element_size())
 
 
+def cloned(tensor: Tensor) -> Tensor:
+    """`tensor.clone()`, also of a type (`torch.int4`) of which torch only stores values."""
+    try:
+        return tensor.clone()
+    except NotImplementedError:
+        return tensor.view(torch.uint8).clone().view(tensor.dtype)
+
+
 def copy_of(tensor: Tensor) -> Tensor:
     """A copy in memory of its own, with the strides of `tensor` also where `clone` would not keep them.
 
     Functions may give other bits for other strides: batch_norm does for an expanded input.
     """
-    copied = tensor.clone()
+    copied = cloned(tensor)
     if type(tensor) not in (Tensor, Parameter) or tensor.layout is not torch.strided or tensor.is_nested:
         return copied
     if copied.stride() == tensor.stride() or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
@@ -84,7 +92,7 @@ def copy_of(tensor: Tensor) -> Tensor:
     if reach > 4 * tensor.numel():  # a few elements of a large memory
         return copied
     with torch.no_grad():
-        memory = tensor.detach().as_strided((reach,), (1,)).clone()
+        memory = cloned(tensor.detach().as_strided((reach,), (1,)))
         return memory.as_strided(tensor.shape, tensor.stride(), 0)
 
 

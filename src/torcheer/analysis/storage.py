@@ -65,7 +65,7 @@ class Storages:
         """The slot of the argument that a result shares its memory with."""
         function = call.function
         if function.origin is not Origin.OPERATION:
-            return 0 if function.origin in (Origin.ALIAS, Origin.OUTPUT) else None
+            return 0 if function.origin in (Origin.ALIAS, Origin.OUTPUT, Origin.INPUT) else None
         record = self._log.operations[number]
         if record.overwritten is not None:
             return record.overwritten
@@ -113,7 +113,7 @@ class Storages:
             found = self.strides(base)
         else:
             found = self._viewed(call, number)
-        if found is not None and found != _contiguous(shape):
+        if found is not None and len(found) == len(shape) and found != _contiguous(shape):  # a transform hides dimensions
             self._strides[number] = found
 
     def _kept_strides(self, number: int, shape: tuple[int, ...]) -> Strides | None:

@@ -160,15 +160,11 @@ def decision_of(cls: type) -> Decides | None:
 
 
 def is_about_to_fuse(module: Module, decides: Decides, args: tuple[Any, ...], frame: FrameType) -> bool:
-    """Whether a module takes its fused path when it is called like this.
-
-    Global hooks that run before a module are not shown its named arguments; they are in the frame of nn.Module's machinery.
-    """
+    """Whether a module takes its fused path when it is called with these arguments, from this frame."""
     with torch._C.DisableTorchFunction():
         if module.training or torch.is_autocast_enabled() or not torch.backends.mha.get_fastpath_enabled():
             return False
-        named = frame.f_locals.get("kwargs")
-        given: Given = {**dict(enumerate(args)), **(named if isinstance(named, dict) else {})}
+        given: Given = {**dict(enumerate(args)), **named_arguments(frame)}
         tensors = [tensor for _, tensor in find_tensors(given, into_objects=False)]
         if not all(map(_is_ordinary, tensors)):
             return False
@@ -177,6 +173,12 @@ def is_about_to_fuse(module: Module, decides: Decides, args: tuple[Any, ...], fr
         with contextlib.suppress(AttributeError, IndexError, KeyError):  # a subclass that is built differently
             return decides(module, given)
     return False
+
+
+def named_arguments(frame: FrameType) -> Given:
+    """The named arguments of a module call, from the frame that calls its hooks: global hooks before it are not shown them."""
+    named = frame.f_locals.get("kwargs")
+    return named if isinstance(named, dict) else {}
 
 
 def _is_ordinary(tensor: Tensor) -> bool:

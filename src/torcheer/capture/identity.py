@@ -54,6 +54,7 @@ class TensorTable:
         self.entries: dict[int, Entry] = {}  # by id; may be of a tensor that is gone
         self.last_write: dict[int | None, int] = {}  # by storage: the last record that wrote to it
         self._writes: dict[int, list[Write]] = {}
+        self._hollow: dict[int, Entry] = {}  # by id: tensors without elements, which may be given memory unseen
         self.shared: set[int] = set()  # storages that code outside torch can write to
         # a storage over the memory of another one -> that one, and at which of its bytes this one starts
         self.homes: dict[int, tuple[int, int]] = {}
@@ -87,6 +88,20 @@ class TensorTable:
         """The storage `tensor` lives in; where several are made over the same memory, the first of them."""
         storage = storage_of(tensor)
         return self.homes[storage][0] if self.homes and storage in self.homes and storage is not None else storage
+
+    def set_aside(self, tensor: Tensor) -> None:
+        """A new tensor has no elements. `Tensor.set_`, which no mode sees, may give it some: it is looked at again later."""
+        entry = self.entries.pop(id(tensor), None)
+        if entry is not None:
+            self._hollow[id(tensor)] = entry
+
+    def still_hollow(self, tensor: Tensor) -> Entry | None:
+        """The entry of a tensor that was set aside, if it still has the memory it was made with."""
+        entry = self._hollow.pop(id(tensor), None)
+        if entry is None or entry() is not tensor or self.storage_of(tensor) != entry.storage:
+            return None
+        self.entries[id(tensor)] = entry
+        return entry
 
     def _extent(self, tensor: Tensor) -> tuple[int, int, bool]:
         """The bytes of its storage, as `storage_of` finds it, that `tensor` reaches."""
@@ -155,6 +170,7 @@ class TensorTable:
         self._writes.clear()
         self.shared.clear()
         self.homes.clear()
+        self._hollow.clear()
 
 
 def storage_of(tensor: Tensor) -> int | None:
@@ -236,6 +252,11 @@ def storages_of(tensor: Tensor) -> set[int]:
 def is_wrapped(tensor: Tensor) -> bool:
     """Whether `tensor` is one that `torch.func` wrapped for the duration of a transform."""
     return _is_wrapped(tensor)
+
+
+def is_transforming() -> bool:
+    """Whether a `torch.func` transform is running."""
+    return torch._C._functorch.maybe_current_level() is not None
 
 
 def unwrap(tensor: Tensor) -> Tensor:

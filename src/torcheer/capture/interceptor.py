@@ -29,14 +29,17 @@ from .collectives import CollectiveCounter, counter, in_words
 from .device_time import DeviceTimer
 from .fused import FUSED, NOTE
 from .identity import Entry, is_wrapped, memory_of, storage_address, storages_of
+from .randomness import DrawWatch
 from .recorder import Recorder
 from .restore_state import StateRestorer
 
 _NOTHING = contextlib.nullcontext()
+_LOOKED_AT: tuple[Any, ...] = (torch.empty, torch.autograd.grad)  # operations that are never ordinary
 _NO_KWARGS: dict[str, Any] = {}
 _ONLY_TENSORS = frozenset({Tensor})
-# What becomes of a call: it is not noted; it is handed on; it is asked whether it writes to its arguments; it is ordinary.
-_QUESTION, _SPECIAL, _MAY_WRITE, _ORDINARY = range(4)
+# What becomes of a call: it is not noted; it is handed on; it is asked whether it draws random numbers, or writes to its
+# arguments; it is ordinary.
+_QUESTION, _SPECIAL, _MAY_DRAW, _MAY_WRITE, _ORDINARY = range(5)
 _TENSORS = tuple((TENSOR,) * count for count in range(8))  # the templates of calls with nothing but tensors
 _FLOAT16, _BFLOAT16 = torch.float16, torch.bfloat16
 _any_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
@@ -78,6 +81,7 @@ class Interceptor(TorchFunctionMode):
         self._is_nested = False
         self._counter: CollectiveCounter | None = None  # where there are other processes
         self._collectives = 0  # how many collectives there were, as far as they are known
+        self.draws = DrawWatch()
         # what the hot path reaches for
         self._table = recorder.table
         self._stack = recorder.stack
@@ -94,6 +98,7 @@ class Interceptor(TorchFunctionMode):
             self._is_special = True  # every call is asked whether a collective ran inside it
             self._collectives = self._counter.count()
             self.log.collectives -= self._collectives
+        self.draws.end()
         super().__enter__()  # type: ignore[no-untyped-call]  # torch's own
         return self
 
@@ -118,8 +123,11 @@ class Interceptor(TorchFunctionMode):
             return func(*args, **kwargs) if kwargs else func(*args)
         if kwargs is None:
             kwargs = _NO_KWARGS
-        if way == _SPECIAL:
-            return self._run(function_number, function, func, args, kwargs)
+        if way <= _MAY_DRAW:
+            if way == _SPECIAL:
+                return self._run(function_number, function, func, args, kwargs)
+            if not self._begins_draw(function, args, kwargs):
+                way = _ORDINARY
         written: Sequence[Tensor] = ()
         if way == _MAY_WRITE or (kwargs and ("out" in kwargs or kwargs.get("inplace"))):
             written = function.writes(args, kwargs)
@@ -197,21 +205,26 @@ class Interceptor(TorchFunctionMode):
                     entry = entries[key] = Entry(result)
                 entry.number = number
                 entry.storage = storage
+                if way == _MAY_DRAW:
+                    self._note_draw(number)
                 return result
         call = (function_number, whole, names, module, site, started, elapsed)
+        number = len(self._rows)
         self._write_down(function, call, parents, result, written, details)
+        if way == _MAY_DRAW:
+            self._note_draw(number)
         return result
 
     def _meet(self, func: Any) -> tuple[int, int, TorchFunction]:
         function = facts(func)
-        if function.kind is Kind.QUERY and not (
-            function.touches_gradients or function.switches_gradients or function.exports_memory
-        ):
+        if function.kind is Kind.QUERY and not (function.concerns_gradients or function.exports_memory):
             met = _QUESTION, -1, function
         else:
             is_ordinary = function.kind is Kind.OPERATION and not (function.is_attribute or function.is_collective)
-            if self._is_special or not is_ordinary or function.takes_memory:
+            if self._is_special or not is_ordinary or function.takes_memory or func in _LOOKED_AT:
                 way = _SPECIAL
+            elif function.draws is not None:
+                way = _MAY_DRAW if function.written is None else _SPECIAL
             else:
                 way = _ORDINARY if function.written is None else _MAY_WRITE
             met = way, self.recorder.function_number(function), function
@@ -227,8 +240,10 @@ class Interceptor(TorchFunctionMode):
         if function.touches_gradients and self.restorer is not None:
             self.restorer.before_backward()
         if kind is Kind.QUERY:
-            if function.switches_gradients:
-                self._note_leaf(args[0], all((*args[1:], *kwargs.values())))
+            if function.hooks_gradients:
+                self.recorder.hooks_gradients = True
+            elif function.switches_gradients and all((*args[1:], *kwargs.values())):
+                self._note_leaf(args[0])
             result = func(*args, **kwargs)
             if function.exports_memory:
                 self._lend(tensors_in((args, kwargs)), function, sys._getframe(2))
@@ -253,11 +268,13 @@ class Interceptor(TorchFunctionMode):
         with torch._C.DisableTorchFunction():
             self._lend([tensor for tensor in tensors if self.recorder.memory.meet(tensor)], function, frame)
 
-    def _note_leaf(self, tensor: Tensor, requires_grad: bool) -> None:
-        """A tensor is told whether it requires gradients."""
+    def _note_leaf(self, tensor: Tensor) -> None:
+        """A tensor is told to require gradients. It counts as a leaf even if it is told otherwise later.
+
+        A replay that lets it require gradients all along follows with autograd only the calls that were followed.
+        """
         with torch._C.DisableTorchFunction():
-            number = self.recorder.ref(tensor)
-        (self.log.leaves.add if requires_grad else self.log.leaves.discard)(number)
+            self.log.leaves.add(self.recorder.ref(tensor))
 
     # Operations -------------------------------------------------------------------------------------------------------
 
@@ -278,6 +295,8 @@ class Interceptor(TorchFunctionMode):
             if self._counter is not None:
                 self._note_collectives()
             outline, names, parents, tensors, details, written = self._before(function, func, args, kwargs)
+        first = len(self._rows)
+        draws = function.draws is not None and self._begins_draw(function, args, kwargs)
         mark = self.timer.mark() if self.timer is not None else None
         started = now()
         try:
@@ -291,13 +310,17 @@ class Interceptor(TorchFunctionMode):
             details.is_collective = True
         module = self._stack[-1].number if self._stack else -1
         call = (function_number, outline, names, module, self.sites.at(frame), started, elapsed)
-        first = len(self._rows)
         with torch._C.DisableTorchFunction() if self._is_nested else _NOTHING:
             self._write_down(function, call, parents, result, written, details)
         if function.takes_memory:
             self._lend_foreign(tensors_in(result), function, frame)
         if function.is_collective and result is not None and self._table.shared:
             self._refuse_unfinished(first, written)
+        if draws:
+            self._note_draw(first)
+        elif function.func is torch.empty and type(result) is Tensor and not result.numel():
+            self._table.set_aside(result)
+            self.log.hollow.add(first)
         if self.timer is not None:
             self.timer.note(first, len(self._rows), mark)
         return result
@@ -320,6 +343,27 @@ class Interceptor(TorchFunctionMode):
             if not self._table.shared.isdisjoint(storages_of(tensor)):
                 self._versions[number] = LOST
 
+    def _begins_draw(self, function: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a call is about to draw random numbers."""
+        if function.draws is None or not function.draws(args, kwargs):
+            return False
+        self.draws.begin()
+        return True
+
+    def _note_draw(self, number: int) -> None:
+        """A call drew, for operation `number`; note the state it drew from, if something else had moved it.
+
+        A draw that a replay does not make again (of no operation, in a transform, around a collective) moves the state as
+        seeding does.
+        """
+        if number == len(self._rows):
+            return
+        if self.draws.moved is not None:
+            self.log.random_states[number] = self.draws.moved
+        details = self.log.details.get(number)
+        if details is None or not (details.is_transformed or details.is_collective):
+            self.draws.end()
+
     def _before(self, function: TorchFunction, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Before:
         """Read the arguments of a call, and prepare for what it is about to do to them."""
         tensors: list[Tensor] = []
@@ -333,6 +377,9 @@ class Interceptor(TorchFunctionMode):
         parents = tuple([self.recorder.ref(tensor) for tensor in tensors])
         written = function.writes(args, kwargs)
         details = self._prepare(function, parents, tensors, written)
+        if func is torch.autograd.grad and self.recorder.may_change_gradients(tensors):
+            details = details or Details()
+            details.is_hooked = True
         if self.recorder.gradients is not None:
             self.recorder.gradients.meet(parents, tensors)
             if func is torch.autograd.grad:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from threading import get_ident
 from time import perf_counter_ns as now
+from types import FrameType
 from typing import Any
 
 import torch
@@ -20,11 +21,11 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.modules import module as module_hooks
 
-from ..containers import PLAIN, Other, outline, tensors_in
+from ..containers import PLAIN, Other, find_tensors, outline, tensors_in
 from ..records import TENSOR, UNSAVED, ModuleCall, RegisteredModule
 from .callsite import CallSites, Forward
-from .fused import decision_of, is_about_to_fuse, leave, switches_here, watch_functions, watch_fused
-from .identity import storage_of
+from .fused import decision_of, is_about_to_fuse, leave, named_arguments, switches_here, watch_functions, watch_fused
+from .identity import is_transforming, is_wrapped, storage_of
 from .interceptor import Interceptor
 from .recorder import Recorder
 
@@ -61,7 +62,7 @@ class ModuleWatcher:
         self.interceptor = interceptor
         self._thread = get_ident()
         self._registered: dict[int, RegisteredModule | None] = {}  # by id; None for wrappers
-        self._known: list[Module] = []  # alive while their ids are keys
+        self._known = recorder.modules  # alive while their ids are keys
         self._forwards: dict[type, Forward] = {}
         self._others: dict[type, Other] = {}  # what stands for objects of classes that were met in arguments
         self._running = [sites.forward]  # of the modules that are running
@@ -74,6 +75,7 @@ class ModuleWatcher:
         new: list[Module] = []
         known, registered = self._registered, self.log.registered
         names: dict[type, str] = {}
+        in_transform = is_transforming()
         waiting = [(prefix, root)]
         while waiting:
             address, module = waiting.pop()
@@ -91,6 +93,8 @@ class ModuleWatcher:
                 waiting.append((address, inner))
                 continue
             parameters, buffers = module._parameters, module._buffers
+            if in_transform:
+                parameters, buffers = _outside_transforms(parameters), _outside_transforms(buffers)
             if parameters:
                 self.recorder.registered.update(map(id, parameters.values()))
             if buffers:
@@ -154,6 +158,8 @@ class ModuleWatcher:
         if registered is None:
             return
         recorder, log, sites = self.recorder, self.log, self.sites
+        if log.is_recording and not recorder.stack:
+            self._take_inputs(args, sys._getframe(1))
         registered.calls = count = registered.calls + 1
         stack = recorder.stack
         outer = stack[-1] if stack else None
@@ -231,6 +237,12 @@ class ModuleWatcher:
         if selection is not None and call.outputs and selection.leaving(call):
             self._keep_late(call.outputs, tensors_in(result))
 
+    def _take_inputs(self, args: tuple[Any, ...], frame: FrameType) -> None:
+        """A model is called by the code around it: what it is given is an input of the recording."""
+        with torch._C.DisableTorchFunction():
+            for _, tensor in find_tensors((args, named_arguments(frame)), into_objects=False):
+                self.recorder.enters(tensor)
+
     def _forward_code(self, cls: type) -> Forward:
         code = getattr(getattr(cls, "forward", None), "__code__", None)
         forward = self._forwards[cls] = Forward(code, decision_of(cls))
@@ -292,6 +304,11 @@ class ModuleWatcher:
             restorer.back_up_script(module.modules())
             given = filter(None, map(storage_of, tensors_in(args)))
             restorer.back_up(chain.from_iterable(map(self.recorder.outside, given)), is_suspected=True)
+
+
+def _outside_transforms(registered: dict[str, Any]) -> dict[str, Any]:
+    """Parameters or buffers without those that `torch.func` wraps: `functional_call` puts them there for one call."""
+    return {name: tensor for name, tensor in registered.items() if tensor is None or not is_wrapped(tensor)}
 
 
 def _copied(registered: Any) -> dict[str, Any]:

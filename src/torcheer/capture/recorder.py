@@ -68,11 +68,13 @@ class Recorder:
         self.gradients = GradientWatcher(log, self._leaf) if log.backward is not None else None
         self.stack: list[ModuleCall] = []
         self.running: list[torch.nn.Module] = []  # the modules of `stack`
+        self.modules: list[torch.nn.Module] = []  # all that are known
+        self.hooks_gradients = False  # whether a hook was put on a tensor
         self.registered: set[int] = set()  # the ids of parameters and buffers that modules have; the log holds them
         self._outside: dict[int, list[Tensor]] = {}  # by storage: tensors that were there before, and will be after
         self._filed_states = 0  # how many parameters and buffers are in `_outside`
         self.has_wrappers = False  # whether a model is compiled or parallel
-        self.sources_are_inputs = False  # at top level, in a recording that was given no inputs
+        self._from_outside_models: dict[int, bool] = {}  # by operation: whether no model and no parameter had a part in it
         self.calls = 0
         self._function_numbers: dict[TorchFunction, int] = {}
         self._state_numbers: dict[int, int] = {}  # of parameters and buffers, by id
@@ -96,6 +98,10 @@ class Recorder:
         if id(tensor) in self.registered:
             return self._state(tensor)
         with torch._C.DisableTorchFunction():
+            hollow = self.table.still_hollow(tensor)
+            if hollow is not None:
+                self.log.hollow.discard(hollow.number)
+                return hollow
             is_foreign = type(tensor) is Tensor and self.memory.meet(tensor)
             entry = self._explained(tensor, self.table.storage_of(tensor), leaving)
             if is_foreign:
@@ -303,7 +309,7 @@ class Recorder:
         return self.write(function, call.inputs, tensor, storage, (call.args, call.names, site))
 
     def _source(self, tensor: Tensor, storage: int | None) -> Entry:
-        if self.sources_are_inputs and not self.stack:
+        if self.log.is_recording and not self.stack:
             return self.add_input(tensor, ())
         number = len(self.log.rows)
         name = self._attribute_name(tensor)
@@ -359,6 +365,39 @@ class Recorder:
             if is_foreign:
                 self.memory.lend(tensor, "outside")
             return entry
+
+    def enters(self, tensor: Tensor) -> None:
+        """In a recording, `tensor` is given to a model by the code around it: an input, unless a model had a part in it."""
+        if self.memory:
+            self.memory.look([tensor])
+        entry = self.table.find(tensor)
+        if entry is None:
+            self.explain(tensor)
+            return
+        if entry.number < 0 or is_wrapped(tensor) or self.log.operations[entry.number].origin is Origin.INPUT:
+            return
+        entry = self.current(tensor, entry)
+        if self._is_outside_models(entry.number):
+            self.log.input_paths[len(self.log.rows)] = [()]
+            self.write(_MARKERS[Origin.INPUT], (entry.number,), tensor, entry.storage)
+
+    def _is_outside_models(self, number: int) -> bool:
+        """Whether neither a module nor a parameter had a part in the result of an operation."""
+        known = self._from_outside_models
+        waiting = [number]
+        while waiting:
+            here = waiting[-1]
+            record = self.log.operations[here]
+            if record.module is not None or min(record.parents, default=0) < 0:
+                known[here] = False
+            if here in known:
+                waiting.pop()
+                continue
+            unknown = [parent for parent in record.dependencies if parent not in known]
+            if not unknown:
+                known[here] = all(known[parent] for parent in record.dependencies)
+            waiting += unknown
+        return known[number]
 
     def add_output(self, tensor: Tensor, path: tuple[Any, ...]) -> None:
         """`tensor` is handed back by the model. Must run where torch functions are not watched."""
@@ -500,6 +539,14 @@ class Recorder:
                 factor = self.log.values[record.parents[-1]]  # the loss times the scale
                 self.log.backward.scale = factor if isinstance(factor, Tensor) else None
 
+    def may_change_gradients(self, tensors: list[Tensor]) -> bool:
+        """Whether there are backward hooks, on tensors or on modules, that may change the gradients of these."""
+        if self.hooks_gradients:
+            return True
+        with torch._C.DisableTorchFunction():
+            hooked = any(tensor._backward_hooks for tensor in (*tensors, *self.log.states.tensors))
+        return hooked or any(module._backward_hooks or module._backward_pre_hooks for module in self.modules)
+
     def backward_roots(self) -> tuple[int, ...]:
         return tuple(n for n in self._backward_roots if n >= 0)
 
@@ -516,6 +563,7 @@ class Recorder:
         self.memory.clear()
         self._outside.clear()
         self.running.clear()
+        self.modules.clear()
         self._threads.clear()
 
 

@@ -262,14 +262,16 @@ def alias(tensor: Tensor) -> Tensor | None:
     A Parameter gives a plain tensor.
     """
     if type(tensor) in PLAIN_CLASSES:
-        return unwrap(tensor).detach() if is_wrapped(tensor) else tensor.detach()
+        if is_wrapped(tensor):
+            return unwrap(unwrap(tensor).detach())  # the transform that is running wraps what `detach` returns
+        return tensor.detach()
     return _of_same_class(tensor, torch.Tensor.detach)
 
 
 def copied(tensor: Tensor) -> Tensor | None:
     """A copy of a detached tensor, of the same class; None if its class does not allow one."""
     if type(tensor) is Tensor:
-        return copy_of(tensor)
+        return unwrap(copy_of(tensor))  # a transform that is running wraps the copy
     return _of_same_class(tensor, torch.Tensor.clone)
 
 

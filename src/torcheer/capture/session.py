@@ -66,7 +66,7 @@ class Session:
         refuse_inside_vmap()
         self._leave.enter_context(fewer_collections())
         self._leave.enter_context(deeper_calls())
-        self.recorder.sources_are_inputs = True
+        self.log.is_recording = True
         self.log.random_state = RandomState.now()
         self._begin()
         return self

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from . import groups, properties
 from .categories import Category, category_of
 from .collectives import is_collective
+from .draws import Draws, draws_of
 from .kinds import Kind, Origin, kind_of
 from .names import function_name, is_reflected, label_type, plain_name
 from .opening import opened_copy
@@ -43,6 +44,7 @@ class TorchFunction:
     writes_aside: bool = False  # what it writes to (running statistics) is not what it returns
     touches_gradients: bool = False  # reads or sets `.grad`
     switches_gradients: bool = False  # tells a tensor to require gradients, or not to
+    draws: Draws | None = None  # whether a call draws random numbers; None when none does
 
     def writes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The tensors that a call with these arguments writes to."""
@@ -147,6 +149,16 @@ class TorchFunction:
         return self.name in groups.TAKE_MEMORY
 
     @property
+    def hooks_gradients(self) -> bool:
+        """Whether it puts a function on a tensor that is given its gradient, and may change it."""
+        return self.name == "register_hook"
+
+    @property
+    def concerns_gradients(self) -> bool:
+        """Whether it tells something about gradients even where it is only a query."""
+        return self.touches_gradients or self.switches_gradients or self.hooks_gradients
+
+    @property
     def is_gradient(self) -> bool:
         """Whether it reads `.grad`."""
         return self.is_attribute and self.touches_gradients
@@ -189,6 +201,7 @@ def _worked_out(func: Any) -> TorchFunction:
         writes_aside=writes_aside(written),
         touches_gradients=name in groups.GRADIENT_ACCESS,
         switches_gradients=name in groups.GRADIENT_SWITCHES,
+        draws=draws_of(plain) if kind is Kind.OPERATION else None,
     )
 
 

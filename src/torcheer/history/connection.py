@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from ..records import FUNCTION, PARENTS, Log, ModuleCall, Origin
+from ..records import FUNCTION, MODULE, PARENTS, Log, ModuleCall, Origin
 
 
 def connected_operations(log: Log) -> bytearray | None:
@@ -13,6 +13,8 @@ def connected_operations(log: Log) -> bytearray | None:
     None when all of them are.
     """
     found = input_descendants(log)
+    if log.is_recording:
+        _add_what_a_recording_shows(log, found)
     outputs = _functions_of(log, Origin.OUTPUT)
     for number in range(len(found) - 1, -1, -1):
         if log.rows[number][FUNCTION] not in outputs:
@@ -33,6 +35,18 @@ def connected_operations(log: Log) -> bytearray | None:
                 found[parent] = 1
                 unknown.discard(parent)
     return found if unknown else None
+
+
+def _add_what_a_recording_shows(log: Log, found: bytearray) -> None:
+    """Add what ran outside of all modules, which is the code that was recorded, and what the models it called returned."""
+    for number, row in enumerate(log.rows):
+        if row[MODULE] < 0 and number not in log.hollow:
+            found[number] = 1
+    for call in log.modules:
+        if call.outer is None:
+            for number in call.outputs:
+                if number >= 0:
+                    found[number] = 1
 
 
 def input_descendants(log: Log) -> bytearray:

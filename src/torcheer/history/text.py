@@ -72,7 +72,8 @@ def describe_history(history: History) -> str:
     seed = log.random_seed if log.random_seed is not None else "none given; random_state=history.random_state repeats it"
     lines.append(f"\tRandom seed: {seed}")
     lines.append(f"\tTime elapsed: {history.time_elapsed:.3f}s")
-    hidden = history._index.length - len(history._index.operations)
+    placeholders = sum(not history._index.table.shows(number) for number in log.hollow if number < history._index.length)
+    hidden = history._index.length - len(history._index.operations) - placeholders
     if hidden:
         words = f"{plural(hidden, 'operation')} connected to no input or output"
         lines.append(f"\t{words}, not shown (keep_orphans=True shows them).")
@@ -275,7 +276,10 @@ def _preview(operation: Operation) -> str:
         for dimension in range(corner.dim()):
             corner = corner.narrow(dimension, 0, min(5, corner.shape[dimension]))
         more = "..." if corner.numel() < value.numel() else ""
-        return repr(corner.dequantize() if corner.is_quantized else corner) + more
+        try:
+            return repr(corner.dequantize() if corner.is_quantized else corner) + more
+        except NotImplementedError:
+            return f"({value.dtype}, which torch stores but does not print)"
 
 
 def describe_layer(layer: Layer) -> str:

@@ -21,7 +21,7 @@ from ..history import History
 from ..history.filling import run
 from ..history.history import first_difference
 from ..records import TEMPLATE, Log, OperationRecord, Origin
-from ..tensor_memory import is_freed
+from ..tensor_memory import cloned, is_freed
 from .comparison import Agreement, difference, same_bits
 from .edges import is_plain
 from .machine import given_because, is_uninitialised, run_again
@@ -165,6 +165,8 @@ def _explained(check: Check, history: History, model: Callable[..., Any], both: 
         run(logs[-1], model, arguments, None, backs_up_everything=True)
     if first_difference(*logs) is not None or not _same_constants(*logs):
         check.skipped = "on another input the model runs other operations, or with other sizes"
+    elif not _same_states(*logs):
+        check.skipped = "parameters or buffers were made during the pass, from the input"
     else:
         check.disagree("another input", what)
     return check
@@ -177,6 +179,12 @@ def _same_constants(one: History, other: History) -> bool:
         return all(bool(a[TEMPLATE] == b[TEMPLATE]) for a, b in pairs)
     except (RuntimeError, ValueError):  # a stranger's __eq__
         return False
+
+
+def _same_states(one: History, other: History) -> bool:
+    """Whether the parameters and buffers that operations read had the same values in both."""
+    ours, theirs = one._log.states, other._log.states
+    return len(ours) == len(theirs) and all(same_bits(a.value, b.value) for a, b in zip(ours, theirs, strict=True))
 
 
 class _Outputs:
@@ -197,6 +205,6 @@ class _Outputs:
         record = self._history._log.operations[number]
         if record.origin is Origin.OUTPUT:
             self.labels.append(self._history._index.label(number))
-            kept = value.detach().clone() if isinstance(value, Tensor) else value
+            kept = cloned(value.detach()) if isinstance(value, Tensor) else value
             self.values.append(_UNINITIALISED if is_uninitialised(record) else kept)
         return value

@@ -12,6 +12,7 @@ from torch.nn import Parameter
 from ..tensor_memory import is_freed
 from .report import Check
 
+_COMPARED = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 _WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -96,7 +97,7 @@ def _bits(tensor: Tensor) -> Tensor:
     tensor = tensor.resolve_conj().resolve_neg()
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
-    if not tensor.is_floating_point():
+    if tensor.dtype in _COMPARED:
         return tensor
     return tensor.contiguous().view(_WHOLE[tensor.element_size()])
 
@@ -128,8 +129,16 @@ def _first_difference(one: Tensor, other: Tensor) -> str:
     different = (_bits(one) != _bits(other)).reshape(*one.shape, -1).any(-1)
     where = tuple(different.nonzero()[0].tolist()) if different.dim() else ()
     count = int(different.sum())
-    values = f"{one[where].item()!r} was logged, {other[where].item()!r} came"
+    values = f"{_value(one, where)} was logged, {_value(other, where)} came"
     return f"{count} of {one.numel()} values differ; at {list(where)} {values}"
+
+
+def _value(tensor: Tensor, where: tuple[int, ...]) -> str:
+    """One value in words; its bits where Python has no number for its type."""
+    try:
+        return repr(tensor[where].item())
+    except RuntimeError:  # NotImplementedError is one
+        return f"bits {_bits(tensor)[where].item():#x}"
 
 
 class Agreement:
@@ -156,4 +165,8 @@ def is_close(one: Tensor, other: Tensor) -> bool:
     if not (one.is_floating_point() or one.is_complex()):
         return False
     tolerance = 1e-2 if one.element_size() < 4 else 1e-4
-    return torch.allclose(one, other, rtol=tolerance, atol=tolerance * float(one.abs().max() + 1e-12), equal_nan=True)
+    wide = torch.complex128 if one.is_complex() else torch.float64
+    one, other = one.detach().to(wide), other.detach().to(wide)
+    size = one.abs().nan_to_num(0, 0, 0)  # a value that is not finite is no measure for the others
+    largest = float(size.max()) if size.numel() else 0.0
+    return torch.allclose(one, other, rtol=tolerance, atol=tolerance * (largest + 1e-12), equal_nan=True)

@@ -17,6 +17,7 @@ from ..capture.retention import alias, copied
 from ..containers import fill_call
 from ..functions.structure import Role
 from ..records import OperationRecord
+from ..tensor_memory import cloned
 from .changes import Change, changes_of, other_values
 from .comparison import same_bits
 from .machine import call_again
@@ -24,6 +25,8 @@ from .report import Check
 from .walk import tensors_of
 
 _LARGEST = 1 << 24  # values; a larger tensor is not copied to be changed
+
+_STORED_ONLY = frozenset({torch.uint16, torch.uint32, torch.uint64})
 
 SATURATED = "without effect at these values (saturated, masked or multiplied by zero)"
 IGNORED = "of which only shape or type is used"
@@ -134,7 +137,7 @@ class EdgeProver:
             if not is_plain(value) or not value.numel():
                 return _copy(tensor)
             fresh = _copy(tensor)
-            fresh.data.copy_(change(value, self._generator))
+            fresh.data.copy_(change(computable(value), self._generator))
             return fresh
 
 
@@ -203,6 +206,11 @@ def is_plain(tensor: Tensor) -> bool:
     return tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized or tensor.device.type == "meta")
 
 
+def computable(value: Tensor) -> Tensor:
+    """The same whole numbers in a type torch computes with: of some unsigned ones it only stores the values."""
+    return value.long() if value.dtype in _STORED_ONLY else value
+
+
 def _random_states() -> list[tuple[Any, Tensor]]:
     states: list[tuple[Any, Tensor]] = [(torch.default_generator, torch.default_generator.get_state())]
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's own
@@ -219,7 +227,7 @@ def _copy(tensor: Tensor) -> Tensor:
     """A copy with memory of its own that requires gradients as the tensor does."""
     if type(tensor) is not Tensor and type(tensor) is not Parameter:
         return _copy_of_class(tensor)
-    fresh = tensor.detach().clone()
+    fresh = cloned(tensor.detach())
     if tensor.requires_grad and not fresh.is_inference():
         fresh.requires_grad_()
         if not tensor.is_leaf:

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import dual_level
 
 from ..capture.autocast import autocast_as
 from ..capture.identity import storage_of, storages_of
@@ -28,6 +29,8 @@ from .walk import tensors_of
 
 # Why the value of a collective is taken as it was kept: the other processes would have to take part again.
 COLLECTIVE = "of a collective, which is not run again"
+# What `torch.set_default_dtype` takes.
+DEFAULT_TYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 
 
 class WouldWrite(Exception):
@@ -58,6 +61,8 @@ def given_because(record: OperationRecord) -> str | None:
         return "made where nobody could watch"
     if details.is_transformed or (function.func is torch.autograd.grad and _is_of_transform(record)):
         return "inside a torch.func transform"
+    if details.is_hooked:
+        return "a gradient that backward hooks may have changed"
     if function.is_gradient:
         return "a gradient"
     if function.plain_name == "as_strided" and _reaches_out(record):
@@ -113,13 +118,15 @@ class Machine:
     def run(self) -> None:
         """Make every call again. The random state is the recorded one during, and afterwards what it was."""
         before = RandomState.now()
+        is_dual = any(function.name == "_make_dual" for function in self.log.functions)
         try:
             if self.log.random_state is not None:
                 self.log.random_state.restore()
-            for numbers in self.log.calls():
-                self._step(numbers)
-                for number in self._last_use.get(numbers[-1], ()):
-                    self._live.pop(number, None)
+            with dual_level() if is_dual else contextlib.nullcontext():
+                for numbers in self.log.calls():
+                    self._step(numbers)
+                    for number in self._last_use.get(numbers[-1], ()):
+                        self._live.pop(number, None)
         finally:
             before.restore()
 
@@ -128,7 +135,7 @@ class Machine:
         if given_because(record) is not None:
             self._give(record, numbers)
         elif record.origin is Origin.INPUT:
-            self._settle(record.number, self._input(record.number))
+            self._settle(record.number, self._input(record))
         elif record.origin is Origin.OUTPUT:
             self._settle(record.number, self._argument(record.parents[0]))
         elif record.origin is Origin.ALIAS:
@@ -163,9 +170,11 @@ class Machine:
 
     # Values ---------------------------------------------------------------------------------------------------------
 
-    def _input(self, number: int) -> Any:
-        given = self._inputs.get(number)
-        return copy_of(given.detach()) if given is not None and has_memory(given) else self._given(number)
+    def _input(self, record: OperationRecord) -> Any:
+        given = self._inputs.get(record.number)
+        if given is not None and has_memory(given):
+            return copy_of(given.detach())
+        return self._argument(record.parents[0]) if record.parents else self._given(record.number)
 
     def _given(self, number: int) -> Any:
         kept = self.log.values[number]
@@ -224,6 +233,8 @@ class Machine:
 
     def _call(self, record: OperationRecord, numbers: range) -> None:
         args, kwargs = self._arguments(record)
+        if record.number in self.log.random_states:
+            self.log.random_states[record.number].restore()
         self._observer.before(record, args, kwargs)
         slots = record.details.mutated
         self._refuse_borrowed(self._argument(record.parents[slot]) for slot in slots if slot < len(record.parents))
@@ -256,6 +267,8 @@ class Machine:
         kept = self.log.values[number]
         if not isinstance(kept, Tensor) or not isinstance(value, Tensor) or is_freed(kept):
             return
+        if type(kept) is not type(value):
+            return  # a fake tensor, which has no values
         with torch.no_grad():
             if self.log.operations[number].function.is_uninitialised:
                 with contextlib.suppress(RuntimeError):  # several elements at one place cannot be written to
@@ -305,7 +318,7 @@ def call_again(record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str,
         if not record.parents and record.device != torch.get_default_device():
             context.enter_context(record.device)
         if (
-            record.dtype.is_floating_point
+            record.dtype in DEFAULT_TYPES
             and record.dtype != torch.get_default_dtype()
             and not any(tensor.dtype == record.dtype for tensor in tensors)
         ):

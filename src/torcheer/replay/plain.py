@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from threading import get_ident
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 from torch.nn.modules import module as module_hooks
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ..capture.identity import is_wrapped, unwrap
 from ..capture.modules import modules_among, roots_of, without_parallelism, wrapped_module
@@ -22,7 +24,7 @@ from ..capture.recursion import deeper_calls
 from ..capture.restore_state import StateRestorer
 from ..containers import Arguments, shares_no_container
 from ..records import Log, ModuleCall
-from ..tensor_memory import FREED, has_memory, is_freed
+from ..tensor_memory import FREED, cloned, has_memory, is_freed
 from .comparison import Agreement, difference, same_bits
 from .report import Check
 from .walk import holds_set, tensors_of
@@ -47,7 +49,7 @@ def run_plainly(model: Callable[..., Any], arguments: Arguments, log: Log) -> li
         with _as_logged(), deeper_calls():
             result = without_parallelism(model)(*args, **kwargs)
         returned = tensors_of(result, into_objects=True)
-        return [tensor.detach().clone() if has_memory(tensor) else FREED for tensor in returned]
+        return [cloned(tensor.detach()) if has_memory(tensor) else FREED for tensor in returned]
     finally:
         with contextlib.ExitStack() as steps:  # each is taken whatever another raises
             steps.callback(before.restore)
@@ -71,11 +73,12 @@ class HookWatch:
         self._log = log
         self._check = check
         self._begun = 0
+        self._thread = get_ident()
         self._running: list[tuple[Module, ModuleCall | None, int]] = []
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Inside, every module of the process is watched."""
+        """Inside, every module of this thread is watched."""
         handles = [
             module_hooks.register_module_forward_pre_hook(self._enter),
             module_hooks.register_module_forward_hook(self._exit, with_kwargs=True),
@@ -95,8 +98,8 @@ class HookWatch:
             )
 
     def _enter(self, module: Module, args: tuple[Any, ...]) -> None:
-        if wrapped_module(module) is not None:
-            return
+        if get_ident() != self._thread or wrapped_module(module) is not None:
+            return  # a log has no modules of other threads
         call = self._log.modules[self._begun] if self._begun < len(self._log.modules) else None
         self._begun += 1
         given = _each(args)
@@ -108,7 +111,7 @@ class HookWatch:
             self._compare(call, "input", call.inputs[: len(given)], given, holds_set(args))
 
     def _exit(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        if not self._running or self._running[-1][0] is not module:
+        if get_ident() != self._thread or not self._running or self._running[-1][0] is not module:
             return
         _, call, positional = self._running.pop()
         if call is not None:
@@ -129,10 +132,11 @@ class HookWatch:
             if not isinstance(kept, Tensor) or is_freed(kept) or is_freed(tensor):
                 continue
             self._check.count += 1
-            if is_wrapped(tensor):
-                tensor = unwrap(tensor)  # a slice of a batch that is kept whole
-            if not self._agrees(self._check, kept, tensor):
-                self._check.disagree(label, f"{side} {position}: {difference(kept, tensor)}")
+            with _disable_current_modes():  # a model that traces itself would trace the comparison
+                if is_wrapped(tensor):
+                    tensor = unwrap(tensor)  # a slice of a batch that is kept whole
+                if not self._agrees(self._check, kept, tensor):
+                    self._check.disagree(label, f"{side} {position}: {difference(kept, tensor)}")
 
     def _kept(self, number: int) -> Any:
         return self._log.values[number] if number >= 0 else self._log.states[-1 - number].value

@@ -1,0 +1,129 @@
+"""Every type torch can store is logged, compared and proved; so are values that are not finite."""
+
+import pytest
+import torch
+from torch import nn
+
+import torcheer
+from torcheer.replay.comparison import difference, is_close, same_bits
+
+CONVERTED = [
+    getattr(torch, name)
+    for name in (
+        "float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu uint16 uint32 uint64 uint8 int8 int16 "
+        "int32 bool float16 bfloat16 float64 complex32 complex64 complex128"
+    ).split()
+    if hasattr(torch, name)
+]
+STORED = [
+    getattr(torch, name) for name in "float4_e2m1fn_x2 bits8 bits16 bits1x8 int4 uint4 uint2".split() if hasattr(torch, name)
+]
+x = torch.tensor([0.5, 1.0, 2.0, 3.0])
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+@pytest.mark.parametrize("dtype", CONVERTED, ids=str)
+def test_a_model_that_converts_is_valid(dtype):
+    def model(x):
+        y = x.to(dtype)
+        z = y.clone()
+        return (z.real if dtype.is_complex else z).to(torch.float32) + 1
+
+    report = torcheer.validate_forward_pass(model, x)
+    assert report.is_valid, report
+    history = torcheer.log_forward_pass(model, x)
+    assert history["clone_1"].tensor_contents.dtype is dtype
+    assert same_bits(history["clone_1"].tensor_contents, x.to(dtype))
+
+
+@pytest.mark.parametrize("dtype", CONVERTED, ids=str)
+def test_an_input_and_a_buffer_may_have_any_type(dtype):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("table", x.to(dtype))
+
+        def forward(self, x):
+            return x.view(2, 2), self.table.view(2, 2).clone()
+
+    report = torcheer.validate_forward_pass(Model(), x.to(dtype))
+    assert report.is_valid, report
+
+
+@pytest.mark.parametrize("dtype", CONVERTED + STORED, ids=str)
+def test_a_log_with_any_type_prints_and_becomes_a_page(dtype, tmp_path):
+    history = torcheer.log_forward_pass(lambda x: x.view(dtype), torch.arange(8))
+    assert torcheer.validate_forward_pass(lambda x: x.view(dtype), torch.arange(8)).is_valid
+    assert "view_1_1" in str(history)
+    assert str(dtype).removeprefix("torch.") in str(history["view_1"])
+    assert "total" in str(history.summary())
+    assert "view_1_1" in history.to_json()
+    assert history.to_html(tmp_path / "page.html").exists()
+    assert history.draw(tmp_path / "graph.svg").svg
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+@pytest.mark.filterwarnings("ignore:.*quantize.*deprecated")
+def test_a_quantized_model_is_valid():
+    def model(x):
+        return torch.quantize_per_tensor(x, 0.1, 3, torch.quint8).dequantize() + 1
+
+    assert torcheer.validate_forward_pass(model, x).is_valid
+
+
+def tampered(model, label, change):
+    """The report on a log in which one kept value was changed."""
+    history = torcheer.log_forward_pass(model, x)
+    log = history._log
+    number = int(label.rsplit("_", 1)[1])
+    log.values[number] = change(log.values[number].clone())
+    log.versions[number] = log.values[number]._version
+    return history.validate()
+
+
+@pytest.mark.parametrize("special", [float("nan"), float("inf"), -float("inf")])
+def test_a_disagreeing_value_that_is_not_finite_is_reported(special):
+    def change(value):
+        value[1] = special
+        return value
+
+    report = tampered(lambda x: (x * 2).cumsum(0) + 1, "mul_1_1", change)
+    assert not report.is_valid
+    assert report.first_disagreement.where == "mul_1_1"
+    assert "1 of 4 values differ" in report.first_disagreement.what
+    report = tampered(lambda x: (x * 2).cumsum(0) + 1, "cumsum_1_2", change)  # one torch does not promise to be deterministic
+    assert not report.is_valid
+    assert report.first_disagreement.where == "cumsum_1_2"
+
+
+def test_values_that_are_not_finite_do_not_loosen_the_tolerance():
+    one, other = torch.tensor([float("inf"), 1.0]), torch.tensor([float("inf"), 2.0])
+    assert not is_close(one, other)
+    assert is_close(one, torch.tensor([float("inf"), 1.00001]))
+    nan = torch.tensor([float("nan"), 1.0])
+    assert not is_close(nan, other)
+    assert is_close(nan, torch.tensor([float("nan"), 1.00001]))
+    assert not is_close(torch.tensor([float("nan")]), torch.tensor([1.0]))
+    assert is_close(torch.empty(0), torch.empty(0))
+
+
+@pytest.mark.parametrize("dtype", CONVERTED + STORED, ids=str)
+def test_a_difference_in_any_type_is_told(dtype):
+    one, other = torch.zeros(16, dtype=torch.uint8), torch.zeros(16, dtype=torch.uint8)
+    other[-1] = 1 if dtype is torch.bool else 0x40
+    one, other = one.view(dtype), other.view(dtype)
+    assert not same_bits(one, other)
+    assert f"1 of {one.numel()} values differ; at [{one.numel() - 1}]" in difference(one, other)
+    assert same_bits(one, one.view(torch.uint8).clone().view(dtype))
+
+
+def test_a_default_type_of_the_pass_is_the_default_of_the_replay():
+    def model(x):
+        before = torch.get_default_dtype()
+        try:
+            torch.set_default_dtype(torch.float64)
+            return x + torch.ones(4)
+        finally:
+            torch.set_default_dtype(before)
+
+    assert torcheer.validate_forward_pass(model, x).is_valid

@@ -1,0 +1,187 @@
+"""`torch.func` transforms and forward-mode differentiation: recorded whole, with their effects, and proved."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import forward_ad
+from torch.func import (
+    functional_call,
+    grad,
+    grad_and_value,
+    hessian,
+    jacfwd,
+    jacrev,
+    jvp,
+    linearize,
+    stack_module_state,
+    vjp,
+    vmap,
+)
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+import torcheer
+from torcheer.capture.identity import is_wrapped
+
+x, y = torch.randn(5, 3, generator=torch.Generator().manual_seed(0)), torch.ones(5, 1)
+
+
+def models(count=3):
+    torch.manual_seed(0)
+    return [nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 1)).eval() for _ in range(count)]
+
+
+def small():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+
+
+def ensemble():
+    """An ensemble's parameters and buffers, and the model they are called with."""
+    members = models()
+    params, buffers = stack_module_state(members)
+    return params, buffers, copy.deepcopy(members[0]).to("meta")
+
+
+def step_with_an_optimizer():
+    params, buffers, base = ensemble()
+    optimizer = torch.optim.Adam(list(params.values()), lr=0.1)
+    out = vmap(lambda p, b, x: functional_call(base, (p, b), (x,)), in_dims=(0, 0, None))(params, buffers, x)
+    optimizer.zero_grad()
+    ((out - y) ** 2).mean().backward()
+    optimizer.step()
+    return params
+
+
+def step_with_functional_gradients():
+    params, buffers, base = ensemble()
+
+    def loss(p, b, x, y):
+        return ((functional_call(base, (p, b), (x,)) - y) ** 2).mean()
+
+    gradients, _ = vmap(grad_and_value(loss), in_dims=(0, 0, None, None))(params, buffers, x, y)
+    with torch.no_grad():
+        for name, parameter in params.items():
+            parameter.sub_(0.1 * gradients[name])
+    return params
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"save_gradients": True}, {"layers_to_save": "none"}, {"layers_to_save": ["linear_1"]}]
+)
+@pytest.mark.parametrize("step", [step_with_an_optimizer, step_with_functional_gradients])
+def test_a_training_step_of_an_ensemble_is_recorded_and_does_what_it_does_alone(step, options):
+    alone = step()
+    with torcheer.recording(**options) as history:
+        recorded = step()
+    assert all(torch.equal(alone[name], recorded[name]) for name in alone)
+    assert {"linear", "batchnorm", "tanh"} <= {operation.layer_type for operation in history.operations}
+    assert str(history)
+    assert history.to_json()
+    assert history.summary()
+    kept = [*history._log.values, *history._log.states.tensors]
+    assert not any(is_wrapped(value) for value in kept if isinstance(value, torch.Tensor))
+
+
+def test_what_a_transform_puts_into_a_module_is_not_taken_for_its_parameters():
+    with torcheer.recording() as history:
+        step_with_functional_gradients()
+    registered = [tensor for module in history._log.registered.values() for tensor in module.parameters.values()]
+    assert not any(is_wrapped(tensor) for tensor in registered if tensor is not None)
+
+
+@pytest.mark.parametrize("transform", [jacrev, jacfwd, hessian, grad])
+def test_derivatives_are_valid(transform):
+    model = small()
+    report = torcheer.validate_forward_pass(lambda a: transform(lambda b: model(b).sum())(a), x[0])
+    assert report.is_valid, report
+
+
+def test_products_with_derivatives_are_valid():
+    model = small()
+
+    def products(a):
+        out, back = vjp(model, a)
+        return back(torch.ones_like(out))[0], jvp(model, (a,), (torch.ones_like(a),))[1]
+
+    report = torcheer.validate_forward_pass(products, x)
+    assert report.is_valid, report
+
+
+@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node")
+def test_a_linearized_model_is_valid():
+    model = small()
+    report = torcheer.validate_forward_pass(lambda a: linearize(model, a)[1](torch.ones_like(a)), x)
+    assert report.is_valid, report
+
+
+def test_dual_tensors_are_valid():
+    model = small()
+
+    def tangent(a):
+        with forward_ad.dual_level():
+            return forward_ad.unpack_dual(model(forward_ad.make_dual(a, torch.ones_like(a)))).tangent
+
+    report = torcheer.validate_forward_pass(tangent, x)
+    assert report.is_valid, report
+    assert torch.allclose(
+        torcheer.log_forward_pass(tangent, x).outputs[0].tensor_contents, jvp(model, (x,), (torch.ones_like(x),))[1]
+    )
+
+
+def test_a_part_that_depends_on_the_input_through_a_new_buffer_is_named_as_the_reason():
+    class Remembers(nn.Module):
+        def forward(self, a):
+            inner = nn.Module()
+            inner.register_buffer("scale", torch.tensor(a.detach().numpy().mean()))
+            inner.forward = lambda b: b * inner.scale
+            return inner(a)
+
+    report = torcheer.validate_forward_pass(Remembers(), x)
+    assert report.is_valid, report
+
+
+# FlexAttention masks and scores by functions under vmap -------------------------------------------------------------------
+
+
+def attends(q):
+    return flex_attention(q, q, q)
+
+
+def attends_causally(q):
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, q.shape[2], q.shape[2], device="cpu")
+    return flex_attention(q, q, q, score_mod=lambda score, b, h, i, j: score + (i - j), block_mask=mask)
+
+
+class Biased(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.project = nn.Linear(16, 16).requires_grad_(False)
+        self.register_buffer("bias", torch.tensor([0.5, 1.0]))
+
+    def forward(self, q):
+        return flex_attention(self.project(q), q, q, score_mod=lambda score, b, h, i, j: score + self.bias[h])
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("model", [attends, attends_causally, Biased()], ids=["plain", "causal", "biased"])
+def test_flex_attention_is_logged_shown_and_proved(model, tmp_path):
+    q = torch.randn(1, 2, 8, 16)
+    history = torcheer.log_forward_pass(model, q)
+    assert torch.equal(history.outputs[0].tensor_contents, model(q))
+    assert "total" in str(history.summary())
+    assert history.to_html(tmp_path / "page.html").exists()
+    assert history.to_json()
+    assert history.draw(tmp_path / "graph.svg").svg
+    assert history.memory.peak > 0
+    assert [str(layer) for layer in history]
+    report = torcheer.validate_forward_pass(model, q)
+    assert report.is_valid, report
+
+
+def test_memory_and_summary_know_what_a_transform_made():
+    model = small()
+    history = torcheer.log_forward_pass(lambda a: vmap(lambda row: model(row).t().expand(2, 1).clone())(a.view(5, 1, 3)), x)
+    assert history.memory.peak > 0
+    assert "total" in str(history.summary())

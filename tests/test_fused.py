@@ -1,5 +1,8 @@
 """Attention that takes torch's fused path is logged on that path: what is logged is what the plain model computes."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -111,6 +114,19 @@ def test_parameters_and_inputs_of_a_fused_call_are_its_parents():
     assert fused.parent_layers == ["input_1_0"]
     assert {parameter.name for parameter in fused.parent_params} == {name for name, _ in model.named_parameters()}
     assert torch.equal(history.replay().outputs[0].tensor_contents, history.outputs[0].tensor_contents)
+
+
+def test_a_fused_call_has_its_place_in_the_program_and_needs_no_compiler():
+    code = """
+import sys, torch, torcheer
+model = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
+with torch.no_grad():
+    history = torcheer.log_forward_pass(model, torch.ones(2, 3, 16))
+stack = history["transformerencoderlayerfwd_1"].stack
+assert [line.function.split(".")[-1] for line in stack] == ["forward"], stack
+assert "torch._dynamo" not in sys.modules
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr == ""
 
 
 def test_modules_inside_a_fused_encoder_are_logged_as_ever():

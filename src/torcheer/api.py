@@ -201,8 +201,8 @@ class recording:  # noqa: N801 - used as a function: `with recording() as histor
         layers_to_save, output_device, activation_postfunc, save_gradients, time_on_device, keep_orphans,
             layer_label_format, unseen: as in `log_forward_pass`.
 
-    The history can be looked at while it grows and is complete when the block ends. The code is the user's own, so its
-    effects (updated weights, random state) stay.
+    What the code in the block gives a model is an input, wherever it was made. The history can be looked at while it grows
+    and is complete when the block ends. The code is the user's own, so its effects (updated weights, random state) stay.
     """
 
     def __init__(

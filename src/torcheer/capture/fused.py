@@ -73,6 +73,12 @@ def switches_here() -> list[Switch]:
 class AtenWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
     """Reports ATen calls to interceptors that stepped aside, the innermost first."""
 
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # or torch would import its compiler, which takes a second, at the first call
+
     def __init__(self, interceptors: tuple[Interceptor, ...]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's own
         self.interceptors = interceptors

@@ -237,6 +237,7 @@ def test_an_argument_that_cannot_be_copied_is_put_back():
         return t + 1
 
     log(model, x, memory)
+    log(lambda t, nested: model(t, nested["a"][0]), x, {"a": [memory]})
     torcheer.validate_forward_pass(model, (x, memory))
     assert vars(memory) == {"layers": [], "steps": 0, "last": None}
 
@@ -294,6 +295,9 @@ def test_an_object_that_leads_to_very_many_others_is_left_alone():
     model = Holder(chain, visit)
     log(model, x)
     assert (chain.visited, chain.following.visited) == (1, 1)
+    short = Node(Node(None))
+    log(Holder(short, visit), x)  # another object of that class
+    assert (short.visited, short.following.visited) == (0, 0)
 
 
 class Counting(logging.Handler):

@@ -20,7 +20,7 @@ from torch.nn import Module
 from torcheer.capture.modules import without_parallelism, wrapped_module
 from torcheer.capture.randomness import RandomState
 from torcheer.capture.recursion import deeper_calls
-from torcheer.capture.restore_state import StateRestorer
+from torcheer.capture.restore_state import StateRestorer, not_copied
 from torcheer.containers import find_tensors, shares_no_container
 
 
@@ -93,8 +93,9 @@ def undone(step: Step, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterato
     model = without_parallelism(step.model)
     with torch._C.DisableTorchFunction():
         inputs = list({id(tensor): tensor for _, tensor in find_tensors((args, kwargs))}.values())
-        args, kwargs = shares_no_container((args, kwargs))
-        restorer = StateRestorer(list(model.modules()), inputs, (*args, *kwargs.values()))
+        given, (args, kwargs) = (args, kwargs), shares_no_container((args, kwargs))
+        own = (*not_copied(given[0], args), *not_copied(given[1], kwargs))
+        restorer = StateRestorer(list(model.modules()), inputs, own)
     random = RandomState.now()
     try:
         restorer.back_up_everything()

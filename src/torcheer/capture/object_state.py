@@ -40,7 +40,6 @@ _HARMLESS_TYPES = (Tensor, Module, type, types.ModuleType, str, bytes, int, floa
 _kinds: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
 _slots: weakref.WeakKeyDictionary[type, list[Any]] = weakref.WeakKeyDictionary()
 _names: weakref.WeakKeyDictionary[Any, list[str]] = weakref.WeakKeyDictionary()
-_too_large: weakref.WeakSet[type] = weakref.WeakSet()
 
 
 def kind_of(cls: type) -> int:
@@ -48,7 +47,7 @@ def kind_of(cls: type) -> int:
     kind = _kinds.get(cls)
     if kind is None:
         kind = _kinds[cls] = _classify(cls)
-    return _NOTHING if cls in _too_large else kind
+    return kind
 
 
 def _classify(cls: type) -> int:
@@ -209,7 +208,7 @@ class ObjectState:
             met.append(id(here))
             self.seen.add(id(here))
             if len(met) > LIMIT:
-                self.seen.difference_update(met)
+                self.seen.difference_update(met[1:])  # what it leads to may be an attribute of its own elsewhere
                 self._leave_alone(value)
                 return
             try:
@@ -224,8 +223,6 @@ class ObjectState:
         kind = kind_of(type(value))
         if kind in _COPIES:
             self._filled.append((value, _COPIES[kind](value)))
-        elif kind == _OBJECT:
-            _too_large.add(type(value))
 
     def _look(self, value: Any, kind: int, filled: list[tuple[Any, Any]], pieces: list[Piece]) -> Iterable[Any]:
         """Copy one object, and say what it leads to."""

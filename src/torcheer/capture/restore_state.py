@@ -358,6 +358,17 @@ class StateRestorer:
         return found
 
 
+def not_copied(given: Any, passed: Any) -> list[Any]:
+    """The objects among the arguments of a pass that are the user's own, because they could not be copied."""
+    if passed is given:
+        return [passed]
+    if isinstance(given, dict) and isinstance(passed, dict):
+        return [found for key in given.keys() & passed.keys() for found in not_copied(given[key], passed[key])]
+    if isinstance(given, (tuple, list)) and isinstance(passed, (tuple, list)):
+        return [found for pair in zip(given, passed, strict=False) for found in not_copied(*pair)]
+    return []
+
+
 def _same_items(container: Any, saved: Any) -> bool:
     """Whether a container holds the very objects it held, in the same order."""
     if isinstance(container, OrderedDict):

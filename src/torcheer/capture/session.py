@@ -27,7 +27,7 @@ from .randomness import RandomState, seed_everything
 from .recorder import Recorder
 from .recursion import deeper_calls
 from .refusals import refuse_inside_vmap, refuse_unrun
-from .restore_state import StateRestorer
+from .restore_state import StateRestorer, not_copied
 from .retention import Keeper, Selection
 
 Start = int | RandomState | None  # a seed, or the random state to start from; None: the state that is found
@@ -89,10 +89,10 @@ class Session:
         self.sites.stop_before(Session._call.__code__)
         with torch._C.DisableTorchFunction():
             inputs = [*find_tensors(args, ("args",)), *find_tensors(kwargs, ("kwargs",))]
-            args, kwargs = shares_no_container((args, kwargs))
-            given = (*args, *kwargs.values())  # copies, but for what cannot be copied: that is put back
-            modules = [*self._register(model), *modules_among(given)]
-            restorer = StateRestorer(modules, [tensor for _, tensor in inputs], given, model)
+            given, (args, kwargs) = (args, kwargs), shares_no_container((args, kwargs))
+            own = (*not_copied(given[0], args), *not_copied(given[1], kwargs))
+            modules = [*self._register(model), *modules_among((*args, *kwargs.values()))]
+            restorer = StateRestorer(modules, [tensor for _, tensor in inputs], own, model)
         before = RandomState.now()
         error: BaseException | None = None
         started = ended = 0.0

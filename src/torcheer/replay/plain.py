@@ -21,7 +21,7 @@ from ..capture.identity import is_wrapped, unwrap
 from ..capture.modules import modules_among, roots_of, without_parallelism, wrapped_module
 from ..capture.randomness import RandomState
 from ..capture.recursion import deeper_calls
-from ..capture.restore_state import StateRestorer
+from ..capture.restore_state import StateRestorer, not_copied
 from ..containers import Arguments, shares_no_container
 from ..records import Log, ModuleCall
 from ..tensor_memory import FREED, cloned, has_memory, is_freed
@@ -36,11 +36,11 @@ def run_plainly(model: Callable[..., Any], arguments: Arguments, log: Log) -> li
     A tensor whose memory the model freed is `FREED`.
     """
     args, kwargs = shares_no_container(arguments)
-    given = (*args, *kwargs.values())  # copies, but for what cannot be copied: that is put back
-    tensors = tensors_of((args, kwargs), into_objects=True)
-    modules = [inner for root, _ in roots_of(model) for inner in root.modules()] + modules_among(given)
+    own = (*not_copied(arguments[0], args), *not_copied(arguments[1], kwargs))
+    given = tensors_of((args, kwargs), into_objects=True)
+    modules = [inner for root, _ in roots_of(model) for inner in root.modules()] + modules_among((*args, *kwargs.values()))
     with torch._C.DisableTorchFunction():
-        restorer = StateRestorer(modules, tensors, given, model)
+        restorer = StateRestorer(modules, given, own, model)
     before = RandomState.now()
     try:
         restorer.back_up_everything([source for one in log.source_tensors if (source := one()) is not None])

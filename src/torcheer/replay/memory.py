@@ -18,7 +18,9 @@ from ..capture.identity import TensorTable, storage_of
 from ..capture.retention import version_of
 from ..functions import groups
 from ..records import OperationRecord
+from ..tensor_memory import has_memory
 from .comparison import same_bits
+from .edges import is_plain
 from .report import Check
 
 _OUT_OF_SIGHT = "through memory that the replay does not have"
@@ -155,7 +157,7 @@ def _is_untouched(one: _Argument) -> bool:
 
 def _copy(tensor: Tensor) -> Tensor | None:
     """A copy to compare with; None where there is nothing to copy, or too much."""
-    if tensor.layout is not torch.strided or tensor.is_nested or tensor.device.type == "meta" or tensor.numel() > _LARGEST:
+    if not is_plain(tensor) or tensor.numel() > _LARGEST or not has_memory(tensor):
         return None
     with torch._C.DisableTorchFunction(), torch.no_grad():
         return tensor.detach().clone()

@@ -8,6 +8,7 @@ is installed, nothing is declared.
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -39,7 +40,9 @@ def declare() -> None:
     """Put the folder of `make models` on the path, last, and declare what `import torchvision` needs, once."""
     if str(FOLDER) not in sys.path:
         sys.path.append(str(FOLDER))
-    if _libraries or hasattr(torch.ops.torchvision, "nms"):
+    found = importlib.util.find_spec("torchvision")
+    is_real = found is not None and found.origin is not None and not Path(found.origin).is_relative_to(FOLDER)
+    if _libraries or is_real:
         return
     library = torch.library.Library("torchvision", "DEF")
     for schema in _SCHEMAS:

@@ -270,7 +270,22 @@ def test_looking_for_softmax_says_that_attention_is_fused_and_how_to_see_inside(
     ) as caught:
         history[key]
     assert "attn_implementation='eager'" in str(caught.value)
+    assert "torch.backends.mha.set_fastpath_enabled(False)" in str(caught.value)
     assert log(Attention(True), given)["softmax"].layer_type == "softmax"  # what the message says is true
+
+
+def test_the_fast_path_of_attention_is_called_fused_too_and_can_be_left():
+    given, model = torch.rand(1, 3, 4), Attention(True).eval()
+    was_enabled = torch.backends.mha.get_fastpath_enabled()
+    try:
+        with torch.no_grad():
+            torch.backends.mha.set_fastpath_enabled(True)
+            with pytest.raises(LayerNotFound, match=r"Attention is fused here: \w*multiheadattention"):
+                log(model, given)["softmax"]
+            torch.backends.mha.set_fastpath_enabled(False)
+            assert log(model, given)["softmax"].layer_type == "softmax"
+    finally:
+        torch.backends.mha.set_fastpath_enabled(was_enabled)
 
 
 def test_looking_for_softmax_without_attention_says_nothing_of_it(history):

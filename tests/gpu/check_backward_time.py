@@ -268,7 +268,8 @@ def memory_is_given_back() -> None:
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     once()
-    assert torch.cuda.memory_allocated() == before
+    after = torch.cuda.memory_allocated()
+    assert after == before, f"{before} bytes before, {after} after"
 
 
 def speed() -> None:

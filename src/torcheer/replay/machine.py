@@ -22,6 +22,7 @@ from ..capture.randomness import RandomState
 from ..capture.retention import alias, copied, of_same_class
 from ..containers import fill_call, get_path
 from ..errors import InvalidArgument, ReplayFailed
+from ..functions import groups
 from ..history import History
 from ..records import PARENTS, Log, OperationRecord, Origin, StateRecord
 from ..tensor_memory import copy_of, has_memory, is_freed
@@ -87,12 +88,17 @@ def _reaches_out(record: OperationRecord) -> bool:
 def is_uninitialised(record: OperationRecord) -> bool:
     """Whether a tensor is memory that nobody wrote to: the result of `torch.empty`, or a view of it."""
     while True:
-        if record.function.is_uninitialised:
+        if record.function.is_uninitialised or _is_unused_seed(record):
             return True
         is_view = record.origin in (Origin.OUTPUT, Origin.ALIAS) or record.function.is_view
         if not is_view or record.details.also or not record.parents or record.parents[0] < 0:
             return False
         record = record.log.operations[record.parents[0]]
+
+
+def _is_unused_seed(record: OperationRecord) -> bool:
+    """Whether a tensor is the random seed of a fused attention kernel, which is left unwritten where nothing is dropped."""
+    return record.function.is_in(groups.ATTENTION) and record.dtype in (torch.int64, torch.uint64)
 
 
 def _is_of_transform(record: OperationRecord) -> bool:

@@ -177,7 +177,7 @@ class _Comparing:
 
     def _varies(self, record: OperationRecord) -> bool:
         """Whether a function is not deterministic: by its name, or because the call gives other bits when made again."""
-        is_known = record.function.is_nondeterministic or not self._varied.isdisjoint(record.dependencies)
+        is_known = _may_vary(record) or not self._varied.isdisjoint(record.dependencies)
         if is_known or (not record.details.mutated and varies(record, self._latest)):
             self._varied.add(record.number)
         return record.number in self._varied
@@ -186,13 +186,23 @@ class _Comparing:
         """The functions of this history that are not deterministic, as found, or as torch says of those on accelerators."""
         found = {record.function.name for record in map(self._log.operations.__getitem__, self._varied)}
         for record in self._log.operations:
-            is_sure = record.device.type not in ("cpu", "meta") or record.function.is_in(groups.VARY_WITH_MEMORY)
-            if record.function.is_nondeterministic and is_sure:
+            is_sure = _is_on_accelerator(record) or record.function.is_in(groups.VARY_WITH_MEMORY)
+            if is_sure and _may_vary(record):
                 found.add(record.function.name)
         return sorted(found - {"output"})
 
     def _label(self, record: OperationRecord) -> str:
         return _label(self._history, record)
+
+
+def _may_vary(record: OperationRecord) -> bool:
+    """Whether torch does not promise the same bits each time; cuDNN's convolutions differ, those of the processor do not."""
+    is_convolution = _is_on_accelerator(record) and record.function.is_in(groups.CONVOLUTIONS)
+    return is_convolution or record.function.is_nondeterministic
+
+
+def _is_on_accelerator(record: OperationRecord) -> bool:
+    return record.device.type not in ("cpu", "meta")
 
 
 def _label(history: History, record: OperationRecord) -> str:

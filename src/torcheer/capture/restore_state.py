@@ -360,13 +360,20 @@ class StateRestorer:
 
 def not_copied(given: Any, passed: Any) -> list[Any]:
     """The objects among the arguments of a pass that are the user's own, because they could not be copied."""
-    if passed is given:
-        return [passed]
-    if isinstance(given, dict) and isinstance(passed, dict):
-        return [found for key in given.keys() & passed.keys() for found in not_copied(given[key], passed[key])]
-    if isinstance(given, (tuple, list)) and isinstance(passed, (tuple, list)):
-        return [found for pair in zip(given, passed, strict=False) for found in not_copied(*pair)]
-    return []
+    found: list[Any] = []
+    waiting: list[tuple[Any, Any]] = [(given, passed)]
+    seen: set[int] = set()  # containers may hold themselves
+    while waiting:
+        theirs, ours = waiting.pop()
+        if ours is theirs:
+            found.append(ours)
+        elif id(theirs) not in seen:
+            seen.add(id(theirs))
+            if isinstance(theirs, dict) and isinstance(ours, dict):
+                waiting += [(theirs[key], ours[key]) for key in theirs.keys() & ours.keys()]
+            elif isinstance(theirs, (tuple, list)) and isinstance(ours, (tuple, list)):
+                waiting += zip(theirs, ours, strict=False)
+    return found
 
 
 def _same_items(container: Any, saved: Any) -> bool:

@@ -23,6 +23,12 @@ def _with_dropout(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return any(type(value) is float and value > 0 for value in (*args, *kwargs.values()))
 
 
+def _attention_with_dropout(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Of `scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, …)`; its `scale` is a float, too."""
+    dropout = kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0)
+    return not isinstance(dropout, (int, float)) or dropout > 0
+
+
 def _from_the_default(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return kwargs.get("generator") is None and not any(type(value) is torch.Generator for value in args)
 
@@ -42,12 +48,12 @@ _DRAWS: dict[str, Draws] = {
     "rrelu": _in_training(3),
     **dict.fromkeys("rrelu_with_noise rrelu_with_noise_functional".split(), _in_training(4)),
     **dict.fromkeys(
-        "lstm gru rnn_tanh rnn_relu scaled_dot_product_attention scaled_dot_product_attention_math "
-        "scaled_dot_product_flash_attention scaled_dot_product_flash_attention_for_cpu "
+        "lstm gru rnn_tanh rnn_relu scaled_dot_product_flash_attention scaled_dot_product_flash_attention_for_cpu "
         "scaled_dot_product_efficient_attention scaled_dot_product_cudnn_attention flash_attention_forward "
         "efficient_attention_forward cudnn_rnn miopen_rnn".split(),
         _with_dropout,
     ),
+    **dict.fromkeys("scaled_dot_product_attention scaled_dot_product_attention_math".split(), _attention_with_dropout),
 }
 
 

@@ -15,7 +15,10 @@ BENCH_STAMP := $(VENV)/.bench-installed
 MUTANTS_STAMP := $(VENV)/.mutants-installed
 MODELS := build/models
 MODELS_STAMP := $(MODELS)/.torchvision-installed
-ZOO_STAMP := $(MODELS)/.timm-installed
+ZOO_STAMP := $(MODELS)/.zoo-installed
+# Libraries of models, and the small packages that they import; without what they depend on, so that torch is not replaced.
+ZOO_PACKAGES := timm diffusers torch_geometric segmentation_models_pytorch x-transformers aiohttp certifi charset_normalizer einops \
+	einx frozendict importlib_metadata loguru requests torch-einops-utils urllib3 xxhash zipp
 
 VIEWER := src/torcheer/viewer/static/viewer.js
 VIEWER_SOURCES := $(wildcard viewer/*.json viewer/*.mjs viewer/src/* viewer/src/*/*)
@@ -77,9 +80,10 @@ imports: setup
 viewer-test: setup
 	$(BIN)/python hatch_build.py test
 
-# timm, a part of the zoo, imports torchvision, so it lies beside it. Without it the zoo says so and goes on.
+# What the zoo takes its models from lies beside torchvision, which some of it imports. Without a package the zoo says so and goes on.
 $(ZOO_STAMP): $(MODELS_STAMP)
-	$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt --target $(MODELS) timm && touch $(ZOO_STAMP)
+	$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt --target $(MODELS) $(ZOO_PACKAGES) \
+		&& touch $(ZOO_STAMP)
 
 zoo: setup models
 	-$(MAKE) $(ZOO_STAMP)

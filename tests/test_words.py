@@ -567,3 +567,19 @@ def test_a_program_of_a_user_is_type_checked(tmp_path):
         )
         assert (done.returncode == 0) is is_right, done.stdout
     assert '"shpae"' in done.stdout
+
+
+@pytest.mark.parametrize("where", [nn.ReLU, torch.relu, "relu", 3])
+def test_where_takes_a_function_of_an_operation_and_nothing_else(where):
+    """A class would say yes to every operation, and a torch function would be called with one."""
+    with pytest.raises(torcheer.InvalidArgument, match="module="):
+        torcheer.log_forward_pass(nn.ReLU(), torch.ones(2)).filter(where=where)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"color_by": nn.ReLU}, {"color_by": torch.relu}, {"label": nn.ReLU}, {"label": torch.relu}, {"collapse": torch.relu}],
+)
+def test_pictures_refuse_classes_and_torch_functions_where_a_function_is_meant(options):
+    with pytest.raises(torcheer.InvalidArgument, match=next(iter(options))):
+        torcheer.PictureOptions(**options)

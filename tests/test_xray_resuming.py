@@ -104,3 +104,14 @@ def test_a_folder_that_is_a_file_is_told(tmp_path):
     with pytest.raises(InvalidArgument, match="cannot be written to the folder"):
         take(tmp_path / "run" / "inside")
     assert (tmp_path / "run").read_text() == "mine"
+
+
+def test_a_run_without_its_description_is_not_spliced_with_another(tmp_path):
+    """What is left of a run whose run.json is gone cannot be compared with a model, so nothing is added to it."""
+    first = Xray(nn.Linear(4, 2), (1, 4), folder=tmp_path / "run")
+    first.take_graphs(0)
+    first.close()
+    (tmp_path / "run" / "run.json").unlink()
+    for options in ({}, {"resume": True}):
+        with pytest.raises(RunExists, match="run.json is missing"):
+            Xray(nn.Linear(3, 3), (1, 3), folder=tmp_path / "run", **options)

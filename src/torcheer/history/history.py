@@ -17,7 +17,7 @@ from ..backward_records import BackwardLog
 from ..capture.randomness import RandomState
 from ..errors import GraphChanged, InvalidArgument, NotPicklable
 from ..inputs import LEFT_OUT, as_arguments
-from ..keys import parse_key
+from ..keys import is_torch_function, parse_key
 from ..records import PARENTS, UNSAVED, Details, Held, Log, OperationRecord, Origin, was_overwritten
 from ..tensor_memory import FREED, has_memory
 from .backward import BackwardPass
@@ -107,6 +107,7 @@ class History:
             module: those that ran inside these modules: an address, also with `*`, a class, or a list.
             where: a function of an `Operation`.
         """
+        _check_where(where)
         names = self._lookup.names
         numbers = sorted(self._lookup.meaning(key).numbers) if key is not None else self._index.operations
         if type is not None:
@@ -183,7 +184,7 @@ class History:
 
     @property
     def sources(self) -> list[Operation]:
-        """Tensors that turned up unexplained: closed over, made by NumPy, or made where nobody could watch."""
+        """Tensors that turned up unexplained: closed over, made by NumPy, or computed in code torcheer cannot trace."""
         return self._of_origin(Origin.SOURCE)
 
     # Parameters, buffers, structure, totals ---------------------------------------------------------------------
@@ -513,3 +514,11 @@ def _row(one: Operation) -> dict[str, Any]:
         "modules_exited": one.modules_exited,
         "source": str(one.source) if one.source is not None else None,
     }
+
+
+def _check_where(where: Any) -> None:
+    if where is not None and (not callable(where) or isinstance(where, type) or is_torch_function(where)):
+        raise InvalidArgument(
+            "where is a function of an operation, such as lambda operation: operation.flops > 1e6; got "
+            f"{type(where).__name__}: {where!r:.60}. Classes of modules go into module=, torch functions and types into type=."
+        )

@@ -128,8 +128,9 @@ class IndexNames:
         if not fused:
             return ""
         shown = ", ".join(fused[:3]) + (", …" if len(fused) > 3 else "")
+        computes = "compute" if len(fused) > 1 else "computes"
         return (
-            f" Attention is fused here: {shown} compute it as one function, inside which there is no softmax to see. "
+            f" Attention is fused here: {shown} {computes} it as one function, inside which there is no softmax to see. "
             "To see inside, use attn_implementation='eager' (models of transformers); need_weights=True and "
             "torch.backends.mha.set_fastpath_enabled(False) (nn.MultiheadAttention); or write "
             "softmax(q @ k.transpose(-2, -1) * scale, -1) @ v."

@@ -250,8 +250,8 @@ class Operation(Standing):
         source = self._index.record(reference)
         if not self._index.log.holds_tensors or source.value is UNSAVED or not record.is_saved:
             raise ActivationNotSaved(
-                f"the arguments of {self.label} were not saved: they are kept with every kept activation, as they are "
-                "(without activation_postfunc)."
+                f"the arguments of {self.label} were not saved. They are kept with its activation: log again with "
+                f"layers_to_save='all' (or with {self.label!r} in the list), and without activation_postfunc."
             )
         return source.value
 

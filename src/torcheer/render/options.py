@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
+import torch
+
 from ..errors import InvalidArgument
 from ..graph import ModuleBox, Node
+from ..keys import is_torch_function
 from .themes import THEMES
 
 Direction = Literal["down", "up", "right", "left"]
@@ -73,6 +76,8 @@ class PictureOptions:
         depth = self.nesting_depth
         if depth not in (None, "all") and not _is_count(depth):
             raise InvalidArgument(f"nesting_depth is a number from 1, or 'all'; got {depth!r}.")
+        _refuse_class("color_by", self.color_by, "an operation")
+        _refuse_class("label", self.label, "a node")
         if self.color_by is not None and not callable(self.color_by):
             _one_of("color_by", self.color_by, get_args(Measure), " or a function that gives a number")
         if self.label is not None and not isinstance(self.label, str) and not callable(self.label):
@@ -81,7 +86,8 @@ class PictureOptions:
         if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not 0 < limit < float("inf"):
             raise InvalidArgument(f"time_limit is a number of seconds above 0; got {limit!r}.")
         for pick in self.picks:
-            if not _is_count(pick) and not isinstance(pick, str) and not callable(pick):
+            is_named = isinstance(pick, (str, type)) or (callable(pick) and not _is_of_torch(pick))
+            if not _is_count(pick) and not is_named:
                 raise InvalidArgument(
                     "collapse takes a depth from 1, an address, a class or its name, a function of a module, or a list; "
                     f"got {pick!r}."
@@ -95,6 +101,15 @@ class PictureOptions:
         if isinstance(named, (int, str, type)) or not isinstance(named, Iterable):
             return [named]
         return list(named)
+
+
+def _refuse_class(name: str, value: Any, of: str) -> None:
+    if isinstance(value, type) or (callable(value) and _is_of_torch(value)):
+        raise InvalidArgument(f"{name} is a name or a function of {of}; got {type(value).__name__}: {value!r:.60}.")
+
+
+def _is_of_torch(value: Any) -> bool:
+    return isinstance(value, torch.nn.Module) or is_torch_function(value)
 
 
 def picture_options(options: Mapping[str, Any]) -> PictureOptions:

@@ -157,7 +157,7 @@ def _explained(check: Check, history: History, model: Callable[..., Any], both: 
     """A disagreement, unless the model simply runs other operations on the other input. Logs both anew to tell."""
     sources = sum(record.origin is Origin.SOURCE for record in history._log.operations)
     if sources:
-        check.skipped = f"{sources} values came from where nobody could watch, and may depend on the input"
+        check.skipped = f"{sources} values were computed in code torcheer cannot trace, and may depend on the input"
         return check
     logs = []
     for arguments in both:

@@ -1,8 +1,8 @@
 """Runs the calls of a log again, in order, from inputs, parameters and constants alone.
 
 Tensors live here as they did in the model: a view is a view, a write in place reaches whatever shares the memory. What the
-log kept is never an argument of a call, except where there was no call to make again: constants, and what ran where
-nobody could watch. Parameters are borrowed from the model; if something would write to one, copies are used instead.
+log kept is never an argument of a call, except where there was no call to make again: constants, and what ran in
+code that torcheer cannot trace. Parameters are borrowed from the model; if something would write to one, copies are used.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def given_because(record: OperationRecord) -> str | None:
     if function.is_collective or details.is_collective:
         return COLLECTIVE
     if record.origin is Origin.OPAQUE or (record.origin is Origin.OPERATION and function.func is None):
-        return "made where nobody could watch"
+        return "computed in code torcheer cannot trace"
     if details.is_transformed or (function.func is torch.autograd.grad and _is_of_transform(record)):
         return "inside a torch.func transform"
     if details.is_hooked:
@@ -69,7 +69,7 @@ def given_because(record: OperationRecord) -> str | None:
     if function.plain_name == "as_strided" and _reaches_out(record):
         return "memory beyond an input"
     if record.origin is Origin.ALIAS and not record.template:
-        return "made where nobody could watch"
+        return "computed in code torcheer cannot trace"
     return None
 
 

@@ -85,10 +85,15 @@ class FileManager:
             ) from error
         try:
             there = path / "run.json"
-            if there.exists() and not resume and _has_snapshots(path):
+            if _has_snapshots(path) and not (resume and there.exists()):
+                advice = (
+                    "To go on with it, give resume=True; to"
+                    if there.exists()
+                    else "Its run.json is missing, so it ended here; to"
+                )
                 raise RunExists(
-                    f"there is a run in {path} already. To go on with it, give resume=True; to begin a new one, give a folder "
-                    f"of its own, such as folder={str(free_folder(path))!r}."
+                    f"there is a run in {path} already. {advice} begin a new one, give a folder of its own, such as "
+                    f"folder={str(free_folder(path))!r}."
                 )
             if not (resume and there.exists()):
                 write_whole(there, json.dumps({"format": _FORMAT, "version": VERSION, **about}, indent=2).encode())

@@ -113,5 +113,5 @@ def test_a_run_without_its_description_is_not_spliced_with_another(tmp_path):
     first.close()
     (tmp_path / "run" / "run.json").unlink()
     for options in ({}, {"resume": True}):
-        with pytest.raises(RunExists, match="run.json is missing"):
+        with pytest.raises(RunExists, match=r"run\.json is missing"):
             Xray(nn.Linear(3, 3), (1, 3), folder=tmp_path / "run", **options)

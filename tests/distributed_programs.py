@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import torcheer
-from models import Mlp
+from models import Mlp, is_upstream
 
 WORLD = 2
 PROGRAMS = {}
@@ -39,16 +39,6 @@ def program(function):
 def mine(rank):
     """A tensor that is another one on each rank."""
     return torch.arange(12.0).reshape(3, 4) + 1 + 100 * rank
-
-
-def is_upstream(history, one, other):
-    waiting = [history[other].label]
-    while waiting:
-        label = waiting.pop()
-        if label == history[one].label:
-            return True
-        waiting += history[label].parent_layers
-    return False
 
 
 def equal(one, other):

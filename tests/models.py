@@ -151,3 +151,14 @@ def unchanged(model: nn.Module) -> Iterator[None]:
 
 def relu_twice(x: Tensor) -> Tensor:
     return F.relu(F.relu(x) + 1)
+
+
+def is_upstream(history: torcheer.ModelHistory, one: str, other: str) -> bool:
+    """Whether a way along the edges leads from `one` to `other`."""
+    waiting = [history[other].label]
+    while waiting:
+        label = waiting.pop()
+        if label == history[one].label:
+            return True
+        waiting += history[label].parent_layers
+    return False

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import torcheer
-from models import log
+from models import is_upstream, log
 
 x = torch.arange(12.0).reshape(3, 4) + 1
 
@@ -79,17 +79,6 @@ WRITERS = [
     written_by_tensor_over_numpy,
     written_in_shared_memory,
 ]
-
-
-def is_upstream(history, one, other):
-    """Whether a way along the edges leads from `one` to `other`."""
-    waiting = [history[other].label]
-    while waiting:
-        label = waiting.pop()
-        if label == history[one].label:
-            return True
-        waiting += history[label].parent_layers
-    return False
 
 
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")

@@ -16,7 +16,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._pytree import tree_map
 
 import torcheer
-from models import log
+from models import is_upstream, log
 
 x = torch.arange(12.0).reshape(3, 4) + 1
 numbers = torch.arange(16, dtype=torch.int8).reshape(4, 4)
@@ -99,16 +99,6 @@ def with_weight(weight):
     model = nn.Linear(4, 4)
     model.weight = nn.Parameter(weight, requires_grad=False)
     return model
-
-
-def is_upstream(history, one, other):
-    waiting = [history[other].label]
-    while waiting:
-        label = waiting.pop()
-        if label == history[one].label:
-            return True
-        waiting += history[label].parent_layers
-    return False
 
 
 def use(history):

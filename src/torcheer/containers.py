@@ -262,29 +262,27 @@ def _own(item: Any) -> Any:
 def template(value: Any, see: Callable[[Tensor], object]) -> Any:
     """`value` with every tensor replaced by `TENSOR`, each shown to `see` in order. Containers are copied."""
     made = _quick_template(value, see)
-    if made is not _LATER:
-        return made
-
-    def change(item: Any) -> Any:
-        if is_tensor(item):
-            see(item)
-            return TENSOR
-        return _own(item)  # the call is about to change it, or its owner is
-
-    return _rebuilt(value, change, repeats=MOST_REPEATS, as_template=True)
+    return made if made is not _LATER else _any_template(value, see, _own)
 
 
 def outline(value: Any, see: Callable[[Tensor], object]) -> Any:
     """A template that keeps no object alive: in place of one that is no container there is a stand-in."""
     made = _quick_template(value, see)
-    if made is not _LATER:
-        return made
+    return made if made is not _LATER else _any_template(value, see, _stand_in)
+
+
+def _stand_in(item: Any) -> Any:
+    return item if issubclass(type(item), _SIMPLE) else Other(type(item).__name__)
+
+
+def _any_template(value: Any, see: Callable[[Tensor], object], instead: Callable[[Any], Any]) -> Any:
+    """The template of any nesting, with `instead(item)` in place of what is neither a tensor nor a container."""
 
     def change(item: Any) -> Any:
         if is_tensor(item):
             see(item)
             return TENSOR
-        return item if issubclass(type(item), _SIMPLE) else Other(type(item).__name__)
+        return instead(item)
 
     return _rebuilt(value, change, repeats=MOST_REPEATS, as_template=True)
 

@@ -53,7 +53,7 @@ def has_memory(tensor: Tensor) -> bool:
 def _has_memory(tensor: Tensor) -> bool:
     try:
         room = tensor.untyped_storage().nbytes()
-    except (RuntimeError, NotImplementedError):  # no storage of its own: sparse, wrapped by torch.func
+    except RuntimeError:  # no storage of its own: sparse, wrapped by torch.func
         return all(_has_memory(part) for part in _parts(tensor))
     if room >= tensor.nbytes and tensor.is_contiguous() and not tensor.storage_offset():
         return True

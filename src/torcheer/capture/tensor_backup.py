@@ -58,7 +58,7 @@ def _is_same(tensor: Tensor, view: Tensor) -> bool:
     """Whether two tensors are the same elements of the same memory."""
     try:
         return tensor.is_set_to(view) and tensor.dtype is view.dtype
-    except (RuntimeError, NotImplementedError):  # not strided
+    except RuntimeError:  # not strided
         return storage_of(tensor) == storage_of(view) and tensor.shape == view.shape
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -116,3 +116,25 @@ def as_array(value: Any, dtype: Any, copy: bool | None) -> Any:
     if copy is False and (wanted is not array or (is_copy and plain.device.type != "cpu")):
         raise ValueError("the activation cannot be given to NumPy without a copy.")
     return wanted.copy() if copy and wanted is array else wanted
+
+
+class ReadAsTensor:
+    """What NumPy and torch read of a layer or an operation: its activation."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def activation(self) -> Any: ...
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """The tensor, for NumPy."""
+        return as_array(self.activation, dtype, copy)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """The tensor, for `torch.as_tensor` and everything else that reads DLPack."""
+        return plain_tensor(self.activation).__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return plain_tensor(self.activation).__dlpack_device__()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..capture.callsite import SourceLine
-from .attributes import agreed, as_array, common, plain_tensor, unknown_attribute
+from .attributes import ReadAsTensor, agreed, common, unknown_attribute
 from .index import Index
 from .labels import LayerEntry
 from .lookup import Lookup
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .module import Module
 
 
-class Layer:
+class Layer(ReadAsTensor):
     """The same computational step across repeated execution: one or more passes, each an `Operation`.
 
     A layer answers whatever is common to its passes; for what is not, it says which labels to use.
@@ -173,17 +173,6 @@ class Layer:
         if not 1 <= number <= self.num_passes:
             raise IndexError(f"{self.label} has passes 1 to {self.num_passes}; there is no pass {number}.")
         return Operation(self._index, self._entry.passes[number - 1])
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """The tensor, for NumPy."""
-        return as_array(self.activation, dtype, copy)
-
-    def __dlpack__(self, **options: Any) -> Any:
-        """The tensor, for `torch.as_tensor` and everything else that reads DLPack."""
-        return plain_tensor(self.activation).__dlpack__(**options)
-
-    def __dlpack_device__(self) -> Any:
-        return plain_tensor(self.activation).__dlpack_device__()
 
     if not TYPE_CHECKING:  # a type checker would take every name for an attribute
 

@@ -13,7 +13,7 @@ from ..containers import fill_call, format_path
 from ..errors import ActivationLost, ActivationNotSaved, GradientNotSaved
 from ..records import UNSAVED
 from ..tensor_memory import is_freed
-from .attributes import as_array, plain_tensor, unknown_attribute
+from .attributes import ReadAsTensor, unknown_attribute
 from .lookup import Lookup
 from .param import Param, describe_param
 from .standing import Standing
@@ -31,7 +31,7 @@ def freed_text(what: str) -> str:
     )
 
 
-class Operation(Standing):
+class Operation(Standing, ReadAsTensor):
     """One execution of a function that yielded a tensor.
 
     >>> import torch, torcheer
@@ -380,17 +380,6 @@ class Operation(Standing):
     def flops(self) -> int | None:
         """The floating-point operations of the call, counted as docs/cost.md says; None where no formula is known."""
         return self._index.flops.get(self._number, 0)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """The tensor, for NumPy."""
-        return as_array(self.activation, dtype, copy)
-
-    def __dlpack__(self, **options: Any) -> Any:
-        """The tensor, for `torch.as_tensor` and everything else that reads DLPack."""
-        return plain_tensor(self.activation).__dlpack__(**options)
-
-    def __dlpack_device__(self) -> Any:
-        return plain_tensor(self.activation).__dlpack_device__()
 
     if not TYPE_CHECKING:  # a type checker would take every name for an attribute
 

@@ -727,3 +727,13 @@ def test_collections_are_found_by_their_own_order():
     assert [step for step, _ in children(ordered)] == ["b", "a"]
     assert list(rebuild(ordered, children(ordered))) == ["b", "a"]
     assert rebuild(collections.Counter("aab"), children(collections.Counter("aab"))) == Counter("aab")
+
+
+def test_a_slice_with_containers_as_bounds_is_filled() -> None:
+    """Found by a random structure: the bounds of a slice may hold tensors themselves."""
+    tensors = [torch.ones(1), torch.zeros(2)]
+    seen: list[torch.Tensor] = []
+    outline = template([tensors[0], slice(None, [tensors[1], None], None)], seen.append)
+    filled = fill(outline, iter(seen))
+    assert filled[0] is tensors[0]
+    assert filled[1].stop[0] is tensors[1]

@@ -373,8 +373,10 @@ def fill(value: Any, tensors: Iterator[Any]) -> Any:
 def _is_quickly_filled(item: Any) -> bool:
     """Whether an argument is what nearly all are in templates: a plain value, a slice of plain values, or a list of these."""
     cls = type(item)
-    if cls in PLAIN or cls is type(...) or cls is slice:
-        return cls is not slice or not (item.start is TENSOR or item.stop is TENSOR or item.step is TENSOR)
+    if cls is slice:
+        return all(type(bound) in PLAIN and bound is not TENSOR for bound in (item.start, item.stop, item.step))
+    if cls in PLAIN or cls is type(...):
+        return True
     return (cls is tuple or cls is list) and PLAIN.issuperset(map(type, item))
 
 

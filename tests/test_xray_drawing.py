@@ -74,6 +74,17 @@ def test_a_drawing_can_be_used_as_the_figure(training):
     assert repr(drawing).startswith("<drawing of step 7")
 
 
+def test_a_run_that_is_only_read_is_shown_at_once(training, tmp_path, capsys):
+    """No training waits for it: the file is there and its path printed when `show_last_graphs` returns."""
+    begin, _train = training
+    with begin() as xray:
+        xray.take_graphs(3)
+    drawing = Xray.open(tmp_path / "run").show_last_graphs()
+    assert drawing.wait(0)
+    assert pictures(tmp_path) == ["step_00000003.png"]
+    assert f"Picture: {drawing.path}" in capsys.readouterr().out
+
+
 def test_what_is_shown_already_is_not_drawn_again(training, monkeypatch):
     """Until another snapshot is taken, or something else is asked for."""
     begin, _train = training

@@ -100,8 +100,8 @@ class Reader:
             scale: `"run"`, colours mean the same over the whole run, or `"frame"`, they fit this snapshot. By default the
                 gradients' fit the snapshot, since they shrink, and all others are of the run.
 
-        It is drawn behind the training, by another process, and the budget counts it; what is shown already is not drawn
-        again. What goes wrong with it is a warning. Returns a `Drawing`, which can be used as the Matplotlib figure; None,
+        During a training it is drawn behind it, by another process, and the budget counts it; of a run that is only read
+        it is shown when this returns. What is shown already is not drawn again. What goes wrong with it is a warning. Returns a `Drawing`, which can be used as the Matplotlib figure; None,
         and nothing is shown, in a process that does not watch, before the first snapshot, and where the budget is spent.
         """
         if self._files is None:
@@ -116,7 +116,11 @@ class Reader:
         elif not self._taken and not len(self._files.rows):
             return None
         soon = self._writer.soon if self._writer is not None else (lambda call: call())
-        return self._drawer.draw(Run(self._files), self._taken, layers, scale, soon)
+        drawing = self._drawer.draw(Run(self._files), self._taken, layers, scale, soon)
+        if self._writer is None:  # no training is kept waiting
+            self._drawer.wait()
+            self._tell_failures()
+        return drawing
 
     def show(self, layer: str, kind: str, step: int | None = None, *, scale: ScaleName | None = None) -> Figure:
         """Show one kind of one layer at a step, by default the last that has it. Returns the Matplotlib figure."""

@@ -277,13 +277,13 @@ class OperationRecords(_Views[OperationRecord]):
         return OperationRecord(self._log, place)
 
 
-def mark_of(tensor: torch.Tensor) -> tuple[int, int]:
-    """How often torch counted a write to a tensor, and where its memory is; -1 and 0 where there is no such thing."""
+def marks_of(tensors: list[torch.Tensor]) -> list[tuple[int, int]]:
+    """How often torch counted a write to each tensor, and where its memory is; -1 and 0 where there is no such thing."""
     with torch._C.DisableTorchFunction():
         try:
-            return tensor._version, tensor.data_ptr()
+            return [(tensor._version, tensor.data_ptr()) for tensor in tensors]
         except RuntimeError:  # an inference tensor has no version, a tensor without storage no memory
-            return -1, 0
+            return [mark for tensor in tensors for mark in marks_of([tensor])] if len(tensors) > 1 else [(-1, 0)]
 
 
 class StateRecord:
@@ -308,7 +308,7 @@ class StateRecord:
         torch does not count writes through `.data` and those of fused optimizers, so these are not noticed.
         """
         known = self._states.marks
-        return bool(known) and self.before is None and known[-1 - self.number] != mark_of(self.tensor)
+        return bool(known) and self.before is None and [known[-1 - self.number]] != marks_of([self.tensor])
 
     @property
     def value(self) -> torch.Tensor:

@@ -110,7 +110,9 @@ class ModuleWatcher:
                 _copied(buffers) if buffers else _NONE,
                 address == prefix,
                 cls,
-                is_made_running=is_made_running and address == prefix,
+                (),
+                0,
+                is_made_running and address == prefix,
             )
             if module._modules:
                 start = f"{address}." if address else ""

@@ -20,7 +20,7 @@ from torch.nn import Parameter
 
 from ..errors import UnseenWorkWarning
 from ..functions import label_type
-from ..records import TENSOR, UNSAVED, Details, Kind, Log, ModuleCall, Origin, Row, TorchFunction, facts_of, mark_of
+from ..records import TENSOR, UNSAVED, Details, Kind, Log, ModuleCall, Origin, Row, TorchFunction, facts_of, marks_of
 from ..tensor_memory import has_memory
 from .backward import GradientWatcher
 from .identity import (
@@ -553,7 +553,7 @@ class Recorder:
     def close(self) -> None:
         """Let go of everything but the log."""
         states = self.log.states
-        states.marks = [mark_of(tensor) for tensor in states.tensors]
+        states.marks = marks_of(states.tensors)
         if self.log.backward is not None:
             self.log.backward.scale = None
         self.gradients = None

@@ -90,6 +90,8 @@ class StateRestorer:
                 registered += parameters.values()
             if buffers := saved.get("_buffers"):
                 registered += buffers.values()
+            if harmless.issuperset(map(type, others)):
+                continue
             for value in others:
                 cls = type(value)
                 if cls in harmless or (cls is tuple and _SIMPLE.issuperset(map(type, value))):

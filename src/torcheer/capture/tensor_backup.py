@@ -110,17 +110,22 @@ class StorageSizes:
 
     def freed(self) -> list[tuple[Tensor, str]]:
         """The tensors whose memory is gone, and what happened to it."""
+        sizes = [storage.nbytes() for storage in self._storages]
+        if sizes == self._sizes:
+            return []
         found = []
-        for tensor, storage, size in zip(self._tensors, self._storages, self._sizes, strict=True):
-            now = storage.nbytes()
+        for tensor, storage, size, now in zip(self._tensors, self._storages, self._sizes, sizes, strict=True):
             if now < size and storage_of(tensor) == storage._cdata and not has_memory(tensor):
                 found.append((tensor, f"its storage was resized from {size:,} to {now:,} bytes, so its values are gone"))
         return found
 
     def written(self) -> list[Tensor]:
         """The tensors that torch counted a write to."""
-        pairs = zip(self._tensors, self._versions, strict=True)
-        return [tensor for tensor, version in pairs if tensor._version != version]
+        versions = [tensor._version for tensor in self._tensors]
+        if versions == self._versions:
+            return []
+        rows = zip(self._tensors, self._versions, versions, strict=True)
+        return [tensor for tensor, before, now in rows if now != before]
 
 
 def _has_storage_and_version(tensor: Tensor) -> bool:

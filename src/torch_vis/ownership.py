@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from torcheer.capture.retention import version_of
+from torcheer.capture.keep.keeper import version_of
 
 from .passes import ModulePass
 from .structures import Shape

@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.nn import Module
 
 from torcheer.capture.modules import without_parallelism, wrapped_module
-from torcheer.capture.randomness import RandomState
-from torcheer.capture.recursion import deeper_calls
-from torcheer.capture.restore_state import StateRestorer, not_copied
+from torcheer.capture.restore.randomness import RandomState
+from torcheer.capture.restore.recursion import deeper_calls
+from torcheer.capture.restore.restore_state import StateRestorer, not_copied
 from torcheer.containers import find_tensors, shares_no_container
 
 

@@ -16,7 +16,7 @@ from .analysis import Summary
 from .analysis.summary import DEFAULT_COLUMNS
 from .capture import Session
 from .capture.modules import wrapped_module
-from .capture.randomness import RandomState
+from .capture.restore.randomness import RandomState
 from .containers import Arguments
 from .errors import InvalidArgument
 from .history.filling import Options, Unseen, explain, finish, open_session, run

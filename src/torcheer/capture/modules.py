@@ -23,10 +23,10 @@ from torch.nn.modules import module as module_hooks
 
 from ..containers import PLAIN, Other, find_tensors, outline, tensors_in
 from ..records import TENSOR, UNSAVED, ModuleCall, RegisteredModule
-from .callsite import CallSites, Forward
-from .fused import decision_of, is_about_to_fuse, leave, named_arguments, switches_here, watch_functions, watch_fused
-from .identity import is_transforming, is_wrapped, storage_of
-from .interceptor import Interceptor
+from .identity.tensor_table import is_transforming, is_wrapped, storage_of
+from .intercept.call_sites import CallSites, Forward
+from .intercept.fused import decision_of, is_about_to_fuse, leave, named_arguments, switches_here, watch_functions, watch_fused
+from .intercept.interceptor import Interceptor
 from .recorder import Recorder
 
 _WRAPPED_AS = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}

@@ -22,8 +22,10 @@ from ..errors import UnseenWorkWarning
 from ..functions import label_type
 from ..records import TENSOR, UNSAVED, Details, Kind, Log, ModuleCall, Origin, Row, TorchFunction, facts_of, marks_of
 from ..tensor_memory import has_memory
-from .backward import GradientWatcher
-from .identity import (
+from .autograd.grad_fn_names import NodeNames
+from .autograd.gradients import GradientWatcher
+from .identity.shared_memory import SharedMemory, has_bytes
+from .identity.tensor_table import (
     PLAIN_CLASSES,
     Entry,
     TensorTable,
@@ -36,10 +38,8 @@ from .identity import (
     storages_of,
     unwrap,
 )
-from .nodes import NodeNames
-from .restore_state import StateRestorer
-from .retention import Keeper, alias, copied
-from .shared_memory import SharedMemory, has_bytes
+from .keep.keeper import Keeper, alias, copied
+from .restore.restore_state import StateRestorer
 
 _MARKERS = {
     origin: TorchFunction(None, origin.value, origin.value, Kind.OPERATION, origin=origin)

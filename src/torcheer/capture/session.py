@@ -17,18 +17,18 @@ from torch.nn import Module
 
 from ..containers import Path, find_tensors, shares_no_container
 from ..records import Log, Origin
-from .callsite import CallSites
-from .collector import fewer_collections
-from .device_time import DeviceTimer
-from .fused import leave_all
-from .interceptor import Interceptor
+from .intercept.call_sites import CallSites
+from .intercept.device_time import DeviceTimer
+from .intercept.fused import leave_all
+from .intercept.interceptor import Interceptor
+from .keep.keeper import Keeper, Selection
 from .modules import ModuleWatcher, modules_among, roots_of, without_parallelism
-from .randomness import RandomState, seed_everything
 from .recorder import Recorder
-from .recursion import deeper_calls
 from .refusals import refuse_inside_vmap, refuse_unrun
-from .restore_state import StateRestorer, not_copied
-from .retention import Keeper, Selection
+from .restore.gc_pause import fewer_collections
+from .restore.randomness import RandomState, seed_everything
+from .restore.recursion import deeper_calls
+from .restore.restore_state import StateRestorer, not_copied
 
 Start = int | RandomState | None  # a seed, or the random state to start from; None: the state that is found
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..capture.collector import fewer_collections
+from ..capture.restore.gc_pause import fewer_collections
 from ..containers import PLAIN, format_path, slot_paths
 from ..history.history import History
 from ..history.index import Index

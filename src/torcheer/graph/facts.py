@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..capture.callsite import SourceLine, source_of
+from ..capture.intercept.call_sites import SourceLine, source_of
 from ..containers import blank
 from ..history.param import Param
 from ..records import ModuleCall, Site

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..capture.callsite import SourceLine, source_of, stack_of
+from ..capture.intercept.call_sites import SourceLine, source_of, stack_of
 from ..records import EscapeRecord
 from .index import Index
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ..capture import Keeping, Session
-from ..capture.randomness import RandomState
 from ..capture.refusals import warn_if_empty
+from ..capture.restore.randomness import RandomState
 from ..containers import Arguments
 from ..errors import InvalidArgument, LayerNotFound, UnseenWork
 from ..inputs import explained

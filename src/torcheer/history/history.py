@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..backward_records import BackwardLog
-from ..capture.randomness import RandomState
+from ..capture.restore.randomness import RandomState
 from ..errors import GraphChanged, InvalidArgument, NotPicklable
 from ..inputs import LEFT_OUT, as_arguments
 from ..keys import is_torch_function, parse_key

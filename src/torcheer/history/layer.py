@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..capture.callsite import SourceLine
+from ..capture.intercept.call_sites import SourceLine
 from .attributes import ReadAsTensor, agreed, common, unknown_attribute
 from .index import Index
 from .labels import LayerEntry

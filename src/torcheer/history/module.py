@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..capture.callsite import SourceLine, source_of
+from ..capture.intercept.call_sites import SourceLine, source_of
 from ..containers import fill_call
 from ..errors import ActivationLost, ActivationNotSaved, LayerNotFound
 from ..keys import split_turn

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..capture.callsite import SourceLine, source_of, stack_of
+from ..capture.intercept.call_sites import SourceLine, source_of, stack_of
 from ..containers import fill_call, format_path
 from ..errors import ActivationLost, ActivationNotSaved, GradientNotSaved
 from ..records import UNSAVED

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from ..capture.callsite import same_positions
+from ..capture.intercept.call_sites import same_positions
 from ..records import Log, ModuleCall
 
 _SEQUENTIAL = nn.Sequential.forward.__code__

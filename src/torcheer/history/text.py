@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..capture.callsite import source_of
+from ..capture.intercept.call_sites import source_of
 from ..records import Failure, Log
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from ..capture.retention import alias, copied
+from ..capture.keep.keeper import alias, copied
 from ..containers import fill_call
 from ..functions.structure import Role
 from ..records import OperationRecord

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ..capture.identity import storage_of, storages_of
-from ..capture.retention import Keeper
+from ..capture.identity.tensor_table import storage_of, storages_of
+from ..capture.keep.keeper import Keeper
 from ..errors import InvalidArgument, ReplayFailed
 from ..history import History
 from ..keys import parse_key

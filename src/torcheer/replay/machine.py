@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.autograd.forward_ad import dual_level
 
-from ..capture.autocast import autocast_as
-from ..capture.identity import storage_of, storages_of
-from ..capture.randomness import RandomState
-from ..capture.retention import alias, copied, of_same_class
+from ..capture.identity.tensor_table import storage_of, storages_of
+from ..capture.intercept.autocast import autocast_as
+from ..capture.keep.keeper import alias, copied, of_same_class
+from ..capture.restore.randomness import RandomState
 from ..containers import fill_call, get_path
 from ..errors import InvalidArgument, ReplayFailed
 from ..functions import groups

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..capture.callsite import source_of
-from ..capture.identity import TensorTable, storage_of
-from ..capture.retention import version_of
+from ..capture.identity.tensor_table import TensorTable, storage_of
+from ..capture.intercept.call_sites import source_of
+from ..capture.keep.keeper import version_of
 from ..functions import groups
 from ..records import OperationRecord
 from ..tensor_memory import has_memory

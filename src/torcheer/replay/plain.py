@@ -17,11 +17,11 @@ from torch.nn import Module
 from torch.nn.modules import module as module_hooks
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..capture.identity import is_wrapped, unwrap
+from ..capture.identity.tensor_table import is_wrapped, unwrap
 from ..capture.modules import modules_among, roots_of, without_parallelism, wrapped_module
-from ..capture.randomness import RandomState
-from ..capture.recursion import deeper_calls
-from ..capture.restore_state import StateRestorer, not_copied
+from ..capture.restore.randomness import RandomState
+from ..capture.restore.recursion import deeper_calls
+from ..capture.restore.restore_state import StateRestorer, not_copied
 from ..containers import Arguments, shares_no_container
 from ..records import Log, ModuleCall
 from ..tensor_memory import FREED, cloned, has_memory, is_freed

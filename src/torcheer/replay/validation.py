@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..capture.callsite import source_of
+from ..capture.intercept.call_sites import source_of
 from ..containers import Arguments
 from ..errors import InvalidArgument, ReplayFailed
 from ..functions import groups

@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 
 from ..analysis import Cost
-from ..capture.collector import fewer_collections
+from ..capture.restore.gc_pause import fewer_collections
 from ..errors import InvalidArgument
 from ..graph import Graph, add_gradient_edges
 from ..history.index import Index

@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 from typing import Any
 
-from ..capture.callsite import stack_of
+from ..capture.intercept.call_sites import stack_of
 from ..graph import Place
 from ..records import ModuleCall, Site
 

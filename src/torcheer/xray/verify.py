@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from ..capture.randomness import RandomState
+from ..capture.restore.randomness import RandomState
 
 
 @dataclass(frozen=True)

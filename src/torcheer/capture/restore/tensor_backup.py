@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from ..tensor_memory import has_memory, needed_bytes
-from .identity import extent, is_wrapped, storage_of
+from ...tensor_memory import has_memory, needed_bytes
+from ..identity.tensor_table import extent, is_wrapped, storage_of
 
 
 class TensorBackup:

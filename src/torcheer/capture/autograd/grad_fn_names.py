@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..records import FUNCTION, NODE, Row
+from ...records import FUNCTION, NODE, Row
 
 READ = 4_000  # operations whose nodes are read without further thought
 

@@ -20,18 +20,18 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
-from ..containers import PLAIN, find_tensors, template, tensors_in
-from ..functions import facts
-from ..records import LOST, TENSOR, UNSAVED, Composite, Details, EscapeRecord, Failure, Held, Kind, TorchFunction, facts_of
+from ...containers import PLAIN, find_tensors, template, tensors_in
+from ...functions import facts
+from ...records import LOST, TENSOR, UNSAVED, Composite, Details, EscapeRecord, Failure, Held, Kind, TorchFunction, facts_of
+from ..identity.tensor_table import Entry, is_wrapped, memory_of, storage_address, storages_of
+from ..recorder import Recorder
+from ..restore.randomness import DrawWatch
+from ..restore.restore_state import StateRestorer
 from .autocast import autocast_state
-from .callsite import CallSites
+from .call_sites import CallSites
 from .collectives import CollectiveCounter, counter, in_words
 from .device_time import DeviceTimer
 from .fused import FUSED, NOTE
-from .identity import Entry, is_wrapped, memory_of, storage_address, storages_of
-from .randomness import DrawWatch
-from .recorder import Recorder
-from .restore_state import StateRestorer
 
 _NOTHING = contextlib.nullcontext()
 _LOOKED_AT: tuple[Any, ...] = (torch.empty, torch.autograd.grad)  # operations that are never ordinary

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..records import ELAPSED, Log
+from ...records import ELAPSED, Log
 
 
 def device_event() -> Any:

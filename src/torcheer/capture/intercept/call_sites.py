@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch.nn import Module
 
-from ..records import ModuleCall, Site
+from ...records import ModuleCall, Site
 
 _LIMIT = 64
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
-_OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # capture/
 _HANDLER = torch.overrides.handle_torch_function.__code__  # through it torch's Python functions come to a mode
 
 

@@ -27,7 +27,7 @@ from torch.nn import Module
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
-from ..containers import find_tensors
+from ...containers import find_tensors
 from .autocast import autocast_as, autocast_state
 
 if TYPE_CHECKING:

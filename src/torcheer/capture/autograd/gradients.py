@@ -22,10 +22,10 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import get_gradient_edge
 
-from ..backward_records import BackwardLog, BackwardRecord, NodeRecord, Shapes
-from ..records import Log, facts_of
-from .device_time import device_event
-from .identity import is_wrapped, unwrap
+from ...backward_records import BackwardLog, BackwardRecord, NodeRecord, Shapes
+from ...records import Log, facts_of
+from ..identity.tensor_table import is_wrapped, unwrap
+from ..intercept.device_time import device_event
 
 FOLLOWED = 20_000  # nodes at a time; a longer chain of hooked ones could overflow the stack when torch frees it
 

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from ..functions import label_type
-from ..functions.groups import POINTERS
-from ..records import TENSOR, Details, Kind, Origin, TorchFunction
-from ..tensor_memory import has_memory
-from .identity import extent, is_wrapped, is_wrapper, memory_of, storage_of
+from ...functions import label_type
+from ...functions.groups import POINTERS
+from ...records import TENSOR, Details, Kind, Origin, TorchFunction
+from ...tensor_memory import has_memory
+from .tensor_table import extent, is_wrapped, is_wrapper, memory_of, storage_of
 
 if TYPE_CHECKING:
-    from .recorder import Recorder
+    from ..recorder import Recorder
 
 
 @dataclass(slots=True, eq=False)

@@ -21,10 +21,10 @@ from torch.nn import Module, Parameter
 from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
 
-from ..containers import PLAIN
-from ..errors import StateNotRestored
-from ..tensor_memory import has_memory
-from .identity import storage_of
+from ...containers import PLAIN
+from ...errors import StateNotRestored
+from ...tensor_memory import has_memory
+from ..identity.tensor_table import storage_of
 from .object_state import ObjectState, Where, kind_of, refill
 from .tensor_backup import ScriptAttributes, StorageSizes, TensorBackup, lazy_twin
 

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from ..containers import replace_tensors, tensors_in
-from ..errors import TorcheerError
-from ..records import LOST, Held, Log, ModuleCall, OperationRecord, TorchFunction
-from ..tensor_memory import FREED, copy_of, has_memory
-from .identity import PLAIN_CLASSES, inner_tensors, is_wrapped, is_wrapper, storage_of, storages_of, unwrap
+from ...containers import replace_tensors, tensors_in
+from ...errors import TorcheerError
+from ...records import LOST, Held, Log, ModuleCall, OperationRecord, TorchFunction
+from ...tensor_memory import FREED, copy_of, has_memory
+from ..identity.tensor_table import PLAIN_CLASSES, inner_tensors, is_wrapped, is_wrapper, storage_of, storages_of, unwrap
 
 
 class Selection(Protocol):

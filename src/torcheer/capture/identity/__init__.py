@@ -1,0 +1,1 @@
+"""Which record a tensor stands for: by the tensor itself, by the memory it lives in."""

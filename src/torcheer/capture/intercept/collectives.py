@@ -10,6 +10,8 @@ from typing import Any
 
 import torch.distributed
 
+from ..recorder import Recorder
+
 
 def in_words(value: Any) -> Any:
     """A template of a collective's arguments that does not keep its process group alive."""
@@ -20,21 +22,41 @@ def in_words(value: Any) -> Any:
     return str(value) if type(value).__module__.startswith("torch._C") else value
 
 
-class CollectiveCounter:
-    """Counts the collectives this process has taken part in."""
+class CollectiveWatch:
+    """Counts the collectives that this process takes part in during a recording."""
 
-    def count(self) -> int:
-        """How many there were, over all process groups that count them."""
-        total = 0
-        for group in list(torch.distributed.distributed_c10d._world.pg_map):
-            try:
-                total += group._get_sequence_number_for_group()  # type: ignore[attr-defined]  # not in torch's stubs
-            except RuntimeError:  # a backend that does not count
-                continue
-        return total
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._first = self._known = _count()
+
+    @classmethod
+    def where_possible(cls, recorder: Recorder) -> CollectiveWatch | None:
+        """A watch; None where there are no other processes."""
+        is_possible = torch.distributed.is_available() and torch.distributed.is_initialized()
+        return cls(recorder) if is_possible else None
+
+    def ran(self) -> bool:
+        """Whether collectives ran since this was last asked."""
+        before, self._known = self._known, _count()
+        return self._known != before
+
+    def note_unseen(self) -> None:
+        """A call is about to run: collectives that ran since the last one were made by something that is not watched."""
+        if self.ran():
+            with torch._C.DisableTorchFunction():
+                self._recorder.unseen_collective()
+
+    def finish(self) -> None:
+        """The recording is over."""
+        self._recorder.log.collectives += _count() - self._first
 
 
-def counter() -> CollectiveCounter | None:
-    """What counts collectives; None where there are no other processes."""
-    is_possible = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return CollectiveCounter() if is_possible else None
+def _count() -> int:
+    """How many collectives there were so far, over all process groups that count them."""
+    total = 0
+    for group in list(torch.distributed.distributed_c10d._world.pg_map):
+        try:
+            total += group._get_sequence_number_for_group()  # type: ignore[attr-defined]  # not in torch's stubs
+        except RuntimeError:  # a backend that does not count
+            continue
+    return total

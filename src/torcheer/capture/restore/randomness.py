@@ -1,10 +1,9 @@
-"""The random states of Python, NumPy and torch on every device: read, put back, seeded, watched between draws."""
+"""The random states of Python, NumPy and torch on every device: read, put back, seeded."""
 
 from __future__ import annotations
 
 import random
 import sys
-from ctypes import string_at
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,35 +43,6 @@ class RandomState:
             for kind, states in self.devices:
                 for index, state in enumerate(states):
                     getattr(torch, kind).set_rng_state(state, index)
-
-
-class DrawWatch:
-    """Notices, at calls that draw, that something else moved torch's random state since the last such call.
-
-    A model that seeds, forks or sets the state, or draws where it cannot be watched, does so.
-    """
-
-    def __init__(self) -> None:
-        self.moved: RandomState | None = None  # the state the latest call draws from, if the one before did not leave it
-        self._left: Any = None  # what the last call that drew left behind
-
-    def begin(self) -> None:
-        """A call is about to draw."""
-        self.moved = RandomState.now() if _fingerprint() != self._left else None
-
-    def end(self) -> None:
-        """A call drew; or a recording starts."""
-        self._left = _fingerprint()
-
-
-def _fingerprint() -> Any:
-    """Something that is equal where torch's random states are."""
-    with torch._C.DisableTorchFunction():
-        state = torch.default_generator.get_state()
-        ours = string_at(state.data_ptr(), state.nbytes)
-        if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's own
-            return ours
-        return ours, [(one.initial_seed(), one.get_offset()) for one in torch.cuda.default_generators]
 
 
 def _device_states() -> list[tuple[str, list[Tensor]]]:

@@ -1,0 +1,59 @@
+"""Notices where a pass moves torch's random state other than by the calls that are watched."""
+
+from __future__ import annotations
+
+from ctypes import string_at
+from typing import Any
+
+import torch
+
+from ...records import Log, TorchFunction
+from ..restore.randomness import RandomState
+
+
+class DrawWatch:
+    """Notices, at calls that draw, that something else moved torch's random state since the last such call.
+
+    A model that seeds, forks or sets the state, or draws where it cannot be watched, does so.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._moved: RandomState | None = None  # the state the latest call draws from, if the one before did not leave it
+        self._left: Any = None  # what the last call that drew left behind
+
+    def begins(self, function: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a call is about to draw random numbers."""
+        if function.draws is None or not function.draws(args, kwargs):
+            return False
+        self._moved = RandomState.now() if _fingerprint() != self._left else None
+        return True
+
+    def note(self, number: int) -> None:
+        """A call drew, for operation `number`; note the state it drew from, if something else had moved it.
+
+        A draw that a replay does not make again (of no operation, in a transform, around a collective) moves the state as
+        seeding does.
+        """
+        log = self._log
+        if number == len(log.rows):
+            return
+        if self._moved is not None:
+            log.random_states[number] = self._moved
+        details = log.details.get(number)
+        if details is None or not (details.is_transformed or details.is_collective):
+            self.end()
+
+    def end(self) -> None:
+        """A call drew; or a recording starts."""
+        self._left = _fingerprint()
+
+
+def _fingerprint() -> Any:
+    """Something that is equal where torch's random states are."""
+    with torch._C.DisableTorchFunction():
+        state = torch.default_generator.get_state()
+        ours = string_at(state.data_ptr(), state.nbytes)
+        if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's own
+            return ours
+        return ours, [(one.initial_seed(), one.get_offset()) for one in torch.cuda.default_generators]

@@ -148,7 +148,7 @@ class ModuleWatcher:
         if get_ident() != self._thread:
             if id(module) in self._registered:
                 here = self._registered[id(module)]
-                self.recorder.ran_elsewhere(here.address if here is not None and here.address else type(module).__name__)
+                self.recorder.unseen.ran_elsewhere(here.address if here is not None and here.address else type(module).__name__)
             return
         if self._switches:
             watch_functions(module)
@@ -305,7 +305,7 @@ class ModuleWatcher:
         with torch._C.DisableTorchFunction():
             restorer.back_up_script(module.modules())
             given = filter(None, map(storage_of, tensors_in(args)))
-            restorer.back_up(chain.from_iterable(map(self.recorder.outside, given)), is_suspected=True)
+            restorer.back_up(chain.from_iterable(map(self.recorder.outside.living_in, given)), is_suspected=True)
 
 
 def _outside_transforms(registered: dict[str, Any]) -> dict[str, Any]:

@@ -148,7 +148,7 @@ class Session:
             steps.callback(restorer.restore)
             steps.callback(lambda: list(map(self.keeper.before_write, restorer.written_storages())))
             if restorer.sharded_modules():
-                steps.callback(self.recorder.keep_passing_states)
+                steps.callback(self.recorder.outside.keep_passing_states)
 
     def _note_lazy_states(self, restorer: StateRestorer) -> None:
         """What the operations of the pass read first of a lazy parameter had no elements."""

@@ -99,8 +99,8 @@ def run(
 
 def finish(history: History, session: Session) -> None:
     """Release what was kept only because it might have been wanted."""
-    if session.recorder.unseen and history._options.unseen == "raise":
-        error = UnseenWork(f"{session.recorder.unseen} unseen='ignore' logs it all the same.")
+    if session.recorder.unseen.message and history._options.unseen == "raise":
+        error = UnseenWork(f"{session.recorder.unseen.message} unseen='ignore' logs it all the same.")
         error.history = history  # type: ignore[attr-defined]  # what the pass logged is not lost
         raise error
     _release_gradients(history)

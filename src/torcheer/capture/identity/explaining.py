@@ -1,0 +1,195 @@
+"""Explains tensors that no watched call made.
+
+Such a tensor is, in this order: a parameter; memory shared with a recorded tensor; a wrapper around recorded tensors; what left
+a module nobody could look into; autograd's own account of it; otherwise a source born inside the model.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+from torch.nn import Parameter
+
+from ...functions import label_type
+from ...records import Kind, ModuleCall, Origin, TorchFunction
+from .markers import MARKERS, is_inside, view_of
+from .tensor_table import PLAIN_CLASSES, Entry, is_same_view, is_wrapped, is_wrapper, memory_of, storages_of, unwrap
+
+if TYPE_CHECKING:
+    from ..recorder import Recorder
+
+_AUTOGRAD_LIMIT = 2000
+
+
+class Explainer:
+    """Finds out where the unexplained tensors of one recording come from."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder: Recorder = weakref.proxy(recorder)  # which holds this
+        self._log = recorder.log
+        self._table = recorder.table
+        self._wrapped: tuple[int, dict[int, Tensor]] = (0, {})  # of how many modules, and what `_wrapped_states` gives
+
+    def explain(self, tensor: Tensor, storage: int | None, leaving: ModuleCall | None) -> Entry:
+        """The entry of a tensor that no record stands for yet; `leaving` is the module call it comes out of, if it does."""
+        if isinstance(tensor, Parameter) and not self._is_computed(storage):
+            return self._recorder.state(tensor)
+        known = self._alias(tensor, storage) or (self._wrapper(tensor) if type(tensor) not in PLAIN_CLASSES else None)
+        if known is not None:
+            return known
+        if leaving is not None and leaving.first == len(self._log.rows):
+            return self._opaque(tensor, storage, leaving)  # nothing inside could be watched
+        return (
+            self._by_autograd(tensor, storage)
+            or (self._opaque(tensor, storage, leaving) if leaving is not None else None)
+            or self._source(tensor, storage)
+        )
+
+    def _wrapper(self, tensor: Tensor) -> Entry | None:
+        """A wrapper (DTensor, a quantised weight) that was made around tensors that are known depends on them."""
+        if not is_wrapper(tensor):
+            return None
+        inner = [self._table.find(part) or self._alias(part, self._table.storage_of(part)) for part in memory_of(tensor)]
+        parents = tuple(dict.fromkeys(entry.number for entry in inner if entry is not None))
+        if not parents:
+            return None
+        name = type(tensor).__name__
+        function = TorchFunction(None, name, label_type(name), Kind.OPERATION, origin=Origin.OPAQUE)
+        entry = self._recorder.write(function, parents, tensor, None)
+        if self._table.last_write:
+            self._log.detail(entry.number).also = self._writes_inside(tensor, inner)
+        return entry
+
+    def _writes_inside(self, tensor: Tensor, inner: list[Entry | None]) -> tuple[int, ...]:
+        found: dict[int, None] = {}
+        for part, entry in zip(memory_of(tensor), inner, strict=True):
+            found.update(dict.fromkeys(self._table.writes_since(part, entry.number) if entry is not None else ()))
+        return tuple(found)
+
+    def _relatives(self, storage: int | None) -> list[tuple[int, Tensor]]:
+        """Known tensors that live in this storage, with the records they stand for."""
+        if storage is None:
+            return []
+        if storage in self._table.shared:
+            return self._table.living_in(storage) + self._recorder.memory.lent_in(storage)
+        kept = self._recorder.keeper.kept_in(storage)
+        if kept or not self._recorder.keeper.is_plain:
+            return kept or self._table.living_in(storage)
+        outside = [(self._table.find(tensor), tensor) for tensor in self._recorder.outside.living_in(storage)]
+        return [(entry.number, tensor) for entry, tensor in outside if entry is not None]
+
+    def _is_computed(self, storage: int | None) -> bool:
+        """Whether what is in this storage was worked out from an input: such a parameter was made, not met, by the model."""
+        waiting = [number for number, _ in self._relatives(storage)]
+        seen: set[int] = set()
+        while waiting:
+            number = waiting.pop()
+            if number >= 0 and number not in seen:
+                seen.add(number)
+                record = self._log.operations[number]
+                if record.origin is Origin.INPUT:
+                    return True
+                waiting += record.dependencies
+        return False
+
+    def _alias(self, tensor: Tensor, storage: int | None) -> Entry | None:
+        relatives = [(n, other) for n, other in self._relatives(storage) if storage in self._storages_of(other)]
+        if not relatives:
+            return self._inside_state(tensor, storage)
+        if is_wrapped(tensor):
+            twins = relatives
+        else:
+            twins = [(n, other) for n, other in relatives if is_wrapped(other) or is_same_view(tensor, other)]
+        if twins:
+            return self._table.point(tensor, max(n for n, _ in twins), storage)
+        number, relative = max(relatives, key=lambda pair: (is_inside(tensor, pair[1]), pair[0]))
+        return self._recorder.write(MARKERS[Origin.ALIAS], (number,), tensor, storage, view_of(tensor, relative))
+
+    def _storages_of(self, tensor: Tensor) -> set[int | None]:
+        """Where `tensor` lives now: it may have been given other memory since it was recorded."""
+        return {self._table.storage_of(part) for part in memory_of(unwrap(tensor))}
+
+    def _inside_state(self, tensor: Tensor, storage: int | None) -> Entry | None:
+        """What is inside a parameter that is a wrapper (the whole numbers of a quantised weight) comes from that parameter."""
+        if storage is None or (around := self._wrapped_states().get(storage)) is None:
+            return None
+        state = self._table.find(around) or self._recorder.state(around)
+        return self._recorder.write(MARKERS[Origin.ALIAS], (state.number,), tensor, storage)
+
+    def _wrapped_states(self) -> dict[int, Tensor]:
+        """The registered parameters and buffers that are wrappers, by the storages inside them."""
+        modules = self._log.registered
+        if self._wrapped[0] != len(modules):
+            found: dict[int, Tensor] = {}
+            for module in modules.values():
+                for state in (*module.parameters.values(), *module.buffers.values()):
+                    if state is not None and type(state) not in PLAIN_CLASSES:
+                        found.update(dict.fromkeys(storages_of(state) if is_wrapper(state) else (), state))
+            self._wrapped = (len(modules), found)
+        return self._wrapped[1]
+
+    def _by_autograd(self, tensor: Tensor, storage: int | None) -> Entry | None:
+        """Work that was not watched may still have been followed by autograd, back to tensors that are known."""
+        if tensor.grad_fn is None or is_wrapped(tensor):
+            return None
+        parents = self._autograd_parents(tensor)
+        if not parents:
+            return None
+        self._recorder.unseen.suspect_threads()
+        name = type(tensor.grad_fn).__name__.removesuffix("0").removesuffix("Backward")
+        function = TorchFunction(None, name, label_type(name), Kind.OPERATION, origin=Origin.OPAQUE)
+        return self._recorder.write(function, parents, tensor, storage)
+
+    def _autograd_parents(self, tensor: Tensor) -> tuple[int, ...]:
+        known: dict[Any, int] = {}
+        for recorded in list(self._table.entries.values()):
+            live = recorded()
+            if live is not None and live.grad_fn is not None and not is_wrapped(live):
+                known[live.grad_fn] = recorded.number
+        parents: dict[int, None] = {}
+        waiting: list[Any] = [tensor.grad_fn]
+        seen: set[Any] = set()
+        while waiting and len(seen) < _AUTOGRAD_LIMIT:
+            node = waiting.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            leaf = getattr(node, "variable", None)
+            if node in known:
+                parents[known[node]] = None
+            elif leaf is not None and (entry := self._table.find(leaf)) is not None:
+                parents[entry.number] = None
+            elif isinstance(leaf, Parameter):
+                parents[self._recorder.state(leaf).number] = None
+            else:
+                waiting.extend(next_node for next_node, _ in node.next_functions)
+        return tuple(sorted(parents, key=lambda number: (number < 0, number)))
+
+    def _opaque(self, tensor: Tensor, storage: int | None, call: ModuleCall) -> Entry:
+        kind = label_type(call.class_name)
+        function = TorchFunction(None, call.class_name, kind, Kind.OPERATION, origin=Origin.OPAQUE)
+        site = call.site.number if call.site is not None else -1
+        return self._recorder.write(function, call.inputs, tensor, storage, (call.args, call.names, site))
+
+    def _source(self, tensor: Tensor, storage: int | None) -> Entry:
+        if self._log.is_recording and not self._recorder.stack:
+            return self._recorder.add_input(tensor, ())
+        number = len(self._log.rows)
+        name = self._attribute_name(tensor)
+        if name is not None:
+            self._log.source_names[number] = name
+        else:
+            self._recorder.unseen.suspect_threads()
+        self._recorder.outside.add(tensor)
+        self._log.source_tensors.append(weakref.ref(tensor))
+        return self._recorder.write(MARKERS[Origin.SOURCE], (), tensor, storage)
+
+    def _attribute_name(self, tensor: Tensor) -> str | None:
+        """The module attribute that holds `tensor`, looked for in the modules that are running."""
+        for call, module in zip(reversed(self._recorder.stack), reversed(self._recorder.running), strict=True):
+            for name, value in vars(module).items():
+                if value is tensor:
+                    return f"{call.address}.{name}" if call.address else name
+        return None

@@ -1,0 +1,66 @@
+"""Tensors that were there before a pass and will be after: parameters, buffers, inputs, tensors that modules hold."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...records import Log
+from ...tensor_memory import has_memory
+from ..keep.keeper import Keeper, alias, copied
+from .tensor_table import TensorTable, memory_of, storages_of
+
+
+class OutsideTensors:
+    """The tensors from outside one recording, by the memory they live in; `registered` are the ids of those modules have."""
+
+    def __init__(self, log: Log, table: TensorTable, keeper: Keeper, registered: set[int]) -> None:
+        self._log = log
+        self._table = table
+        self._keeper = keeper
+        self._registered = registered
+        self._by_storage: dict[int, list[Tensor]] = {}
+        self._filed_states = 0  # how many parameters and buffers are in `_by_storage`
+
+    def living_in(self, storage: int) -> list[Tensor]:
+        """The tensors in this storage that were there before the pass, and will be after."""
+        for tensor in self._log.states.tensors[self._filed_states :]:
+            self.add(tensor)
+        self._filed_states = len(self._log.states)
+        return self._by_storage.get(storage, [])
+
+    def keep_states(self, storage: int, *, also_registered: bool = True) -> None:
+        """Parameters and buffers in this storage are about to be overwritten for good: keep what they were."""
+        tensors = set(map(id, self.living_in(storage)))
+        states = self._log.states
+        for state in states:
+            if (
+                state.before is None
+                and id(state.tensor) in tensors
+                and (also_registered or id(state.tensor) not in self._registered)
+                and has_memory(state.tensor)
+            ):
+                with torch.no_grad():
+                    before = alias(state.tensor)
+                    before = copied(before) if before is not None else None
+                if before is not None:
+                    states.before[state.number] = before
+
+    def keep_passing_states(self) -> None:
+        """Keep the parameters that exist only for the time of the pass, and what is kept in their memory."""
+        for state in list(self._log.states.tensors):
+            for storage in storages_of(state) if id(state) not in self._registered else ():
+                self._keeper.before_write(storage)
+                self.keep_states(storage, also_registered=False)
+
+    def add(self, tensor: Tensor) -> None:
+        """`tensor` was there before the pass."""
+        if not has_memory(tensor):
+            return  # FSDP gives it memory for the time of the pass
+        for part in memory_of(tensor):
+            storage = self._table.storage_of(part)
+            if storage is not None:
+                self._by_storage.setdefault(storage, []).append(tensor)
+
+    def clear(self) -> None:
+        self._by_storage.clear()

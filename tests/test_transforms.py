@@ -22,7 +22,7 @@ from torch.func import (
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import torcheer
-from torcheer.capture.identity.tensor_table import is_wrapped
+from torcheer.torch_internals import is_functorch_wrapped
 
 x, y = torch.randn(5, 3, generator=torch.Generator().manual_seed(0)), torch.ones(5, 1)
 
@@ -81,14 +81,14 @@ def test_a_training_step_of_an_ensemble_is_recorded_and_does_what_it_does_alone(
     assert history.to_json()
     assert history.summary()
     kept = [*history._log.values, *history._log.states.tensors]
-    assert not any(is_wrapped(value) for value in kept if isinstance(value, torch.Tensor))
+    assert not any(is_functorch_wrapped(value) for value in kept if isinstance(value, torch.Tensor))
 
 
 def test_what_a_transform_puts_into_a_module_is_not_taken_for_its_parameters():
     with torcheer.recording() as history:
         step_with_functional_gradients()
     registered = [tensor for module in history._log.registered.values() for tensor in module.parameters.values()]
-    assert not any(is_wrapped(tensor) for tensor in registered if tensor is not None)
+    assert not any(is_functorch_wrapped(tensor) for tensor in registered if tensor is not None)
 
 
 @pytest.mark.parametrize("transform", [jacrev, jacfwd, hessian, grad])

@@ -8,7 +8,7 @@ own. Neither tensors nor nodes are kept; hooks go with the graph they are on, an
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from contextlib import ExitStack
 from functools import cached_property, partial
 from threading import get_ident
 from time import perf_counter_ns as now
@@ -17,18 +17,16 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch.nn.modules import module as module_hooks
 
 from torcheer.capture.modules import wrapped_module
 from torcheer.containers import tensors_in
+from torcheer.torch_internals import DisableTorchFunction, current_graph_task, global_module_hooks, next_sequence_number
 
 from .memory import cuda_is_used
 from .ownership import Node, Ownership, Sources, last_nodes, node_of
 from .passes import BackwardPass, ModulePass, tensor_facts
 from .structures import Shape
 
-_sequence: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]  # not in torch's stubs
-_task: Callable[[], int] = torch._C._current_graph_task_id
 _MANY = 8  # nodes of a layer that are looked at one by one
 
 
@@ -57,7 +55,7 @@ class LayerWatcher:
         self._modules: dict[str, Module] = {}  # those that were called
         self._calls: dict[str, int] = {}
         self._stack: list[_Running] = []
-        self._handles: list[Any] = []
+        self._hooks = ExitStack()
         self._ownership = Ownership(self._hook)
         self._unexplained: list[tuple[weakref.ref[Tensor], Sources, Shape]] = []
         self._is_on = False
@@ -81,21 +79,16 @@ class LayerWatcher:
 
     def start(self) -> None:
         """Begin to watch."""
-        self._ownership.begin(_sequence())
+        self._ownership.begin(next_sequence_number())
         self._cuda = self._timing and cuda_is_used()
         self._is_on = True
-        self._handles.append(module_hooks.register_module_forward_pre_hook(self._enter))
-        handle = module_hooks.register_module_forward_hook(self._exit, with_kwargs=True, always_call=True)
-        self._handles.append(handle)
+        self._hooks.enter_context(global_module_hooks(self._enter, self._exit))
 
     def stop(self) -> None:
         """End it, and read what the device measured."""
         self._is_on = False
-        for handle in self._handles:
-            handle.remove()
-            # remove() forgets this one of its dictionaries (torch 2.13)
-            getattr(module_hooks, "_global_forward_hooks_with_kwargs", {}).pop(handle.id, None)
-        for container in (self._handles, self._stack, self._addresses, self._ownership, self._unexplained):
+        self._hooks.close()
+        for container in (self._stack, self._addresses, self._ownership, self._unexplained):
             container.clear()
 
     @cached_property
@@ -124,7 +117,7 @@ class LayerWatcher:
     def _enter(self, module: Module, args: tuple[Any, ...]) -> None:
         if get_ident() != self._thread:
             return
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             known = self._addresses.get(id(module))
             if known is None:
                 self._register(module, self._free_name(type(module).__name__))
@@ -140,7 +133,7 @@ class LayerWatcher:
             if outer is not None:
                 outer.has_inner = True
             self.passes.append(one)
-            running = _Running(one, module, _sequence())
+            running = _Running(one, module, next_sequence_number())
             self._read(running, args)
             stack.append(running)
             if self._cuda:
@@ -159,7 +152,7 @@ class LayerWatcher:
                 stack.pop()
         running = stack.pop()
         running.one.ended = ended
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             if running.events is not None:
                 running.events[1].record()
                 self._pending.append((running.one, *running.events))
@@ -199,7 +192,7 @@ class LayerWatcher:
 
     def _leave(self, running: _Running, results: list[Tensor], given: Any) -> None:
         one, first, ownership = running.one, running.first, self._ownership
-        end = _sequence()
+        end = next_sequence_number()
         own: list[Tensor] = []
         nodes: list[Node] = []
         for tensor in results:
@@ -261,7 +254,7 @@ class LayerWatcher:
             self._passed(one)
 
     def _backward_ended(self, one: ModulePass, gradients: object) -> None:
-        if _task() in one.backward:  # it may be reached by another way only
+        if current_graph_task() in one.backward:  # it may be reached by another way only
             self._backward_ends(one)
 
     def _backward_ends(self, one: ModulePass, *gradients: object) -> None:
@@ -275,7 +268,7 @@ class LayerWatcher:
             passed.events[1].record()
 
     def _passed(self, one: ModulePass) -> BackwardPass:
-        task = _task()
+        task = current_graph_task()
         passed = one.backward.get(task)
         if passed is None:
             time = now()

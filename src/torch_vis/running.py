@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from torcheer.capture.restore.randomness import RandomState
 from torcheer.capture.restore.recursion import deeper_calls
 from torcheer.capture.restore.restore_state import StateRestorer, not_copied
 from torcheer.containers import find_tensors, shares_no_container
+from torcheer.torch_internals import DisableTorchFunction, run_uncompiled
 
 
 class Step:
@@ -43,7 +43,7 @@ class Step:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         result = self.model(*args, **kwargs)
         if torch.is_grad_enabled():
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 found = {id(tensor): tensor for _, tensor in find_tensors(result)}
                 usable = [one for one in found.values() if one.layout is torch.strided and not one.is_nested]
                 roots = [one for one in usable if one.requires_grad]
@@ -61,7 +61,7 @@ def _sum(tensors: list[Tensor]) -> Tensor:
 
 
 def _run_backward(roots: list[Tensor]) -> None:
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         ones = [_ones(root) for root in roots]
 
     def backward(*tensors: Tensor) -> None:
@@ -91,7 +91,7 @@ def undone(step: Step, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterato
     Nobody sees what such a step writes to, so parameters, buffers and inputs are copied first.
     """
     model = without_parallelism(step.model)
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         inputs = list({id(tensor): tensor for _, tensor in find_tensors((args, kwargs))}.values())
         given, (args, kwargs) = (args, kwargs), shares_no_container((args, kwargs))
         own = (*not_copied(given[0], args), *not_copied(given[1], kwargs))
@@ -108,15 +108,6 @@ def undone(step: Step, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterato
         restorer.finish([], sys.exc_info()[0] is not None)
 
 
-@contextmanager
-def without_compiling(model: Module) -> Iterator[None]:
+def without_compiling(model: Module) -> AbstractContextManager[None]:
     """A compiled model runs as it is written, where its modules can be followed."""
-    if "torch._dynamo.eval_frame" not in sys.modules:  # only then can anything have been compiled
-        yield
-        return
-    with contextlib.ExitStack() as leave:
-        leave.enter_context(torch.compiler.set_stance("force_eager"))
-        if any(wrapped_module(module) is not None for module in model.modules()):
-            leave.enter_context(warnings.catch_warnings())  # torch warns that hooks fire for wrappers; ours know wrappers
-            warnings.filterwarnings("ignore", message=".*there are global hooks on modules")
-        yield
+    return run_uncompiled(has_wrappers=any(wrapped_module(module) is not None for module in model.modules()))

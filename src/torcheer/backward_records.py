@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .tensor_memory import has_memory
+from .torch_internals import address_of, storage_use_count
 
 Shapes = tuple[tuple[int, ...] | None, ...]
 
@@ -92,17 +93,15 @@ class BackwardRecord:
 
 def _uses(address: int | None) -> int:
     """How many tensors use this memory, ours and others."""
-    count: int = torch._C._storage_Use_Count(address) if address is not None else 0
-    return count
+    return storage_use_count(address) if address is not None else 0
 
 
 def _memory(tensor: Tensor) -> int | None:
     """What torch knows the memory of a tensor by; None where it is not one piece."""
     try:
-        address: int = tensor.untyped_storage()._cdata
+        return address_of(tensor.untyped_storage())
     except RuntimeError:
         return None
-    return address
 
 
 class BackwardLog:

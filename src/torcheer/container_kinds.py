@@ -19,7 +19,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree
+
+from .torch_internals import DisableTorchFunction, pytree
 
 LEAVES: tuple[type, ...] = (
     *(str, bytes, bytearray, memoryview, array.array, int, float, complex, bool, type(None), range, type),
@@ -252,7 +253,7 @@ def _rank(member: Any) -> tuple[str, ...]:
     """By what members of a set are ordered: not by their hashes, which differ from one run to the next."""
     cls = type(member)
     if issubclass(cls, Tensor):
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             return (cls.__name__, str(member.dtype), "" if member.is_nested else str(tuple(member.shape)))
     if cls in (str, bytes, int, float, complex, bool):
         return (cls.__name__, repr(member))
@@ -303,7 +304,7 @@ def _user_kind(shape: type) -> Kind:
 
     def read(value: Any) -> Parts | None:
         try:
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 items: Any = list(value.items()) if shape is dict else list(value)
                 if shape is dict:
                     return [key for key, _ in items], [item for _, item in items]
@@ -353,7 +354,7 @@ def _values(plain: Any) -> Any:
 def _constructed(value: Any, plain: Any, read: Callable[[Any], Parts | None]) -> Any:
     """What the constructor makes of `plain`, if it holds just that."""
     try:
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             made = type(value)(type(plain)(plain))  # a constructor may keep what it is given
     except Exception:  # a user-defined constructor may raise anything
         return None
@@ -383,9 +384,9 @@ def _wrapper_kind(shape: type) -> Kind:
 
 
 def _read_registered(value: Any) -> Parts | None:
-    node = _pytree.SUPPORTED_NODES[type(value)]
+    node = pytree.SUPPORTED_NODES[type(value)]
     try:
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             items = list(node.flatten_fn(value)[0])
     except Exception:  # a user-defined function may raise anything
         return None
@@ -393,9 +394,9 @@ def _read_registered(value: Any) -> Parts | None:
 
 
 def _build_registered(value: Any, steps: list[Any], items: list[Any]) -> Any:
-    node = _pytree.SUPPORTED_NODES[type(value)]
+    node = pytree.SUPPORTED_NODES[type(value)]
     try:
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             return node.unflatten_fn(items, node.flatten_fn(value)[1])
     except Exception:  # a user-defined function may raise anything
         return tuple(items)
@@ -452,7 +453,7 @@ def kind_of(value: Any, into_objects: bool = False) -> Kind | None:
         kind = _known[cls] = _kind_of_class(cls)
     if kind is _LEAF:
         return None
-    if kind is None and cls in _pytree.SUPPORTED_NODES:  # not remembered: a class may be registered at any time
+    if kind is None and cls in pytree.SUPPORTED_NODES:  # not remembered: a class may be registered at any time
         return _REGISTERED
     return _OBJECT if kind is None and into_objects else kind
 

@@ -18,14 +18,13 @@ from dataclasses import dataclass
 from inspect import Parameter, Signature
 from typing import Any, Final
 
-import torch
 from torch.nn import Module
-from torch.nn.modules import module as module_hooks
 from torch.utils.data import DataLoader, Dataset
 
 from .capture.modules import without_parallelism, wrapped_module
 from .containers import Arguments, is_tensor
 from .errors import InvalidArgument
+from .torch_internals import FunctionSchema, has_global_pre_hooks
 
 
 class _LeftOut:
@@ -139,7 +138,7 @@ def _called_function(model: Any) -> Any:
 
 def _signature(function: Any, follow_wrapped: bool) -> Signature | None:
     schema = getattr(function, "schema", None)
-    if isinstance(schema, torch._C.FunctionSchema):  # a TorchScript method
+    if isinstance(schema, FunctionSchema):  # a TorchScript method
         kind = Parameter.POSITIONAL_OR_KEYWORD
         return Signature(
             [
@@ -178,7 +177,7 @@ def _has_pre_hooks(model: Any) -> bool:
     model = without_parallelism(model)
     if not isinstance(model, Module):
         return False
-    return bool(model._forward_pre_hooks) or bool(module_hooks._global_forward_pre_hooks)
+    return bool(model._forward_pre_hooks) or has_global_pre_hooks()
 
 
 def _right_call_for(taken: Signature, args: tuple[Any, ...], kwargs: dict[str, Any], call: str) -> str:

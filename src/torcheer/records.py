@@ -22,6 +22,7 @@ from .functions import Kind as Kind
 from .functions import Origin as Origin
 from .functions import TorchFunction as TorchFunction
 from .tensor_memory import FREED, is_freed
+from .torch_internals import DisableTorchFunction
 
 # Stands in an argument template where a tensor was. Compared by identity, so no argument can be mistaken for it; a
 # string, because tuples of strings and numbers are left alone by the garbage collector (a big log is all such tuples).
@@ -180,7 +181,7 @@ class OperationRecord:
         """The shape, dtype and device of the tensor."""
         facts: Facts | None = self._row[FACTS]
         if facts is None:
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 facts = facts_of(self.log.values[self.number])
         return facts
 
@@ -279,7 +280,7 @@ class OperationRecords(_Views[OperationRecord]):
 
 def marks_of(tensors: list[torch.Tensor]) -> list[tuple[int, int]]:
     """How often torch counted a write to each tensor, and where its memory is; -1 and 0 where there is no such thing."""
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         try:
             return [(tensor._version, tensor.data_ptr()) for tensor in tensors]
         except RuntimeError:  # an inference tensor has no version, a tensor without storage no memory

@@ -12,7 +12,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 from torch.nn import Parameter
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from .torch_internals import DisableTorchFunction, functorch_unwrapped, is_functorch_wrapped, is_traceable_wrapper_subclass
 
 
 class Freed:
@@ -40,7 +41,7 @@ def is_freed(value: Any) -> bool:
 
 def has_memory(tensor: Tensor) -> bool:
     """Whether the storage of `tensor` is large enough for all of its elements."""
-    with torch._C.DisableTorchFunction():  # a recording that runs takes note of who asks for a storage
+    with DisableTorchFunction():  # a recording that runs takes note of who asks for a storage
         if type(tensor) is Tensor or type(tensor) is Parameter:
             return _has_memory(tensor)
         wrapper: Any = tensor
@@ -86,7 +87,7 @@ def copy_of(tensor: Tensor) -> Tensor:
         return copied
     if copied.stride() == tensor.stride() or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
         return copied
-    if tensor.numel() == 0 or tensor.device.type == "meta" or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    if tensor.numel() == 0 or tensor.device.type == "meta" or is_functorch_wrapped(tensor):
         return copied
     reach = needed_bytes(tensor) // tensor.element_size() - tensor.storage_offset()
     if reach > 4 * tensor.numel():  # a few elements of a large memory
@@ -105,8 +106,8 @@ def _parts(tensor: Tensor) -> list[Tensor]:
             return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
         if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
             return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
-        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-            return [torch._C._functorch.get_unwrapped(tensor)]
+        if is_functorch_wrapped(tensor):
+            return [functorch_unwrapped(tensor)]
     except RuntimeError:
         pass
     return []

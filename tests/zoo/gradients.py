@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.nn.modules import module as module_hooks
 
 import torcheer
-from torcheer.capture.identity.tensor_table import is_wrapped
 from torcheer.capture.modules import roots_of, without_parallelism, wrapped_module
 from torcheer.containers import find_tensors, tensors_in
+from torcheer.torch_internals import is_functorch_wrapped
 
 from .cases import Built
 
@@ -159,7 +159,7 @@ class OutputHooks:
             return
         _, call = self._running.pop()
         for place, tensor in enumerate(tensors_in(result)):
-            if tensor.requires_grad and not is_wrapped(tensor):
+            if tensor.requires_grad and not is_functorch_wrapped(tensor):
                 self.places.append(_output(call, place))
                 tensor.register_hook(self._keeper(_output(call, place)))
 

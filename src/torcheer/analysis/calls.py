@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
-import torch
-
 from ..containers import fill_call
 from ..functions.calls import Operand
 from ..records import (
@@ -29,6 +27,7 @@ from ..records import (
     bytes_of,
     facts_of,
 )
+from ..torch_internals import DisableTorchFunction
 
 
 class TorchCall:
@@ -152,7 +151,7 @@ class FactsOf:
     def __init__(self, log: Log) -> None:
         self._log = log
         self.names = [function.plain_name for function in log.functions]
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             rows, values = log.rows, log.values
             self._made: list[Facts] = [row[FACTS] or facts_of(values[n]) for n, row in enumerate(rows)]
             self._states: list[Facts] = [facts_of(state.tensor) for state in log.states]

@@ -13,6 +13,7 @@ from torch import Tensor
 from ..containers import fill_call, get_path
 from ..functions import groups
 from ..records import NAMES, TEMPLATE, Log, Origin
+from ..torch_internals import DisableTorchFunction, address_of
 from .calls import FactsOf, TorchCall, calls_of
 
 Strides = tuple[int, ...]
@@ -31,7 +32,7 @@ class Storages:
         self._facts = facts
         self._strides: dict[int, Strides] = {}  # where not contiguous
         self.roots: list[int] = []
-        with torch._C.DisableTorchFunction(), torch.no_grad():
+        with DisableTorchFunction(), torch.no_grad():
             for call in calls_of(log, facts, length):
                 for number in call.numbers:
                     slot = self._shared(call, number)
@@ -57,7 +58,7 @@ class Storages:
         """Whether a tensor can be seen in another shape without a copy."""
         if number >= 0 and number not in self._strides:
             return True
-        with torch._C.DisableTorchFunction(), torch.no_grad():
+        with DisableTorchFunction(), torch.no_grad():
             tensor = self._meta(number)
             return _memory(tensor.reshape(shape)) == _memory(tensor)
 
@@ -154,8 +155,7 @@ class Storages:
 
 
 def _memory(tensor: Tensor) -> int:
-    memory: int = tensor.untyped_storage()._cdata
-    return memory
+    return address_of(tensor.untyped_storage())
 
 
 def _contiguous(shape: tuple[int, ...]) -> Strides:

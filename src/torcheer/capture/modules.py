@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from threading import get_ident
 from time import perf_counter_ns as now
@@ -19,11 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch.nn.modules import module as module_hooks
 
 from ..containers import PLAIN, Other, find_tensors, outline, tensors_in
 from ..records import TENSOR, UNSAVED, ModuleCall, RegisteredModule
-from .identity.tensor_table import is_transforming, is_wrapped, storage_of
+from ..torch_internals import DisableTorchFunction, global_module_hooks, is_functorch_wrapped, is_transforming
+from .identity.tensor_table import storage_of
 from .intercept.call_sites import CallSites, Forward
 from .intercept.fused import decision_of, is_about_to_fuse, leave, named_arguments, switches_here, watch_functions, watch_fused
 from .intercept.interceptor import Interceptor
@@ -68,7 +69,6 @@ class ModuleWatcher:
         self._running = [sites.forward]  # of the modules that are running
         self._exits = 0
         self._switches = switches_here()
-        self._handles: list[Any] = []
 
     def register(self, root: Module, prefix: str, *, is_made_running: bool = False) -> list[Module]:
         """Give every module in `root` its address, in registration order. Returns those that were new."""
@@ -130,19 +130,15 @@ class ModuleWatcher:
             if known is not None and known.address != other and other not in known.other_addresses:
                 known.other_addresses += (other,)
 
-    def start(self) -> None:
-        self._handles.append(module_hooks.register_module_forward_pre_hook(self._enter))
-        handle = module_hooks.register_module_forward_hook(self._exit, with_kwargs=True, always_call=True)
-        self._handles.append(handle)
-
-    def stop(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-            # remove() forgets this one of its dictionaries (torch 2.13)
-            getattr(module_hooks, "_global_forward_hooks_with_kwargs", {}).pop(handle.id, None)
-        self._handles.clear()
-        self._registered.clear()
-        self._known.clear()
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Inside, every module of this thread is watched."""
+        with global_module_hooks(self._enter, self._exit):
+            try:
+                yield
+            finally:
+                self._registered.clear()
+                self._known.clear()
 
     def _enter(self, module: Module, args: tuple[Any, ...]) -> None:
         if get_ident() != self._thread:
@@ -241,7 +237,7 @@ class ModuleWatcher:
 
     def _take_inputs(self, args: tuple[Any, ...], frame: FrameType) -> None:
         """A model is called by the code around it: what it is given is an input of the recording."""
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             for _, tensor in find_tensors((args, named_arguments(frame)), into_objects=False):
                 self.recorder.enters(tensor)
 
@@ -253,7 +249,7 @@ class ModuleWatcher:
     def _keep_late(self, numbers: Iterable[int], tensors: Iterable[Tensor]) -> None:
         """Keep operations that turned out, after they ran, to enter or leave a module that is wanted."""
         keeper = self.recorder.keeper
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             for number, tensor in zip(numbers, tensors, strict=True):
                 if number >= 0 and self.log.values[number] is UNSAVED:
                     keeper.keep_late(number, tensor)
@@ -302,7 +298,7 @@ class ModuleWatcher:
         restorer = self.recorder.restorer
         if restorer is None:
             return
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             restorer.back_up_script(module.modules())
             given = filter(None, map(storage_of, tensors_in(args)))
             restorer.back_up(chain.from_iterable(map(self.recorder.outside.living_in, given)), is_suspected=True)
@@ -310,7 +306,7 @@ class ModuleWatcher:
 
 def _outside_transforms(registered: dict[str, Any]) -> dict[str, Any]:
     """Parameters or buffers without those that `torch.func` wraps: `functional_call` puts them there for one call."""
-    return {name: tensor for name, tensor in registered.items() if tensor is None or not is_wrapped(tensor)}
+    return {name: tensor for name, tensor in registered.items() if tensor is None or not is_functorch_wrapped(tensor)}
 
 
 def _copied(registered: Any) -> dict[str, Any]:

@@ -14,13 +14,14 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ..records import UNSAVED, Details, Log, ModuleCall, Origin, Row, TorchFunction, facts_of, marks_of
+from ..torch_internals import DisableTorchFunction, is_functorch_wrapped
 from .autograd.grad_fn_names import NodeNames
 from .autograd.gradients import GradientWatcher
 from .identity.explaining import Explainer
 from .identity.markers import MARKERS, Arguments, view_of
 from .identity.outside import OutsideTensors
 from .identity.shared_memory import SharedMemory
-from .identity.tensor_table import PLAIN_CLASSES, Entry, TensorTable, is_wrapped, storage_of, storages_of
+from .identity.tensor_table import PLAIN_CLASSES, Entry, TensorTable, storage_of, storages_of
 from .keep.keeper import Keeper
 from .restore.restore_state import StateRestorer
 from .unseen import UnseenWatch
@@ -69,7 +70,7 @@ class Recorder:
         """The entry of a tensor seen for the first time. Must run where torch functions are not watched."""
         if id(tensor) in self.registered:
             return self.state(tensor)
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             hollow = self.table.still_hollow(tensor)
             if hollow is not None:
                 self.log.hollow.discard(hollow.number)
@@ -87,7 +88,7 @@ class Recorder:
         entry.number = -len(tensors)
         entry.storage = storage_of(tensor) if not self.table.homes else self.table.storage_of(tensor)
         if type(tensor) is Tensor:  # a buffer
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 if self.memory.meet(tensor):
                     self.memory.lend(tensor, "outside")
         return entry
@@ -111,7 +112,7 @@ class Recorder:
         if entry is not None:
             self.log.input_paths.setdefault(entry.number, []).append(path)
             return entry
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             is_foreign = type(tensor) is Tensor and self.memory.meet(tensor)
             self.log.input_paths[len(self.log.rows)] = [path]
             self.outside.add(tensor)
@@ -128,7 +129,7 @@ class Recorder:
         if entry is None:
             self.explain(tensor)
             return
-        if entry.number < 0 or is_wrapped(tensor) or self.log.operations[entry.number].origin is Origin.INPUT:
+        if entry.number < 0 or is_functorch_wrapped(tensor) or self.log.operations[entry.number].origin is Origin.INPUT:
             return
         entry = self.current(tensor, entry)
         if self._is_outside_models(entry.number):
@@ -262,7 +263,7 @@ class Recorder:
         """
         if type(tensor) in PLAIN_CLASSES and self.table.last_write.get(entry.storage, -1) <= entry.number:
             return entry
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             if self.memory:
                 self.memory.look([tensor])
                 entry = self.table.find(tensor) or entry
@@ -291,7 +292,7 @@ class Recorder:
         """Whether there are backward hooks, on tensors or on modules, that may change the gradients of these."""
         if self.hooks_gradients:
             return True
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             hooked = any(tensor._backward_hooks for tensor in (*tensors, *self.log.states.tensors))
         return hooked or any(module._backward_hooks or module._backward_pre_hooks for module in self.modules)
 

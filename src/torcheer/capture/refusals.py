@@ -6,19 +6,15 @@ import warnings
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Generator, Iterator
 from typing import Any
 
-import torch
-
 from ..containers import find_leaves
 from ..errors import EmptyLogWarning, InvalidArgument, UnseenWorkWarning
 from ..records import Log, Origin
-
-_VMAP = torch._C._functorch.TransformType.Vmap
+from ..torch_internals import is_inside_vmap
 
 
 def refuse_inside_vmap() -> None:
     """Raise where a tensor has the shape of one sample, but is a whole batch in memory."""
-    transforms = torch._C._functorch.get_interpreter_stack() or ()
-    if any(transform.key() == _VMAP for transform in transforms):
+    if is_inside_vmap():
         raise InvalidArgument(
             "a recording cannot begin inside torch.vmap, nor inside jacfwd or hessian, which use it: there a tensor has the "
             "shape of one sample, but what would be kept of it is the whole batch. Log from outside: "

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
@@ -17,6 +15,7 @@ from torch.nn import Module
 
 from ..containers import Path, find_tensors, shares_no_container
 from ..records import Log, Origin
+from ..torch_internals import DisableTorchFunction, may_be_compiled, run_uncompiled
 from .intercept.call_sites import CallSites
 from .intercept.device_time import DeviceTimer
 from .intercept.fused import leave_all
@@ -73,7 +72,7 @@ class Session:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self._end(error)
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             if error is None:
                 self._find_outputs()
             self._close(error)
@@ -87,7 +86,7 @@ class Session:
     def _run(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], start: Start) -> None:
         entered = perf_counter()
         self.sites.stop_before(Session._call.__code__)
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             inputs = [*find_tensors(args, ("args",)), *find_tensors(kwargs, ("kwargs",))]
             given, (args, kwargs) = (args, kwargs), shares_no_container((args, kwargs))
             own = (*not_copied(given[0], args), *not_copied(given[1], kwargs))
@@ -108,7 +107,7 @@ class Session:
             result = self._call(model, args, kwargs)
             ended = perf_counter()
             refuse_unrun(result, self.log)
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 self._note_outputs(result)
             del result
         except BaseException as raised:
@@ -116,13 +115,13 @@ class Session:
             raise
         finally:
             started, ended = started or perf_counter(), ended or perf_counter()
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 self._leave_as_found(restorer, before, error)
             self.log.seconds.update(setup=started - entered, forward=ended - started, cleanup=perf_counter() - ended)
             restorer.finish(self.log.notes, error is not None)
 
     def _prepare(self, restorer: StateRestorer, inputs: list[tuple[Path, Tensor]]) -> None:
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             if restorer.lazy:
                 self.log.replace_states(restorer.lazy)
                 self.recorder.registered.update(id(twin) for _, twin in restorer.lazy)
@@ -173,13 +172,9 @@ class Session:
 
     def _begin(self) -> None:
         self._started = perf_counter()
-        if "torch._dynamo.eval_frame" in sys.modules:  # only then can anything have been compiled
-            self._leave.enter_context(torch.compiler.set_stance("force_eager"))
-            if self.recorder.has_wrappers:  # torch warns that hooks fire for a compiled module's wrapper; ours know wrappers
-                self._leave.enter_context(warnings.catch_warnings())
-                warnings.filterwarnings("ignore", message=".*there are global hooks on modules")
-        self.watcher.start()
-        self._leave.callback(self.watcher.stop)
+        if may_be_compiled():
+            self._leave.enter_context(run_uncompiled(has_wrappers=self.recorder.has_wrappers))  # our hooks know wrappers
+        self._leave.enter_context(self.watcher.watching())
         if self.interceptor.restorer is not None:
             self.interceptor.restorer.hooks_start_here()
         self._leave.enter_context(self.interceptor)

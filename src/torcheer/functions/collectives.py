@@ -10,8 +10,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
+
+from ..torch_internals import OpOverload, OpOverloadPacket
 
 # The argument that each collective of `torch.distributed` writes to.
 _WRITTEN = {
@@ -43,9 +44,9 @@ _MODULE = "torch.distributed.distributed_c10d"
 
 def is_collective(func: Any) -> bool:
     """Whether other processes take part in a call of this function."""
-    if isinstance(func, torch._ops.OpOverload):
+    if isinstance(func, OpOverload):
         func = func.overloadpacket
-    if isinstance(func, torch._ops.OpOverloadPacket):
+    if isinstance(func, OpOverloadPacket):
         namespace, _, name = func._qualified_op_name.partition("::")
         return namespace in _NAMESPACES and name not in _LOCAL
     return getattr(func, "__module__", None) == _MODULE and func.__name__ in (_WRITTEN.keys() | _SENT)
@@ -62,7 +63,7 @@ def written_by_collective(func: Any) -> Callable[[tuple[Any, ...], dict[str, Any
     if name in _WRITTEN:
         written, signature = _WRITTEN[name], inspect.signature(func)
         return lambda args, kwargs: _flat(signature.bind(*args, **kwargs).arguments.get(written))
-    if isinstance(func, torch._ops.OpOverload):
+    if isinstance(func, OpOverload):
         name = func.overloadpacket.__name__
     if name.endswith("_") and name not in ("send_", "barrier_"):  # operators such as torch.ops.c10d.allreduce_
         return lambda args, kwargs: _flat((*args, *kwargs.values())[0])

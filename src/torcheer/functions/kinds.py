@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..torch_internals import TENSOR_MODULE
 from .collectives import is_collective, only_sends
 from .schemas import schemas_of
 
@@ -104,7 +105,7 @@ def kind_of(func: Any, name: str) -> Kind:
     if name in QUERIES:
         return Kind.QUERY
     if isinstance(func, types.FunctionType):
-        if func in SINGLE or func is torch.autograd.grad or (name.startswith("__") and func.__module__ == "torch._tensor"):
+        if func in SINGLE or func is torch.autograd.grad or (name.startswith("__") and func.__module__ == TENSOR_MODULE):
             return Kind.OPERATION  # an operator, such as 1 / x, is one operation to whoever wrote it
         asks = GUARDS & set(func.__code__.co_names)
         return Kind.COMPOSITE if asks and asks & set(func.__globals__) else Kind.OPERATION

@@ -5,8 +5,9 @@ from __future__ import annotations
 import types
 from typing import Any
 
-import torch
 from torch import Tensor
+
+from ..torch_internals import OpOverload, OpOverloadPacket
 
 # Operators of Python by another name than the function they are.
 _OPERATORS = {
@@ -55,7 +56,7 @@ def function_name(func: Any) -> str:
         owner = getattr(func, "__self__", None)
         attribute = str(getattr(owner, "__name__", None) or getattr(getattr(owner, "fget", None), "__name__", "property"))
         return attribute if name == "__get__" else f"set_{attribute}"
-    if isinstance(func, torch._ops.OpOverload):
+    if isinstance(func, OpOverload):
         return str(func.overloadpacket.__name__)
     return str(name)
 
@@ -95,8 +96,8 @@ def plain_name(func: Any, name: str, *, is_attribute: bool = False) -> str:
     A function that is not torch's own keeps its whole name, `library::add`, so that nothing known of torch's is taken to be
     known of it.
     """
-    if isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
-        qualified = str(func._schema.name if isinstance(func, torch._ops.OpOverload) else func._qualified_op_name)
+    if isinstance(func, (OpOverload, OpOverloadPacket)):
+        qualified = str(func._schema.name if isinstance(func, OpOverload) else func._qualified_op_name)
         if qualified.split("::")[0] not in _OF_TORCH:
             return qualified
     elif isinstance(func, types.FunctionType) and not (func.__module__ or "").startswith("torch."):

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-import torch
-
+from ..torch_internals import autograd_node_class
 from .calls import Call, Memory, Operand
 from .groups import DROPOUTS
 from .schemas import aten_schemas, has_out
@@ -64,7 +63,7 @@ def saved_by(call: Call, memory: Memory) -> Saved | None:
 
 @cache
 def _saved_names(node: str) -> frozenset[str] | None:
-    kind = getattr(torch._C._functions, node, None)
+    kind = autograd_node_class(node)
     if kind is None:
         return None
     return frozenset(name.removeprefix("_saved_") for name in dir(kind) if name.startswith("_saved_"))

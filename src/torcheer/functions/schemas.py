@@ -12,12 +12,14 @@ from typing import Any
 
 import torch
 
+from ..torch_internals import OpOverload, OpOverloadPacket, operator_names, schemas_for
+
 _C_FUNCTIONS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
 @cache
 def _dispatched() -> frozenset[str]:
-    return frozenset(torch._C._dispatch_get_all_op_names())
+    return frozenset(operator_names())
 
 
 def is_dispatched(schema: Any) -> bool:
@@ -29,14 +31,14 @@ def is_dispatched(schema: Any) -> bool:
 @cache
 def aten_schemas(name: str) -> tuple[Any, ...]:
     """The schemas of the operator `aten::name`, those with `out=` included."""
-    return tuple(filter(is_dispatched, torch._C._jit_get_schemas_for_operator(f"aten::{name}")))
+    return tuple(filter(is_dispatched, schemas_for(f"aten::{name}")))
 
 
 def schemas_of(func: Any, name: str) -> tuple[Any, ...]:
     """The schemas of a torch function that is one operator; none for Python functions and operators of Python."""
-    if isinstance(func, torch._ops.OpOverload):
+    if isinstance(func, OpOverload):
         return (func._schema,)
-    if isinstance(func, torch._ops.OpOverloadPacket):
+    if isinstance(func, OpOverloadPacket):
         overloads = list(func.overloads())  # type: ignore[no-untyped-call]  # torch's own
         return tuple(getattr(func, overload)._schema for overload in overloads)
     if name.startswith("__"):

@@ -32,6 +32,7 @@ from ..records import (
     Row,
     bytes_of,
 )
+from ..torch_internals import DisableTorchFunction
 from .facts import Arguments, BufferUse, Departure, Place
 from .model import Edge, Graph, ModuleBox, Node, Shape
 from .steps import Step, steps_of_calls
@@ -47,7 +48,7 @@ def build_graph(history: History) -> Graph:
     >>> [(edge.source, edge.positions) for edge in graph.edges if edge.target == "add_1_2:1"]
     [('relu_1_1:1', ('args[0]',)), ('input_1_0:1', ('args[1]',))]
     """
-    with torch._C.DisableTorchFunction(), fewer_collections():
+    with DisableTorchFunction(), fewer_collections():
         return _Builder(history._index).graph()
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidArgument, SeveralPasses
+from ..torch_internals import DisableTorchFunction
 
 # Words that other libraries have for these things.
 _OTHER_WORDS = {
@@ -97,7 +98,7 @@ def plain_tensor(value: Any) -> Tensor:
     """A kept value as a tensor that others may read."""
     if not isinstance(value, Tensor):
         raise InvalidArgument(f"what activation_postfunc made is no tensor, but {type(value).__name__}: use .activation.")
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         return value.detach()
 
 
@@ -107,7 +108,7 @@ def as_array(value: Any, dtype: Any, copy: bool | None) -> Any:
 
     if not isinstance(value, Tensor):
         return numpy.asarray(value, dtype=dtype)
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         plain = value.detach().resolve_conj().resolve_neg()
         plain = plain.to_dense() if plain.layout is not torch.strided else plain
         is_copy = plain.device.type != "cpu" or plain.dtype is torch.bfloat16 or plain is not value.detach()

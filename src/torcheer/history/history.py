@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-import torch
 from torch import Tensor
 
 from ..backward_records import BackwardLog
@@ -20,6 +19,7 @@ from ..inputs import LEFT_OUT, as_arguments
 from ..keys import is_torch_function, parse_key
 from ..records import PARENTS, UNSAVED, Details, Held, Log, OperationRecord, Origin, was_overwritten
 from ..tensor_memory import FREED, has_memory
+from ..torch_internals import DisableTorchFunction
 from .backward import BackwardPass
 from .escape import Escape
 from .filling import Options, run
@@ -417,11 +417,11 @@ class History:
         return pandas.DataFrame(self.to_rows())
 
     def __repr__(self) -> str:
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             return describe_history(self)
 
     def _repr_html_(self) -> str:
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             return history_html(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> History:

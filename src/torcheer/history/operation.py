@@ -13,6 +13,7 @@ from ..containers import fill_call, format_path
 from ..errors import ActivationLost, ActivationNotSaved, GradientNotSaved
 from ..records import UNSAVED
 from ..tensor_memory import is_freed
+from ..torch_internals import DisableTorchFunction
 from .attributes import ReadAsTensor, unknown_attribute
 from .lookup import Lookup
 from .param import Param, describe_param
@@ -193,7 +194,7 @@ class Operation(Standing, ReadAsTensor):
         gradient = self.grad_contents
         if gradient is None:
             return 0
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             whole = gradient.coalesce().values() if gradient.is_sparse else gradient
             parts = whole.unbind() if whole.is_nested else (whole,)
             return sum(int((~torch.isfinite(part)).sum()) for part in parts)

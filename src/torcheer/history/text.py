@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..capture.intercept.call_sites import source_of
 from ..records import Failure, Log
+from ..torch_internals import DisableTorchFunction
 
 if TYPE_CHECKING:
     from .escape import Escape
@@ -267,7 +268,7 @@ def _preview(operation: Operation) -> str:
     value = operation.tensor_contents
     if not isinstance(value, Tensor):
         return textwrap.shorten(repr(value), _WIDTH)
-    with torch._C.DisableTorchFunction(), torch.no_grad():
+    with DisableTorchFunction(), torch.no_grad():
         if value.layout is not torch.strided or value.is_nested or value.device.type == "meta":
             return f"{type(value).__name__} ({value.layout}, {value.device})"
         corner = value

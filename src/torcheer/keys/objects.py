@@ -12,6 +12,7 @@ import torch
 
 from ..errors import InvalidArgument, LayerNotFound
 from ..records import ModuleCall
+from ..torch_internals import OpOverload, OpOverloadPacket
 from .meaning import Key, Meaning, Names, matches_of, of_calls, once
 from .text import Text
 
@@ -61,7 +62,7 @@ def _position(value: Any) -> int | None:
 
 def is_torch_function(function: Any) -> bool:
     """Whether a callable is a function of torch, or an operator such as `operator.add`, and not one of the user's own."""
-    if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+    if isinstance(function, (OpOverload, OpOverloadPacket)):
         return True
     if isinstance(function, (types.FunctionType, types.BuiltinFunctionType)):
         return str(function.__module__).partition(".")[0] in ("torch", "_operator", "operator")

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ..tensor_memory import is_freed
+from ..torch_internals import DisableTorchFunction
 from .report import Check
 
 _COMPARED = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
@@ -20,7 +21,7 @@ def same_bits(one: Any, other: Any) -> bool:
     """Whether two tensors have the same type, shape and bits. Of one without values (meta) the bits are not asked for."""
     if not isinstance(one, Tensor) or not isinstance(other, Tensor):
         return one is other
-    with torch._C.DisableTorchFunction(), torch.no_grad():
+    with DisableTorchFunction(), torch.no_grad():
         if one is other:
             return True
         if is_freed(one) or is_freed(other):
@@ -106,7 +107,7 @@ def difference(one: Any, other: Any) -> str:
     """How two tensors differ, in words: what was logged, what came now."""
     if not isinstance(one, Tensor) or not isinstance(other, Tensor):
         return f"{type(one).__name__} was logged, {type(other).__name__} came"
-    with torch._C.DisableTorchFunction(), torch.no_grad():
+    with DisableTorchFunction(), torch.no_grad():
         if _class_of(one) is not _class_of(other):
             return f"{_class_of(one).__name__} was logged, {_class_of(other).__name__} came"
         if one.shape != other.shape or one.dtype != other.dtype or one.layout != other.layout:

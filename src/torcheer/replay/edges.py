@@ -18,6 +18,7 @@ from ..containers import fill_call
 from ..functions.structure import Role
 from ..records import OperationRecord
 from ..tensor_memory import cloned
+from ..torch_internals import DisableTorchFunction
 from .changes import Change, changes_of, other_values
 from .comparison import same_bits
 from .machine import call_again
@@ -237,7 +238,7 @@ def _copy(tensor: Tensor) -> Tensor:
 
 
 def _copy_of_class(tensor: Tensor) -> Tensor:
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         view = alias(tensor)
         fresh = copied(view) if view is not None else None
         if fresh is None:

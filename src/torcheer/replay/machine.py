@@ -26,6 +26,7 @@ from ..functions import groups
 from ..history import History
 from ..records import PARENTS, Log, OperationRecord, Origin, StateRecord
 from ..tensor_memory import copy_of, has_memory, is_freed
+from ..torch_internals import DisableTorchFunction, DisableTorchFunctionSubclass
 from .walk import tensors_of
 
 # Why the value of a collective is taken as it was kept: the other processes would have to take part again.
@@ -195,7 +196,7 @@ class Machine:
                 f"the history cannot be run again: it did not keep {record.function.name!r} (operation {number}), which is "
                 f"{given_because(record) or 'an input'}. Log with layers_to_save='all' and no activation_postfunc."
             )
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             fresh = copied(kept)
         if fresh is None:
             raise ReplayFailed(
@@ -215,7 +216,7 @@ class Machine:
         tensor = state.tensor
         if is_freed(state.value):
             raise _gone(self.log, state)
-        with torch._C.DisableTorchFunction(), torch.no_grad():
+        with DisableTorchFunction(), torch.no_grad():
             value = alias(state.value)
             if value is not None and (not self._borrow or not state.is_parameter or state.before is not None):
                 value = self._copied_state(value)
@@ -355,7 +356,7 @@ def outcome(record: OperationRecord, result: Any, args: tuple[Any, ...], kwargs:
 
 def view_again(base: Tensor, shape: tuple[int, ...], strides: tuple[int, ...], distance: int) -> Tensor:
     """A view of the memory of `base`, as described by `recorder.view_of`."""
-    with torch._C.DisableTorchFunctionSubclass():
+    with DisableTorchFunctionSubclass():
         return torch.as_strided(base, shape, strides, int(base.storage_offset()) + distance)
 
 

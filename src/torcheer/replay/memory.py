@@ -19,6 +19,7 @@ from ..capture.keep.keeper import version_of
 from ..functions import groups
 from ..records import OperationRecord
 from ..tensor_memory import has_memory
+from ..torch_internals import DisableTorchFunction
 from .comparison import same_bits
 from .edges import is_plain
 from .report import Check
@@ -66,7 +67,7 @@ class MemoryProof:
         """An operation has its value."""
         self._check_writes(record)
         if isinstance(value, Tensor):
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 self._table.point(value, record.number, storage_of(value))
         if record.call == record.number:
             for slot in record.details.mutated:
@@ -80,7 +81,7 @@ class MemoryProof:
             self._note_write(record.number, tensor)
 
     def _note_write(self, number: int, tensor: Tensor) -> None:
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             self._table.wrote(tensor, number)
             self._written.setdefault(number, []).append((storage_of(tensor), *_reach(tensor)))
 
@@ -159,7 +160,7 @@ def _copy(tensor: Tensor) -> Tensor | None:
     """A copy to compare with; None where there is nothing to copy, or too much."""
     if not is_plain(tensor) or tensor.numel() > _LARGEST or not has_memory(tensor):
         return None
-    with torch._C.DisableTorchFunction(), torch.no_grad():
+    with DisableTorchFunction(), torch.no_grad():
         return tensor.detach().clone()
 
 

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import Module
-from torch.nn.modules import module as module_hooks
-from torch.utils._python_dispatch import _disable_current_modes
 
-from ..capture.identity.tensor_table import is_wrapped, unwrap
+from ..capture.identity.tensor_table import unwrap
 from ..capture.modules import modules_among, roots_of, without_parallelism, wrapped_module
 from ..capture.restore.randomness import RandomState
 from ..capture.restore.recursion import deeper_calls
@@ -25,6 +22,7 @@ from ..capture.restore.restore_state import StateRestorer, not_copied
 from ..containers import Arguments, shares_no_container
 from ..records import Log, ModuleCall
 from ..tensor_memory import FREED, cloned, has_memory, is_freed
+from ..torch_internals import DisableTorchFunction, global_module_hooks, is_functorch_wrapped, run_uncompiled, without_modes
 from .comparison import Agreement, difference, same_bits
 from .report import Check
 from .walk import holds_set, tensors_of
@@ -39,14 +37,14 @@ def run_plainly(model: Callable[..., Any], arguments: Arguments, log: Log) -> li
     own = (*not_copied(arguments[0], args), *not_copied(arguments[1], kwargs))
     given = tensors_of((args, kwargs), into_objects=True)
     modules = [inner for root, _ in roots_of(model) for inner in root.modules()] + modules_among((*args, *kwargs.values()))
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         restorer = StateRestorer(modules, given, own, model)
     before = RandomState.now()
     try:
         restorer.back_up_everything([source for one in log.source_tensors if (source := one()) is not None])
         if log.random_state is not None:
             log.random_state.restore()
-        with _as_logged(), deeper_calls():
+        with run_uncompiled(), deeper_calls():
             result = without_parallelism(model)(*args, **kwargs)
         returned = tensors_of(result, into_objects=True)
         return [cloned(tensor.detach()) if has_memory(tensor) else FREED for tensor in returned]
@@ -55,13 +53,6 @@ def run_plainly(model: Callable[..., Any], arguments: Arguments, log: Log) -> li
             steps.callback(before.restore)
             steps.callback(restorer.restore)
         restorer.finish([], sys.exc_info()[0] is not None)
-
-
-@contextlib.contextmanager
-def _as_logged() -> Iterator[None]:
-    """While a model is logged, compiled parts run eagerly."""
-    with torch.compiler.set_stance("force_eager") if "torch._dynamo.eval_frame" in sys.modules else contextlib.nullcontext():
-        yield
 
 
 class HookWatch:
@@ -76,19 +67,9 @@ class HookWatch:
         self._thread = get_ident()
         self._running: list[tuple[Module, ModuleCall | None, int]] = []
 
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
+    def watching(self) -> contextlib.AbstractContextManager[None]:
         """Inside, every module of this thread is watched."""
-        handles = [
-            module_hooks.register_module_forward_pre_hook(self._enter),
-            module_hooks.register_module_forward_hook(self._exit, with_kwargs=True),
-        ]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-                getattr(module_hooks, "_global_forward_hooks_with_kwargs", {}).pop(handle.id, None)
+        return global_module_hooks(self._enter, self._exit, always=False)
 
     def finish(self) -> None:
         """The pass is over: every call that was logged must have been seen."""
@@ -132,8 +113,8 @@ class HookWatch:
             if not isinstance(kept, Tensor) or is_freed(kept) or is_freed(tensor):
                 continue
             self._check.count += 1
-            with _disable_current_modes():  # a model that traces itself would trace the comparison
-                if is_wrapped(tensor):
+            with without_modes():  # a model that traces itself would trace the comparison
+                if is_functorch_wrapped(tensor):
                     tensor = unwrap(tensor)  # a slice of a batch that is kept whole
                 if not self._agrees(self._check, kept, tensor):
                     self._check.disagree(label, f"{side} {position}: {difference(kept, tensor)}")

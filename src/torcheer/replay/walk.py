@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree
+
+from ..torch_internals import DisableTorchFunction, pytree
 
 _MOST_REPEATS = 10_000  # of containers that are held in several places; docs/validation.md says so
 _CLOSED: tuple[type, ...] = (
@@ -26,7 +27,7 @@ _OWN: tuple[Any, ...] = (tuple, list, set, frozenset)
 
 def tensors_of(value: Any, *, into_objects: bool = False) -> list[Tensor]:
     """Every tensor in a value, in order, as often as it is held; the members of a set come in any order."""
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         return [item for item in _walk(value, into_objects) if issubclass(type(item), Tensor)]
 
 
@@ -85,8 +86,8 @@ def _parts(value: Any) -> list[Any] | None:
             return list(value.values())
         if isinstance(value, (Sequence, Set, ValuesView)):
             return list(value)
-        if type(value) in _pytree.SUPPORTED_NODES:
-            return list(_pytree.SUPPORTED_NODES[type(value)].flatten_fn(value)[0])
+        if type(value) in pytree.SUPPORTED_NODES:
+            return list(pytree.SUPPORTED_NODES[type(value)].flatten_fn(value)[0])
     except Exception:  # a user-defined method may raise anything
         return []
     return None

@@ -20,6 +20,7 @@ from ..graph import Graph, add_gradient_edges
 from ..history.index import Index
 from ..history.text import human_size, plural
 from ..records import Failure
+from ..torch_internals import DisableTorchFunction
 from .contents import Contents
 from .fields import FORMAT, VERSION, Plain, lean
 from .values import Values, page_bytes
@@ -76,7 +77,7 @@ def payload_of(history: Recorded, *, previews: bool = True, max_bytes: int = MAX
     Every kept activation is read once. Keys with nothing to say are left out; docs/viewer_format.md has all of them.
     """
     check_limit(max_bytes)
-    with torch._C.DisableTorchFunction(), torch.no_grad(), fewer_collections():  # reading is not recorded either
+    with DisableTorchFunction(), torch.no_grad(), fewer_collections():  # reading is not recorded either
         return _payload(history, previews, max_bytes)
 
 

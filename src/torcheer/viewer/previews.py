@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
+from ..torch_internals import DisableTorchFunction
 from .statistics import dense, real, short
 
 Kind = Literal["image", "maps", "matrix", "attention", "vector"]
@@ -118,7 +119,7 @@ def _joined(notes: list[str]) -> str:
 
 def preview_of(tensor: Tensor, plan: Plan) -> dict[str, Any] | None:
     """The preview of a tensor, as the payload holds it; None of one whose values cannot be read."""
-    with torch._C.DisableTorchFunction(), torch.no_grad():
+    with DisableTorchFunction(), torch.no_grad():
         values = dense(tensor)
         if values is None or values.shape != tensor.shape:
             return None

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..torch_internals import DisableTorchFunction
+
 BINS = 32
 _PIECE = 1 << 16  # values that fit a processor's cache
 _LARGE_PIECE = 1 << 24  # for other devices, where every question costs a round trip
@@ -27,7 +29,7 @@ def statistics_of(tensor: Tensor) -> dict[str, Any] | None:
     Booleans are 0 and 1; of complex numbers the magnitudes are taken. The standard deviation is that of these values, not the
     estimate from a sample. Where all values are equal there is no histogram.
     """
-    with torch._C.DisableTorchFunction(), torch.no_grad():
+    with DisableTorchFunction(), torch.no_grad():
         readable = dense(tensor)
         return _statistics(*_once(readable)) if readable is not None else None
 

@@ -6,7 +6,6 @@ import contextlib
 import os
 import sys
 import threading
-import warnings
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
@@ -16,6 +15,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from ..capture.modules import wrapped_module
 from ..errors import InvalidArgument
+from ..torch_internals import hooks_on_wrappers, may_be_compiled
 
 _COMPILED_CALLS = os.path.join("_dynamo", "eval_frame.py")  # where compiled code is called from
 _REFUSED = (
@@ -34,7 +34,7 @@ def refuse_compiled(model: Module) -> None:
 @contextlib.contextmanager
 def refusing_compiled_calls() -> Iterator[None]:
     """Inside, a module that compiled code calls raises before it runs."""
-    if "torch._dynamo.eval_frame" not in sys.modules:  # nothing was compiled
+    if not may_be_compiled():  # nothing was compiled
         yield
         return
     thread, outside = threading.get_ident(), sys._getframe()
@@ -45,10 +45,7 @@ def refusing_compiled_calls() -> Iterator[None]:
 
     hook = register_module_forward_pre_hook(look)
     try:
-        with (
-            warnings.catch_warnings()
-        ):  # torch warns that hooks fire for a compiled module's wrapper: that is what they are for
-            warnings.filterwarnings("ignore", message=".*there are global hooks on modules")
+        with hooks_on_wrappers():  # which is what this hook is for
             yield
     finally:
         hook.remove()

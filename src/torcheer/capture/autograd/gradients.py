@@ -24,19 +24,23 @@ from torch.autograd.graph import get_gradient_edge
 
 from ...backward_records import BackwardLog, BackwardRecord, NodeRecord, Shapes
 from ...records import Log, facts_of
-from ..identity.tensor_table import is_wrapped, unwrap
+from ...torch_internals import (
+    AccumulateGrad,
+    DisableTorchFunction,
+    after_this_backward,
+    current_graph_task,
+    functorch_unwrapped,
+    is_functorch_wrapped,
+    is_legacy_batched,
+    next_sequence_number,
+)
+from ..identity.tensor_table import unwrap
 from ..intercept.device_time import device_event
 
 FOLLOWED = 20_000  # nodes at a time; a longer chain of hooked ones could overflow the stack when torch frees it
 
 Node = Any
-_current_task: Callable[[], int] = torch._C._current_graph_task_id
-_sequence: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]  # not in torch's stubs
-_unwrapped: Callable[[Tensor], Tensor] = torch._C._functorch.get_unwrapped
-_is_batched: Callable[[Tensor], bool] = torch._C._functorch.is_legacy_batchedtensor
-_queue_callback = torch.autograd.Variable._execution_engine.queue_callback
 _CUSTOM = BackwardCFunction.apply.__code__
-AccumulateGrad: type = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]  # not in torch's stubs
 LeafOf = Callable[[Node], int | None]
 
 
@@ -149,9 +153,9 @@ class GradientWatcher:
 
     def note(self, number: int, tensor: Tensor, *, is_given: bool = False) -> None:
         """Operation `number` made `tensor`; or it was given, and what is behind it is none of the recording's."""
-        while is_wrapped(tensor):  # each transform has a graph of its own
+        while is_functorch_wrapped(tensor):  # each transform has a graph of its own
             self._tie(number, tensor, is_given)
-            tensor = _unwrapped(tensor)
+            tensor = functorch_unwrapped(tensor)
         self._tie(number, tensor, is_given)
 
     def _tie(self, number: int, tensor: Tensor, is_given: bool = False) -> None:
@@ -204,7 +208,7 @@ class GradientWatcher:
                     self._pin(state.tensor)
 
     def _pin(self, leaf: Tensor) -> None:
-        if is_wrapped(leaf):  # by a transform, in which it has no such node
+        if is_functorch_wrapped(leaf):  # by a transform, in which it has no such node
             return
         node = get_gradient_edge(leaf).node
         if self._following.known(node) is None:
@@ -230,7 +234,7 @@ class GradientWatcher:
     def _leaf(self, node: Node) -> int | None:
         """The number of the parameter or input whose gradient a node adds up; a copy of it that was detached is none."""
         leaf = node.variable
-        number = self._number_of_leaf(leaf) if not is_wrapped(leaf) else None
+        number = self._number_of_leaf(leaf) if not is_functorch_wrapped(leaf) else None
         if number is None or number < 0:
             return number
         known = self._leaves.get(number)
@@ -251,7 +255,7 @@ def _before(following: Following, node: Watched, gradients: tuple[Tensor | None,
     log = following.log()
     if log is None:
         return None
-    task = _current_task()
+    task = current_graph_task()
     node.record = one = log.latest
     node.outer = None
     if one is None or one.task != task:
@@ -259,7 +263,7 @@ def _before(following: Following, node: Watched, gradients: tuple[Tensor | None,
     if one is None:
         return None
     handed_on = None
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         if node.leaf is not None:
             handed_on = _receive(log, one, node.leaf, gradients)
         for output, numbers in node.outputs.items():
@@ -270,7 +274,7 @@ def _before(following: Following, node: Watched, gradients: tuple[Tensor | None,
     if node.can_nest:
         node.inner = []
         log.running[get_ident()] = node
-    node.sequence = _sequence() if torch.is_grad_enabled() else -1
+    node.sequence = next_sequence_number() if torch.is_grad_enabled() else -1
     node.started = now()
     return handed_on
 
@@ -284,7 +288,7 @@ def _entered(log: BackwardLog, node: Watched, task: int) -> BackwardRecord | Non
         one.inner.add(task)
     if one is None and node.leaf is None and not node.is_given:  # other graphs lead to the same parameters and inputs
         one = log.begin(task)
-        _queue_callback(partial(_finish, weakref.ref(log), one))
+        after_this_backward(partial(_finish, weakref.ref(log), one))
     node.outer = outer if one is not None and one.task != task else None
     return one
 
@@ -303,7 +307,7 @@ def _receive(
     """Keep the whole gradient of a leaf. Returns what torch is to add up instead of the tensor that is kept."""
     one.summed.pop(leaf, None)
     gradient = gradients[0] if gradients else None
-    if gradient is None or not log.wants(leaf) or _is_batched(gradient):
+    if gradient is None or not log.wants(leaf) or is_legacy_batched(gradient):
         return None
     kept = unwrap(gradient).detach()
     one.gradients[leaf] = one.gradients[leaf] + kept if leaf in one.accumulated and leaf in one.gradients else kept
@@ -320,7 +324,7 @@ def _after(following: Following, node: Watched, made: tuple[Tensor | None, ...],
     one, log = node.record, following.log()
     if one is None or log is None:
         return
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         events = (node.event, device_event()) if node.event is not None else None
         shapes = _shapes(given), _shapes(made)
         record = NodeRecord(node.name, node.role, node.operation, node.started, *shapes, elapsed, tuple(node.inner))
@@ -370,13 +374,13 @@ def _follow_derivatives(following: Following, node: Watched, made: tuple[Tensor 
 def _finish(log: weakref.ref[BackwardLog], one: BackwardRecord) -> None:
     """The pass is over."""
     if log() is not None:
-        with torch._C.DisableTorchFunction(), torch.no_grad():
+        with DisableTorchFunction(), torch.no_grad():
             one.is_complete = True
             one.let_go()
 
 
 def _keep(log: BackwardLog, kept: dict[int, Tensor], numbers: Iterable[int], gradient: Tensor | None) -> None:
-    if gradient is None or _is_batched(gradient):
+    if gradient is None or is_legacy_batched(gradient):
         return
     for number in numbers:
         if log.wants(number):

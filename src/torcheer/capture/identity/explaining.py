@@ -14,8 +14,9 @@ from torch.nn import Parameter
 
 from ...functions import label_type
 from ...records import Kind, ModuleCall, Origin, TorchFunction
+from ...torch_internals import is_functorch_wrapped
 from .markers import MARKERS, is_inside, view_of
-from .tensor_table import PLAIN_CLASSES, Entry, is_same_view, is_wrapped, is_wrapper, memory_of, storages_of, unwrap
+from .tensor_table import PLAIN_CLASSES, Entry, is_same_view, is_wrapper, memory_of, storages_of, unwrap
 
 if TYPE_CHECKING:
     from ..recorder import Recorder
@@ -98,10 +99,10 @@ class Explainer:
         relatives = [(n, other) for n, other in self._relatives(storage) if storage in self._storages_of(other)]
         if not relatives:
             return self._inside_state(tensor, storage)
-        if is_wrapped(tensor):
+        if is_functorch_wrapped(tensor):
             twins = relatives
         else:
-            twins = [(n, other) for n, other in relatives if is_wrapped(other) or is_same_view(tensor, other)]
+            twins = [(n, other) for n, other in relatives if is_functorch_wrapped(other) or is_same_view(tensor, other)]
         if twins:
             return self._table.point(tensor, max(n for n, _ in twins), storage)
         number, relative = max(relatives, key=lambda pair: (is_inside(tensor, pair[1]), pair[0]))
@@ -132,7 +133,7 @@ class Explainer:
 
     def _by_autograd(self, tensor: Tensor, storage: int | None) -> Entry | None:
         """Work that was not watched may still have been followed by autograd, back to tensors that are known."""
-        if tensor.grad_fn is None or is_wrapped(tensor):
+        if tensor.grad_fn is None or is_functorch_wrapped(tensor):
             return None
         parents = self._autograd_parents(tensor)
         if not parents:
@@ -146,7 +147,7 @@ class Explainer:
         known: dict[Any, int] = {}
         for recorded in list(self._table.entries.values()):
             live = recorded()
-            if live is not None and live.grad_fn is not None and not is_wrapped(live):
+            if live is not None and live.grad_fn is not None and not is_functorch_wrapped(live):
                 known[live.grad_fn] = recorded.number
         parents: dict[int, None] = {}
         waiting: list[Any] = [tensor.grad_fn]

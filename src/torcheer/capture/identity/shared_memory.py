@@ -22,7 +22,8 @@ from ...functions import label_type
 from ...functions.groups import POINTERS
 from ...records import TENSOR, Details, Kind, Origin, TorchFunction
 from ...tensor_memory import has_memory
-from .tensor_table import extent, is_wrapped, is_wrapper, memory_of, storage_of
+from ...torch_internals import address_of, is_functorch_wrapped, storage_use_count
+from .tensor_table import extent, is_wrapper, memory_of, storage_of
 
 if TYPE_CHECKING:
     from ..recorder import Recorder
@@ -51,7 +52,7 @@ class Lent:
     def is_out_of_reach(self) -> bool:
         """Whether nobody but this record holds the memory."""
         storage = self.tensor.untyped_storage()
-        users: int = torch._C._storage_Use_Count(storage._cdata)
+        users = storage_use_count(address_of(storage))
         return self.owner() is None and users <= 3  # `tensor`, `bytes` and `storage`
 
 
@@ -223,7 +224,7 @@ class SharedMemory:
 
 def has_bytes(tensor: Tensor) -> bool:
     """Whether `tensor` has memory of the ordinary kind, which can be read byte by byte, and as much of it as it says."""
-    if tensor.layout is not torch.strided or tensor.is_nested or is_wrapped(tensor) or tensor.device.type == "meta":
+    if tensor.layout is not torch.strided or tensor.is_nested or is_functorch_wrapped(tensor) or tensor.device.type == "meta":
         return False
     if is_wrapper(tensor) or hasattr(tensor, "fake_mode"):
         return False

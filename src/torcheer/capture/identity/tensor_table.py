@@ -7,7 +7,6 @@ counts only while its weak reference still leads to that very tensor.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-storage_address: Callable[[Tensor], int] = torch._C._storage_address  # type: ignore[attr-defined]  # not in torch's stubs
+from ...torch_internals import DisableTorchFunctionSubclass, functorch_unwrapped, is_functorch_wrapped, storage_address
+
 PLAIN_CLASSES = frozenset({Tensor, torch.nn.Parameter})
 # Where a storage's last write is unknown, because code outside torch can write to it: later than any record.
 UNKNOWN_WRITER = 1 << 62
-_is_wrapped: Callable[[Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
-_unwrapped: Callable[[Tensor], Tensor] = torch._C._functorch.get_unwrapped
 
 
 class Entry(weakref.ref[Tensor]):
@@ -75,8 +73,8 @@ class TensorTable:
 
     def point_inside(self, tensor: Tensor, number: int, storage: int | None) -> None:
         """What `torch.func` wraps comes out of the transform as the plain tensor inside, so that is known as well."""
-        while is_wrapped(tensor):
-            tensor = _unwrapped(tensor)
+        while is_functorch_wrapped(tensor):
+            tensor = functorch_unwrapped(tensor)
             self.point(tensor, number, storage)
 
     def living_in(self, storage: int) -> list[tuple[int, Tensor]]:
@@ -185,7 +183,7 @@ def storage_of(tensor: Tensor) -> int | None:
 
 def _hidden_storage(tensor: Tensor) -> int | None:
     try:
-        if _is_wrapped(tensor):
+        if is_functorch_wrapped(tensor):
             return storage_of(unwrap(tensor))
         if tensor.layout is torch.sparse_coo:
             return storage_address(tensor._values())
@@ -204,7 +202,7 @@ def is_wrapper(tensor: Tensor) -> bool:
     if type(tensor) in PLAIN_CLASSES or is_lazy(tensor) or hasattr(tensor, "fake_mode"):
         return False  # a FakeTensor lives on the meta device
     try:
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             torch.Tensor.untyped_storage(tensor).data_ptr()
     except NotImplementedError:  # a sparse tensor of a subclass
         return False
@@ -249,20 +247,10 @@ def storages_of(tensor: Tensor) -> set[int]:
     return {storage for part in memory_of(tensor) if (storage := storage_of(part)) is not None}
 
 
-def is_wrapped(tensor: Tensor) -> bool:
-    """Whether `tensor` is one that `torch.func` wrapped for the duration of a transform."""
-    return _is_wrapped(tensor)
-
-
-def is_transforming() -> bool:
-    """Whether a `torch.func` transform is running."""
-    return torch._C._functorch.maybe_current_level() is not None
-
-
 def unwrap(tensor: Tensor) -> Tensor:
     """The plain tensor inside those `torch.func` wraps around it; it has every batch dimension."""
-    while _is_wrapped(tensor):
-        tensor = _unwrapped(tensor)
+    while is_functorch_wrapped(tensor):
+        tensor = functorch_unwrapped(tensor)
     return tensor
 
 
@@ -270,7 +258,7 @@ def extent(tensor: Tensor) -> tuple[int, int, bool]:
     """The bytes of its storage that `tensor` reaches, as a half-open range, and whether it holds all of them."""
     if is_lazy(tensor) or tensor.is_nested:
         return 0, 1 << 62, False
-    if tensor.layout is not torch.strided or _is_wrapped(tensor):
+    if tensor.layout is not torch.strided or is_functorch_wrapped(tensor):
         return 0, 1 << 62, False
     size = tensor.element_size()
     start = int(tensor.storage_offset()) * size
@@ -291,7 +279,12 @@ def is_same_view(one: Tensor, other: Tensor) -> bool:
         and one.shape == other.shape
         and one.dtype == other.dtype
         and one.layout == other.layout
-        and (one.layout is not torch.strided or _is_wrapped(one) or _is_wrapped(other) or _strides(one) == _strides(other))
+        and (
+            one.layout is not torch.strided
+            or is_functorch_wrapped(one)
+            or is_functorch_wrapped(other)
+            or _strides(one) == _strides(other)
+        )
     )
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...containers import template
 from ...records import UNSAVED, Details, Held, TorchFunction
+from ...torch_internals import DisableTorchFunction
 from ..identity.tensor_table import memory_of
 from ..recorder import Recorder
 from .collectives import in_words
@@ -41,7 +42,7 @@ class ArgumentReader:
         if function.is_collective:
             outline = in_words(outline)
         if self._recorder.memory:
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 self._recorder.memory.forget_moved(tensors)
                 self._recorder.memory.look(tensors)
         parents = tuple([self._recorder.ref(tensor) for tensor in tensors])
@@ -95,7 +96,7 @@ class ArgumentReader:
 
     def _protect_one(self, tensor: Tensor) -> None:
         """Keep the old value of what is about to be overwritten, wherever somebody may want it."""
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             for part in memory_of(tensor):
                 storage = self._table.storage_of(part)
                 if storage is not None:

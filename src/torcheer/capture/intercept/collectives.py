@@ -10,6 +10,7 @@ from typing import Any
 
 import torch.distributed
 
+from ...torch_internals import C_MODULE, DisableTorchFunction, count_collectives
 from ..recorder import Recorder
 
 
@@ -19,7 +20,7 @@ def in_words(value: Any) -> Any:
         return type(value)(in_words(item) for item in value)
     if hasattr(value, "group_name"):  # a process group
         return value.group_name
-    return str(value) if type(value).__module__.startswith("torch._C") else value
+    return str(value) if type(value).__module__.startswith(C_MODULE) else value
 
 
 class CollectiveWatch:
@@ -27,7 +28,7 @@ class CollectiveWatch:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._first = self._known = _count()
+        self._first = self._known = count_collectives()
 
     @classmethod
     def where_possible(cls, recorder: Recorder) -> CollectiveWatch | None:
@@ -37,26 +38,15 @@ class CollectiveWatch:
 
     def ran(self) -> bool:
         """Whether collectives ran since this was last asked."""
-        before, self._known = self._known, _count()
+        before, self._known = self._known, count_collectives()
         return self._known != before
 
     def note_unseen(self) -> None:
         """A call is about to run: collectives that ran since the last one were made by something that is not watched."""
         if self.ran():
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 self._recorder.unseen_collective()
 
     def finish(self) -> None:
         """The recording is over."""
-        self._recorder.log.collectives += _count() - self._first
-
-
-def _count() -> int:
-    """How many collectives there were so far, over all process groups that count them."""
-    total = 0
-    for group in list(torch.distributed.distributed_c10d._world.pg_map):
-        try:
-            total += group._get_sequence_number_for_group()  # type: ignore[attr-defined]  # not in torch's stubs
-        except RuntimeError:  # a backend that does not count
-            continue
-    return total
+        self._recorder.log.collectives += count_collectives() - self._first

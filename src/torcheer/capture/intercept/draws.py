@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ...records import Log, TorchFunction
+from ...torch_internals import DisableTorchFunction
 from ..restore.randomness import RandomState
 
 
@@ -51,7 +52,7 @@ class DrawWatch:
 
 def _fingerprint() -> Any:
     """Something that is equal where torch's random states are."""
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         state = torch.default_generator.get_state()
         ours = string_at(state.data_ptr(), state.nbytes)
         if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's own

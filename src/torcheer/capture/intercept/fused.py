@@ -24,17 +24,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.nn import Module
-from torch.overrides import _get_current_function_mode_stack
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from ...containers import find_tensors
+from ...torch_internals import (
+    DisableTorchFunction,
+    TorchDispatchMode,
+    current_dispatch_mode,
+    disabled_torch_function,
+    function_modes,
+    is_functorch_wrapped,
+    pop_function_mode,
+    push_function_mode,
+)
 from .autocast import autocast_as, autocast_state
 
 if TYPE_CHECKING:
     from .interceptor import Interceptor
 
-_push = torch._C._push_on_torch_function_stack
-_pop = torch._C._pop_torch_function_stack
 _MACHINERY = sys.modules[TorchDispatchMode.__module__].__file__
 
 FUSED = frozenset({"_transformer_encoder_layer_fwd", "_native_multi_head_attention"})
@@ -99,7 +105,7 @@ class AtenWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
 
 def watch_functions(module: Module) -> None:
     """Inside a module that takes a fused path another one begins: the interceptors watch again until it ends."""
-    watch = _get_current_dispatch_mode()
+    watch = current_dispatch_mode()
     if isinstance(watch, AtenWatch):
         _show_functions(watch)
         _here.switches.append(Switch(module, watch.interceptors, partial(_show_aten, watch.interceptors)))
@@ -111,7 +117,7 @@ def watch_fused(module: Module, interceptor: Interceptor) -> None:
     Another mode on the stack keeps the plain model from the fused path as well, so then nothing changes. Of several
     recordings the innermost, whose hook comes last, does this for all.
     """
-    modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]  # torch's own
+    modes = function_modes()
     if modes and modes[-1] is interceptor and all(type(mode) is type(interceptor) for mode in modes):
         interceptors = tuple(modes)
         _show_aten(interceptors)
@@ -134,18 +140,18 @@ def leave_all(interceptor: Interceptor) -> None:
 
 def _show_aten(interceptors: tuple[Interceptor, ...]) -> None:
     for _ in interceptors:
-        _pop()
+        pop_function_mode()
     AtenWatch(interceptors).__enter__()  # type: ignore[no-untyped-call]  # torch's own
 
 
 def _show_functions(watch: AtenWatch) -> None:
     watch.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # torch's own
     for interceptor in watch.interceptors:
-        _push(interceptor)
+        push_function_mode(interceptor)
 
 
 def _undo_show_aten() -> None:
-    watch = _get_current_dispatch_mode()
+    watch = current_dispatch_mode()
     if isinstance(watch, AtenWatch):
         _show_functions(watch)
 
@@ -167,7 +173,7 @@ def decision_of(cls: type) -> Decides | None:
 
 def is_about_to_fuse(module: Module, decides: Decides, args: tuple[Any, ...], frame: FrameType) -> bool:
     """Whether a module takes its fused path when it is called with these arguments, from this frame."""
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         if module.training or torch.is_autocast_enabled() or not torch.backends.mha.get_fastpath_enabled():
             return False
         given: Given = {**dict(enumerate(args)), **named_arguments(frame)}
@@ -189,8 +195,8 @@ def named_arguments(frame: FrameType) -> Given:
 
 def _is_ordinary(tensor: Tensor) -> bool:
     cls = type(tensor)
-    is_plain = cls is Tensor or cls.__torch_function__ is torch._C._disabled_torch_function_impl
-    return is_plain and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    is_plain = cls is Tensor or cls.__torch_function__ is disabled_torch_function
+    return is_plain and not is_functorch_wrapped(tensor)
 
 
 def _decide(names: tuple[str, ...], decides: Decides, module: Any, given: Given) -> bool:

@@ -22,7 +22,14 @@ from torch.overrides import TorchFunctionMode
 from ...containers import PLAIN, template, tensors_in
 from ...functions import facts
 from ...records import LOST, TENSOR, Composite, Details, EscapeRecord, Failure, Kind, TorchFunction
-from ..identity.tensor_table import Entry, storage_address, storages_of
+from ...torch_internals import (
+    DisableTorchFunction,
+    count_function_modes,
+    pop_function_mode,
+    push_function_mode,
+    storage_address,
+)
+from ..identity.tensor_table import Entry, storages_of
 from ..recorder import Recorder
 from ..restore.restore_state import StateRestorer
 from .arguments import ArgumentReader
@@ -41,8 +48,6 @@ _NO_KWARGS: dict[str, Any] = {}
 _QUESTION, _SPECIAL, _MAY_DRAW, _MAY_WRITE, _ORDINARY = range(5)
 _TENSORS = tuple((TENSOR,) * count for count in range(8))  # the templates of calls with nothing but tensors
 _FLOAT16, _BFLOAT16 = torch.float16, torch.bfloat16
-_push = torch._C._push_on_torch_function_stack
-_pop = torch._C._pop_torch_function_stack
 
 
 class Interceptor(TorchFunctionMode):
@@ -78,7 +83,7 @@ class Interceptor(TorchFunctionMode):
             sites.skip(getattr(Interceptor, name).__code__)
 
     def __enter__(self) -> Interceptor:
-        if torch._C._len_torch_function_stack() > 0:
+        if count_function_modes() > 0:
             self._is_nested = True  # another mode watches below us
             self._writer.is_plain = False
         self._collectives = CollectiveWatch.where_possible(self.recorder)
@@ -245,13 +250,13 @@ class Interceptor(TorchFunctionMode):
 
     def _lend(self, tensors: list[Tensor], function: TorchFunction, frame: FrameType | None) -> None:
         """The memory of these tensors was handed out."""
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             for tensor in tensors:
                 self.recorder.memory.lend(tensor, function.name, self.sites.at(frame))
 
     def _lend_foreign(self, tensors: list[Tensor], function: TorchFunction, frame: FrameType | None) -> None:
         """These tensors were made; some may lie in memory of others."""
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             self._lend([tensor for tensor in tensors if self.recorder.memory.meet(tensor)], function, frame)
 
     def _note_leaf(self, tensor: Tensor) -> None:
@@ -259,7 +264,7 @@ class Interceptor(TorchFunctionMode):
 
         A replay that lets it require gradients all along follows with autograd only the calls that were followed.
         """
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             self.log.leaves.add(self.recorder.ref(tensor))
 
     # Operations -------------------------------------------------------------------------------------------------------
@@ -277,7 +282,7 @@ class Interceptor(TorchFunctionMode):
 
         Another recording may be watching from below; it is to see the call, not our bookkeeping.
         """
-        with torch._C.DisableTorchFunction() if self._is_nested else _NOTHING:
+        with DisableTorchFunction() if self._is_nested else _NOTHING:
             if self._collectives is not None:
                 self._collectives.note_unseen()
             outline, names, parents, tensors, details, written = self._arguments.read(function, func, args, kwargs)
@@ -296,7 +301,7 @@ class Interceptor(TorchFunctionMode):
             details.is_collective = True
         module = self._stack[-1].number if self._stack else -1
         call = (function_number, outline, names, module, self.sites.at(frame), started, elapsed)
-        with torch._C.DisableTorchFunction() if self._is_nested else _NOTHING:
+        with DisableTorchFunction() if self._is_nested else _NOTHING:
             self._writer.write(function, call, parents, result, written, details)
         if function.takes_memory:
             self._lend_foreign(tensors_in(result), function, frame)
@@ -337,18 +342,18 @@ class Interceptor(TorchFunctionMode):
         self.recorder.calls += 1
         self._writer.composite = Composite(function.name, self.recorder.calls, outer)
         self._open.append(function)
-        _push(self)
+        push_function_mode(self)
         try:
             return function.opened(*args, **kwargs)
         finally:
-            _pop()
+            pop_function_mode()
             self._open.pop()
             self._writer.composite = outer
 
     def _run_escape(
         self, function: TorchFunction, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType | None
     ) -> Any:
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             tensors = list(tensors_in((args, kwargs)))
             if self.recorder.memory:
                 self.recorder.memory.look(tensors)
@@ -369,7 +374,7 @@ class Interceptor(TorchFunctionMode):
         return result
 
     def _run_backward(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             roots = tuple(self.recorder.ref(tensor) for tensor in tensors_in((args, kwargs)))
             self.recorder.gradients_arrived(roots)
             if self.recorder.gradients is not None:
@@ -393,7 +398,7 @@ class Interceptor(TorchFunctionMode):
     ) -> None:
         if self.failure is not None and self.failure[0] is error:
             return  # already noted further in
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             shapes = tuple(tuple(t.shape) if not t.is_nested else () for t in tensors)
         site = self.sites.site(frame)
         text = f"{type(error).__name__}: {error}"

@@ -6,17 +6,16 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ...containers import find_tensors
 from ...records import UNSAVED, Composite, Details, TorchFunction, facts_of
-from ..identity.tensor_table import is_wrapped, memory_of, storage_address
+from ...torch_internals import DisableTorchFunctionSubclass, is_any_autocast_enabled, is_functorch_wrapped, storage_address
+from ..identity.tensor_table import memory_of
 from ..recorder import Recorder
 from .autocast import autocast_state
 
 _ONLY_TENSORS = frozenset({Tensor})
-_any_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
 
 # The first part of a row: the number of the function, a template of the arguments, the names of the last of them, the numbers
 # of the module call and the call site, when the call started, and how long it took.
@@ -97,7 +96,7 @@ class CallWriter:
             self._note_details(number, first, path, details)
             self._table.point(tensor, number, storage)
             number += 1
-        if self.composite is not None or _any_autocast():
+        if self.composite is not None or is_any_autocast_enabled():
             for each in range(first, number):
                 self.note_context(each)
         return True
@@ -107,12 +106,12 @@ class CallWriter:
     ) -> None:
         recorder, log = self._recorder, self._log
         first = len(log.rows)
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             for path, tensor in made:
                 number = recorder.append((*call, self._nodes.name(tensor, call[0]), facts_of(tensor), *parents))
                 self._note_details(number, first, path, details)
                 self.note_context(number)
-                if is_wrapped(tensor):
+                if is_functorch_wrapped(tensor):
                     log.detail(number).is_transformed = True
                 self._keeper.keep_if_wanted(number, tensor)
                 storage = self._table.storage_of(tensor)
@@ -133,7 +132,7 @@ class CallWriter:
 
     def note_context(self, number: int) -> None:
         """Note the composite an operation is inside of, and autocast, which shows first as reduced precision."""
-        if _any_autocast():
+        if is_any_autocast_enabled():
             self.is_plain = False  # from now on every operation is asked
             self._autocast_met()
             self._log.detail(number).autocast = autocast_state()
@@ -144,7 +143,7 @@ class CallWriter:
         if type(tensor) is Tensor:
             self._table.wrote(tensor, number)
         else:
-            with torch._C.DisableTorchFunctionSubclass():
+            with DisableTorchFunctionSubclass():
                 self._table.wrote(tensor, number)
         if self._recorder.memory:
             for part in memory_of(tensor):

@@ -18,7 +18,8 @@ from ...containers import replace_tensors, tensors_in
 from ...errors import TorcheerError
 from ...records import LOST, Held, Log, ModuleCall, OperationRecord, TorchFunction
 from ...tensor_memory import FREED, copy_of, has_memory
-from ..identity.tensor_table import PLAIN_CLASSES, inner_tensors, is_wrapped, is_wrapper, storage_of, storages_of, unwrap
+from ...torch_internals import DisableTorchFunctionSubclass, is_functorch_wrapped
+from ..identity.tensor_table import PLAIN_CLASSES, inner_tensors, is_wrapper, storage_of, storages_of, unwrap
 
 
 class Selection(Protocol):
@@ -262,7 +263,7 @@ def alias(tensor: Tensor) -> Tensor | None:
     A Parameter gives a plain tensor.
     """
     if type(tensor) in PLAIN_CLASSES:
-        if is_wrapped(tensor):
+        if is_functorch_wrapped(tensor):
             return unwrap(unwrap(tensor).detach())  # the transform that is running wraps what `detach` returns
         return tensor.detach()
     return _of_same_class(tensor, torch.Tensor.detach)
@@ -277,7 +278,7 @@ def copied(tensor: Tensor) -> Tensor | None:
 
 def _of_same_class(tensor: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor | None:
     """What `make` gives of a tensor of some subclass, as one of that class."""
-    with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+    with DisableTorchFunctionSubclass(), torch.no_grad():
         try:
             made = make(tensor)
         except Exception:  # a user-defined class may raise anything
@@ -293,7 +294,7 @@ def of_same_class(tensor: Tensor, like: Any) -> Tensor:
     """`tensor` as one of the class that `like` has, with its attributes."""
     if not isinstance(like, Tensor) or type(like) in PLAIN_CLASSES or type(like) is type(tensor) or is_lazy(like):
         return tensor
-    with torch._C.DisableTorchFunctionSubclass():
+    with DisableTorchFunctionSubclass():
         made = tensor.as_subclass(type(like))
         vars(made).update(vars(like))
         return made
@@ -324,7 +325,7 @@ def _copied_together(values: list[Tensor]) -> Callable[[Tensor], Tensor | None]:
         type(v) is Tensor
         and v.layout is torch.strided
         and v.device.type != "meta"
-        and not (v.is_quantized or v.is_nested or v.is_conj() or v.is_neg() or is_wrapped(v))
+        and not (v.is_quantized or v.is_nested or v.is_conj() or v.is_neg() or is_functorch_wrapped(v))
         for v in values
     ):
         return copied

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...torch_internals import DisableTorchFunction
+
 
 @dataclass(frozen=True, slots=True)
 class RandomState:
@@ -24,7 +26,7 @@ class RandomState:
     def now(cls) -> RandomState:
         """The state as it is."""
         numpy = sys.modules.get("numpy")
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             return cls(
                 random.getstate(),
                 numpy.random.get_state() if numpy is not None else None,
@@ -38,7 +40,7 @@ class RandomState:
         numpy = sys.modules.get("numpy")
         if numpy is not None and self.numpy is not None:
             numpy.random.set_state(self.numpy)
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             torch.default_generator.set_state(self.torch)
             for kind, states in self.devices:
                 for index, state in enumerate(states):

@@ -24,6 +24,7 @@ from torch.utils.hooks import RemovableHandle
 from ...containers import PLAIN
 from ...errors import StateNotRestored
 from ...tensor_memory import has_memory
+from ...torch_internals import DisableTorchFunction
 from ..identity.tensor_table import storage_of
 from .object_state import ObjectState, Where, kind_of, refill
 from .tensor_backup import ScriptAttributes, StorageSizes, TensorBackup, lazy_twin
@@ -142,12 +143,12 @@ class StateRestorer:
             self._without_values = set(map(id, self._sizes.without_memory())) | {id(twin) for _, twin in self.lazy}
         for tensor in tensors:
             if id(tensor) not in self._backups and id(tensor) not in self._without_values:
-                with torch._C.DisableTorchFunction(), torch.no_grad():
+                with DisableTorchFunction(), torch.no_grad():
                     self._backups[id(tensor)] = TensorBackup(tensor, is_suspected=is_suspected)
 
     def back_up_everything(self, others: Iterable[Tensor] = ()) -> None:
         """Something is about to run unwatched: copy every tensor that is known, and its gradient."""
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             self.back_up_script(self._modules)
             tensors = chain(self._tensors(), others)
             self.back_up([tensor for tensor in tensors if not is_lazy(tensor)], is_suspected=True)
@@ -179,7 +180,7 @@ class StateRestorer:
 
     def restore(self) -> None:
         """Put everything back. Raises nothing; see `finish`."""
-        with torch._C.DisableTorchFunction(), torch.no_grad():
+        with DisableTorchFunction(), torch.no_grad():
             for step in (
                 self._reshard,
                 self._restore_attributes,

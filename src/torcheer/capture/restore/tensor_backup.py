@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 from ...tensor_memory import has_memory, needed_bytes
-from ..identity.tensor_table import extent, is_wrapped, storage_of
+from ...torch_internals import address_of, is_functorch_wrapped
+from ..identity.tensor_table import extent, storage_of
 
 
 class TensorBackup:
@@ -67,7 +68,7 @@ def _is_strided(tensor: Tensor) -> bool:
         tensor.layout is torch.strided
         and tensor.device.type != "meta"
         and type(tensor) in (Tensor, Parameter)
-        and not (tensor.is_nested or is_wrapped(tensor) or storage_of(tensor) is None)
+        and not (tensor.is_nested or is_functorch_wrapped(tensor) or storage_of(tensor) is None)
     )
 
 
@@ -115,7 +116,7 @@ class StorageSizes:
             return []
         found = []
         for tensor, storage, size, now in zip(self._tensors, self._storages, self._sizes, sizes, strict=True):
-            if now < size and storage_of(tensor) == storage._cdata and not has_memory(tensor):
+            if now < size and storage_of(tensor) == address_of(storage) and not has_memory(tensor):
                 found.append((tensor, f"its storage was resized from {size:,} to {now:,} bytes, so its values are gone"))
         return found
 

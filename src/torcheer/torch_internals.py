@@ -1,0 +1,178 @@
+"""The parts of torch that are not public API and that torcheer uses. No other file may name them; a test looks.
+
+Each was tried on torch 2.13, and says what would be lost, or what to do instead, where a later torch has it no more.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed
+from torch import Tensor
+from torch.nn.modules import module as _modules
+from torch.utils import _python_dispatch, _pytree
+
+# Modes -------------------------------------------------------------------------------------------------------------------
+
+# Inside, torch functions are not handed to modes and subclasses (public: `torch.overrides`' own is only for subclasses).
+# Without it every question asked of a tensor would be recorded: modes would have to be popped and pushed around it.
+DisableTorchFunction = torch._C.DisableTorchFunction
+# Inside, tensor subclasses behave as plain tensors. Without it: `tensor.as_subclass(Tensor)` first.
+DisableTorchFunctionSubclass = torch._C.DisableTorchFunctionSubclass
+# The stack of function modes. Entering and leaving a `TorchFunctionMode` does the same with more checks.
+push_function_mode: Callable[[Any], None] = torch._C._push_on_torch_function_stack
+pop_function_mode: Callable[[], Any] = torch._C._pop_torch_function_stack
+count_function_modes: Callable[[], int] = torch._C._len_torch_function_stack
+function_modes: Callable[[], list[Any]] = torch.overrides._get_current_function_mode_stack
+# What subclasses have that do not override torch functions. Without it they are treated as if they did.
+disabled_torch_function: Any = torch._C._disabled_torch_function_impl
+# Sees ATen operators. Without it fused attention is one operation of an opaque module.
+TorchDispatchMode = _python_dispatch.TorchDispatchMode
+current_dispatch_mode: Callable[[], Any] = _python_dispatch._get_current_dispatch_mode
+# Inside, no mode is active. Without it a validation inside another recording is seen by that recording.
+without_modes: Callable[[], Any] = _python_dispatch._disable_current_modes
+is_traceable_wrapper_subclass: Callable[[Any], bool] = _python_dispatch.is_traceable_wrapper_subclass
+# Whether autocast is on for any device. Without it: `torch.is_autocast_enabled(device)` of each, slower.
+is_any_autocast_enabled: Callable[[], bool] = torch._C._is_any_autocast_enabled
+
+# Memory ------------------------------------------------------------------------------------------------------------------
+
+# The address of a tensor's storage, in a third of the time of `tensor.untyped_storage()._cdata`, which is the same number.
+storage_address: Callable[[Tensor], int] = torch._C._storage_address  # type: ignore[attr-defined]  # not in torch's stubs
+# How many tensors share a storage. Without it memory that is held by others could not be told from memory that is ours.
+storage_use_count: Callable[[int], int] = torch._C._storage_Use_Count
+
+
+def address_of(storage: torch.UntypedStorage) -> int:
+    """What torch knows a storage by: `storage_address` of its tensors."""
+    address: int = storage._cdata
+    return address
+
+
+# Transforms of torch.func ------------------------------------------------------------------------------------------------
+
+# Tensors inside vmap, grad and jvp wrap others. Without these, what happens inside a transform cannot be followed.
+is_functorch_wrapped: Callable[[Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
+functorch_unwrapped: Callable[[Tensor], Tensor] = torch._C._functorch.get_unwrapped
+is_legacy_batched: Callable[[Tensor], bool] = torch._C._functorch.is_legacy_batchedtensor  # is_grads_batched=True
+
+
+def is_transforming() -> bool:
+    """Whether a transform of torch.func is running."""
+    return torch._C._functorch.maybe_current_level() is not None
+
+
+def is_inside_vmap() -> bool:
+    """Whether one of the transforms that are running is vmap."""
+    transforms = torch._C._functorch.get_interpreter_stack() or ()
+    return any(transform.key() == torch._C._functorch.TransformType.Vmap for transform in transforms)
+
+
+# Autograd ----------------------------------------------------------------------------------------------------------------
+
+# The number that the next node gets; nodes of one thread are numbered in the order they are made. Without it torch_vis could
+# not tell which nodes a module made, other than by walking the graph.
+next_sequence_number: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]  # not in torch's stubs
+# The number of the backward pass that is running, -1 outside. Without it passes that nest could not be told apart.
+current_graph_task: Callable[[], int] = torch._C._current_graph_task_id
+# The class of the nodes that add up gradients of leaves. Without it: by the name of the class.
+AccumulateGrad: type = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]  # not in torch's stubs
+# Calls a function when the backward pass that is running is over. Without it that shows only when somebody asks.
+after_this_backward: Callable[[Callable[[], None]], None] = torch.autograd.Variable._execution_engine.queue_callback
+
+
+def autograd_node_class(name: str) -> type | None:
+    """The class of autograd's nodes of this name (`"MulBackward0"`); its attributes `_saved_…` say what it saves."""
+    return getattr(torch._C._functions, name, None)
+
+
+# Operators ---------------------------------------------------------------------------------------------------------------
+
+OpOverload = torch._ops.OpOverload  # `torch.ops.aten.add.Tensor`
+OpOverloadPacket = torch._ops.OpOverloadPacket  # `torch.ops.aten.add`
+FunctionSchema = torch._C.FunctionSchema
+# All operators, as "aten::add.Tensor", and the schemas of one. Without them what functions write, return as views and
+# draw would have to be listed by hand.
+operator_names: Callable[[], list[str]] = torch._C._dispatch_get_all_op_names
+schemas_for: Callable[[str], list[Any]] = torch._C._jit_get_schemas_for_operator
+C_MODULE = "torch._C"  # the `__module__` of objects of torch's C++ part
+TENSOR_MODULE = "torch._tensor"  # the `__module__` of operators that torch.Tensor defines in Python
+
+
+# Containers that programs register to be walked. Without it only Python's own containers, and ours, are walked.
+pytree = _pytree
+
+# Other processes ---------------------------------------------------------------------------------------------------------
+
+
+def count_collectives() -> int:
+    """How many collectives this process took part in, over all process groups that count them.
+
+    Without it collectives that no torch function announces are not noticed.
+    """
+    total = 0
+    for group in list(torch.distributed.distributed_c10d._world.pg_map):
+        try:
+            total += group._get_sequence_number_for_group()  # type: ignore[attr-defined]  # not in torch's stubs
+        except RuntimeError:  # a backend that does not count
+            continue
+    return total
+
+
+# Modules and compiled code -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def global_module_hooks(enter: Callable[..., Any], leave: Callable[..., Any], *, always: bool = True) -> Iterator[None]:
+    """Inside, `enter` is called before each module's forward and `leave` after it; with `always`, also where it raised.
+
+    Removing such a hook leaves its number in one of torch's dictionaries (torch 2.13), which is removed here, too.
+    """
+    before = _modules.register_module_forward_pre_hook(enter)
+    after = _modules.register_module_forward_hook(leave, with_kwargs=True, always_call=always)
+    try:
+        yield
+    finally:
+        before.remove()
+        after.remove()
+        getattr(_modules, "_global_forward_hooks_with_kwargs", {}).pop(after.id, None)
+
+
+def has_global_pre_hooks() -> bool:
+    """Whether somebody watches every module's forward before it runs."""
+    return bool(_modules._global_forward_pre_hooks)
+
+
+def may_be_compiled() -> bool:
+    """Whether anything can have been compiled by torch.compile in this process; its compiler is imported only then."""
+    return "torch._dynamo.eval_frame" in sys.modules
+
+
+@contextmanager
+def run_uncompiled(*, has_wrappers: bool = False) -> Iterator[None]:
+    """Inside, compiled code runs as it is written.
+
+    With `has_wrappers` torch's warning is silenced that global hooks also fire for the wrapper around a compiled module.
+    """
+    if not may_be_compiled():
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        if not has_wrappers:
+            yield
+            return
+        with hooks_on_wrappers():
+            yield
+
+
+@contextmanager
+def hooks_on_wrappers() -> Iterator[None]:
+    """Inside, torch does not warn that global hooks also fire for the wrapper around a compiled module."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*there are global hooks on modules")
+        yield

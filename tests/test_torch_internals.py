@@ -1,0 +1,73 @@
+"""Torch's private parts are named in one file, and what that file says of them is so."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from torcheer import torch_internals
+
+SRC = Path(__file__).parent.parent / "src"
+FILES = [path for path in SRC.rglob("*.py") if path.name != "torch_internals.py"]
+
+
+def private_names(tree: ast.AST) -> list[str]:
+    """The private parts of torch that a module names: `torch._C`, `torch.autograd._x`, `from torch.utils import _pytree`."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "torch" and node.level == 0:
+            names = [*node.module.split("."), *(alias.name for alias in node.names)]
+            found += [f"{node.module}: {name}" for name in names if name.startswith("_") and not name.startswith("__")]
+        elif isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names if alias.name.startswith("torch.") and "._" in alias.name]
+        elif isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            text = ast.unparse(node.value)
+            if text == "torch" or text.startswith("torch."):
+                found.append(f"{text}.{node.attr}")
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("torch._"):
+            found.append(node.value)
+    return found
+
+
+def test_the_search_finds_what_it_is_for():
+    text = "import torch._dynamo\nfrom torch.utils import _pytree\ntorch._C.x\ntorch.autograd._y()\nz = 'torch._dynamo'"
+    assert len(private_names(ast.parse(text))) == 5
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SRC)))
+def test_private_torch_is_named_in_one_file(path):
+    assert private_names(ast.parse(path.read_text(encoding="utf-8"))) == []
+
+
+def test_global_hooks_leave_nothing_behind():
+    from torch.nn.modules import module as modules
+
+    def counts():
+        return [len(value) for name, value in vars(modules).items() if name.startswith("_global_") and isinstance(value, dict)]
+
+    before, seen = counts(), []
+    with (
+        pytest.raises(ZeroDivisionError),
+        torch_internals.global_module_hooks(lambda *_: seen.append("enter"), lambda *_: seen.append("leave")),
+    ):
+        nn.Identity()(torch.ones(1))
+        raise ZeroDivisionError
+    assert seen == ["enter", "leave"]
+    assert counts() == before
+
+
+def test_addresses_of_storages_are_one_number():
+    tensor = torch.ones(3)
+    assert torch_internals.storage_address(tensor) == torch_internals.address_of(tensor.untyped_storage())
+
+
+def test_vmap_is_told_from_other_transforms():
+    found = []
+    torch.func.grad(lambda x: (found.append(torch_internals.is_inside_vmap()), x.sum())[1])(torch.ones(2))
+    torch.func.vmap(lambda x: (found.append(torch_internals.is_inside_vmap()), x)[1])(torch.ones(2))
+    assert found == [False, True]
+    assert not torch_internals.is_transforming()

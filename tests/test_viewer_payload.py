@@ -17,11 +17,11 @@ from models import Branching, Convolutional, Mlp, Stateful, log
 from torcheer.demo import AlexNet, Gpt2, SimpleRecurrent
 from torcheer.graph import Arguments, Node
 from torcheer.graph.structure import Block
+from torcheer.measure import Statistics, statistics_of
 from torcheer.viewer import payload_of, to_json
 from torcheer.viewer.contents import words_of
 from torcheer.viewer.fields import whole
 from torcheer.viewer.payload import packed_size
-from torcheer.viewer.statistics import statistics_of
 
 
 def parsed(text: str) -> dict[str, object]:
@@ -280,10 +280,10 @@ def test_looking_while_a_recording_runs_is_not_recorded():
 def test_a_tensor_that_cannot_be_read_is_noted(monkeypatch):
     """And does not keep the others from being shown."""
 
-    def reads(tensor: Tensor) -> dict[str, object] | None:
+    def reads(tensor: Tensor, *bins: str) -> Statistics | None:
         if tensor.dtype == torch.int64:
             raise NotImplementedError("not here")
-        return statistics_of(tensor)
+        return statistics_of(tensor, *bins)
 
     monkeypatch.setattr("torcheer.viewer.values.statistics_of", reads)
     payload = payload_of(log(lambda x: x.argmax(-1), torch.rand(3, 4)))

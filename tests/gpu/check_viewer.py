@@ -15,9 +15,9 @@ from checking import run
 
 import torcheer
 from torcheer.demo import AlexNet, Gpt2
+from torcheer.measure import statistics_of
 from torcheer.viewer import payload_of
 from torcheer.viewer.previews import plan_of, preview_of
-from torcheer.viewer.statistics import statistics_of
 
 TENSORS = [
     torch.randn(3, 20, 30, 40),

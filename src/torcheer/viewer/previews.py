@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
+from ..measure import dense, real, short
 from ..torch_internals import DisableTorchFunction
-from .statistics import dense, real, short
 
 Kind = Literal["image", "maps", "matrix", "attention", "vector"]
 

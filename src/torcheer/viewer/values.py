@@ -14,9 +14,9 @@ from ..graph import Node
 from ..history import Operation
 from ..history.index import Index
 from ..history.text import plural
+from ..measure import Statistics, short, statistics_of
 from .fields import Plain, lean
 from .previews import Plan, plan_of, preview_of
-from .statistics import statistics_of
 
 _Found = TypeVar("_Found")
 _TOGETHER = 1.03  # a part may compress a little worse among the others than on its own
@@ -65,8 +65,8 @@ class Values:
     def _looked_up(self, tensor: Tensor) -> Plain | None:
         key = _memory(tensor)
         if key is None or key not in self._known:
-            found = statistics_of(tensor)
-            self._known[key] = lean("stats", found) if found is not None else None
+            found = statistics_of(tensor, "linear")
+            self._known[key] = lean("stats", _shown(found)) if found is not None else None
         return self._known[key]
 
     def _read(self, node: Node, look: Callable[[], _Found]) -> _Found | None:
@@ -134,3 +134,10 @@ def _memory(tensor: Tensor) -> object:
     if not is_plain or tensor.is_nested or tensor.is_neg() or not tensor.is_contiguous():
         return None
     return (tensor.device, tensor.dtype, tensor.data_ptr(), tensor.numel())
+
+
+def _shown(found: Statistics) -> Plain:
+    """Statistics as the page shows them."""
+    numbers = {name: short(getattr(found, name)) for name in ("min", "max", "mean", "std", "norm")}
+    bins = {"low": numbers["min"], "high": numbers["max"], "counts": list(found.histogram)} if found.histogram else None
+    return {"count": found.count, "nan": found.nan, "inf": found.inf, **numbers, "zeros": found.zeros, "histogram": bins}

@@ -1,10 +1,10 @@
 """Watches layers change during training: what is watched, what is kept, what is shown."""
 
+from ..measure import Statistics as Statistics
 from . import callbacks as callbacks
 from .keeping import Limits as Limits
 from .records import Entry as Entry
 from .records import Snapshot as Snapshot
-from .records import Statistics as Statistics
 from .run import Run as Run
 from .saved import Saved as Saved
 from .selectors import ChosenFilters as ChosenFilters

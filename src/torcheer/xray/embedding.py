@@ -18,11 +18,11 @@ from typing import Any, cast
 import numpy as np
 
 from ..errors import SnapshotNotFound
+from ..measure import NUM_BINS
 from .captions import axes_of, totals_of
 from .progress import Bar
 from .records import KINDS, Entry, Kind, Summary, finite
 from .run import Run, limits_of
-from .statistics import NUM_BINS
 from .store import Snapshots
 
 Array = Any  # of NumPy, whose types are not followed

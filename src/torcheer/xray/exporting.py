@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import InvalidArgument, SnapshotLost, SnapshotNotFound
+from ..measure import BIN_EDGES, Statistics
 from .captions import title_of
 from .colours import chosen_scale, paint, scales_of
-from .records import Entry, Snapshot, Statistics
+from .records import Entry, Snapshot
 from .run import Run
-from .statistics import BIN_EDGES
 from .store import Snapshots
 from .tiles import make_mosaic
 

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import InvalidArgument
-from .records import Entry, Kind, Layout, Statistics, finite
+from ..errors import InvalidArgument, TorcheerError
+from ..measure import dense, statistics_of
+from .records import Entry, Kind, Layout, finite
 from .selectors import CONVOLUTION, Choices
-from .statistics import readable, statistics_of
 
 _EDGE = 0.01  # colours span what lies between this part of the values and the rest from above
 
@@ -67,9 +67,10 @@ class _Part:
 
 def keep(measured: Measured, choices: Choices, limits: Limits, dead: int | None = None) -> tuple[Entry, Tensor]:
     """The entry of a tensor, and the part of it to write."""
-    tensor = readable(measured.tensor)
+    tensor, statistics = dense(measured.tensor), statistics_of(measured.tensor)
+    if tensor is None or statistics is None:
+        raise TorcheerError(f"{measured.source} has no values to read: it is on the meta device, or a large sparse tensor.")
     notes = list(measured.notes)
-    statistics: Statistics = statistics_of(tensor)
     shape, dtype = tuple(measured.tensor.shape), str(measured.tensor.dtype).removeprefix("torch.")
     if tensor.is_complex():
         tensor = tensor.abs()

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, NamedTuple, get_args
 
+from ..measure import Statistics
+
 VERSION = 1
 
 Kind = Literal["weight", "layer", "activation", "attention", "grad", "layer_grad"]
@@ -30,30 +32,6 @@ Layout = Literal[
     "filters",  # [filter, input channel, height, width]: the weights of a convolution
     "matrix",  # [row, column]
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statistics:
-    """Of a whole tensor, whatever part of it is kept. Those of values are over the finite ones; None where there are none."""
-
-    count: int
-    mean: float | None
-    std: float | None
-    min: float | None
-    max: float | None
-    norm: float | None
-    zeros: int
-    nan: int
-    inf: int
-    histogram: tuple[int, ...]  # of the finite values, see `statistics.BIN_EDGES`: below, between and above the edges
-
-    @property
-    def nonfinite(self) -> int:
-        return self.nan + self.inf
-
-    @property
-    def zero_fraction(self) -> float:
-        return self.zeros / self.count if self.count else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from typing import Any
 
 from ..errors import InvalidArgument, SnapshotNotFound
 from ..files import write_whole
+from ..measure import BIN_EDGES
 from ..viewer.page import hash_of
 from .colours import NONFINITE, ColourScale
 from .embedding import (
@@ -34,7 +35,6 @@ from .embedding import (
 from .progress import Bar
 from .records import KINDS, WORDS
 from .run import Run, evenly
-from .statistics import BIN_EDGES
 from .store import Snapshots
 
 MAX_BYTES = 20 * 2**20

@@ -15,8 +15,8 @@ from torch.nn import Module
 from torch.nn.parameter import is_lazy
 
 from ..history import History, Operation
+from ..measure import dense, real
 from .keeping import Measured
-from .statistics import readable
 from .watched import activation_after, can_die, core_of, dimensions_of
 
 _SAMPLE = 1 << 14  # values of a parameter that are compared before and after a step
@@ -133,7 +133,7 @@ def _norms(tensors: dict[str, Tensor]) -> dict[str, tuple[float, int]]:
     by_device: dict[torch.device, dict[str, Tensor]] = {}
     with torch.no_grad():
         for name, tensor in tensors.items():
-            by_device.setdefault(tensor.device, {})[name] = torch.linalg.vector_norm(_values(tensor))
+            by_device.setdefault(tensor.device, {})[name] = torch.linalg.vector_norm(_values(tensor)).float()
         found: dict[str, tuple[float, int]] = {}
         for norms in by_device.values():
             for name, norm in zip(norms, torch.stack(list(norms.values())).tolist(), strict=True):
@@ -148,12 +148,14 @@ def _norm_of_finite(tensor: Tensor) -> tuple[float, int]:
 
 
 def _values(tensor: Tensor) -> Tensor:
-    """The values of a tensor as float32; of one with few values that are not zero those alone."""
+    """The values of a tensor as real numbers; of a sparse one those that are stored."""
     tensor = tensor.detach()
     if tensor.layout is torch.sparse_coo:
         tensor = tensor.coalesce().values()
-    tensor = readable(tensor)
-    return (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).float()
+    values = dense(tensor)
+    if values is None:
+        return torch.empty(0)
+    return torch.view_as_real(values.resolve_conj()) if values.is_complex() else real(values)
 
 
 def _sample(parameters: list[Tensor]) -> Tensor:

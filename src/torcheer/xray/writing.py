@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..measure.reading import pieces
 from .keeping import Limits, Measured, as_written, is_above_zero, keep, units_of
 from .records import Failure, Snapshot, Summary, finite
 from .selectors import Choices
-from .statistics import pieces
 from .store import FileManager
 from .summarising import Reading
 from .updates import Pairs

@@ -1,8 +1,10 @@
-"""Statistics of the viewer agree with NumPy, for tensors of every kind."""
+"""Statistics agree with NumPy, for tensors of every kind; fixed bins with a search by hand."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torcheer.viewer.statistics import BINS, statistics_of
+from torcheer.measure import BIN_EDGES, LINEAR_BINS, NUM_BINS, ZERO_BIN, statistics_of
 
 
 def expected(values: np.ndarray) -> dict[str, object]:
@@ -27,8 +29,7 @@ def expected(values: np.ndarray) -> dict[str, object]:
 
 def check(tensor: torch.Tensor, values: np.ndarray | None = None) -> None:
     values = tensor.numpy() if values is None else values
-    found, wanted = statistics_of(tensor), expected(values)
-    assert found is not None
+    found, wanted = asdict(statistics_of(tensor, "linear")), expected(values)
     histogram = found.pop("histogram")
     assert found.keys() == wanted.keys()
     scale = max(abs(wanted["max"] or 0), abs(wanted["min"] or 0))
@@ -38,16 +39,14 @@ def check(tensor: torch.Tensor, values: np.ndarray | None = None) -> None:
         else:
             assert found[name] == pytest.approx(value, rel=1e-5, abs=1e-6 * scale), name
     if wanted["min"] == wanted["max"]:
-        assert histogram is None
+        assert histogram == ()
         return
     flat = np.abs(values).ravel() if np.iscomplexobj(values) else values.ravel()
     flat = flat[np.isfinite(flat)].astype(np.float64)
-    counts, _ = np.histogram(flat, BINS, (wanted["min"], wanted["max"]))
-    assert sum(histogram["counts"]) == flat.size
-    apart = np.abs(np.cumsum(histogram["counts"]) - np.cumsum(counts))
+    counts, _ = np.histogram(flat, LINEAR_BINS, (wanted["min"], wanted["max"]))
+    assert sum(histogram) == flat.size
+    apart = np.abs(np.cumsum(histogram) - np.cumsum(counts))
     assert apart.max() <= max(2, flat.size * 1e-5)  # a value at the edge of two bins may be in either
-    assert histogram["low"] == pytest.approx(wanted["min"], rel=1e-5)
-    assert histogram["high"] == pytest.approx(wanted["max"], rel=1e-5)
 
 
 NAN, INF = math.nan, math.inf
@@ -99,14 +98,14 @@ def test_statistics_are_those_of_numpy(values):
 def test_any_floats_have_the_statistics_of_numpy(values):
     """Infinities, NaN and denormal numbers among them."""
     tensor = torch.tensor(values, dtype=torch.float32)
-    found, wanted = statistics_of(tensor), expected(tensor.numpy())
+    found, wanted = asdict(statistics_of(tensor, "linear")), expected(tensor.numpy())
     for name in ("count", "nan", "inf", "zeros"):
         assert found[name] == wanted[name]
     for name in ("min", "max"):
         assert (found[name] is None) == (wanted[name] is None)
         assert wanted[name] is None or found[name] == pytest.approx(wanted[name], rel=1e-5)
-    if found["histogram"] is not None:
-        assert sum(found["histogram"]["counts"]) == len(values) - wanted["nan"] - wanted["inf"]
+    if found["histogram"]:
+        assert sum(found["histogram"]) == len(values) - wanted["nan"] - wanted["inf"]
     assert all(value is None or math.isfinite(value) for name, value in found.items() if name != "histogram")
 
 
@@ -146,9 +145,9 @@ def test_a_tensor_without_values_has_no_statistics():
 
 def test_an_expanded_tensor_is_not_written_out():
     """A terabyte that is one row, repeated."""
-    found = statistics_of(torch.tensor([1.0, 3.0]).expand(1 << 37, 2))
-    assert (found["count"], found["mean"], found["std"]) == (1 << 38, 2.0, 1.0)
-    assert found["histogram"]["counts"][0] == found["histogram"]["counts"][-1] == 1 << 37
+    found = statistics_of(torch.tensor([1.0, 3.0]).expand(1 << 37, 2), "linear")
+    assert (found.count, found.mean, found.std) == (1 << 38, 2.0, 1.0)
+    assert found.histogram[0] == found.histogram[-1] == 1 << 37
 
 
 def test_looking_changes_nothing():
@@ -158,3 +157,68 @@ def test_looking_changes_nothing():
     statistics_of(tensor)
     assert torch.equal(tensor, before)
     assert tensor._version == version
+
+
+# Fixed bins
+
+
+def histogram_by_hand(values: list[float]) -> tuple[int, ...]:
+    """Each value put into its bin by searching; an edge belongs to the bin that is farther from zero."""
+    bins = [0] * NUM_BINS
+    for value in values:
+        bins[bisect_right(BIN_EDGES, value) if value >= 0 else bisect_left(BIN_EDGES, value)] += 1
+    return tuple(bins)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.randn(100_000, generator=torch.Generator().manual_seed(0)),
+        torch.randn(7, 5, 3) * 1e-6,
+        torch.randn(40).bfloat16(),
+        torch.randn(40).double(),
+        torch.tensor([1e100, -1e90, 1e-200], dtype=torch.float64),
+        torch.arange(-5, 10),
+        torch.tensor([True, False, True]),
+        torch.tensor([1e30, -1e-30, 2.0, -2.0, 0.0]),
+        torch.randn(4, 6).t(),
+    ],
+    ids=[
+        "large",
+        "small values",
+        "bfloat16",
+        "double",
+        "beyond float32",
+        "integers",
+        "truth values",
+        "extremes",
+        "not contiguous",
+    ],
+)
+def test_statistics_equal_those_of_torch(tensor):
+    """Mean, deviation, extremes, norm, zeros and histogram are what torch and a search by hand say."""
+    found = statistics_of(tensor)
+    plain = tensor.double().flatten()
+    assert found.count == tensor.numel()
+    assert found.mean == pytest.approx(plain.mean().item(), rel=1e-6, abs=1e-9)
+    assert found.std == pytest.approx(plain.std(correction=0).item(), rel=1e-6)
+    assert (found.min, found.max) == (plain.min().item(), plain.max().item())
+    assert found.norm == pytest.approx(plain.norm().item(), rel=1e-6)
+    assert found.zeros == int((plain == 0).sum())
+    assert found.nonfinite == 0
+    assert found.histogram == histogram_by_hand(plain.tolist())
+
+
+@given(st.lists(st.floats(width=32, allow_nan=True, allow_infinity=True), max_size=40))
+def test_every_finite_value_is_in_exactly_one_bin(values):
+    """The histogram and the counts of what is not finite add up to everything."""
+    found = statistics_of(torch.tensor(values, dtype=torch.float32))
+    assert sum(found.histogram) + found.nonfinite == len(values)
+    assert found.histogram == histogram_by_hand([v for v in values if abs(v) < float("inf")])
+
+
+def test_bins_are_symmetric_around_zero():
+    """A tensor and its negative have mirrored histograms."""
+    values = torch.randn(1000, generator=torch.Generator().manual_seed(1))
+    assert statistics_of(values).histogram == statistics_of(-values).histogram[::-1]
+    assert statistics_of(torch.zeros(3)).histogram[ZERO_BIN] == 3

@@ -1,0 +1,61 @@
+"""The values of a tensor of any kind, as numbers that can be computed with."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.parameter import is_lazy
+
+# Values looked at together: so few that they fit a processor's cache and that torch does not wake its other threads, which a
+# training needs. On other devices every question costs a round trip.
+_PIECE = 1 << 15
+_PIECE_ON_DEVICE = 1 << 24
+_DENSE = 1 << 24  # values of the largest sparse tensor that is written out
+
+
+def dense(tensor: Tensor) -> Tensor | None:
+    """A tensor as one whose values can be read one by one; None where there are none (meta, lazy, a very large sparse one)."""
+    if tensor.device.type == "meta" or is_lazy(tensor):
+        return None
+    if tensor.is_nested:
+        parts = [part.reshape(-1) for part in tensor.unbind()]
+        return torch.cat(parts) if parts else None
+    if tensor.layout is not torch.strided:
+        return tensor.detach().to_dense() if tensor.numel() <= _DENSE else None
+    values = tensor.detach()
+    return values.dequantize() if values.is_quantized else values
+
+
+def real(values: Tensor) -> Tensor:
+    """Values as floating-point numbers; of complex numbers the magnitudes."""
+    if values.is_complex():
+        values = values.abs()
+    if values.dtype in (torch.float32, torch.float64):
+        return values
+    exact = values.dtype in (torch.int32, torch.int64, torch.uint32, torch.uint64)
+    return values.double() if exact and values.device.type != "mps" else values.float()
+
+
+def stored(values: Tensor) -> tuple[Tensor, int]:
+    """Every value that is stored, in the order of memory, and for how many each stands (`expand` repeats without storing)."""
+    times = 1
+    for dimension, step in reversed(list(enumerate(values.stride()))):
+        if step == 0 and values.shape[dimension] > 1:
+            times *= values.shape[dimension]
+            values = values.select(dimension, 0)
+    steps = values.stride()
+    order = sorted(range(values.dim()), key=lambda dimension: -steps[dimension])
+    return values.permute(order).reshape(-1), times
+
+
+def pieces(flat: Tensor) -> tuple[Tensor, ...]:
+    """A row of values in pieces that are looked at together."""
+    size = _PIECE if flat.device.type == "cpu" else _PIECE_ON_DEVICE
+    return torch.split(flat, size) if flat.numel() else ()
+
+
+def short(value: float | None) -> float | None:
+    """A number with six digits; None where it is not finite."""
+    return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None

@@ -1,0 +1,179 @@
+"""Statistics of every value of a tensor, piece by piece, so that a large one needs little more memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..torch_internals import DisableTorchFunction
+from .reading import dense, pieces, real, stored
+
+_POWERS = range(-27, 15)  # 2**-27 is 7.5e-9, 2**14 is 16,384
+_POSITIVE = [2.0**power for power in _POWERS]
+
+# The edges of fixed bins: symmetric and logarithmic, the same for every tensor, so that histograms can be compared and added.
+# Bin 0 is everything up to the first edge, bin i lies between edges i - 1 and i, the last is everything from the last edge on.
+# They are powers of two, because the exponent of a float32 is its bin then, which is ten times faster than to search for it.
+BIN_EDGES: tuple[float, ...] = (*(-edge for edge in reversed(_POSITIVE)), *_POSITIVE)
+NUM_BINS = len(BIN_EDGES) + 1
+ZERO_BIN = len(_POSITIVE)  # values nearer to zero than the smallest edge
+LINEAR_BINS = 32
+_SIGN_AND_EXPONENT = 512  # what a float32 has
+_ORDINARY = (1e-15, 1e15)  # magnitudes whose squares float32 can hold
+_LARGEST = torch.finfo(torch.float32).max
+
+Bins = Literal["fixed", "linear"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """Of all values of a tensor: truth values are 0 and 1, of complex numbers the magnitudes are taken.
+
+    Those of values are over the finite ones; None where there are none. The standard deviation is that of these values, not the
+    estimate from a sample.
+    """
+
+    count: int
+    mean: float | None
+    std: float | None
+    min: float | None
+    max: float | None
+    norm: float | None
+    zeros: int
+    nan: int
+    inf: int
+    histogram: tuple[int, ...]  # in fixed bins, see `BIN_EDGES`, or in linear ones from min to max; empty where they are equal
+
+    @property
+    def nonfinite(self) -> int:
+        return self.nan + self.inf
+
+    @property
+    def zero_fraction(self) -> float:
+        return self.zeros / self.count if self.count else 0.0
+
+
+def statistics_of(tensor: Tensor, bins: Bins = "fixed") -> Statistics | None:
+    """Statistics of a tensor, worked out on its own device; None of one that holds no values, such as one of device meta.
+
+    >>> import torch
+    >>> found = statistics_of(torch.tensor([0.0, 1.0, 2.0, float("nan")]))
+    >>> found.count, found.mean, found.zeros, found.nan, sum(found.histogram)
+    (4, 1.0, 1, 1, 3)
+    """
+    with DisableTorchFunction(), torch.no_grad():
+        readable = dense(tensor)
+        if readable is None:
+            return None
+        flat, times = stored(readable)
+        sums = _Sums()
+        for piece in pieces(flat):
+            sums.add(real(piece), by_exponent=bins == "fixed")
+        histogram = _binned(sums.exponents.tolist()) if bins == "fixed" else _linear(flat, sums)
+        return sums.statistics(flat.numel(), times, histogram)
+
+
+class _Sums:
+    """What is known of the pieces so far. Deviations are summed around the mean so far, which loses no digits."""
+
+    def __init__(self) -> None:
+        self.known = self.zeros = self.nan = self.inf = 0
+        self.low, self.high = math.inf, -math.inf
+        self.mean = self.spread = 0.0  # spread: the sum of squared deviations from the mean
+        self.exponents = torch.zeros(_SIGN_AND_EXPONENT, dtype=torch.int64, device="cpu")
+
+    def add(self, piece: Tensor, *, by_exponent: bool) -> None:
+        smallest, largest = (float(end) for end in piece.aminmax())
+        if not (math.isfinite(smallest) and math.isfinite(largest)):
+            nan, finite = int(piece.isnan().sum()), piece[piece.isfinite()]
+            self.nan += nan
+            self.inf += piece.numel() - finite.numel() - nan
+            piece = finite
+            if not piece.numel():
+                return
+            smallest, largest = (float(end) for end in piece.aminmax())
+        self.low, self.high = min(self.low, smallest), max(self.high, largest)
+        self.zeros += piece.numel() - int(torch.count_nonzero(piece))
+        if by_exponent:
+            self.exponents += _exponents(piece)
+        if not _has_ordinary_squares(smallest, largest):
+            piece = _wide(piece)
+        mean = float(piece.sum()) / piece.numel()
+        away = piece - mean
+        self._merge(piece.numel(), mean, float(torch.dot(away, away)))
+
+    def _merge(self, count: int, mean: float, spread: float) -> None:
+        """Add the moments of a piece to those of the ones before."""
+        total, apart = self.known + count, mean - self.mean
+        self.spread += spread + apart * apart * (self.known * count / total)
+        self.mean += apart * (count / total)
+        self.known = total
+
+    def statistics(self, count: int, times: int, histogram: tuple[int, ...]) -> Statistics:
+        """Of `count` values, each of which stands for several."""
+        some = self.known > 0
+        return Statistics(
+            count=count * times,
+            mean=_finite(self.mean) if some else None,
+            std=_finite(math.sqrt(self.spread / self.known)) if some else None,
+            min=self.low if some else None,
+            max=self.high if some else None,
+            norm=_finite(math.sqrt((self.spread + self.known * self.mean * self.mean) * times)) if some else None,
+            zeros=self.zeros * times,
+            nan=self.nan * times,
+            inf=self.inf * times,
+            histogram=tuple(found * times for found in histogram),
+        )
+
+
+def _has_ordinary_squares(low: float, high: float) -> bool:
+    """Whether float32 can hold the squares of values between these two, as far as they matter."""
+    return _ORDINARY[0] < max(abs(low), abs(high)) < _ORDINARY[1]
+
+
+def _wide(values: Tensor) -> Tensor:
+    return values.double() if values.device.type != "mps" else values
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _exponents(piece: Tensor) -> Tensor:
+    """How many finite values have each sign and exponent."""
+    if piece.dtype is not torch.float32:
+        piece = piece.clamp(-_LARGEST, _LARGEST).float()  # beyond that they are in the last bins anyway
+    bits = piece.view(torch.int32) >> 23 & (_SIGN_AND_EXPONENT - 1)
+    return torch.bincount(bits, minlength=_SIGN_AND_EXPONENT).cpu()
+
+
+def _binned(exponents: list[int]) -> tuple[int, ...]:
+    """Counts by sign and exponent as counts by bin."""
+    bins = [0] * NUM_BINS
+    first, last = _POWERS[0], _POWERS[-1]
+    for code, count in enumerate(exponents):
+        if count:
+            power = (code & 255) - 127
+            reach = 0 if power < first else min(power, last) - first + 1  # how many edges lie between it and zero
+            bins[ZERO_BIN + (-reach if code > 255 else reach)] += count
+    return tuple(bins)
+
+
+def _linear(flat: Tensor, sums: _Sums) -> tuple[int, ...]:
+    """Counts in equal bins from the smallest to the largest value; nothing where there is one value only."""
+    width = sums.high - sums.low
+    if not 0.0 < width < math.inf:
+        return ()
+    counts = torch.zeros(LINEAR_BINS, dtype=torch.int64, device="cpu")
+    for piece in map(real, pieces(flat)):
+        if sums.nan or sums.inf:
+            piece = piece[piece.isfinite()]
+        if width < _ORDINARY[0] or not _has_ordinary_squares(sums.low, sums.high):
+            piece = _wide(piece)
+        places = (piece - sums.low).mul_(LINEAR_BINS / width).clamp_(0, LINEAR_BINS - 1).to(torch.uint8)
+        counts += torch.bincount(places, minlength=LINEAR_BINS).cpu()
+    return tuple(counts.tolist())

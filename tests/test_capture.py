@@ -124,7 +124,7 @@ def test_a_plain_tensor_attribute_is_a_source_with_its_name():
 def test_a_numpy_round_trip_makes_a_source_and_is_noted_as_an_escape():
     history = log(lambda t: torch.from_numpy(t.numpy() * 2) + 1, x)
     assert labels(history) == ["source_1", "add_1"]
-    assert [escape.func_name for escape in history.escapes] == ["numpy"]
+    assert [read.func_name for read in history.python_reads] == ["numpy"]
 
 
 def test_memory_that_comes_back_from_numpy_is_known():
@@ -135,19 +135,19 @@ def test_memory_that_comes_back_from_numpy_is_known():
 @pytest.mark.parametrize("leave", [bool, float, int, lambda t: t.item(), lambda t: t.tolist(), np.asarray])
 def test_data_that_leaves_for_python_is_written_down(leave):
     history = log(lambda t: t * (1 if leave(t.sum()) is not None else 2), x)
-    (escape,) = history.escapes
-    assert escape.parent_layers == ["sum_1_1"]
+    (read,) = history.python_reads
+    assert read.parent_layers == ["sum_1_1"]
 
 
 def test_a_branch_on_data_is_noted_with_its_value():
     history = log(lambda t: t + 1 if t.sum() > 100 else t - 1, x)
     assert history.has_data_dependent_branching
-    (escape,) = history.escapes
-    assert escape.is_truth_value
-    assert escape.value is False
-    assert escape.parent_layers == ["gt_1_2"]
-    assert "if t.sum() > 100" in escape.source.text
-    assert "gt_1_2 left for Python by __bool__ gave False" in repr(escape)
+    (read,) = history.python_reads
+    assert read.is_truth_value
+    assert read.value is False
+    assert read.parent_layers == ["gt_1_2"]
+    assert "if t.sum() > 100" in read.source.text
+    assert "gt_1_2 left for Python by __bool__ gave False" in repr(read)
 
 
 def test_parameters_and_buffers_are_facts_not_nodes():

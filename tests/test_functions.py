@@ -9,7 +9,7 @@ from torch import Tensor
 
 import torcheer
 from torcheer.functions import facts, label_type, opened_copy
-from torcheer.functions.kinds import ESCAPES, QUERIES, SINGLE
+from torcheer.functions.kinds import PYTHON_READS, QUERIES, SINGLE
 from torcheer.functions.structure import Role
 from torcheer.functions.writes import out_or_inplace
 from torcheer.records import Kind
@@ -107,9 +107,9 @@ def test_a_query_is_never_an_operation(name):
     assert facts(getattr(Tensor, name)).kind is Kind.QUERY
 
 
-@pytest.mark.parametrize("name", sorted(ESCAPES & set(dir(Tensor))))
+@pytest.mark.parametrize("name", sorted(PYTHON_READS & set(dir(Tensor))))
 def test_an_escape_is_known_as_one(name):
-    assert facts(getattr(Tensor, name)).kind is Kind.ESCAPE
+    assert facts(getattr(Tensor, name)).kind is Kind.PYTHON_READ
 
 
 def test_properties_that_return_tensors_are_operations_and_others_are_queries():

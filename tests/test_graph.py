@@ -142,10 +142,10 @@ def test_a_decision_in_python_is_marked_where_its_value_was_made():
         return t + 1 if t.sum() > 0 else t
 
     graph = graph_of(model, x)
-    (departure,) = graph.node("gt_1_2").departures
-    assert (departure.function, departure.value, departure.is_decision) == ("__bool__", True, True)
-    assert "t.sum() > 0" in str(departure.place)
-    assert graph.node("sum_1_1").departures == ()
+    (read,) = graph.node("gt_1_2").python_reads
+    assert (read.function, read.value, read.is_decision) == ("__bool__", True, True)
+    assert "t.sum() > 0" in str(read.place)
+    assert graph.node("sum_1_1").python_reads == ()
 
 
 def test_the_operation_that_raised_is_a_node():
@@ -251,7 +251,7 @@ def test_values_that_json_has_no_word_for_are_text():
     def model(t):
         return t * float(t.sum() * float("inf"))
 
-    assert graph_of(model, x + 1).to_dict()["nodes"][2]["departures"][0]["value"] == "inf"
+    assert graph_of(model, x + 1).to_dict()["nodes"][2]["python_reads"][0]["value"] == "inf"
 
 
 def test_to_networkx_has_the_same_nodes_and_edges():

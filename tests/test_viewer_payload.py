@@ -270,9 +270,9 @@ def test_looking_while_a_recording_runs_is_not_recorded():
     """Statistics are torch calls too."""
     with torcheer.recording() as history:
         made = torch.ones(3).sin()
-        before = len(history.operations), len(history.escapes)
+        before = len(history.operations), len(history.python_reads)
         payload = payload_of(history)
-        assert (len(history.operations), len(history.escapes)) == before
+        assert (len(history.operations), len(history.python_reads)) == before
         made.cos()
     assert payload["nodes"][-1]["type"] == "sin"
 

@@ -391,7 +391,7 @@ class RegisteredModule:
 
 
 @dataclass(slots=True, eq=False)
-class EscapeRecord:
+class PythonReadRecord:
     """A place where tensor data left for Python (`bool(t)`, `.item()`, `.numpy()`)."""
 
     function: TorchFunction
@@ -429,7 +429,7 @@ class Log:
     states: States = field(default_factory=States)
     modules: list[ModuleCall] = field(default_factory=list)
     registered: dict[str, RegisteredModule] = field(default_factory=dict)
-    escapes: list[EscapeRecord] = field(default_factory=list)
+    python_reads: list[PythonReadRecord] = field(default_factory=list)
     without_memory: set[int] = field(default_factory=set)  # tensors that had no memory when they were met
     collectives: int = 0  # how many calls other processes took part in, seen or not
     notes: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Whether a function is an operation, a query, an escape to Python, or a composite to be opened."""
+"""Whether a function is an operation, a query, a read by Python, or a composite to be opened."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Kind(enum.IntEnum):
     """What a torch function does, as far as recording it is concerned."""
 
     QUERY = 0  # asks about a tensor, makes none
-    ESCAPE = 1  # hands values to Python
+    PYTHON_READ = 1  # hands values to Python
     OPERATION = 2
     COMPOSITE = 3  # Python around several operations: opened
     BACKWARD = 4  # runs autograd, makes no tensor
@@ -41,7 +41,7 @@ class Origin(enum.Enum):
 TENSOR_PROPERTIES = frozenset({"T", "H", "mT", "mH", "real", "imag", "data", "grad", "_grad"})
 
 # Where values leave torch for Python.
-ESCAPES = frozenset(
+PYTHON_READS = frozenset(
     "__bool__ __float__ __int__ __index__ __complex__ __contains__ __array__ __dlpack__ "
     "item tolist numpy is_nonzero equal allclose _local_scalar_dense _nested_tensor_from_mask_left_aligned".split()
 )
@@ -97,11 +97,11 @@ def kind_of(func: Any, name: str) -> Kind:
     if access in ("__set__", "__delete__"):
         return Kind.OPERATION if name == "set_data" else Kind.QUERY
     if is_collective(func):
-        return Kind.ESCAPE if only_sends(func) else Kind.OPERATION
+        return Kind.PYTHON_READ if only_sends(func) else Kind.OPERATION
     if name in BACKWARD:
         return Kind.BACKWARD
-    if name in ESCAPES:
-        return Kind.ESCAPE
+    if name in PYTHON_READS:
+        return Kind.PYTHON_READ
     if name in QUERIES:
         return Kind.QUERY
     if isinstance(func, types.FunctionType):

@@ -8,8 +8,8 @@ from .collapsing import collapse as collapse
 from .collapsing import keep_module_outputs as keep_module_outputs
 from .facts import Arguments as Arguments
 from .facts import BufferUse as BufferUse
-from .facts import Departure as Departure
 from .facts import Place as Place
+from .facts import PythonRead as PythonRead
 from .folding import fold_repeats as fold_repeats
 from .gradients import add_gradient_edges as add_gradient_edges
 from .identities import expand_identities as expand_identities

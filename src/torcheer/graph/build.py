@@ -33,7 +33,7 @@ from ..records import (
     bytes_of,
 )
 from ..torch_internals import DisableTorchFunction
-from .facts import Arguments, BufferUse, Departure, Place
+from .facts import Arguments, BufferUse, Place, PythonRead
 from .model import Edge, Graph, ModuleBox, Node, Shape
 from .steps import Step, steps_of_calls
 
@@ -124,7 +124,7 @@ class _Builder:
             from_input=bool(self.index.from_input[number]),
             to_output=bool(self.to_output[number]),
             has_gradient=number in self._reached,
-            departures=self.departures.get(number, ()),
+            python_reads=self.python_reads.get(number, ()),
             composite=details.composite.name if details is not None and details.composite is not None else None,
             call=details.call if details is not None and details.call >= 0 else number,
             output_path=format_path(details.output_path) if details is not None and kind is not Origin.OUTPUT else "",
@@ -173,13 +173,13 @@ class _Builder:
         return found
 
     @cached_property
-    def departures(self) -> dict[int, tuple[Departure, ...]]:
+    def python_reads(self) -> dict[int, tuple[PythonRead, ...]]:
         """By operation: the values that left for Python."""
-        found: dict[int, list[Departure]] = defaultdict(list)
-        for escape in self.log.escapes:
-            departure = Departure(escape.function.name, escape.value, Place(escape.site, escape.module))
-            for parent in dict.fromkeys(escape.parents):
-                found[parent].append(departure)
+        found: dict[int, list[PythonRead]] = defaultdict(list)
+        for record in self.log.python_reads:
+            read = PythonRead(record.function.name, record.value, Place(record.site, record.module))
+            for parent in dict.fromkeys(record.parents):
+                found[parent].append(read)
         return {number: tuple(some) for number, some in found.items()}
 
     # Tensors ------------------------------------------------------------------------------------------------------

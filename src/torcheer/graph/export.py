@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..history.param import Param
 from ..history.text import human_size, plural
-from .facts import BufferUse, Departure
+from .facts import BufferUse, PythonRead
 
 if TYPE_CHECKING:
     from .model import Edge, Graph, ModuleBox, Node
@@ -60,7 +60,7 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, Param):
         return {**_plain_fields(value), "dtype": str(value.dtype).removeprefix("torch.")}
-    if isinstance(value, (BufferUse, Departure)):
+    if isinstance(value, (BufferUse, PythonRead)):
         return _plain_fields(value)
     return str(value)
 

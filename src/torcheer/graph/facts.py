@@ -63,7 +63,7 @@ class BufferUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Departure:
+class PythonRead:
     """A value of this tensor that left for Python: `bool(t)`, `t.item()`."""
 
     function: str

@@ -18,7 +18,7 @@ from ..functions import TorchFunction
 from ..history.param import Param
 from ..keys import Names, parse_key
 from .export import as_dict, as_networkx, listing
-from .facts import Arguments, BufferUse, Departure, Place
+from .facts import Arguments, BufferUse, Place, PythonRead
 
 Kind = Literal[
     "input", "output", "operation", "opaque", "alias", "source", "failed", "buffer", "identity", "chain", "module", "omitted"
@@ -59,7 +59,7 @@ class Node:
     to_output: bool = True  # leads to an output, or to the operation that raised
     has_gradient: bool = False  # a backward pass that was followed reached it
     is_hidden: bool = False
-    departures: tuple[Departure, ...] = ()  # values that left for Python
+    python_reads: tuple[PythonRead, ...] = ()  # values that left for Python
     error: str = ""  # of the operation that raised
     composite: str | None = None
     call: int | None = None  # the same for all tensors of one call

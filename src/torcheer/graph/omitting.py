@@ -48,7 +48,7 @@ def _omitted(key: str, middle: list[Node]) -> Node:
         dtype=last.dtype,
         output_path="",
         role="",
-        departures=(),
+        python_reads=(),
         place=None,
         arguments=None,
         structure=None,

@@ -120,7 +120,7 @@ def merge_facts(members: list[Node], **facts: Any) -> Node:
         "exits": tuple(dict.fromkeys(key for node in members for key in node.exits)),
         "params": unite_params(members),
         "buffers": unite_buffers(members),
-        "departures": tuple(departure for node in members for departure in node.departures),
+        "python_reads": tuple(read for node in members for read in node.python_reads),
         "bytes": sum(node.bytes for node in members),
         "seconds": sum(by_call.values()),
         "is_inplace": any(node.is_inplace for node in members),

@@ -63,7 +63,7 @@ class Block:
                     for one, how in (*((param, None) for param in node.params), *states)
                 ]
             ),
-            tuple([departure.function for departure in node.departures]),
+            tuple([read.function for read in node.python_reads]),
             tuple([self._edge_form(edge) for edge in self.graph.edges_in.get(node.key, ()) if not edge.is_feedback]),
             node.structure() if node.structure is not None else None,
         )

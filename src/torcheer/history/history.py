@@ -21,7 +21,6 @@ from ..records import PARENTS, UNSAVED, Details, Held, Log, OperationRecord, Ori
 from ..tensor_memory import FREED, has_memory
 from ..torch_internals import DisableTorchFunction
 from .backward import BackwardPass
-from .escape import Escape
 from .filling import Options, run
 from .index import Index, Makers
 from .labels import LayerTable
@@ -31,6 +30,7 @@ from .module import Module, Modules
 from .names import types_meant
 from .operation import Operation
 from .param import Param, describe_param
+from .python_reads import PythonRead
 from .selection import LayersToSave
 from .text import describe_history, history_html
 
@@ -275,13 +275,13 @@ class History:
     @property
     def has_data_dependent_branching(self) -> bool:
         """Whether a truth value computed from a tensor left for Python, where it can decide what runs next."""
-        return any(isinstance(escape.value, bool) for escape in self._log.escapes)
+        return any(isinstance(read.value, bool) for read in self._log.python_reads)
 
     @property
-    def escapes(self) -> list[Escape]:
+    def python_reads(self) -> list[PythonRead]:
         """Where tensor data left for Python (`bool(t)`, `.item()`, `.numpy()`)."""
         index = self._index
-        return [Escape(index, record) for record in self._log.escapes]
+        return [PythonRead(index, record) for record in self._log.python_reads]
 
     # Backward -----------------------------------------------------------------------------------------------------
 
@@ -427,7 +427,7 @@ class History:
     def __deepcopy__(self, memo: dict[int, Any]) -> History:
         """A history of its own: kept tensors are copied, parameters are the model's."""
         log = copy.copy(self._log)
-        for name in ("rows", "functions", "sites", "states", "modules", "registered", "escapes", "notes"):
+        for name in ("rows", "functions", "sites", "states", "modules", "registered", "python_reads", "notes"):
             setattr(log, name, copy.copy(getattr(log, name)))
         pairs = list(zip(self._log.values, self._log.versions, strict=True))
         lost = {number for number, pair in enumerate(pairs) if was_overwritten(*pair)}

@@ -42,7 +42,7 @@ def nothing_repeats(log: Log) -> bool:
     It is when no module was called twice, nothing ran twice at one place, no parameter was used twice by one function, and
     none was overwritten.
     """
-    if log.escapes or any(call.call > 1 for call in log.modules):
+    if log.python_reads or any(call.call > 1 for call in log.modules):
         return False  # the condition of a while loop is compiled twice; a second look tells that it is one place
     if any(details.mutated and _overwrites_parameter(log, number) for number, details in log.details.items()):
         return False

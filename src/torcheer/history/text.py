@@ -15,11 +15,11 @@ from ..records import Failure, Log
 from ..torch_internals import DisableTorchFunction
 
 if TYPE_CHECKING:
-    from .escape import Escape
     from .history import History
     from .index import Index
     from .layer import Layer
     from .operation import Operation
+    from .python_reads import PythonRead
 
 _WIDTH = 100
 _LAYERS_SHOWN = 200
@@ -96,17 +96,17 @@ def describe_history(history: History) -> str:
 
 def _decisions(history: History) -> list[str]:
     """Where truth values left for Python and may have decided what ran: each line once, with how often."""
-    found: dict[str, list[Escape]] = {}
-    for escape in history.escapes:
-        if escape.is_truth_value:
-            found.setdefault(str(escape.source), []).append(escape)
+    found: dict[str, list[PythonRead]] = {}
+    for read in history.python_reads:
+        if read.is_truth_value:
+            found.setdefault(str(read.source), []).append(read)
     if not found:
         return []
     lines = [f"\tData-dependent control flow: {plural(sum(map(len, found.values())), 'truth value')} left for Python:"]
-    for source, escapes in list(found.items())[:_DECISIONS_SHOWN]:
-        what = escapes[0].parent_layers[0].partition(":")[0] if escapes[0].parent_layers else "a parameter"
-        values = {escape.value for escape in escapes}
-        lines.append(f"\t\t{what} ({' and '.join(map(str, sorted(values, reverse=True)))}{_often(len(escapes))}) at {source}")
+    for source, reads in list(found.items())[:_DECISIONS_SHOWN]:
+        what = reads[0].parent_layers[0].partition(":")[0] if reads[0].parent_layers else "a parameter"
+        values = {read.value for read in reads}
+        lines.append(f"\t\t{what} ({' and '.join(map(str, sorted(values, reverse=True)))}{_often(len(reads))}) at {source}")
     if len(found) > _DECISIONS_SHOWN:
         lines.append(f"\t\t… {plural(len(found) - _DECISIONS_SHOWN, 'line')} more …")
     return lines

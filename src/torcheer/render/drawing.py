@@ -209,7 +209,7 @@ def look_name(node: Node) -> LookName:
         return "failed"
     if node.kind in ("input", "output", "opaque", "buffer", "omitted"):
         return node.kind
-    if any(departure.is_decision for departure in node.departures):
+    if any(read.is_decision for read in node.python_reads):
         return "decision"
     if node.trainable:
         return node.trainable

@@ -130,9 +130,9 @@ def _marks(node: Node) -> list[str]:
     if node.kind == "opaque":
         words.append("opaque")
     lines = [" · ".join(words)] if words else []
-    for departure in node.departures[:1]:
-        how = departure.function.strip("_")
-        values = list(dict.fromkeys(str(one.value) for one in node.departures if one.value is not None))
+    for read in node.python_reads[:1]:
+        how = read.function.strip("_")
+        values = list(dict.fromkeys(str(one.value) for one in node.python_reads if one.value is not None))
         got = f" = {' and '.join(values[:2])}{' …' if len(values) > 2 else ''}" if values else ""
         lines.append(f"left for Python: {how}{clean(got, 30) and ' ' + clean(got, 30)}")
     return lines

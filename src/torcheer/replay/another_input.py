@@ -25,7 +25,7 @@ from ..tensor_memory import cloned, is_freed
 from .comparison import Agreement, difference, same_bits
 from .edges import is_plain
 from .machine import given_because, is_uninitialised, run_again
-from .plain import run_plainly
+from .reference_run import run_plainly
 from .report import Check
 from .walk import at, tensors_of
 
@@ -70,8 +70,8 @@ def why_not_run(history: History) -> str | None:
 def _why_not_another(history: History) -> str | None:
     if (why := why_not_run(history)) is not None:
         return why
-    if history.escapes:
-        return f"values left for Python {len(history.escapes)} times, and may decide what runs"
+    if history.python_reads:
+        return f"values left for Python {len(history.python_reads)} times, and may decide what runs"
     opaque = Counter(given_because(record) for record in history._log.operations if record.origin is not Origin.SOURCE)
     opaque.pop(None, None)
     return f"{sum(opaque.values())} values were {', '.join(map(str, opaque))}" if opaque else None

@@ -27,7 +27,7 @@ from .comparison import Agreement, difference, is_close, same_bits
 from .edges import EdgeProver, varies
 from .machine import COLLECTIVE, given_because, is_uninitialised, refuse_changed_states, run_again
 from .memory import MemoryProof
-from .plain import HookWatch, addresses_of, run_plainly
+from .reference_run import HookWatch, addresses_of, run_plainly
 from .report import Check, ValidationReport
 from .walk import tensors_of
 

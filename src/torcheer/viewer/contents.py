@@ -7,7 +7,7 @@ from itertools import accumulate
 from torch.nn.parameter import is_lazy
 
 from ..analysis import Cost
-from ..graph import Departure, Edge, Graph, ModuleBox, Node
+from ..graph import Edge, Graph, ModuleBox, Node, PythonRead
 from ..history import Operation
 from ..history.index import Index
 from ..history.param import Param
@@ -83,7 +83,7 @@ class Contents:
                 "gradfunc": self.index.record(operation).gradfunc if operation >= 0 else None,
                 "stack": stack,
                 "source": source,
-                "departures": [_departure(departure) for departure in node.departures],
+                "departures": [_python_read(read) for read in node.python_reads],
             },
         )
 
@@ -184,9 +184,9 @@ class _Sums:
         return self._before[end] - self._before[first] if first >= 0 else 0
 
 
-def _departure(departure: Departure) -> str:
-    value = f" → {departure.value!r}" if departure.value is not None else ""
-    return f"{departure.function}{value}"
+def _python_read(read: PythonRead) -> str:
+    value = f" → {read.value!r}" if read.value is not None else ""
+    return f"{read.function}{value}"
 
 
 def category_of(node: Node) -> str:

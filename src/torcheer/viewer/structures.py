@@ -156,9 +156,9 @@ class _Structures:
 
 
 def _form(node: Node) -> tuple[Any, ...]:
-    departures = tuple([departure.function for departure in node.departures])
+    reads = tuple([read.function for read in node.python_reads])
     what = (node.kind, node.type, node.function, node.shape, node.dtype)
-    return (*what, node.is_inplace, node.output_path, node.composite, departures)
+    return (*what, node.is_inplace, node.output_path, node.composite, reads)
 
 
 def _name(inner: ModuleBox, outer: ModuleBox) -> str:

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from ...containers import PLAIN, template, tensors_in
 from ...functions import facts
-from ...records import LOST, TENSOR, Composite, Details, EscapeRecord, Failure, Kind, TorchFunction
+from ...records import LOST, TENSOR, Composite, Details, Failure, Kind, PythonReadRecord, TorchFunction
 from ...torch_internals import (
     DisableTorchFunction,
     count_function_modes,
@@ -239,8 +239,8 @@ class Interceptor(TorchFunctionMode):
             if function.exports_memory:
                 self._lend(tensors_in((args, kwargs)), function, sys._getframe(2))
             return result
-        if kind is Kind.ESCAPE:
-            return self._run_escape(function, func, args, kwargs, sys._getframe(2))
+        if kind is Kind.PYTHON_READ:
+            return self._run_python_read(function, func, args, kwargs, sys._getframe(2))
         if kind is Kind.BACKWARD:
             return self._run_backward(func, args, kwargs)
         if kind is Kind.COMPOSITE and function not in self._open:
@@ -327,13 +327,13 @@ class Interceptor(TorchFunctionMode):
         way, function_number, function = self._met.get(func) or self._meet(func)
         if way == _QUESTION:
             return run(*args, **kwargs)
-        if function.kind is Kind.ESCAPE:
-            return self._run_escape(function, run, args, kwargs, frame)
+        if function.kind is Kind.PYTHON_READ:
+            return self._run_python_read(function, run, args, kwargs, frame)
         if function.name in FUSED and NOTE not in self.log.notes:
             self.log.notes.append(NOTE)
         return self._run_operation(function_number, function, run, args, kwargs, frame)
 
-    # Composites, escapes, backward, failures --------------------------------------------------------------------------
+    # Composites, reads by Python, backward, failures --------------------------------------------------------------------------
 
     def _run_open(self, function: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a composite's own body with the mode on, so that the operations inside are the log."""
@@ -350,7 +350,7 @@ class Interceptor(TorchFunctionMode):
             self._open.pop()
             self._writer.composite = outer
 
-    def _run_escape(
+    def _run_python_read(
         self, function: TorchFunction, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType | None
     ) -> Any:
         with DisableTorchFunction():
@@ -370,7 +370,7 @@ class Interceptor(TorchFunctionMode):
         value = result if type(result) in (bool, int, float, complex) else None
         site = self.sites.site(frame)
         before = len(self.log.rows)
-        self.log.escapes.append(EscapeRecord(function, parents, value, self.recorder.module, site, before))
+        self.log.python_reads.append(PythonReadRecord(function, parents, value, self.recorder.module, site, before))
         return result
 
     def _run_backward(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

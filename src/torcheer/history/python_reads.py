@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from ..capture.intercept.call_sites import SourceLine, source_of, stack_of
-from ..records import EscapeRecord
+from ..records import PythonReadRecord
 from .index import Index
 
 
-class Escape:
+class PythonRead:
     """One `bool(t)`, `.item()`, `.numpy()` and the like: what was read, what came of it, at which line."""
 
     __slots__ = ("_index", "_record")
 
-    def __init__(self, index: Index, record: EscapeRecord) -> None:
+    def __init__(self, index: Index, record: PythonReadRecord) -> None:
         self._index = index
         self._record = record
 

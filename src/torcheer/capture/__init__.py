@@ -1,4 +1,5 @@
 """The one thing that watches torch. See README.md in this folder."""
 
-from .session import Keeping as Keeping
+from .keep.policy import Policy as Policy
+from .keep.policy import taking as taking
 from .session import Session as Session

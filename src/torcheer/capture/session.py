@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import perf_counter
 from types import CodeType
 from typing import Any
@@ -20,7 +19,8 @@ from .intercept.call_sites import CallSites
 from .intercept.device_time import DeviceTimer
 from .intercept.fused import leave_all
 from .intercept.interceptor import Interceptor
-from .keep.keeper import Keeper, Selection
+from .keep.keeper import Keeper
+from .keep.policy import Policy
 from .modules import ModuleWatcher, modules_among, roots_of, without_parallelism
 from .recorder import Recorder
 from .refusals import refuse_inside_vmap, refuse_unrun
@@ -32,28 +32,24 @@ from .restore.restore_state import StateRestorer, not_copied
 Start = int | RandomState | None  # a seed, or the random state to start from; None: the state that is found
 
 
-@dataclass(frozen=True, slots=True)
-class Keeping:
-    """What to keep of every activation, and where; and by which clock to time operations."""
-
-    selection: Selection | None = None  # None: everything
-    output_device: torch.device | str | None = None
-    postfunc: Callable[[Tensor], Any] | None = None
-    time_on_device: bool = False
-    warns: bool = True  # of work that could not be seen
-
-
 class Session:
     """One recording. Use it once: either `run` a model, or enter it as a context manager."""
 
     def __init__(
-        self, log: Log, keeping: Keeping, outermost: CodeType | None = None, *, backs_up_everything: bool = False
+        self,
+        log: Log,
+        policy: Policy,
+        outermost: CodeType | None = None,
+        *,
+        time_on_device: bool = False,
+        warns: bool = True,
+        backs_up_everything: bool = False,
     ) -> None:
         self.log = log
         self.sites = CallSites(log.sites, outermost)
-        self.keeper = Keeper(log, keeping.selection, keeping.output_device, keeping.postfunc)
-        self.recorder = Recorder(log, self.keeper, keeping.warns)
-        timer = DeviceTimer() if keeping.time_on_device and torch.cuda.is_available() else None
+        self.keeper = Keeper(log, policy)
+        self.recorder = Recorder(log, self.keeper, warns)
+        timer = DeviceTimer() if time_on_device and torch.cuda.is_available() else None
         if timer is not None and log.backward is not None:
             log.backward.on_device = True
         self.interceptor = Interceptor(self.recorder, self.sites, None, timer)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from ..capture import Keeping, Session
+from ..capture import Policy, Session, taking
 from ..capture.refusals import warn_if_empty
 from ..capture.restore.randomness import RandomState
 from ..containers import Arguments
@@ -62,11 +62,15 @@ class Options:
 def open_session(history: History, outermost: CodeType | None = None, *, backs_up_everything: bool = False) -> Session:
     """A session that writes into `history`."""
     options = history._options
-    selection = _selection(history, options)
-    keeping = Keeping(
-        selection, options.output_device, options.activation_postfunc, options.time_on_device, options.unseen == "warn"
+    policy = Policy(_selection(history, options), taking(options.output_device, options.activation_postfunc))
+    return Session(
+        history._log,
+        policy,
+        outermost,
+        time_on_device=options.time_on_device,
+        warns=options.unseen == "warn",
+        backs_up_everything=backs_up_everything,
     )
-    return Session(history._log, keeping, outermost, backs_up_everything=backs_up_everything)
 
 
 def run(

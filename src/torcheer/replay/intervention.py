@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from ..capture import Policy
 from ..capture.identity.tensor_table import storage_of, storages_of
 from ..capture.keep.keeper import Keeper
 from ..errors import InvalidArgument, ReplayFailed
@@ -111,7 +112,7 @@ class _Rerun:
         self._cut: dict[int | None, str] = {}  # memory that a change cut a view off from, and that view
         self._old = old
         self._changes = changes
-        self.keeper = Keeper(log, None, None, None)
+        self.keeper = Keeper(log, Policy())
         self.keeper.storages.extend([None] * len(old.rows))
 
     def before(self, record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

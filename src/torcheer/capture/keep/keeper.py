@@ -8,35 +8,17 @@ changes afterwards, and keeping everything costs no copies where nothing is over
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from ...containers import replace_tensors, tensors_in
-from ...errors import TorcheerError
-from ...records import LOST, Held, Log, ModuleCall, OperationRecord, TorchFunction
+from ...records import LOST, Held, Log
 from ...tensor_memory import FREED, copy_of, has_memory
 from ...torch_internals import DisableTorchFunctionSubclass, is_functorch_wrapped
 from ..identity.tensor_table import PLAIN_CLASSES, inner_tensors, is_wrapper, storage_of, storages_of, unwrap
-
-
-class Selection(Protocol):
-    """Says which operations to keep. Given by whoever knows labels."""
-
-    def before(self, function: TorchFunction, module: ModuleCall | None) -> bool | None:
-        """Whether the operation about to run is to be kept; None when that is known only afterwards."""
-
-    def after(self, record: OperationRecord) -> bool:
-        """Whether an operation that ran is to be kept."""
-
-    def entering(self, call: ModuleCall) -> bool:
-        """Whether to keep what is given to this module call."""
-
-    def leaving(self, call: ModuleCall) -> bool:
-        """Whether to keep what leaves this module call."""
-
+from .policy import Policy
 
 # What holds a tensor: an operation, by number, or an argument kept on its own.
 Holder = int | Held
@@ -45,18 +27,11 @@ Holder = int | Held
 class Keeper:
     """Holds what one recording keeps, by the memory it lives in."""
 
-    def __init__(
-        self,
-        log: Log,
-        selection: Selection | None,
-        output_device: torch.device | str | None,
-        postfunc: Callable[[Tensor], Any] | None,
-    ) -> None:
+    def __init__(self, log: Log, policy: Policy) -> None:
         self.log = log
-        self.selection = selection  # None: everything
-        self._device = torch.device(output_device) if output_device is not None else None
-        self._postfunc = postfunc
-        self.is_plain = selection is None and output_device is None and postfunc is None
+        self.selection = policy.selection
+        self.is_plain = policy.is_plain
+        self._take = policy.take
         self.storages: list[int | None] = []  # by operation: the memory its kept tensor lives in
         self.shared: set[int] = set()  # storages that code outside torch can write to: what is kept of them is copied at once
         self._by_storage: dict[int, list[Holder]] = {}
@@ -82,15 +57,13 @@ class Keeper:
         value: Any = self._unchanging(tensor)
         if value is None:
             return  # its class allows neither a view nor a copy
-        if self._device is not None and value.device != self._device:
-            value = value.to(self._device)
-        if self._postfunc is not None:
-            value = self._post(number, value)
+        if self._take is not None:
+            value = self._take(value, self.log.operations[number])
         self.log.values[number] = value
         if isinstance(value, Tensor):
             self.log.versions[number] = version_of(value)
-            if self._device is not None or self._postfunc is not None:
-                # What a postfunc or another device made has memory of its own. The tensor's may be given to another tensor.
+            if self._take is not None:
+                # It may have memory of its own, and the tensor's may be given to another tensor.
                 self._note(number, storage_of(value))
             elif type(tensor) in PLAIN_CLASSES and not self.shared:
                 self._note(number, storage_of(tensor))
@@ -111,20 +84,6 @@ class Keeper:
         """From now on `holder` holds an alias of `tensor`, unless that was copied."""
         for storage in storages_of(tensor) if not self._is_shared(tensor) else ():
             self._file(holder, storage)
-
-    def _post(self, number: int, value: Tensor) -> Any:
-        assert self._postfunc is not None
-        try:
-            with torch.no_grad():
-                result = self._postfunc(value)
-        except Exception as error:
-            name = self.log.operations[number].function.name
-            raise TorcheerError(
-                f"activation_postfunc raised {type(error).__name__}: {error}\n"
-                f"while keeping the output of {name!r}, shape {tuple(value.shape)}. "
-                "It is called with one tensor and keeps what it returns."
-            ) from error
-        return result if isinstance(result, Tensor) else _without_sharing(result, value)
 
     def share(self, number: int, source: int, storage: int | None) -> None:
         """Keep for one operation what is kept for another."""
@@ -309,14 +268,6 @@ def _rebuilt(tensor: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor | None:
     except Exception:  # a user-defined class may raise anything
         return None
     return rebuilt if type(rebuilt) is type(tensor) else None
-
-
-def _without_sharing(result: Any, value: Tensor) -> Any:
-    """What a postfunc returned, with copies of the tensors in it that share memory with the activation."""
-    memory = storage_of(value)
-    if not any(storage_of(tensor) == memory for tensor in tensors_in(result)):
-        return result
-    return replace_tensors(result, lambda tensor: tensor.clone() if storage_of(tensor) == memory else tensor)
 
 
 def _copied_together(values: list[Tensor]) -> Callable[[Tensor], Tensor | None]:

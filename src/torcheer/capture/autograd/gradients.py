@@ -1,5 +1,12 @@
 """Follows gradients: hooks on autograd's nodes, tied to the operations whose tensors they made.
 
+An example:
+
+    y = fc(x)          # record 1; y.grad_fn is an AddmmBackward0, behind which are a TBackward0 and AccumulateGrads
+    loss = y.sum()     # record 2; its SumBackward0 leads to the AddmmBackward0
+    loss.backward()    # hooks tell: SumBackward0 ran (of record 2), AddmmBackward0 ran and got the gradient of y (of record 1),
+                       # AccumulateGrad added to fc.weight.grad (of a parameter)
+
 As an operation is written down, its node and those behind it that are new are hooked. A hook writes down when its node ran,
 for how long, and the gradients; a backward call is known by the number torch gives it. What is known of a node hangs on the
 node itself, so that nothing here keeps a graph alive. Hooks hold the log only weakly: neither the graph nor the history keeps

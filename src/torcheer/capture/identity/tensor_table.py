@@ -1,5 +1,12 @@
 """Which tensor is which: a weak table from tensors to the records they stand for, and who wrote to which memory.
 
+An example:
+
+    y = x * 2      # record 1: the table has y -> 1
+    z = y[0]       # record 2: z -> 2; a view, so it has the same storage as y
+    z.add_(1)      # record 3: z -> 3; and 3 is noted as the last write to the storage, with the bytes of z
+    w = y + 1      # y is still record 1, but record 3 wrote to bytes of y since: record 4 depends on 1 and on 3
+
 Nothing here keeps a tensor alive and nothing is put on one. A tensor is found by `id`; since ids are used again, an entry
 counts only while its weak reference still leads to that very tensor.
 """

@@ -3,6 +3,13 @@
 A kept activation is a detached alias of the model's own tensor. Before anything writes to its memory, and at the end
 of the pass for memory that lives on outside, the alias is replaced by a copy: copy on write. So what is kept never
 changes afterwards, and keeping everything costs no copies where nothing is overwritten.
+
+An example:
+
+    y = x * 2      # record 1 holds an alias of y
+    z = y.t()      # record 2 holds an alias of z, in the same storage
+    y.relu_()      # about to write to that storage: records 1 and 2 get copies of what they hold; record 3 holds an alias of y
+    return y       # y lives on in the user's hands: at the end record 3 gets a copy, too
 """
 
 from __future__ import annotations

@@ -6,10 +6,8 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import IO, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
-import torch
-from torch import Tensor
 from torch.nn import Module
 
 from .analysis import Summary
@@ -19,35 +17,30 @@ from .capture.modules import wrapped_module
 from .capture.restore.randomness import RandomState
 from .containers import Arguments
 from .errors import InvalidArgument
-from .history.filling import Options, Unseen, explain, finish, open_session, run
-from .history.labels import DEFAULT_FORMAT
+from .history.filling import explain, finish, open_session, run
+from .history.options import LogOptions, Options, read_options, shows_options
 from .history.selection import LayersToSave
 from .inputs import LEFT_OUT, as_arguments, explained
 from .model_history import ModelHistory
 from .render import Picture, make_picture, picture_options, present
 from .replay import ValidationReport, validate_against
 
-Device = torch.device | str | None
-Postfunc = Callable[[Tensor], Any] | None
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 VisOpt = Literal["none", "unrolled", "rolled"]
 
 
+@shows_options
 def log_forward_pass(
     model: Callable[..., Any],
     input_args: Any = LEFT_OUT,
     input_kwargs: Mapping[str, Any] | None = None,
     *,
-    layers_to_save: LayersToSave = "all",
     random_seed: int | None = None,
-    output_device: Device = None,
-    activation_postfunc: Postfunc = None,
-    save_gradients: bool | LayersToSave = False,
-    time_on_device: bool = False,
-    keep_orphans: bool = False,
-    layer_label_format: str = DEFAULT_FORMAT,
     random_state: RandomState | None = None,
-    unseen: Unseen = "warn",
     vis_opt: VisOpt = "none",
+    **options: Unpack[LogOptions],
 ) -> ModelHistory:
     """Run a model once and return everything that happened.
 
@@ -62,9 +55,12 @@ def log_forward_pass(
             where `forward` has just one positional parameter. A mapping (a tokenizer's `BatchEncoding`), given alone, is the
             named arguments when every key names a parameter of `forward`. Tensors are found in any nesting.
         input_kwargs: the named arguments, in any mapping; `input_args` may then be left out.
+        random_seed: seeds Python, NumPy and torch for this pass. The random states are put back afterwards.
+        random_state: starts this pass from another one's `history.random_state`, which repeats its random numbers.
+        vis_opt: also shows a picture: `"unrolled"`, each pass of a layer on its own, or `"rolled"`, each layer once. What more
+            there is to say about a picture, `history.draw(…)` takes.
         layers_to_save: `"all"`, `"none"`, `"modules"` (what leaves a module), or a key: a label, an address, a glob, a class, a
             torch function, a function of an `Operation`, a list (docs/keys.md). The graph is logged in full either way.
-        random_seed: seeds Python, NumPy and torch for this pass. The random states are put back afterwards.
         output_device: where kept activations are moved as they are made.
         activation_postfunc: keeps what this returns instead of the tensor.
         save_gradients: follow gradients too: True, or what `layers_to_save` takes. The outputs then carry their autograd graph:
@@ -73,11 +69,8 @@ def log_forward_pass(
             sees only how long it takes to hand them over. Slower.
         keep_orphans: also show operations that are connected to neither an input nor an output.
         layer_label_format: how labels look, for example `"{type}{type_number}"`.
-        random_state: starts this pass from another one's `history.random_state`, which repeats its random numbers.
         unseen: what to do where work on other threads could not be seen: `"warn"`, `"raise"` an `UnseenWork` when the pass is
             over, or `"ignore"`. `history.notes` says it in any case.
-        vis_opt: also shows a picture: `"unrolled"`, each pass of a layer on its own, or `"rolled"`, each layer once. What more
-            there is to say about a picture, `history.draw(…)` takes.
 
     Limits: work on other threads cannot be seen (`unseen` says what then), nor can the inside of TorchScript and compiled
     extensions, which are logged as one opaque operation.
@@ -85,17 +78,7 @@ def log_forward_pass(
     arguments = _arguments(model, input_args, input_kwargs, "log_forward_pass")
     if vis_opt not in ("none", "unrolled", "rolled"):
         raise InvalidArgument(f"vis_opt is one of 'none', 'unrolled', 'rolled'; got {vis_opt!r}.")
-    options = Options(
-        layers_to_save,
-        output_device,
-        activation_postfunc,
-        keep_orphans,
-        layer_label_format,
-        save_gradients,
-        time_on_device,
-        unseen,
-    )
-    history = ModelHistory(_title(model), options)
+    history = ModelHistory(_title(model), read_options(options, "log_forward_pass"))
     run(history, model, arguments, random_seed, random_state)
     if vis_opt != "none":
         try:
@@ -198,41 +181,21 @@ class recording:  # noqa: N801 - used as a function: `with recording() as histor
     Args:
         models: models to know by name. A single one gives its modules their plain addresses; of several, and of models
             not named here, addresses start with the class name.
-        layers_to_save, output_device, activation_postfunc, save_gradients, time_on_device, keep_orphans,
-            layer_label_format, unseen: as in `log_forward_pass`.
+        options: `layers_to_save` and the others that follow it in `log_forward_pass`.
 
     What the code in the block gives a model is an input, wherever it was made. The history can be looked at while it grows
     and is complete when the block ends. The code is the user's own, so its effects (updated weights, random state) stay.
     """
 
-    def __init__(
-        self,
-        *models: Module,
-        layers_to_save: LayersToSave = "all",
-        output_device: Device = None,
-        activation_postfunc: Postfunc = None,
-        save_gradients: bool | LayersToSave = False,
-        time_on_device: bool = False,
-        keep_orphans: bool = False,
-        layer_label_format: str = DEFAULT_FORMAT,
-        unseen: Unseen = "warn",
-    ) -> None:
+    @shows_options
+    def __init__(self, *models: Module, **options: Unpack[LogOptions]) -> None:
         for model in models:
             if not isinstance(model, Module):
                 raise InvalidArgument(f"recording() takes modules to know by name; got {type(model).__name__}.")
         self._models = models
         names = [type(model).__name__ for model in models]
-        options = Options(
-            layers_to_save,
-            output_device,
-            activation_postfunc,
-            keep_orphans,
-            layer_label_format,
-            save_gradients,
-            time_on_device,
-            unseen,
-        )
-        self._history = ModelHistory(", ".join(names) if names else "recorded", options)
+        title = ", ".join(names) if names else "recorded"
+        self._history = ModelHistory(title, read_options(options, "recording"))
         self._session: Session | None = None
 
     def __enter__(self) -> ModelHistory:

@@ -6,12 +6,8 @@ Works on a `History` that is handed in, so that a history can also fill another 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import CodeType
-from typing import TYPE_CHECKING, Any, Literal, get_args
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from ..capture import Policy, Session, taking
 from ..capture.refusals import warn_if_empty
@@ -22,41 +18,13 @@ from ..inputs import explained
 from ..keys import Key
 from ..records import UNSAVED, Held, Log, Origin
 from .early import EarlyAnswers
-from .labels import DEFAULT_FORMAT, check_format
-from .selection import Keyed, LayersToSave, LeavingModules, Nothing, parse_layers_to_save
+from .labels import DEFAULT_FORMAT
+from .options import Options
+from .selection import Keyed, LeavingModules, Nothing
 from .text import describe_failure
 
 if TYPE_CHECKING:
     from .history import History
-
-
-Unseen = Literal["warn", "raise", "ignore"]
-
-
-@dataclass(frozen=True)
-class Options:
-    """What to keep, and how to name it."""
-
-    layers_to_save: LayersToSave = "all"
-    output_device: torch.device | str | None = None
-    activation_postfunc: Callable[[Tensor], Any] | None = None
-    keep_orphans: bool = False
-    layer_label_format: str = DEFAULT_FORMAT
-    save_gradients: bool | LayersToSave = False
-    time_on_device: bool = False
-    unseen: Unseen = "warn"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "layers_to_save", parse_layers_to_save(self.layers_to_save))
-        wanted = self.save_gradients
-        if isinstance(wanted, bool):
-            wanted = "all" if wanted else "none"
-        object.__setattr__(self, "save_gradients", parse_layers_to_save(wanted))
-        check_format(self.layer_label_format)
-        if self.unseen not in get_args(Unseen):
-            raise InvalidArgument(f"unseen is one of {', '.join(map(repr, get_args(Unseen)))}; got {self.unseen!r}.")
-        if self.activation_postfunc is not None and not callable(self.activation_postfunc):
-            raise InvalidArgument(f"activation_postfunc must be a function of a tensor; got {self.activation_postfunc!r}.")
 
 
 def open_session(history: History, outermost: CodeType | None = None, *, backs_up_everything: bool = False) -> Session:

@@ -21,7 +21,7 @@ from ..records import PARENTS, UNSAVED, Details, Held, Log, OperationRecord, Ori
 from ..tensor_memory import FREED, has_memory
 from ..torch_internals import DisableTorchFunction
 from .backward import BackwardPass
-from .filling import Options, run
+from .filling import run
 from .index import Index, Makers
 from .labels import LayerTable
 from .layer import Layer
@@ -29,6 +29,7 @@ from .lookup import Found, Lookup
 from .module import Module, Modules
 from .names import types_meant
 from .operation import Operation
+from .options import Options
 from .param import Param, describe_param
 from .python_reads import PythonRead
 from .selection import LayersToSave

@@ -10,6 +10,13 @@ from torcheer import InvalidArgument, Xray
 
 X = torch.ones(2, 4)
 
+pytestmark = [
+    # torch's compiler reads the `.grad` of every tensor it is given
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+    # recording sets hooks
+    pytest.mark.filterwarnings("ignore:Using `torch.compile.module.` when there are global hooks"),
+]
+
 
 class Counting:
     """A compiler that counts how often compiled code runs, and computes a little differently, as compilers do."""
@@ -36,9 +43,10 @@ class Network(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second = nn.Linear(4, 3), nn.Linear(3, 1)
+        self.activation = torch.relu
 
     def forward(self, x):
-        return self.second(self.first(x).relu())
+        return self.second(self.activation(self.first(x)))
 
 
 def network():
@@ -64,7 +72,27 @@ def compiled_function(model, compiler):
     return torch.compile(lambda x: model(x).square(), backend=compiler)
 
 
-WAYS = [compiled_whole, compiled_in_place, compiled_part, compiled_function]
+def compiled_forward(model, compiler):
+    model.first.forward = torch.compile(model.first.forward, backend=compiler)
+    return model
+
+
+def compiled_activation(model, compiler):
+    """A function that calls no module."""
+    model.activation = torch.compile(lambda x: torch.relu(x) * 2, backend=compiler)
+    return model
+
+
+def compiled_loss(model, compiler):
+    """A function of what the model returned."""
+    loss = torch.compile(lambda y: y.square().mean(), backend=compiler)
+    return lambda x: loss(model(x))
+
+
+WAYS = [
+    *(compiled_whole, compiled_in_place, compiled_part, compiled_function),
+    *(compiled_forward, compiled_activation, compiled_loss),
+]
 
 
 @pytest.mark.parametrize("compile", WAYS)
@@ -116,4 +144,36 @@ def test_another_compiled_model_does_not_matter(tmp_path, compiler):
     model = network()
     with Xray(model, X, ["second"], folder=tmp_path / "run") as xray, xray.step():
         model(X).sum().backward()
+    assert xray.run.steps("second", "layer_grad") == [0]
+
+
+def test_a_compiled_optimizer_inside_a_step_is_refused_before_it_changes_a_weight(tmp_path, compiler):
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = torch.compile(optimizer.step, backend=compiler)
+    model(X).sum().backward()
+    before = [param.detach().clone() for param in model.parameters()]
+    watched = Xray(model, X, ["second"], folder=tmp_path / "run")
+    with watched as xray, pytest.raises(InvalidArgument, match=r"compiled.*take_graphs"), xray.step():
+        step()
+    assert all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
+
+
+def test_code_that_compiled_code_calls_uncompiled_is_watched(tmp_path, compiler):
+    """`torch.compiler.disable` runs the model as it is; what is compiled around it does nothing by itself."""
+    model = network()
+    uncompiled = torch.compiler.disable(model.forward)
+    called = torch.compile(lambda x: uncompiled(x), backend=compiler)
+    called(X)
+    with Xray(model, X, ["second"], folder=tmp_path / "run") as xray, xray.step():
+        called(X).sum().backward()
+    assert xray.run.steps("second", "layer_grad") == [0]
+
+
+@pytest.mark.parametrize("compile", [compiled_activation, compiled_function])
+def test_compiled_code_that_torch_was_told_to_run_uncompiled_is_watched(tmp_path, compiler, compile):
+    model = network()
+    called = compile(model, compiler)
+    with Xray(model, X, ["second"], folder=tmp_path / "run") as xray, torch.compiler.set_stance("force_eager"), xray.step():
+        called(X).sum().backward()
     assert xray.run.steps("second", "layer_grad") == [0]

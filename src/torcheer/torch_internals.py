@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import CodeType
 from typing import Any
 
 import torch
@@ -151,6 +152,22 @@ def has_global_pre_hooks() -> bool:
 def may_be_compiled() -> bool:
     """Whether anything can have been compiled by torch.compile in this process; its compiler is imported only then."""
     return "torch._dynamo.eval_frame" in sys.modules
+
+
+def compiled_and_disabled_functions() -> tuple[set[int], set[int]]:
+    """The code, by `id`, of the functions that torch.compile puts around others, and that torch.compiler.disable does.
+
+    Both are empty where nothing is compiled: nothing was yet, or `torch.compiler.set_stance("force_eager")` was called. Without
+    it, a frame of a file of torch's compiler tells of either.
+    """
+    compiler = sys.modules.get("torch._dynamo.eval_frame")
+    if compiler is None or compiler._stance.stance == "force_eager":
+        return set(), set()
+    compiled, disabled = (
+        {id(code) for code in context.__call__.__code__.co_consts if isinstance(code, CodeType)}
+        for context in (compiler._TorchDynamoContext, compiler.DisableContext)
+    )
+    return compiled, disabled
 
 
 @contextmanager

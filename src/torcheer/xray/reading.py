@@ -100,8 +100,8 @@ class Reader:
             scale: `"run"`, colours mean the same over the whole run, or `"frame"`, they fit this snapshot. By default the
                 gradients' fit the snapshot, since they shrink, and all others are of the run.
 
-        During a training it is drawn behind it, by another process, and the budget counts it; of a run that is only read it
-        is shown when this returns. What is shown already is not drawn again. What goes wrong with it is a warning. Returns a
+        During a training it is drawn behind it, by another process, and the budget counts it; of a run that is only read it is
+        shown when this returns. What is shown already is not drawn again. What goes wrong with it is a warning. Returns a
         `Drawing`, which can be used as the Matplotlib figure; None, and nothing is shown, in a process that does not watch,
         before the first snapshot, and where the budget is spent.
         """

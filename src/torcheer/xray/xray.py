@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from ..functions.groups import UNSCALES
 from ..history import History
 from ..model_history import ModelHistory
 from .architecture import architecture_of, differences
-from .compiled import refuse_compiled, refusing_compiled_calls
+from .compiled import refusal_of_compiled_code, refuse_compiled
 from .drawing import Drawer
 from .keeping import Limits
 from .measuring import Measuring
@@ -40,9 +40,6 @@ from .updates import UpdateWatcher
 from .verify import Verification, compare_trainings
 from .watched import Watch, find, parse_layers
 from .writing import Taken, Writer
-
-if TYPE_CHECKING:
-    pass
 
 
 class Xray(Reader):
@@ -202,8 +199,9 @@ class Xray(Reader):
         """Watch your own forward and backward pass, run inside the `with` block, instead of a probe.
 
         When no snapshot is due it does nothing. Inside, the model is recorded; that costs time, which the budget does not know
-        of, and, until the block ends, the memory of all its activations and gradients. A compiled model is refused: recorded,
-        it would run uncompiled, so that the training would not be the same; `take_graphs` watches it.
+        of, and, until the block ends, the memory of all its activations and gradients. A compiled model is refused, and so is a
+        compiled function that runs inside: recorded, it would run uncompiled, so that the training would not be the same;
+        `take_graphs` watches it.
         """
         if self._probe is not None:
             refuse_compiled(self._probe.given)
@@ -213,10 +211,11 @@ class Xray(Reader):
             return
         assert self._probe is not None
         wants_gradients = any(watch.wants("grad") for watch in self.layers)
-        with (
-            refusing_compiled_calls(),
-            recording(self._probe.model, save_gradients=wants_gradients, keep_orphans=True) as history,
-        ):
+        recorded = recording(self._probe.model, save_gradients=wants_gradients, keep_orphans=True)
+        refusal = refusal_of_compiled_code()
+        with recorded as history:
+            assert recorded._session is not None
+            recorded._session.sites.when_new = refusal
             yield history
         began = perf_counter()
         scale = max((one.scale for one in history.backward_passes if one.scale is not None), default=None)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import linecache
 import os
 import types
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
@@ -62,6 +63,7 @@ class CallSites:
         self._last = id(outermost) if outermost is not None else 0
         self._skipped: set[int] = {id(_HANDLER)}
         self._ends: set[int] = set(MODULE_CALL)
+        self.when_new: Callable[[list[CodeType]], None] | None = None  # called with the codes of a site when it is first met
 
     def skip(self, code: CodeType) -> None:
         """Frames of `code` are not part of the program."""
@@ -110,6 +112,8 @@ class CallSites:
         chain = tuple(key)
         number = self._numbers.get(chain)
         if number is None:
+            if self.when_new is not None:
+                self.when_new(codes)
             number = self._numbers[chain] = len(self._sites)
             self._sites.append(Site(tuple(codes), chain[1::2], number))
         return number

@@ -113,6 +113,36 @@ def test_drawing_is_counted_by_the_budget(training):
     assert xray.show_last_graphs(scale="frame") is None
 
 
+def test_figures_that_wait_are_counted_by_the_budget(training, monkeypatch):
+    """Until the first is drawn, nobody knows what one costs, so none is asked for; then each one that waits counts."""
+    begin, _train = training
+    asked = []
+    monkeypatch.setattr(drawer, "desk", lambda: SimpleNamespace(ask=asked.append))
+    xray = begin(budget="50%")
+
+    def ask(count):
+        before = len(asked)
+        for _ in range(count):
+            xray._pace.budget = None  # the snapshots themselves are not what is tried here
+            xray.take_graphs()
+            xray._flush_snapshots()
+            xray._pace.budget = 0.5
+            xray.show_last_graphs()
+            xray._flush_snapshots()
+        return len(asked) - before
+
+    assert ask(3) == 1
+    xray._pace._began -= 1000  # a training of a thousand seconds
+    asked[-1].finish({"seconds": 100.0}, b"")
+    assert ask(10) == 4
+    for job in asked[1:]:
+        job.finish({"left_out": True}, b"")
+    assert xray.cost["drawing"] == 100.0
+    assert ask(10) == 4
+    for job in asked:
+        job.done.set()
+
+
 def test_figures_that_cannot_be_written_are_a_warning_told_once(training, tmp_path):
     """Where the folder of figures should be, there is a file."""
     begin, train = training

@@ -92,8 +92,7 @@ def write_gif(
             data = as_gif(map(frame_at, range(total)), reel.stage.paints, milliseconds)
         else:
             data = as_webp(frame_at, total, reel.stage.paints, milliseconds)
-    write_whole(target, data, "animation")
-    return target
+    return _written(target, data)
 
 
 def write_strip(
@@ -130,8 +129,7 @@ def write_strip(
     reel = _make_reel(run, chosen, layer, cast(Kind, kind), scale, tile, _STRIP_FRAME, is_gif=False)
     data = io.BytesIO()
     reel.stage.paints.as_image(_strip(reel)).save(data, format="PNG")
-    write_whole(target, data.getvalue(), "animation")
-    return target
+    return _written(target, data.getvalue())
 
 
 # Reading ------------------------------------------------------------------------------------------------------------
@@ -242,6 +240,8 @@ def _caption(shot: Shot, scale: str) -> str:
 
 def _target(path: str | os.PathLike[str], endings: tuple[str, ...]) -> Path:
     """A path that can be written to, as far as can be told before."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise InvalidArgument(f"path says where the picture is written, such as 'conv1{endings[0]}'; got {path!r:.80}.")
     target = Path(path)
     if target.suffix.lower() not in endings:
         raise InvalidArgument(f"the path must end with {' or '.join(endings)}; got {str(target)!r}.")
@@ -251,6 +251,14 @@ def _target(path: str | os.PathLike[str], endings: tuple[str, ...]) -> Path:
         )
     if not target.parent.is_dir():
         raise InvalidArgument(f"there is no folder {str(target.parent)!r} to write {target.name!r} to; make it first.")
+    return target
+
+
+def _written(target: Path, data: bytes) -> Path:
+    try:
+        write_whole(target, data, "picture")
+    except OSError as error:
+        raise InvalidArgument(f"{target}: {error.strerror or error}. Give a path that can be written to.") from error
     return target
 
 

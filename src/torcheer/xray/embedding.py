@@ -220,7 +220,8 @@ class Album:
         try:
             snapshot = self._snapshots[at]
             kept = self._run.files.tensors(snapshot)
-        except SnapshotNotFound:  # thinned by the process that writes, or damaged: the page says so
+        except SnapshotNotFound as error:  # let go of by the process that writes, or damaged: the page says so, too
+            self._run.tell(int(self._snapshots.table["number"][at]), str(error))
             self._unreadable.add(at)
             return frames
         entries = {(entry.layer, entry.kind): entry for entry in snapshot.entries}

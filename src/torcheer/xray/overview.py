@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor
 
-from ..errors import InvalidArgument, SnapshotNotFound
+from ..errors import InvalidArgument
 from .captions import nonfinite_in_words, shape_of, shown_of, statistics_in_words
 from .colours import SCALE_WORDS, ScaleName, check_scale, chosen_scale, scales_of
 from .plates import (
@@ -127,13 +128,8 @@ def _read(run: Run, step: int | None) -> tuple[Snapshot, dict[str, Tensor]]:
     if step is not None:
         snapshot = run.snapshot(step)
         return snapshot, run.files.tensors(snapshot)
-    latest = run.latest
-    for at in range(len(latest)):
-        try:
-            return latest[at], run.files.tensors(latest[at])
-        except SnapshotNotFound as error:
-            run.tell(int(latest.table["number"][at]), str(error))
-    raise SnapshotNotFound("there is no snapshot that can be read: take_graphs() makes one.")
+    snapshot = run.last_readable()
+    return snapshot, run.files.tensors(snapshot)
 
 
 def _scale_words(kinds: list[Kind], scale: ScaleName | None) -> list[str]:
@@ -160,15 +156,25 @@ def _chosen(run: Run, snapshot: Snapshot, layers: Sequence[str] | None) -> tuple
         fitting = [counts[layer] for layer in there]
         most = max(1, sum(sum(fitting[: at + 1]) <= _MOST_PICTURES for at in range(len(there))))
         return there[:most], there[most:]
+    asked = check_layers(layers)
+    for layer in asked:
+        if layer not in there:
+            _no_such_layer(run, snapshot, layer)
+    return asked, []
+
+
+def check_layers(layers: Sequence[str], known: Sequence[str] | None = None) -> list[str]:
+    """The layers of a figure, each once; raises where they cannot be shown, or where one is not among those that are known."""
     if isinstance(layers, str):
         raise InvalidArgument(f"layers is a list of names; got the text {layers!r}: give [{layers!r}].")
     asked = list(dict.fromkeys(layers))
     if not asked or len(asked) > _LAYERS_ASKED:
         raise InvalidArgument(f"a figure shows 1 to {_LAYERS_ASKED} layers; got {len(asked)}. Make several figures.")
-    for layer in asked:
-        if layer not in there:
-            _no_such_layer(run, snapshot, layer)
-    return asked, []
+    unknown = [layer for layer in asked if known is not None and layer not in known]
+    if unknown:
+        near = difflib.get_close_matches(str(unknown[0]), known or (), n=5, cutoff=0.3) or list(known or ())[:5]
+        raise InvalidArgument(f"layer {unknown[0]!r} is not in this run. There are pictures of {', '.join(map(repr, near))}.")
+    return asked
 
 
 def _no_such_layer(run: Run, snapshot: Snapshot, layer: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from time import perf_counter
 from typing import Any
 
@@ -23,6 +24,8 @@ class Pace:
         self._last_drawing = 0.0
         self._taken = 0
         self._drawn = 0
+        self._waiting = 0  # figures that were asked for and are not drawn yet
+        self._lock = threading.Lock()  # figures are drawn on a thread of their own
         self._began = perf_counter()
 
     def is_due(self, step: int) -> bool:
@@ -36,20 +39,29 @@ class Pace:
             return False
         return True
 
-    def may_draw(self) -> bool:
-        """Whether there is time to draw a figure now. The first is always drawn."""
-        return self.budget is None or self._drawn == 0 or self._has_room(self._last_drawing)
+    def draws(self) -> bool:
+        """Whether to draw a figure now; `drew` says when it is drawn. The first always is, and the next ones wait for it."""
+        with self._lock:
+            is_first = not self._drawn and not self._waiting
+            if self.budget is not None and not is_first and not (self._drawn and self._has_room(self._last_drawing)):
+                return False
+            self._waiting += 1
+            return True
 
-    def drew(self, seconds: float) -> None:
-        """A figure cost so much of the machine's time."""
-        self._drawn += 1
-        self._last_drawing = seconds
-        self.drawing += seconds
+    def drew(self, seconds: float | None) -> None:
+        """A figure cost so much of the machine's time; None where it was not drawn."""
+        with self._lock:
+            self._waiting -= 1
+            if seconds is not None:
+                self._drawn += 1
+                self._last_drawing = seconds
+                self.drawing += seconds
 
     def _has_room(self, seconds: float) -> bool:
-        """Whether so much more stays within the budget, with everything spent so far."""
+        """Whether so much more stays within the budget, with everything spent so far and the figures that wait."""
         assert self.budget is not None
-        return self.spent + self.drawing + seconds <= self.budget * (perf_counter() - self._began)
+        spent = self.spent + self.drawing + self._waiting * self._last_drawing
+        return spent + seconds <= self.budget * (perf_counter() - self._began)
 
     def took(self, seconds: float) -> None:
         """A snapshot cost so much of the training's time."""

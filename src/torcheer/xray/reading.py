@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import os
 import re
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidArgument, SnapshotLost, TorcheerError
+from ..errors import TorcheerError
 from ..history.text import plural
 from .animation import write_gif, write_strip
 from .colours import ScaleName, check_scale
 from .drawing import Drawer, Drawing
 from .exporting import to_tensorboard, to_wandb
 from .figures import Displays, figure_of
+from .overview import check_layers
 from .pacing import Pace
 from .report import write_report
 from .run import Run
 from .saved import Saved
 from .store import FileManager
+from .trouble import tell
 from .watched import Watch
 from .writing import Writer
 
@@ -88,7 +89,7 @@ class Reader:
         for failure in failures:
             if failure.kind not in self._told:
                 self._told.add(failure.kind)
-                warnings.warn(f"Xray: {failure.message} (Told once; the training goes on.)", SnapshotLost, stacklevel=4)
+                tell(f"{failure.message} (Told once; the training goes on.)", stacklevel=4)
 
     # Showing ------------------------------------------------------------------------------------------------------
 
@@ -108,16 +109,17 @@ class Reader:
         if self._files is None:
             return None
         check_scale(scale)
-        if isinstance(layers, str):
-            raise InvalidArgument(f"layers is a list of names; got the text {layers!r}: give [{layers!r}].")
         self._tell_failures()
         if self._writer is None:
             self._files.refresh()
             self._taken = self._files.next_number
         elif not self._taken and not len(self._files.rows):
             return None
+        run = Run(self._files)
+        if layers is not None:
+            check_layers(layers, [*(watch.name for watch in self.layers), *run.layers])
         soon = self._writer.soon if self._writer is not None else (lambda call: call())
-        drawing = self._drawer.draw(Run(self._files), self._taken, layers, scale, soon)
+        drawing = self._drawer.draw(run, self._taken, layers, scale, soon)
         if self._writer is None:  # no training is kept waiting
             self._drawer.wait()
             self._tell_failures()
@@ -126,15 +128,15 @@ class Reader:
     def show(self, layer: str, kind: str, step: int | None = None, *, scale: ScaleName | None = None) -> Figure:
         """Show one kind of one layer at a step, by default the last that has it. Returns the Matplotlib figure."""
         run = self.run
+        step = step if step is not None else run.last_picture(layer, kind)[0].step
         figure = figure_of(run, layer, kind, step, scale=scale)
-        at = step if step is not None else run.having(layer, kind).steps[-1]  # type: ignore[arg-type]  # checked above
-        name = f"{layer}_{kind}_{at:08d}"
+        name = f"{layer}_{kind}_{step:08d}"
         path = self.folder / "figures" / f"{re.sub(r'[^0-9A-Za-z_.-]+', '_', name)[:100]}.png"
         try:
             path.parent.mkdir(exist_ok=True)
             self._displays.present(figure, path, f"{layer}/{kind}")
         except OSError as error:
-            warnings.warn(f"Xray: the figure could not be written to {path}: {error}", SnapshotLost, stacklevel=2)
+            tell(f"the figure could not be written to {path}: {error}")
         return figure
 
     def gif(self, layer: str, kind: str, path: str | os.PathLike[str], **options: Any) -> Path:
@@ -145,9 +147,12 @@ class Reader:
         """Write a few moments of a layer side by side, as PNG; options as in `animation.write_strip`."""
         return write_strip(self.run, layer, kind, path, **options)
 
-    def report(self, path: str | os.PathLike[str], **options: Any) -> Path:
-        """Write one HTML file about the run: a slider over time for every layer, histograms, heat maps. It opens offline."""
-        return write_report(self.run, path, **options)
+    def report(self, path: str | os.PathLike[str] | None = None, **options: Any) -> Path:
+        """Write one HTML file about the run: a slider over time for every layer, histograms, heat maps. It opens offline.
+
+        By default it is `report.html` in the folder of the run; options as in `report.write_report`.
+        """
+        return write_report(self.run, path if path is not None else self.folder / "report.html", **options)
 
     def to_tensorboard(self, writer: Any, *, pictures: bool = True, after: int = -1) -> int:
         """Send the snapshots to a TensorBoard writer; see `exporting.to_tensorboard`."""

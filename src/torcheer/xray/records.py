@@ -7,9 +7,10 @@ A snapshot is one moment of the training. For each watched layer and kind it has
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
-from functools import cache
-from typing import Any, Literal, NamedTuple, get_args
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, cast, get_args
+
+from .checking import reader
 
 from ..measure import Statistics
 
@@ -104,13 +105,6 @@ class Snapshot:
         return next((one for one in self.summaries if one.layer == layer), None)
 
 
-class Failure(NamedTuple):
-    """What went wrong behind the training. Of each kind the user is told once."""
-
-    kind: str
-    message: str
-
-
 # As JSON ------------------------------------------------------------------------------------------------------------
 
 
@@ -135,22 +129,29 @@ def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
     return {"version": VERSION, **found}
 
 
-def snapshot_from_json(found: dict[str, Any]) -> Snapshot:
-    """The snapshot that was written. Raises KeyError, TypeError or ValueError when it is not one."""
-    if found["version"] != VERSION:
-        raise ValueError(f"version {found['version']}, expected {VERSION}")
-    given = {
-        "entries": tuple(_entry(one) for one in found["entries"]),
-        "summaries": tuple(Summary(**_fields(Summary, one)) for one in found.get("summaries", ())),
-        "metrics": {name: float(value) for name, value in found.get("metrics", {}).items()},
-    }
-    return Snapshot(**{**_fields(Snapshot, found), **given})
+def snapshot_from_json(found: Any) -> Snapshot:
+    """The snapshot that was written. Raises ValueError, which says what is wrong, when it is not one."""
+    if not isinstance(found, dict) or found.get("version") != VERSION:
+        raise ValueError(f"not a snapshot of version {VERSION}")
+    entries, metrics = found.get("entries"), found.get("metrics", {})
+    if not isinstance(entries, list) or not isinstance(metrics, dict):
+        raise ValueError("entries is a list, metrics are numbers by name")
+    try:
+        numbers = {name: float(value) for name, value in metrics.items()}
+    except TypeError as error:
+        raise ValueError(f"metrics: {error}") from error
+    given = {**found, "entries": [_with_numbers(one) for one in entries], "metrics": {}}
+    return replace(cast(Snapshot, reader(Snapshot)(given)), metrics=numbers)
 
 
-def _entry(found: dict[str, Any]) -> Entry:
-    statistics = Statistics(**_fields(Statistics, found["statistics"]))
-    rows, columns = (_from_numbers(found.get(name)) for name in ("rows", "columns"))
-    return Entry(**{**_fields(Entry, found), "rows": rows or (), "columns": columns, "statistics": statistics})
+def _with_numbers(found: Any) -> Any:
+    """An entry with the numbers of its rows and columns written out, which must be among those that the tensor has."""
+    if not isinstance(found, dict):
+        return found
+    shape = reader(tuple[int, ...])(found.get("shape"))
+    totals = reader(tuple[int, int] | None)(found.get("totals")) or (math.prod(shape),) * 2
+    rows, columns = (_from_numbers(found.get(name), most) for name, most in zip(("rows", "columns"), totals, strict=True))
+    return {**found, "rows": rows or [], "columns": columns}
 
 
 def _numbers(chosen: tuple[int, ...] | None) -> list[int] | int | None:
@@ -160,26 +161,17 @@ def _numbers(chosen: tuple[int, ...] | None) -> list[int] | int | None:
     return len(chosen) if chosen == tuple(range(len(chosen))) else list(chosen)
 
 
-def _from_numbers(found: Any) -> tuple[int, ...] | None:
-    if found is None:
-        return None
-    return tuple(range(found)) if isinstance(found, int) else tuple(found)
+def _from_numbers(found: Any, most: int) -> list[int] | None:
+    if type(found) is int and 0 <= found <= most:
+        return list(range(found))
+    if found is not None and not all(type(one) is int and 0 <= one < most for one in reader(list[Any])(found)):
+        raise ValueError(f"rows and columns are numbers from 0 to {most - 1}; got {found!r:.60}")
+    return cast(list[int] | None, found)
 
 
 def _short(record: Any) -> dict[str, Any]:
     """The fields of a record that differ from their defaults."""
     return {one.name: value for one in fields(record) if (value := getattr(record, one.name)) != one.default}
-
-
-def _fields(cls: Any, found: dict[str, Any]) -> dict[str, Any]:
-    """What a record of this class needs, with lists as tuples; what it does not know is left out."""
-    names = _names(cls)
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items() if name in names}
-
-
-@cache
-def _names(cls: Any) -> frozenset[str]:
-    return frozenset(one.name for one in fields(cls))
 
 
 def finite(value: float) -> float | None:

@@ -90,7 +90,7 @@ def write_report(
     statistics = {"statistics": pack_statistics(numbers.series), "histograms": pack_histograms(numbers.pictured)}
     content = _Content(run, snapshots, numbers, heading, max_bytes)
     bare = _page(heading, _facts(content, Pictures([])), statistics)
-    pictures = _fitting(content, len(bare), Bar(f"{target.name}: pictures", _TRIES + 1, "try", progress))
+    pictures = _fitting(content, len(bare), Bar(f"{target.name}: pictures", _TRIES + 1, "round", progress))
     blocks = statistics | {f"pictures-{number}": block for number, block in enumerate(pictures.blocks)}
     data = _page(heading, _facts(content, pictures), blocks)
     try:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import difflib
-import warnings
 from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from ..errors import InvalidArgument, SnapshotLost, SnapshotNotFound
+from ..errors import InvalidArgument, SnapshotNotFound
 from .records import KINDS, Entry, Kind, Snapshot, Summary
 from .store import FileManager, Snapshots
+from .trouble import tell
 
 if TYPE_CHECKING:
     import numpy
@@ -83,6 +83,28 @@ class Run:
         table = self.files.rows.copy()
         return Snapshots(table[table["number"].argsort()[::-1]], self.files.read)
 
+    def last_readable(self) -> Snapshot:
+        """The snapshot taken last whose file can be read. Damaged ones are skipped, with a warning."""
+        latest = self.latest
+        for at in range(len(latest)):
+            try:
+                snapshot = latest[at]
+                self.files.check(snapshot)
+            except SnapshotNotFound as error:
+                self.tell(int(latest.table["number"][at]), str(error))
+            else:
+                return snapshot
+        raise SnapshotNotFound("there is no snapshot that can be read: take_graphs() makes one.")
+
+    def readable_step(self, step: int) -> int:
+        """A step, where its snapshot can be read, else that of the last snapshot that can."""
+        try:
+            snapshot = self.snapshot(step)
+            self.files.check(snapshot)
+        except SnapshotNotFound:
+            return self.last_readable().step
+        return step
+
     @property
     def last_taken(self) -> tuple[int | None, int | None]:
         """The number and the step of the snapshot taken last."""
@@ -147,7 +169,7 @@ class Run:
         """Warn of a snapshot that cannot be read, once."""
         if number not in self._told:
             self._told.add(number)
-            warnings.warn(f"Xray: a snapshot is skipped: {error}", SnapshotLost, stacklevel=3)
+            tell(f"a snapshot is skipped: {error}", stacklevel=3)
 
     def _contents(self) -> list[Any]:
         used = np.unique(self.files.rows.copy()["content"]).tolist()

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from ..measure.reading import pieces
 from .keeping import Limits, Measured, as_written, is_above_zero, keep, units_of
-from .records import Failure, Snapshot, Summary, finite
+from .records import Snapshot, Summary, finite
 from .selectors import Choices
 from .store import FileManager
 from .summarising import Reading
+from .trouble import Failure
 from .updates import Pairs
 
 SNAPSHOTS_TO_BE_DEAD = 3

@@ -34,7 +34,7 @@ from .probe import Probe
 from .reading import Reader
 from .selectors import Choices, RandomFilterSelectorType, Selector
 from .store import FileManager
-from .store.files import free_folder
+from .store.folder import free_folder
 from .summarising import Summariser
 from .updates import UpdateWatcher
 from .verify import Verification, compare_trainings

@@ -12,9 +12,10 @@ from ...errors import DrawingFailed
 from ..colours import ScaleName
 from ..figures import Displays, figure_of_snapshot, show_png
 from ..pacing import Pace
-from ..records import Failure
 from ..run import Run
+from ..trouble import Failure
 from .desk import Job, desk
+from .worker import figure_path
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,6 +51,7 @@ class Drawing:
         if self._figure is None:
             if self.step is None:
                 raise DrawingFailed("there is no snapshot to draw: none was taken yet, or none could be written.")
+            self.step = self._run.readable_step(self.step)
             self._figure = figure_of_snapshot(self._run, self.step, layers=self._layers, scale=self._scale)
         return self._figure
 
@@ -95,7 +97,7 @@ class Drawer:
             if is_new_place and place is not None and self._last.png:
                 show_png(self._last.png, place)
             return self._last
-        if not self._pace.may_draw():
+        if not self._pace.draws():
             return None
         self._asked = asked
         drawing = self._last = Drawing(run, layers, scale)
@@ -113,26 +115,30 @@ class Drawer:
         number, drawing.step = run.last_taken
         this = number, asked.layers, asked.scale
         if drawing.step is None or this == self._drawn:
+            self._pace.drew(None)
             drawing._shown.set()
             return
         self._drawn = this
-        drawing.path = run.files.folder / "figures" / f"step_{drawing.step:08d}.png" if place is None else None
+        folder = run.files.folder
         request = {
-            "folder": str(run.files.folder.absolute()),
+            "folder": str(folder.absolute()),
             "step": drawing.step,
             "layers": asked.layers,
             "scale": asked.scale,
-            "path": str(drawing.path.absolute()) if drawing.path is not None else None,
+            "is_file": place is None,
         }
-        job = Job(request, place or str(drawing.path), lambda said, png: self._finish(drawing, place, said, png))
+        where = place or str(figure_path(folder, drawing.step))
+        job = Job(request, where, lambda said, png: self._finish(drawing, place, said, png))
         self._jobs = [*(one for one in self._jobs if not one.done.is_set()), job]
         desk().ask(job)
 
     def _finish(self, drawing: Drawing, place: str | None, said: dict[str, Any], png: bytes) -> None:
         """It is drawn, or it is not. On the thread of the desk."""
         try:
-            self._pace.drew(said.get("seconds", 0.0))
-            self.failures += [Failure(warning, warning) for warning in said.get("warnings", [])]
+            self._pace.drew(said.get("seconds"))
+            warned = [warning.removeprefix("Xray: ") for warning in said.get("warnings", [])]
+            self.failures += [Failure(warning, warning) for warning in warned]
+            drawing.step = said.get("step", drawing.step)
             if "error" in said:
                 message = f"the figure of step {drawing.step} could not be drawn: {said['error']}"
                 self.failures.append(Failure(f"figure: {said['error'].partition(':')[0]}", message))
@@ -141,6 +147,8 @@ class Drawer:
                     slow = "figures are asked for faster than they can be drawn, so some were left out."
                     self.failures.append(Failure(slow, slow))
             elif place is None:
+                assert drawing.step is not None
+                drawing.path = figure_path(drawing._run.files.folder, drawing.step)
                 print(f"Picture: {drawing.path}")
             else:
                 drawing.png = png

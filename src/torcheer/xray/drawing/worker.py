@@ -14,7 +14,6 @@ import warnings
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ...errors import SnapshotNotFound
 from ...files import write_whole
 from ..figures import figure_of_snapshot
 from ..run import Run
@@ -22,24 +21,26 @@ from ..store import FileManager
 
 
 def main() -> None:
-    """Answer requests until there are no more."""
+    """Answer requests until there are no more. The first pays for the start of the process."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a package prints is no answer
     runs: dict[str, FileManager] = {}
+    began = 0.0
     for line in sys.stdin.buffer:
-        answer(json.loads(line), runs, answers)
+        answer(json.loads(line), runs, answers, began)
+        began = time.process_time()
 
 
-def answer(request: dict[str, Any], runs: dict[str, FileManager], answers: BinaryIO) -> None:
+def answer(request: dict[str, Any], runs: dict[str, FileManager], answers: BinaryIO, began: float) -> None:
     """Draw what is asked for. Whatever goes wrong is the answer."""
-    began = time.process_time()
     png, said = b"", dict[str, Any]()
     try:
         with warnings.catch_warnings(record=True) as warned:
-            png = draw(request, runs)
+            warnings.simplefilter("always")
+            said["step"], png = draw(request, runs)
         said["warnings"] = [str(one.message) for one in warned]
-        if request["path"] is not None:
-            path = Path(request["path"])
+        if request["is_file"]:
+            path = figure_path(Path(request["folder"]), said["step"])
             path.parent.mkdir(exist_ok=True)
             write_whole(path, png, "picture")
             png = b""
@@ -50,22 +51,24 @@ def answer(request: dict[str, Any], runs: dict[str, FileManager], answers: Binar
     answers.flush()
 
 
-def draw(request: dict[str, Any], runs: dict[str, FileManager]) -> bytes:
-    """The PNG of a snapshot."""
+def figure_path(folder: Path, step: int) -> Path:
+    """Where the figure of a snapshot is written."""
+    return folder / "figures" / f"step_{step:08d}.png"
+
+
+def draw(request: dict[str, Any], runs: dict[str, FileManager]) -> tuple[int, bytes]:
+    """The PNG of a snapshot, and its step: the one asked for or, if that is damaged or gone, the last that can be read."""
     folder = request["folder"]
     if folder in runs:
         runs[folder].refresh()
     else:
         runs.clear()  # one training at a time
         runs[folder] = FileManager.open(folder)
-    run, look = Run(runs[folder]), {"layers": request["layers"], "scale": request["scale"]}
-    try:
-        figure = figure_of_snapshot(run, request["step"], **look)
-    except SnapshotNotFound:  # damaged, or let go of already: the last that can be read
-        figure = figure_of_snapshot(run, **look)
+    run = Run(runs[folder])
+    step = run.readable_step(request["step"])
     data = io.BytesIO()
-    figure.savefig(data, format="png")
-    return data.getvalue()
+    figure_of_snapshot(run, step, layers=request["layers"], scale=request["scale"]).savefig(data, format="png")
+    return step, data.getvalue()
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import contextlib
 import json
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
@@ -30,18 +30,18 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ...errors import InvalidArgument, RunExists, RunInUse, RunNotFound, SnapshotNotFound
+from ...errors import InvalidArgument, RunExists, RunInUse, SnapshotNotFound
 from ...files import write_whole
 from ..records import VERSION, Kind, Snapshot, snapshot_from_json, snapshot_to_json, tensor_key
 from . import lock
 from .compaction import Compaction
+from .folder import FORMAT, as_folder, free_folder, has_snapshots, locked, read_about
 from .rows import NO_LINE, Rows, Snapshots
 
-_FORMAT = "torcheer-xray"
 _MOST_DEAD = 0.2  # of the index may be lines of snapshots that are gone
 _REMEMBERED = 16  # snapshots that were read or written last
 _Bytes = bytes  # a property of FileManager has that name, too
-_UNREADABLE = (SafetensorError, OSError, ValueError, KeyError, TypeError)
+_UNREADABLE = (SafetensorError, OSError, ValueError, KeyError, RecursionError)
 
 
 class FileManager:
@@ -75,17 +75,17 @@ class FileManager:
 
         Refused while another process writes to it, and, without `resume`, where there is a run already.
         """
-        path = _as_folder(folder)
+        path = as_folder(folder)
         try:
             (path / "snapshots").mkdir(parents=True, exist_ok=True)
-            held = _locked(path)
+            held = locked(path)
         except OSError as error:
             raise InvalidArgument(
                 f"a run cannot be written to the folder {str(path)!r}: {error.strerror or error}. Give another folder."
             ) from error
         try:
             there = path / "run.json"
-            if _has_snapshots(path) and not (resume and there.exists()):
+            if has_snapshots(path) and not (resume and there.exists()):
                 advice = (
                     "To go on with it, give resume=True; to"
                     if there.exists()
@@ -96,8 +96,8 @@ class FileManager:
                     f"folder={str(free_folder(path))!r}."
                 )
             if not (resume and there.exists()):
-                write_whole(there, json.dumps({"format": _FORMAT, "version": VERSION, **about}, indent=2).encode())
-            found = cls(path, _read_about(path), held, max_bytes)
+                write_whole(there, json.dumps({"format": FORMAT, "version": VERSION, **about}, indent=2).encode())
+            found = cls(path, read_about(path), held, max_bytes)
             found._clean_up()
         except BaseException:
             lock.release(held)
@@ -107,8 +107,8 @@ class FileManager:
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> FileManager:
         """Read a run: finished, crashed, or still being written."""
-        path = _as_folder(folder)
-        return cls(path, _read_about(path))
+        path = as_folder(folder)
+        return cls(path, read_about(path))
 
     def close(self) -> None:
         """Let another process write."""
@@ -153,7 +153,7 @@ class FileManager:
         with contextlib.suppress(KeyError):
             return self._remembered[number]
         snapshot = None
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with contextlib.suppress(OSError, ValueError):
             if row["at"] != NO_LINE:
                 with self._index.open("rb") as index:
                     index.seek(int(row["at"]))
@@ -182,18 +182,27 @@ class FileManager:
                 f"{self.path(snapshot)}: {error}"
             ) from error
 
+    def check(self, snapshot: Snapshot) -> None:
+        """Raises where the file of a snapshot is gone or was cut."""
+        self._read_file(snapshot, lambda path: safe_open(path, "pt"))
+
     def tensors(self, snapshot: Snapshot) -> dict[str, Tensor]:
         """Everything that was kept in a snapshot, by `Entry.key`, read at once."""
+        return dict(self._read_file(snapshot, load_file))
+
+    def _read_file(self, snapshot: Snapshot, read: Callable[[Path], Any]) -> Any:
         try:
-            return dict(load_file(self.path(snapshot)))
+            return read(self.path(snapshot))
         except (SafetensorError, OSError) as error:
             raise SnapshotNotFound(
                 f"snapshot {snapshot.number} (step {snapshot.step}) cannot be read from {self.path(snapshot)}: {error}"
             ) from error
 
     def refresh(self) -> Snapshots:
-        """Read what another process added since. The one that writes knows everything already."""
-        if not self.is_writer:
+        """Read what another process added since. The one that writes knows what it wrote, not what became of it."""
+        if self.is_writer:
+            self._compare(self._present)
+        else:
             self._scan()
         return self.snapshots
 
@@ -216,23 +225,40 @@ class FileManager:
                     self._lines += 1
                     self._add_line(line, present)
                     self._read_to += len(line)
-        for number in [number for number in self.rows.numbers() if number not in present]:
-            self.rows.remove(number)
-        for number, path in present.items():
+        self._compare(present)
+        for number in present:
             if number in self.rows:
                 continue
+            path = self._path_of(number)
             snapshot = _from_header(path)
             if snapshot is not None:
                 self.rows.add(snapshot)
-            elif (note := f"snapshots/{path.name} is damaged and was skipped; the index says nothing of it.") not in self.notes:
-                self.notes.append(note)
+            else:
+                self._note(f"snapshots/{path.name} is damaged and was skipped; the index says nothing of it.")
 
-    def _add_line(self, line: _Bytes, present: Mapping[int, Path]) -> None:
+    def _compare(self, present: Mapping[int, int]) -> None:
+        """Leave out snapshots whose files are gone; note those whose files were cut."""
+        table = self.rows.copy()
+        for number, size, step in table[["number", "bytes", "step"]].tolist():
+            there = present.get(number)
+            if there is None:
+                self.rows.remove(number)
+            elif there != size:
+                self._note(
+                    f"snapshots/{self._path_of(number).name} (step {step}) is damaged: it has {there:,} of {size:,} bytes. "
+                    "Its pictures are lost, its statistics are in the index."
+                )
+
+    def _note(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def _add_line(self, line: _Bytes, present: Mapping[int, int]) -> None:
         try:
             snapshot = snapshot_from_json(json.loads(line))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, RecursionError) as error:
             self.notes.append(
-                f"line {self._lines} of {self._index.name} is damaged ({type(error).__name__}) and was skipped; "
+                f"line {self._lines} of {self._index.name} is damaged ({error}) and was skipped; "
                 "its snapshot is read from its own file if that is whole."
             )
             return
@@ -242,9 +268,16 @@ class FileManager:
             self._dead += len(line)
 
     @property
-    def _present(self) -> dict[int, Path]:
-        """The files there are, by number."""
-        return {int(p.stem): p for p in (self.folder / "snapshots").glob("*.safetensors") if p.stem.isdigit()}
+    def _present(self) -> dict[int, int]:
+        """The sizes of the files there are, by number."""
+        found = {}
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.folder / "snapshots") as entries:
+            for entry in entries:
+                name, _, ending = entry.name.partition(".")
+                if ending == "safetensors" and name.isdigit():
+                    with contextlib.suppress(FileNotFoundError):  # let go of meanwhile
+                        found[int(name)] = entry.stat().st_size
+        return found
 
     # Writing ------------------------------------------------------------------------------------------------------
 
@@ -266,10 +299,13 @@ class FileManager:
         text = json.dumps(snapshot_to_json(replace(snapshot, bytes=0)), separators=(",", ":"))
         try:
             save_file(plain, part, metadata={"snapshot": text})
+            os.chmod(part, self._mode)
             flush(part)
             os.replace(part, target)
         finally:
             part.unlink(missing_ok=True)
+        if not (self.folder / "run.json").exists():  # removed: without it nobody could read the run
+            self.note()
         written = replace(snapshot, bytes=_size(target))
         at, length = self._append(f'{{"bytes":{written.bytes},{text[1:]}\n'.encode())
         self.rows.add(written, at, length)
@@ -277,10 +313,16 @@ class FileManager:
         self._make_room()
         return written
 
+    @property
+    def _mode(self) -> int:
+        """Of a file that is simply opened, as the umask has it; safetensors writes for the owner alone."""
+        assert self._lock is not None
+        return os.fstat(self._lock.fileno()).st_mode & 0o666
+
     def rebuild_index(self) -> None:
         """Make the index again from the headers of the files."""
         self._must_write()
-        self._rewrite(filter(None, map(_from_header, self._present.values())))
+        self._rewrite(filter(None, map(_from_header, map(self._path_of, self._present))))
 
     def note(self, **facts: Any) -> None:
         """Add facts about the run to `run.json`."""
@@ -367,66 +409,6 @@ class FileManager:
                 f"the run in {self.folder} was opened to read; make an Xray with folder={str(self.folder)!r} and resume=True "
                 "to go on."
             )
-
-
-def free_folder(folder: Path) -> Path:
-    """A folder beside this one that is not there yet: `run-2`.
-
-    >>> free_folder(Path("no such folder/run"))
-    PosixPath('no such folder/run')
-    """
-    path, count = folder, 1
-    while path.exists():
-        count += 1
-        path = folder.with_name(f"{folder.name}-{count}")
-    return path
-
-
-def _as_folder(folder: Any) -> Path:
-    """The folder of a run; what cannot be one is told."""
-    if not isinstance(folder, (str, os.PathLike)) or not str(folder).strip():
-        raise InvalidArgument(f"folder says where the run is kept, such as 'runs/first'; got {folder!r}.")
-    path = Path(folder)
-    if path.exists() and not path.is_dir():
-        raise InvalidArgument(f"the folder of a run cannot be {str(path)!r}: that is a file. Give another folder.")
-    return path
-
-
-def _has_snapshots(folder: Path) -> bool:
-    return _size(folder / "index.jsonl") > 0 or any((folder / "snapshots").glob("*.safetensors"))
-
-
-def _read_about(folder: Path) -> dict[str, Any]:
-    try:
-        about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise RunNotFound(
-            f"there is no run in {folder}: it has no run.json. Give the folder that an Xray was made with."
-        ) from error
-    except (OSError, ValueError) as error:
-        raise RunNotFound(f"the run in {folder} cannot be read: run.json: {error}") from error
-    if not isinstance(about, dict) or about.get("format") != _FORMAT:
-        raise RunNotFound(f"{folder / 'run.json'} is not of an Xray: expected format {_FORMAT!r}.")
-    if about.get("version") != VERSION:
-        raise RunNotFound(
-            f"the run in {folder} is of version {about.get('version')}, this torcheer reads version {VERSION}: "
-            "open it with the version that wrote it."
-        )
-    return about
-
-
-def _locked(folder: Path) -> IO[bytes]:
-    """The lock of a folder, held until the file is closed or the process ends, however it ends."""
-    file = (folder / "writer.lock").open("ab")
-    try:
-        lock.take(file)
-    except OSError as error:
-        file.close()
-        raise RunInUse(
-            f"another Xray is writing to {folder}: one folder belongs to one run at a time. "
-            f"Close the other one (xray.close()), or give another folder, such as {str(free_folder(folder))!r}."
-        ) from error
-    return file
 
 
 def _from_header(path: Path) -> Snapshot | None:

@@ -1,0 +1,299 @@
+"""Rough runs: files that are cut, garbled or removed, warnings that are errors. Whatever happens, a training goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from torcheer import InvalidArgument, RunNotFound, SnapshotLost, Xray
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A finished run of four snapshots."""
+    model = network()
+    with Xray(model, torch.ones(2, 4), ["0"], folder=tmp_path / "run") as xray:
+        for step in range(4):
+            model(torch.ones(2, 4)).sum().backward()
+            xray.take_graphs(step)
+    return tmp_path / "run"
+
+
+def cut(folder, number):
+    path = folder / "snapshots" / f"{number:08d}.safetensors"
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+# Snapshots that are cut -----------------------------------------------------------------------------------------------
+
+
+def test_the_last_snapshot_that_can_be_read_is_shown_under_its_own_name(folder, capsys):
+    """A figure, its file and its title are of the step before the one that is cut; a warning says so."""
+    cut(folder, 3)
+    xray = Xray.open(folder)
+    with pytest.warns(SnapshotLost, match=r"(?s)\AXray: (?!Xray).*step 3"):
+        drawing = xray.show_last_graphs()
+    assert any("step 2" in text.get_text() for text in drawing.figure.texts)
+    assert drawing.step == 2
+    assert drawing.path == folder / "figures" / "step_00000002.png"
+    assert [path.name for path in (folder / "figures").iterdir()] == ["step_00000002.png"]
+    assert f"Picture: {drawing.path}" in capsys.readouterr().out
+
+
+def test_one_layer_of_a_run_whose_last_snapshot_is_cut_is_named_after_the_step_it_shows(folder):
+    cut(folder, 3)
+    with pytest.warns(SnapshotLost, match="step 3"):
+        Xray.open(folder).show("0", "weight")
+    assert [path.name for path in (folder / "figures").iterdir()] == ["0_weight_00000002.png"]
+
+
+def test_a_training_goes_on_showing_where_its_last_snapshot_was_cut(tmp_path):
+    """The process that writes knows what it wrote, not what became of it."""
+    with Xray(network(), torch.ones(2, 4), ["0"], folder=tmp_path / "run") as xray:
+        for step in range(2):
+            xray.take_graphs(step)
+        xray.flush()
+        cut(tmp_path / "run", 1)
+        drawing = xray.show_last_graphs()
+        assert drawing.wait(60)
+        assert any("step 0" in text.get_text() for text in drawing.figure.texts)
+        with pytest.warns(SnapshotLost, match="step 1"):
+            xray.flush()
+        assert (drawing.step, drawing.path.name) == (0, "step_00000000.png")
+
+
+def test_saved_notes_the_snapshots_whose_pictures_are_lost(folder):
+    """Their statistics are in the index, so their steps are still there."""
+    cut(folder, 1)
+    saved = Xray.open(folder).saved()
+    assert saved.steps == [0, 1, 2, 3]
+    assert len(saved.notes) == 1
+    assert "snapshots/00000001.safetensors (step 1) is damaged" in str(saved)
+
+
+def test_a_report_warns_of_snapshots_that_are_cut(folder, tmp_path):
+    cut(folder, 1)
+    with pytest.warns(SnapshotLost, match="step 1"):
+        path = Xray.open(folder).report(tmp_path / "report.html")
+    assert "00000001.safetensors (step 1) is damaged" in path.read_text()
+
+
+# Valid JSON that says nonsense ----------------------------------------------------------------------------------------
+
+
+def change(path, *places):
+    """Set values inside a JSON document: ("entries", 0, "rows", "x") sets entries[0]["rows"]."""
+    document = json.loads(path.read_text().splitlines()[1] if path.suffix == ".jsonl" else path.read_text())
+    for *way, last, value in places:
+        inner = document
+        for name in way:
+            inner = inner[name]
+        inner[last] = value
+    if path.suffix == ".jsonl":
+        lines = path.read_text().splitlines()
+        path.write_text("\n".join([lines[0], json.dumps(document), *lines[2:]]) + "\n")
+    else:
+        path.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    "change_to",
+    [
+        ("step", -5),
+        ("step", "1"),
+        ("step", 1.5),
+        ("step", True),
+        ("step", 10**30),
+        ("number", -1),
+        ("number", None),
+        ("time", "noon"),
+        ("time", float("inf")),
+        ("bytes", "many"),
+        ("entries", 7),
+        ("entries", {"a": 1}),
+        ("entries", [7]),
+        ("entries", 0, "layer", 3),
+        ("entries", 0, "kind", "colour"),
+        ("entries", 0, "layout", "spiral"),
+        ("entries", 0, "shape", ["3", 4]),
+        ("entries", 0, "shape", 12),
+        ("entries", 0, "rows", [0, 99]),
+        ("entries", 0, "rows", [-1]),
+        ("entries", 0, "rows", "all"),
+        ("entries", 0, "rows", 10**12),
+        ("entries", 0, "columns", [0.5]),
+        ("entries", 0, "totals", [1, 2, 3]),
+        ("entries", 0, "low", "small"),
+        ("entries", 0, "statistics", []),
+        ("entries", 0, "statistics", "mean", "high"),
+        ("entries", 0, "statistics", "histogram", [1, "2"]),
+        ("summaries", {"a": 1}),
+        ("summaries", 0, "parameters", "few"),
+        ("summaries", 0, "norm", [1]),
+        ("metrics", [1]),
+        ("metrics", {"loss": "low"}),
+        ("metrics", {"loss": None}),
+        ("notes", [3]),
+    ],
+    ids=str,
+)
+def test_a_line_of_the_index_that_is_no_snapshot_is_noted_and_its_file_is_read(folder, tmp_path, change_to):
+    """Every reader works, and finds what the file of the snapshot says."""
+    change(folder / "index.jsonl", change_to)
+    xray = Xray.open(folder)
+    assert "line 2 of index.jsonl is damaged" in str(xray.saved())
+    assert xray.run.steps() == [0, 1, 2, 3]
+    assert xray.run.entry("0", "weight", 1).rows == (0, 1, 2)
+    xray.report(tmp_path / "report.html")
+
+
+@pytest.mark.parametrize(
+    "change_to",
+    [
+        ("title", 3),
+        ("layers", ["0"]),
+        ("layers", {"0": 3}),
+        ("layers", {"0": [7]}),
+        ("architecture", []),
+        ("architecture", "parameters", ["0.weight"]),
+        ("architecture", "parameters", {"0.weight": "3x4"}),
+        ("architecture", "modules", 5),
+        ("architecture", "settings", [1]),
+        ("architecture", "settings", {"0": 1}),
+        ("choices", [1]),
+        ("choices", {"0/3": "all"}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("opened", [Xray.open, lambda folder: Xray(network(), (2, 4), folder=folder, resume=True)])
+def test_a_run_whose_description_is_nonsense_is_an_error_of_ours(folder, change_to, opened):
+    """It names the file and what is wrong with it."""
+    change(folder / "run.json", change_to)
+    with pytest.raises(RunNotFound, match=rf"run\.json.*{change_to[0]}"):
+        opened(folder)
+
+
+# Warnings that are errors, folders that are removed -------------------------------------------------------------------
+
+_TRAINING = """
+    import errno, sys
+    import torch
+    from torch import nn
+    from torcheer import Xray
+    import torcheer.xray.store.files as files
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    model = nn.Linear(4, 2)
+    xray = Xray(model, (2, 4), folder=sys.argv[1])
+    xray.take_graphs(0)
+    xray.flush()
+    files.save_file = files.write_whole = full
+    for step in range(1, 4):
+        xray.take_graphs(step)
+        xray.show_last_graphs()
+    xray.close()
+    print("trained")
+"""
+
+
+def test_a_full_disk_does_not_stop_a_training_where_warnings_are_errors(tmp_path):
+    """What would be a warning is said on stderr, once."""
+    program = [sys.executable, "-W", "error::UserWarning", "-c", textwrap.dedent(_TRAINING), str(tmp_path / "run")]
+    ran = subprocess.run(program, capture_output=True, text=True, check=False, env={**os.environ})
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines()[-1] == "trained"
+    assert ran.stderr.count("the snapshot of step 1 was lost: OSError") == 1
+
+
+def _remove(path):
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("removed", [".", "snapshots", "index.jsonl", "run.json", "figures", "writer.lock", "snapshots/*"])
+def test_a_training_goes_on_when_its_folder_is_removed(tmp_path, removed):
+    """Also when it is removed in part; what is lost is told, what is left can be read."""
+    model = network()
+    xray = Xray(model, torch.ones(2, 4), ["0"], folder=tmp_path / "run", max_bytes=30_000)
+    for step in range(8):
+        xray.take_graphs(step)
+    xray.show_last_graphs()
+    xray.flush()
+    for path in [tmp_path / "run"] if removed == "." else (tmp_path / "run").glob(removed):
+        _remove(path)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for step in range(8, 24):
+            xray.take_graphs(step, show=True)
+        repr(xray), xray.saved(), xray.run.steps(), str(xray.saved())
+        xray.flush()
+        xray.close()
+    assert all(one.category is SnapshotLost for one in told), [str(one.message) for one in told]
+    if removed in (".", "snapshots", "run.json"):
+        assert told
+    if removed not in (".", "snapshots"):
+        assert 23 in Xray.open(tmp_path / "run").run.steps()
+
+
+# Small things ---------------------------------------------------------------------------------------------------------
+
+
+def test_files_can_be_read_by_whom_the_umask_lets(tmp_path):
+    before = os.umask(0o022)
+    try:
+        with Xray(network(), (2, 4), ["0"], folder=tmp_path / "run") as xray:
+            xray.take_graphs()
+            xray.report()
+            xray.show_last_graphs()
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    assert len(modes) == 6
+    assert set(modes.values()) == {0o644}, modes
+
+
+def test_a_report_without_a_path_lies_in_the_folder_of_the_run(folder):
+    assert Xray.open(folder).report() == folder / "report.html"
+    assert (folder / "report.html").is_file()
+
+
+@pytest.mark.parametrize("path", [3, b"x.gif", ["x.gif"]])
+def test_a_path_that_is_none_is_told(folder, path):
+    xray = Xray.open(folder)
+    for write in (xray.report, lambda path: xray.gif("0", "weight", path), lambda path: xray.strip("0", "weight", path)):
+        with pytest.raises(InvalidArgument, match="path says where"):
+            write(path)
+
+
+@pytest.mark.parametrize("name", ["x.gif", "x.webp", "x.png"])
+def test_an_animation_that_cannot_be_written_is_an_error_of_ours(folder, monkeypatch, name):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("torcheer.files.os.fsync", full)
+    xray = Xray.open(folder)
+    with pytest.raises(InvalidArgument, match=f"(?s){name}.*No space left"):
+        (xray.strip if name == "x.png" else xray.gif)("0", "weight", folder / name)
+    assert not (folder / name).exists()
+
+
+def test_layers_that_are_not_in_the_run_are_told_before_anything_is_drawn(folder):
+    xray = Xray.open(folder)
+    with pytest.raises(InvalidArgument, match=r"'nope'.*'0'"):
+        xray.show_last_graphs(layers=["nope"])
+    assert not (folder / "figures").exists()

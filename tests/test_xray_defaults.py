@@ -71,6 +71,34 @@ def test_the_default_choice_is_never_empty(tmp_path, make, given, expected):
     assert run.snapshot().notes == ()
 
 
+class Unrolled(nn.Module):
+    """A cell that a loop runs over time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.out = nn.GRUCell(4, 5), nn.Linear(5, 2)
+
+    def forward(self, x):
+        state = x.new_zeros(len(x), 5)
+        for step in x.unbind(1):
+            state = self.cell(step, state)
+        return self.out(state)
+
+
+@pytest.mark.parametrize(("length", "passes"), [(2, [1, 2]), (4, [1, 2, 3, 4]), (10, [1, 4, 7, 10])])
+def test_a_layer_that_runs_several_times_is_watched_from_its_first_to_its_last_pass(tmp_path, length, passes):
+    """At most four of them, evenly, the first and the last among them."""
+    torch.manual_seed(0)
+    model, x = Unrolled(), torch.randn(3, length, 4)
+    run = take(model, x, tmp_path, dtype=torch.float32).run
+    assert run.layers == [*(f"cell:{number}" for number in passes), "out"]
+    state = torch.zeros(3, 5)
+    for number, step in enumerate(x.unbind(1), 1):
+        state = model.cell(step, state)
+        if number in passes:
+            np.testing.assert_allclose(run.tensor(f"cell:{number}", "layer"), state.detach(), atol=1e-6)
+
+
 # Attention --------------------------------------------------------------------------------------------------------------
 
 
@@ -172,6 +200,34 @@ class Heads(nn.Module):
         return self.self_attn(x, x, x)[0]
 
 
+@pytest.mark.parametrize("layers", [None, ["0"], {"0": ["attention"]}, {"0": ["weight", "attention"]}, "0"])
+def test_both_attentions_of_a_decoder_have_a_pattern(tmp_path, layers):
+    """Of positions among themselves, and of positions to what was encoded."""
+    torch.manual_seed(0)
+    decoder = nn.TransformerDecoderLayer(16, 4, 32, batch_first=True)
+
+    class Wrapped(nn.Sequential):
+        def forward(self, x, memory):
+            return self[0](x, memory)
+
+    model, x, memory = Wrapped(decoder), torch.randn(2, 5, 16), torch.randn(2, 7, 16)
+    run = take(model, (x, memory), tmp_path, layers, dtype=torch.float32).run
+    assert "attention" not in run.kinds("0")
+    decoder.eval()
+    kept = run.tensor("0.self_attn", "attention")
+    np.testing.assert_allclose(kept, decoder.self_attn(x, x, x, average_attn_weights=False)[1][0].detach(), atol=1e-5)
+    mixed = decoder.norm1(x + decoder.self_attn(x, x, x)[0])
+    expected = decoder.multihead_attn(mixed, memory, memory, average_attn_weights=False)[1][0].detach()
+    np.testing.assert_allclose(run.tensor("0.multihead_attn", "attention"), expected, atol=1e-5)
+    if layers is None:
+        assert {layer: run.kinds(layer) for layer in run.layers} == {
+            "0.self_attn": ["layer", "attention"],
+            "0.multihead_attn": ["layer", "attention"],
+            "0.linear1": ["activation"],
+            "0.linear2": ["layer"],
+        }
+
+
 def test_a_softmax_that_is_no_attention_has_no_pattern(tmp_path):
     """A classifier's last softmax; asked for by name, it is noted."""
     model = nn.Sequential(nn.Linear(4, 3), nn.Softmax(-1))
@@ -271,6 +327,32 @@ def test_a_sample_of_a_large_parameter_tells_how_far_it_moved(tmp_path):
     far = sum(float((one.detach() - old).square().sum()) for one, old in zip(model.parameters(), before, strict=True))
     expected = math.sqrt(far / sum(float(old.square().sum()) for old in before))
     assert xray.run.summary("0").update_ratio == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "name"), [(nn.Linear(4, 3), (2, 4), "Linear"), (nn.LSTM(4, 3), (5, 2, 4), "LSTM")], ids=["fc", "rnn"]
+)
+def test_a_model_that_is_one_layer_has_one_summary_of_its_name(tmp_path, model, given, name):
+    run = take(model, given, tmp_path).run
+    assert run.summarised == [name]
+    expected = math.sqrt(sum(float(one.detach().double().square().sum()) for one in model.parameters()))
+    assert run.summary(name).norm == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_layer_without_a_finite_value_has_no_norm(tmp_path, value):
+    """Zero would look like a layer that was switched off."""
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    model(torch.ones(1, 4)).sum().backward()
+    with torch.no_grad():
+        model[0].weight.fill_(value)
+        model[0].weight.grad.fill_(value)
+    xray = take(model, (2, 4), tmp_path)
+    found = xray.run.summary("0")
+    assert (found.norm, found.nonfinite, found.grad_norm, found.grad_nonfinite) == (None, 12, None, 12)
+    line = next(line for line in str(xray.saved()).splitlines() if line.startswith("0 ") and "15" in line)
+    assert line.split()[2:4] == ["NaN", "NaN"]
+    assert xray.run.summary("2").norm > 0
 
 
 def test_values_that_are_not_finite_are_counted_and_left_out_of_norms(tmp_path):

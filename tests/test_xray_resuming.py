@@ -77,6 +77,76 @@ def test_another_architecture_cannot_resume(tmp_path, other, said):
     assert take(tmp_path / "run", resume=True).run.steps() == [0, 1, 2, 3]
 
 
+class Heads(nn.Module):
+    """Attention as many write it: the number of heads changes no shape of a parameter."""
+
+    def __init__(self, heads=2, activation=nn.functional.relu):
+        super().__init__()
+        self.qkv = nn.Linear(8, 24)
+        self.heads = heads
+        self.activation = activation
+        self.seen = 0
+
+    def forward(self, x):
+        self.seen += 1
+        q, k, v = (one.unflatten(-1, (self.heads, -1)).transpose(-3, -2) for one in self.qkv(x.flatten(1, 2)).chunk(3, -1))
+        return self.activation(nn.functional.scaled_dot_product_attention(q, k, v))
+
+
+def convolution(stride=1, padding_mode="zeros", activation=nn.ReLU):
+    return nn.Sequential(nn.Conv2d(3, 4, 3, stride=stride, padding=1, padding_mode=padding_mode), activation(), nn.Flatten())
+
+
+@pytest.mark.parametrize(
+    ("model", "other", "said"),
+    [
+        (convolution(), convolution(stride=2), r"stride of module '0' is \(2, 2\) in the model and \(1, 1\) in the run"),
+        (convolution(), convolution(padding_mode="reflect"), r"padding_mode of module '0' is 'reflect' in the model"),
+        (convolution(), convolution(activation=nn.GELU), r"module '1' is a GELU in the model and a ReLU in the run"),
+        (convolution(activation=nn.LeakyReLU), convolution(activation=lambda: nn.LeakyReLU(0.2)), "negative_slope"),
+        (convolution(), convolution().append(nn.Dropout()), r"the model has a module '3', a Dropout, the run has none"),
+        (convolution().append(nn.Tanh()), convolution(), r"the run has a module '3', a Tanh, the model has none"),
+        (Heads(), Heads(heads=4), r"heads of the model is 4 in the model and 2 in the run"),
+        (Heads(), Heads(activation=nn.functional.gelu), "activation of the model is gelu in the model and relu in the run"),
+        (nn.MultiheadAttention(8, 2), nn.MultiheadAttention(8, 4), "num_heads"),
+        (nn.TransformerEncoderLayer(8, 2), nn.TransformerEncoderLayer(8, 2, activation="gelu"), "activation"),
+        (nn.TransformerEncoderLayer(8, 2), nn.TransformerEncoderLayer(8, 2, norm_first=True), "norm_first"),
+        (nn.LSTM(8, 4), nn.LSTM(8, 4, batch_first=True), "batch_first"),
+        (nn.BatchNorm2d(3), nn.BatchNorm2d(3, eps=1e-3), r"eps of the model is 0\.001 in the model and 1e-05 in the run"),
+    ],
+    ids=str,
+)
+def test_settings_and_modules_without_parameters_are_part_of_the_architecture(tmp_path, model, other, said):
+    """What changes no shape of a parameter changes what the model computes all the same."""
+    given = {nn.MultiheadAttention: (torch.ones(5, 2, 8),) * 3, nn.TransformerEncoderLayer: torch.ones(5, 2, 8)}
+    x = given.get(type(model), torch.ones(5, 2, 8) if isinstance(model, nn.LSTM) else X)
+    with Xray(model, x, folder=tmp_path / "run") as xray:
+        xray.take_graphs()
+    with pytest.raises(RunMismatch, match=said):
+        Xray(other, x, folder=tmp_path / "run", resume=True)
+    Xray(model, x, folder=tmp_path / "run", resume=True).close()
+
+
+def test_what_a_model_counts_while_it_runs_is_no_setting(tmp_path):
+    """Neither what its methods assign, nor what a training puts on it."""
+    model = Heads()
+    with Xray(model, X, folder=tmp_path / "run") as xray:
+        xray.take_graphs()
+    model.seen, model.epoch, model.best = 100, 7, 0.5
+    Xray(model.eval().requires_grad_(False), X, folder=tmp_path / "run", resume=True).close()
+
+
+def test_a_run_of_an_older_version_is_resumed_by_what_it_recorded(tmp_path):
+    """It names classes of modules with parameters, and no settings."""
+    take(tmp_path / "run")
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    about["architecture"] = {"modules": {"0": "Conv2d"}, "parameters": about["architecture"]["parameters"]}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(about))
+    other = network()
+    other[2] = nn.GELU()
+    assert take(tmp_path / "run", other, resume=True).run.steps() == [0, 1, 2, 3]
+
+
 def test_a_run_that_says_nothing_of_its_architecture_is_resumed(tmp_path):
     """Runs of older versions have no such record; they get one."""
     take(tmp_path / "run")

@@ -74,7 +74,7 @@ class Summary:
 
     layer: str  # the address of the module; the name of the parameter where it is the model's own
     parameters: int  # how many values all its parameters have
-    norm: float | None = None  # of all its parameters together; None when it is not finite
+    norm: float | None = None  # of all its parameters together; None where one of them has no finite value
     grad_norm: float | None = None  # of their gradients; None also where there are none
     update_ratio: float | None = None  # how far a step moved them, as a part of their norm
     nonfinite: int = 0  # values of parameters that are NaN or infinite

@@ -90,7 +90,12 @@ class Saved:
         table = [("summary of", "parameters", "norm", "gradient norm", "update ratio", "not finite", "dead units")]
         for one in self.summaries:
             norm, grad, ratio = (
-                "–" if value is None else number(value) for value in (one.norm, one.grad_norm, one.update_ratio)
+                number(value) if value is not None else "NaN" if is_bad else "–"
+                for value, is_bad in (
+                    (one.norm, one.nonfinite),
+                    (one.grad_norm, one.grad_nonfinite),
+                    (one.update_ratio, False),
+                )
             )
             bad, dead = one.nonfinite + one.grad_nonfinite, "–" if one.dead is None else f"{one.dead:,} of {one.units:,}"
             table.append((one.layer, f"{one.parameters:,}", norm, grad, ratio, f"{bad:,}", dead))

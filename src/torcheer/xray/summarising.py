@@ -39,12 +39,15 @@ class Reading:
 
 
 def layers_with_parameters(model: Module) -> dict[str, list[str]]:
-    """By layer the names of its own parameters. A parameter of the model itself is a layer of its own name."""
+    """By layer the names of its own parameters. A parameter of the model itself is a layer of its own name; a model that is one
+    of torch's layers has the name of its class.
+    """
     found: dict[str, list[str]] = {}
+    is_layer = type(model).__module__.startswith("torch.nn.")
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if not is_lazy(parameter):
             address = name.partition(_PARAMETRIZATIONS)[0] if _PARAMETRIZATIONS in name else name.rpartition(".")[0]
-            found.setdefault(address or name, []).append(name)
+            found.setdefault(address or (type(model).__name__ if is_layer else name), []).append(name)
     return found
 
 
@@ -129,7 +132,7 @@ def _gradient(parameter: Tensor, name: str, gradients: dict[str, Tensor]) -> Ten
 
 
 def _norms(tensors: dict[str, Tensor]) -> dict[str, tuple[float, int]]:
-    """By name the norm of the finite values, and how many are not finite. One wait for each device."""
+    """By name the norm of the finite values, NaN where there is none, and how many are not finite. One wait for each device."""
     by_device: dict[torch.device, dict[str, Tensor]] = {}
     with torch.no_grad():
         for name, tensor in tensors.items():
@@ -144,7 +147,8 @@ def _norms(tensors: dict[str, Tensor]) -> dict[str, tuple[float, int]]:
 def _norm_of_finite(tensor: Tensor) -> tuple[float, int]:
     values = _values(tensor)
     known = values[values.isfinite()]
-    return float(torch.linalg.vector_norm(known.double())), values.numel() - known.numel()
+    norm = float(torch.linalg.vector_norm(known.double())) if known.numel() else math.nan
+    return norm, values.numel() - known.numel()
 
 
 def _values(tensor: Tensor) -> Tensor:

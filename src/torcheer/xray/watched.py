@@ -17,6 +17,7 @@ from ..functions import groups
 from ..history import Call, History, Operation
 from ..keys import Match, parse_key
 from .attention import attentions
+from .run import evenly
 
 # What a user may ask for; `grad` is of the weight and, where there is a loss, of the output.
 ASKED: tuple[str, ...] = ("weight", "layer", "activation", "attention", "grad")
@@ -24,6 +25,7 @@ ASKED: tuple[str, ...] = ("weight", "layer", "activation", "attention", "grad")
 _ACTIVATION_CLASS = re.compile(r"(relu|elu|gelu|silu|swish|mish|tanh|sigmoid|softmax|softplus|activation|glu)", re.IGNORECASE)
 _CORES = groups.CONVOLUTIONS | groups.LINEAR | groups.INPUTS_FIRST
 _REACH = 12  # operations looked through
+_PASSES = 4  # of a layer that are watched by default
 MOST_WATCHED = 256  # tensors that one key may mean
 
 
@@ -58,10 +60,21 @@ def parse_layers(layers: Any, history: History) -> list[Watch]:
     kinds: dict[str, frozenset[str]] = {}
     for key, wanted in _keys_and_kinds(layers):
         for name in _names(history, key):
-            kinds[name] = kinds.get(name, frozenset()) | wanted
+            inner = _patterns_inside(history, name) if "attention" in wanted else []
+            for one in inner:
+                kinds[one] = kinds.get(one, frozenset()) | {"attention"}
+            if left := wanted - {"attention"} if inner else wanted:
+                kinds[name] = kinds.get(name, frozenset()) | left
     if not any(kinds.values()):
         raise InvalidArgument(f"layers={layers!r:.80} names nothing to watch. Leave it out for the default, or name layers.")
     return [Watch(name, wanted) for name, wanted in kinds.items()]
+
+
+def _patterns_inside(history: History, name: str) -> list[str]:
+    """The attentions in a module that has several, by name; a watch has one pattern."""
+    call, _ = _locate(history, name)
+    found = attentions(call.operations) if call is not None else []
+    return [one for _, one, _ in _named(history, [(one, frozenset()) for one in found])] if len(found) > 1 else []
 
 
 def _keys_and_kinds(layers: Any) -> list[tuple[Any, frozenset[str]]]:
@@ -114,15 +127,21 @@ def default_watches(history: History) -> list[Watch]:
     """Convolutions with their output and activation, fully connected layers with their activation, or with their output
     where no activation function follows; attention with its pattern, recurrent layers with their output.
 
-    A model without any of these is watched by the outputs of its layers with parameters, one without those by its last
-    operation.
+    A module that is one attention, with its projections, is watched by its output and its pattern. Of a layer that runs several
+    times up to four passes are watched. A model without any of these is watched by the outputs of its layers with parameters,
+    one without those by its last operation.
     """
-    candidates = [(operation, kinds) for operation in history.operations if (kinds := _default_kinds(operation))]
     patterns = [(operation, frozenset({"attention"})) for operation in attentions(history.operations)]
+    around = Counter({one.layer_label: one.containing_module for one, _ in patterns}.values())
+    whole = {address for address, count in around.items() if address and count == 1}
+    candidates = [(operation, kinds) for operation in history.operations if (kinds := _default_kinds(operation))]
+    inner = {one.containing_module for one, _ in candidates if one.containing_module in whole}
+    candidates = [(one, kinds) for one, kinds in candidates if one.containing_module not in inner]
+    patterns = [(one, kinds | {"layer"} if one.containing_module in inner else kinds) for one, kinds in patterns]
     if not candidates and not patterns:
-        inner = [one for one in history.operations if one.layer_type not in ("input", "output")]
-        candidates = [(one, frozenset({"layer"})) for one in [one for one in inner if one.parent_params] or inner[-1:]]
-    named = [*_named(candidates), *_named(patterns)]
+        last = [one for one in history.operations if one.layer_type not in ("input", "output")]
+        candidates = [(one, frozenset({"layer"})) for one in [one for one in last if one.parent_params] or last[-1:]]
+    named = [*_named(history, candidates), *_named(history, patterns)]
     found: dict[str, frozenset[str]] = {}
     for _, name, kinds in sorted(named, key=lambda one: one[0]):
         found[name] = found.get(name, frozenset()) | kinds
@@ -131,13 +150,20 @@ def default_watches(history: History) -> list[Watch]:
     return [Watch(name, kinds) for name, kinds in found.items()]
 
 
-def _named(candidates: list[tuple[Operation, frozenset[str]]]) -> list[tuple[int, str, frozenset[str]]]:
-    """Operations by number, each with a name: of the module it is the only one of its sort in, else its label."""
+def _named(history: History, candidates: list[tuple[Operation, frozenset[str]]]) -> list[tuple[int, str, frozenset[str]]]:
+    """Operations by number, each with a name: of the module it is the only one of its sort in, else its label.
+
+    Of one that runs several times some passes, each with a name of its own.
+    """
     inside = Counter({one.layer_label: one.containing_module for one, _ in candidates}.values())
     found = []
     for operation, kinds in candidates:
-        around = operation.containing_module
-        found.append((operation._number, around if around and inside[around] == 1 else operation.layer_label, kinds))
+        address, label, passes = operation.containing_module, operation.layer_label, operation.num_passes
+        if operation.pass_num - 1 not in evenly(passes, _PASSES):
+            continue
+        is_alone = address and inside[address] == 1 and (passes == 1 or history.modules[address].num_calls == passes)
+        turn = f":{operation.pass_num}" if passes > 1 else ""
+        found.append((operation._number, f"{address if is_alone else label}{turn}", kinds))
     return found
 
 

@@ -126,7 +126,7 @@ class Xray(Reader):
         if folder is None and resume:
             raise InvalidArgument("resume=True goes on with the run in a folder: give it, folder='runs/first'.")
         kinds = {watch.name: sorted(watch.kinds) for watch in self.layers}
-        about = {"title": title, "seed": seed, "layers": kinds, "architecture": architecture_of(probe.model, kinds)}
+        about = {"title": title, "seed": seed, "layers": kinds, "architecture": architecture_of(probe.model)}
         folder = folder if folder is not None else _new_folder(title)
         files = self._files = FileManager.create(folder, about, max_bytes, resume=resume)
         _check_resumed(files, about)

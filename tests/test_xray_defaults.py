@@ -329,6 +329,28 @@ def test_a_sample_of_a_large_parameter_tells_how_far_it_moved(tmp_path):
     assert xray.run.summary("0").update_ratio == pytest.approx(expected, rel=0.05)
 
 
+def test_what_another_optimizer_moves_is_measured_between_snapshots(tmp_path):
+    """As in a GAN: the steps of the one that was given do not move it, which is not the same as standing still."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+    mine, other = (torch.optim.SGD(model[at].parameters(), lr=0.1) for at in (0, 2))
+    with Xray(model, (2, 4), {"0": ["weight"], "2": ["weight"]}, folder=tmp_path / "run", optimizer=mine) as xray:
+        for step in range(3):
+            model(torch.ones(2, 4)).square().sum().backward()
+            before = torch.cat([one.detach().flatten() for one in model[2].parameters()])
+            weight = model[2].weight.detach().clone()
+            xray.take_graphs(step)
+            mine.step()
+            other.step()
+            after = torch.cat([one.detach().flatten() for one in model[2].parameters()])
+            moved = float((after - before).norm() / before.norm())
+        xray.take_graphs(3)
+    assert xray.run.summary("2").update_ratio == pytest.approx(moved, rel=1e-3)
+    expected = float((model[2].weight.detach() - weight).norm() / weight.norm())
+    assert xray.run.entry("2", "weight").update_ratio == pytest.approx(expected, rel=1e-3)
+    assert xray.run.summary("0").update_ratio > 0
+
+
 @pytest.mark.parametrize(
     ("model", "given", "name"), [(nn.Linear(4, 3), (2, 4), "Linear"), (nn.LSTM(4, 3), (5, 2, 4), "LSTM")], ids=["fc", "rnn"]
 )

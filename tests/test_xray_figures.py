@@ -386,9 +386,16 @@ def test_pictures_of_a_kind_stand_below_each_other(tmp_path):
     assert len({round(place.y1, 6) for place in places}) == 3
 
 
-def test_what_was_not_kept_is_said(tmp_path):
-    """An empty place is no riddle."""
-    assert texts(figure_of_snapshot(many_layers(tmp_path, ["a", "b"]), 5)).count("not kept") == 2
+def test_a_kind_that_was_not_kept_of_a_layer_leaves_no_empty_place(tmp_path):
+    """Every row begins at the left, without a gap, and each picture says which kind it is."""
+    figure = figure_of_snapshot(many_layers(tmp_path, ["a", "b", "c"]), 5)
+    rows = {}
+    for image in images(figure):
+        place = image.axes.get_position()
+        rows.setdefault(round(place.y1, 6), []).append(round(place.x0, 6))
+    lefts = sorted({left for row in rows.values() for left in row})
+    assert all(sorted(row) == lefts[: len(row)] for row in rows.values())
+    assert "not kept" not in texts(figure)
 
 
 def test_a_figure_of_many_layers_shows_some_and_names_the_others(tmp_path):

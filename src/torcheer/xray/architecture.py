@@ -11,7 +11,7 @@ import dis
 import math
 from functools import cache
 from types import BuiltinFunctionType, FunctionType
-from typing import Any
+from typing import Any, cast
 
 from torch.nn import Module
 from torch.nn.parameter import is_lazy
@@ -31,7 +31,7 @@ def architecture_of(model: Module) -> dict[str, Any]:
 
 
 def _settings(module: Module) -> dict[str, Any]:
-    names = _setting_names(type(module))
+    names = _setting_names(cast(Any, type(module)))
     return {name: _plain(value) for name, value in vars(module).items() if name in names and _is_plain(value)}
 
 

@@ -24,6 +24,7 @@ _GRADIENTS = ("grad", "layer_grad")
 GAP = (255, 255, 255)
 INK = (22, 24, 29)
 NONFINITE = (212, 0, 255)  # in neither scale, and far from both of them for colour-blind readers too
+FAINT_SHARE = 0.1  # of a scale; what reaches less far is hardly seen
 NUM_COLOURS = 255  # odd, so that zero has a colour of its own in the middle of the scale with both signs
 
 _BOTH_SIGNS = "#083572 #075DA0 #3D8EC5 #8EBFDF #E4E6E7 #E4A988 #CD6439 #9F361B #6A211B"

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, cast
 from ..files import write_whole
 from ..render.showing import notebook
 from .captions import is_part, nonfinite_in_words, number, shape_of, shown_of, source_of, statistics_in_words, title_of
-from .colours import NONFINITE, SCALE_WORDS, ScaleName, as_fractions, check_scale, chosen_scale, scales_of, share_reached
+from .colours import (
+    FAINT_SHARE,
+    NONFINITE,
+    SCALE_WORDS,
+    ScaleName,
+    as_fractions,
+    check_scale,
+    chosen_scale,
+    scales_of,
+    share_reached,
+)
 from .overview import figure_of_snapshot as figure_of_snapshot
 from .plates import (
     ALARM,
@@ -37,8 +47,6 @@ _MARGIN = 40.0
 _BOX = (1240.0, 1060.0)  # the picture of one layer, in pixels
 _NARROWEST = 1000.0
 _BAR = (480.0, 24.0)
-
-_FAINT_SHARE = 0.1  # of the scale; what reaches less far is hardly seen
 
 
 def figure_of(run: Run, layer: str, kind: str, step: int | None = None, *, scale: ScaleName | None = None) -> Figure:
@@ -169,7 +177,7 @@ def _write_key(sheet: Sheet, plate: Plate, left: float, top: float, scale_words:
     """What the colour bar shows, beside it."""
     said = f"red, green, blue: {scale_words}" if plate.mosaic.is_colour else scale_words
     reached = share_reached(plate.mosaic, plate.scale)
-    if 0 < reached < _FAINT_SHARE:
+    if 0 < reached < FAINT_SHARE:
         said += f", these reach {number(100 * reached)} % of it"
     sheet.write(left, top + _BAR[1] / 2, said, 8, va="center", color=FAINT)
     if plate.mosaic.nonfinite.any():

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import Tensor
 
 from ..errors import InvalidArgument
-from .captions import nonfinite_in_words, shape_of, shown_of, statistics_in_words
-from .colours import SCALE_WORDS, ScaleName, check_scale, chosen_scale, scales_of
+from .captions import nonfinite_in_words, number, shape_of, shown_of, statistics_in_words
+from .colours import FAINT_SHARE, SCALE_WORDS, ScaleName, check_scale, chosen_scale, scales_of, share_reached
 from .plates import (
     ALARM,
     FAINT,
@@ -46,9 +46,9 @@ _ACROSS = 4  # pictures side by side
 def figure_of_snapshot(
     run: Run, step: int | None = None, *, layers: Sequence[str] | None = None, scale: ScaleName | None = None
 ) -> Figure:
-    """Everything of a snapshot in one Matplotlib figure: a row for each layer, a column for each kind.
+    """Everything of a snapshot in one Matplotlib figure: a row for each layer, with the kinds that were kept of it.
 
-    Where layers have different kinds, so that much of such a table would be empty, pictures stand side by side instead.
+    Where layers have one kind each, or such different ones that much of a table would be empty, pictures stand side by side.
 
         figure_of_snapshot(run, step=100).savefig("step_100.png")
 
@@ -72,8 +72,8 @@ def figure_of_snapshot(
             for kind in kinds
             if (entry := snapshot.find(layer, kind)) is not None
         }
-        is_sparse = len(cells) < _FILLED * len(shown) * len(kinds)
-        rows = _side_by_side(cells) if is_sparse else _by_layer(shown, kinds, cells)
+        is_table = len(kinds) > 1 and len(cells) >= _FILLED * len(shown) * len(kinds)
+        rows = _by_layer(shown, kinds, cells) if is_table else _side_by_side(cells)
         words = "; ".join(_scale_words(kinds, scale))
         return _overview(run, snapshot, rows, _remarks(run, snapshot, shown, left_out), words)
 
@@ -89,36 +89,30 @@ class _Cell:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Pictures beside each other, each with what it is called; None where one was not kept."""
+    """Pictures beside each other, each with what it is called."""
 
     title: str
-    cells: list[tuple[list[str], _Cell | None]]
-
-    @property
-    def there(self) -> list[tuple[list[str], _Cell]]:
-        return [(heading, cell) for heading, cell in self.cells if cell is not None]
+    cells: list[tuple[list[str], _Cell]]
 
     @property
     def above(self) -> float:
         """Room for what is said above the pictures."""
         headings = max(len(heading) for heading, _ in self.cells) * line_height(8)
-        return headings + max(len(cell.about) * line_height(6.5) + cell.plate.top for _, cell in self.there) + 12
+        return headings + max(len(cell.about) * line_height(6.5) + cell.plate.top for _, cell in self.cells) + 12
 
     def height(self, title: list[str]) -> float:
-        pictures = max(cell.plate.height for _, cell in self.there)
+        pictures = max(cell.plate.height for _, cell in self.cells)
         return 16 + len(title) * line_height(10) + self.above + pictures + 14 + 12 + 2 * line_height(6.5) + 44
 
 
 def _by_layer(layers: list[str], kinds: list[Kind], cells: dict[tuple[str, Kind], _Cell]) -> list[_Row]:
-    """A row for each layer, a column for each kind."""
-    return [_Row(layer, [([WORDS[kind]], cells.get((layer, kind))) for kind in kinds]) for layer in layers]
+    """A row for each layer, with the kinds that it has."""
+    return [_Row(layer, [([WORDS[kind]], cells[layer, kind]) for kind in kinds if (layer, kind) in cells]) for layer in layers]
 
 
 def _side_by_side(cells: dict[tuple[str, Kind], _Cell]) -> list[_Row]:
     """Rows of pictures, each with its own name."""
-    named: list[tuple[list[str], _Cell | None]] = [
-        ([*wrapped([layer], _CELL[0], 8, "bold"), WORDS[kind]], cell) for (layer, kind), cell in cells.items()
-    ]
+    named = [([*wrapped([layer], _CELL[0], 8, "bold"), WORDS[kind]], cell) for (layer, kind), cell in cells.items()]
     across = min(_ACROSS, len(named))
     return [_Row("", named[at : at + across]) for at in range(0, len(named), across)]
 
@@ -223,8 +217,7 @@ def _columns(rows: list[_Row]) -> tuple[list[float], float]:
     lefts: list[float] = []
     left = _MARGIN
     for column in range(max(len(row.cells) for row in rows)):
-        cells = [row.cells[column][1] for row in rows if column < len(row.cells)]
-        left += max((cell.plate.left for cell in cells if cell is not None), default=0.0)
+        left += max(row.cells[column][1].plate.left for row in rows if column < len(row.cells))
         lefts.append(left)
         left += _CELL[0] + _SPACE
     return lefts, max(_NARROWEST, left - _SPACE + _MARGIN)
@@ -237,10 +230,7 @@ def _draw_row(sheet: Sheet, row: _Row, title: list[str], lefts: list[float], top
     top = sheet.write_lines(_MARGIN, top + 16, title, 10, weight="bold")
     picture = top + row.above
     for left, (heading, cell) in zip(lefts, row.cells, strict=False):
-        under = sheet.write_lines(left, top, heading, 8, weight="bold", color=FAINT if cell is None else INK)
-        if cell is None:
-            sheet.write(left, under, "not kept", 6.5, color=FAINT)
-            continue
+        under = sheet.write_lines(left, top, heading, 8, weight="bold", color=INK)
         sheet.write_lines(left, under, cell.about, 6.5, color=FAINT)
         shown = draw_plate(sheet, cell.plate, left, picture)
         _write_below(sheet, cell, shown, left, picture + cell.plate.height + 14)
@@ -256,4 +246,7 @@ def _write_below(sheet: Sheet, cell: _Cell, shown: Any, left: float, top: float)
         sheet.write(left, top, nonfinite, 6.5, weight="bold", color=ALARM)
     else:
         said = [part for part in statistics_in_words(cell.entry) if not part.startswith("min ")]
+        reached = share_reached(cell.plate.mosaic, cell.plate.scale)
+        if 0 < reached < FAINT_SHARE:
+            said = [f"these reach {number(100 * reached)} % of the scale", *said]
         sheet.write(left, top, wrapped(said, _CELL[0], 6.5)[0], 6.5)

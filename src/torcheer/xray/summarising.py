@@ -6,7 +6,7 @@ Norms are read where the tensors are; nothing is copied but a sample of each par
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -59,10 +59,17 @@ class Summariser:
         self._layers = layers_with_parameters(model)
         self._activations = _activations(looked, self._layers)
 
-    def samples(self) -> dict[str, Tensor]:
-        """By layer, a copy of some values of its parameters; of small ones all."""
+    def samples(self, moved: Collection[str] | None = None) -> dict[str, Tensor]:
+        """By layer, a copy of some values of its parameters; of small ones all. Only of layers whose parameters are all moved,
+        where those are given.
+        """
         known = self._parameters()
-        return {layer: _sample([known[name] for name in names if name in known]) for layer, names in self._layers.items()}
+        layers = {layer: [name for name in names if name in known] for layer, names in self._layers.items()}
+        return {
+            layer: _sample([known[name] for name in names])
+            for layer, names in layers.items()
+            if moved is None or (names and all(name in moved or not known[name].requires_grad for name in names))
+        }
 
     def read(self, history: History, gradients: dict[str, Tensor]) -> list[Reading]:
         """Every layer as it is now. Gradients that were worked out stand in for those that are missing."""

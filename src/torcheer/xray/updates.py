@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import torch
 from torch import Tensor
@@ -18,7 +18,8 @@ class UpdateWatcher:
     """Copies the watched weights, and samples of all, before and after the step that a snapshot is likely to follow.
 
     Snapshots come at a distance; the distance of the last two, in steps that were completed, says which step the next one
-    follows. A snapshot may be taken inside a step: Lightning runs the backward pass there.
+    follows. A snapshot may be taken inside a step: Lightning runs the backward pass there. What the optimizer does not move, as
+    another one does, is not measured here.
     """
 
     def __init__(
@@ -26,14 +27,17 @@ class UpdateWatcher:
         optimizer: torch.optim.Optimizer,
         model: Module,
         weights: dict[str, str],
-        samples: Callable[[], dict[str, Tensor]],
+        samples: Callable[[Collection[str]], dict[str, Tensor]],
         every: int,
     ) -> None:
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise InvalidArgument(f"optimizer must be a torch.optim.Optimizer; got {type(optimizer).__name__}.")
         self.optimizer = optimizer
-        self._model, self._weights = model, weights  # by layer, the name of its weight
-        self._samples = samples
+        moved = {id(one) for group in optimizer.param_groups for one in group["params"]}
+        names = {name for name, one in model.named_parameters(remove_duplicate=False) if id(one) in moved}
+        self._model = model
+        self._weights = {layer: name for layer, name in weights.items() if name in names}
+        self._take_samples, self._moved = samples, names
         self._before: tuple[dict[str, Tensor], dict[str, Tensor]] | None = None
         self._measured: tuple[Pairs, Pairs] = {}, {}
         self._distance, self._since = every, 0  # steps between snapshots, and completed since the last one
@@ -56,14 +60,14 @@ class UpdateWatcher:
         self._before, self._measured = None, ({}, {})
 
     def _pre(self) -> None:
-        self._before = (self._weights_now(), self._samples()) if self._since + 1 >= self._distance else None
+        self._before = (self._weights_now(), self._take_samples(self._moved)) if self._since + 1 >= self._distance else None
 
     def _post(self) -> None:
         self._since += 1
         before, self._before = self._before, None
         self._measured = {}, {}
         if before is not None:
-            self._measured = _pairs(before[0], self._weights_now()), _pairs(before[1], self._samples())
+            self._measured = _pairs(before[0], self._weights_now()), _pairs(before[1], self._take_samples(self._moved))
 
     def _weights_now(self) -> dict[str, Tensor]:
         found = {layer: tensor_of(self._model, name) for layer, name in self._weights.items()}

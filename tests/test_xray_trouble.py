@@ -297,3 +297,29 @@ def test_layers_that_are_not_in_the_run_are_told_before_anything_is_drawn(folder
     with pytest.raises(InvalidArgument, match=r"'nope'.*'0'"):
         xray.show_last_graphs(layers=["nope"])
     assert not (folder / "figures").exists()
+
+
+class _Log:
+    """Takes what TensorBoard's writer takes."""
+
+    def __init__(self) -> None:
+        self.steps = set()
+
+    def __getattr__(self, name):
+        return lambda *args, **kwargs: self.steps.add(kwargs.get("global_step", args[2] if len(args) > 2 else None))
+
+
+def test_what_reads_whole_runs_skips_snapshots_that_are_cut(folder, tmp_path):
+    """Tensors, animations, strips and exports; each warns."""
+    cut(folder, 3)
+    whole = Xray.open(folder).run.tensor("0", "weight", 2)
+    readers = [
+        lambda xray: (xray.run.tensor("0", "weight") == whole).all(),
+        lambda xray: xray.gif("0", "weight", tmp_path / "a.gif"),
+        lambda xray: xray.gif("0", "weight", tmp_path / "a.webp"),
+        lambda xray: xray.strip("0", "weight", tmp_path / "a.png"),
+        lambda xray: xray.to_tensorboard(_Log()) == 3,
+    ]
+    for read in readers:
+        with pytest.warns(SnapshotLost, match="step 3"):
+            assert read(Xray.open(folder))

@@ -22,7 +22,7 @@ def reader(kind: Any) -> Callable[[Any], Any]:
     (1, 2)
     >>> reader(int | None)("2")
     Traceback (most recent call last):
-    ValueError: expected int | None, got '2'
+    ValueError: expected int, got '2'
     """
     if is_dataclass(kind):
         return _record_reader(kind)

@@ -81,7 +81,7 @@ def to_wandb(run: Run, wandb_run: Any, *, pictures: bool = True, after: int = -1
     True
     >>> wandb_run = SimpleNamespace(log=lambda values, step: print(step, min(values), max(values)))
     >>> to_wandb(xray.run, wandb_run, pictures=False)
-    10 bias/summary/nonfinite weight/summary/norm
+    10 Linear/summary/nonfinite linear_1/weight/zero_fraction
     0
 
     Args:

@@ -126,7 +126,9 @@ class Run:
         return cast(Entry, self._locate(layer, kind, step).find(layer, cast(Kind, kind)))
 
     def tensor(self, layer: str, kind: str, step: int | None = None) -> numpy.ndarray[Any, Any]:
-        """What was kept of it, as float32, laid out as its entry's `layout` says."""
+        """What was kept of it, as float32, laid out as its entry's `layout` says. By default of the last that can be read."""
+        if step is None:
+            return self.last_picture(layer, kind)[2]
         snapshot = self._locate(layer, kind, step)
         return cast("numpy.ndarray[Any, Any]", self.files.tensor(snapshot, layer, cast(Kind, kind)).float().numpy())
 

@@ -91,14 +91,14 @@ class Desk:
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._stop()
-        surroundings = {**os.environ, "MPLBACKEND": "agg", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        plain = {"MPLBACKEND": "agg", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": ""}
         paths = [os.path.abspath(path) for path in sys.path]
         self._process = subprocess.Popen(
             [sys.executable, "-c", _PROGRAM, json.dumps(paths)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=surroundings,
+            env={**os.environ, **plain},
             creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),  # of Windows
             start_new_session=True,  # Ctrl-C is for the training
         )

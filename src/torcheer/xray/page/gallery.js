@@ -1,7 +1,5 @@
 // All layers and kinds at one step, small. Only those on the screen are drawn.
 
-const FILLED = 0.5;
-
 function fillGallery() {
   const kinds = Object.keys(run.kindWords).filter(
     (kind) => kind !== "summary" && run.series.some((series) => series.kind === kind),
@@ -9,10 +7,8 @@ function fillGallery() {
   const pictured = run.layers
     .map((name, layer) => [name, layer]).filter(([, layer]) => run.pictured(layer).length);
   const most = Math.max(...pictured.map(([, layer]) => run.pictured(layer).length));
-  const all = run.series.filter(({ kind }) => kind !== "summary").length;
-  const isSparse = all < FILLED * pictured.length * kinds.length; // a table of layers and kinds would be mostly empty
-  byId("gallery").classList.toggle("sparse", isSparse && most === 1);
-  byId("gallery").style.setProperty("--kinds", isSparse ? most : kinds.length);
+  byId("gallery").classList.toggle("sparse", most === 1 && pictured.length > 1); // layers stand beside each other
+  byId("gallery").style.setProperty("--kinds", most);
   shown.thumbs = new Map();
   const watcher = new IntersectionObserver(
     (entries) => {
@@ -25,7 +21,7 @@ function fillGallery() {
     ...pictured.map(([name, layer]) => {
       const thumbs = kinds.map((kind) => {
         const series = run.find(layer, kind);
-        if (!series) return isSparse ? null : make("span", { className: "thumb none" });
+        if (!series) return null;
         const canvas = make("canvas", { width: 0, height: 0 });
         const button = make(
           "button",

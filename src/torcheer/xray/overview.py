@@ -48,7 +48,7 @@ def figure_of_snapshot(
 ) -> Figure:
     """Everything of a snapshot in one Matplotlib figure: a row for each layer, with the kinds that were kept of it.
 
-    Where layers have one kind each, or such different ones that much of a table would be empty, pictures stand side by side.
+    Where layers have one picture each, or such different ones that much of a table would be empty, pictures stand side by side.
 
         figure_of_snapshot(run, step=100).savefig("step_100.png")
 
@@ -72,7 +72,7 @@ def figure_of_snapshot(
             for kind in kinds
             if (entry := snapshot.find(layer, kind)) is not None
         }
-        is_table = len(kinds) > 1 and len(cells) >= _FILLED * len(shown) * len(kinds)
+        is_table = len(cells) > len(shown) and len(cells) >= _FILLED * len(shown) * len(kinds)
         rows = _by_layer(shown, kinds, cells) if is_table else _side_by_side(cells)
         words = "; ".join(_scale_words(kinds, scale))
         return _overview(run, snapshot, rows, _remarks(run, snapshot, shown, left_out), words)

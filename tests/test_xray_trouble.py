@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -122,6 +123,8 @@ def change(path, *places):
         ("number", None),
         ("time", "noon"),
         ("time", float("inf")),
+        ("time", 10**400),
+        ("metrics", {"loss": 10**400}),
         ("bytes", "many"),
         ("entries", 7),
         ("entries", {"a": 1}),
@@ -158,6 +161,17 @@ def test_a_line_of_the_index_that_is_no_snapshot_is_noted_and_its_file_is_read(f
     assert "line 2 of index.jsonl is damaged" in str(xray.saved())
     assert xray.run.steps() == [0, 1, 2, 3]
     assert xray.run.entry("0", "weight", 1).rows == (0, 1, 2)
+    xray.report(tmp_path / "report.html")
+
+
+def test_numbers_that_are_not_finite_cost_no_snapshot(folder, tmp_path):
+    """JSON has no word for them; where they are there all the same, they are unknown."""
+    change(folder / "index.jsonl", ("entries", 0, "statistics", "std", math.inf), ("entries", 0, "high", math.nan))
+    xray = Xray.open(folder)
+    assert xray.saved().notes == []
+    entry = xray.run.entry("0", "weight", 1)
+    assert (entry.statistics.std, entry.high) == (None, None)
+    xray.show("0", "weight", 1)
     xray.report(tmp_path / "report.html")
 
 

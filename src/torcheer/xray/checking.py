@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import types
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
@@ -10,13 +11,15 @@ from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 _MOST = 2**63  # what a table of NumPy's holds
+_NOT_FINITE = (math.inf, -math.inf)
 
 
 @cache
 def reader(kind: Any) -> Callable[[Any], Any]:
     """A function that returns a value as one of this type, lists as tuples, or raises ValueError.
 
-    Whole numbers count something, so they are not negative; other numbers are finite. What a record does not know is left out.
+    Whole numbers count something, so they are not negative; other numbers are finite, or None where they may be. What a record
+    does not know is left out.
 
     >>> reader(tuple[int, ...])([1, 2])
     (1, 2)
@@ -29,8 +32,12 @@ def reader(kind: Any) -> Callable[[Any], Any]:
     origin, inner = get_origin(kind), get_args(kind)
     if origin is tuple and inner[1:] != (...,):
         parts = [reader(one) for one in inner]
-        together = lambda value: tuple(part(one) for part, one in zip(parts, value, strict=True))  # noqa: E731
-        return _checked(kind, lambda value: len(value) == len(parts), list, together)
+        return _checked(
+            kind,
+            lambda value: len(value) == len(parts),
+            list,
+            lambda value: tuple(part(one) for part, one in zip(parts, value, strict=True)),
+        )
     if origin in (tuple, list):
         each = reader(inner[0])
         return _checked(kind, None, list, lambda value: origin(map(each, value)))
@@ -42,11 +49,11 @@ def reader(kind: Any) -> Callable[[Any], Any]:
     if origin in (Union, types.UnionType):
         (some,) = (one for one in inner if one is not types.NoneType)
         read = reader(some)
-        return lambda value: None if value is None else read(value)
+        return lambda value: None if value is None or value in _NOT_FINITE or value != value else read(value)
     if kind is int:
         return _checked(kind, lambda value: 0 <= value < _MOST, int)
     if kind is float:
-        return _checked(kind, math.isfinite, (int, float), float)
+        return _checked(kind, lambda value: abs(value) <= sys.float_info.max, (int, float), float)
     return (lambda value: value) if kind is Any else _checked(kind, None, kind)
 
 

@@ -137,7 +137,7 @@ def snapshot_from_json(found: Any) -> Snapshot:
         raise ValueError("entries is a list, metrics are numbers by name")
     try:
         numbers = {name: float(value) for name, value in metrics.items()}
-    except TypeError as error:
+    except (TypeError, OverflowError) as error:
         raise ValueError(f"metrics: {error}") from error
     given = {**found, "entries": [_with_numbers(one) for one in entries], "metrics": {}}
     return replace(cast(Snapshot, reader(Snapshot)(given)), metrics=numbers)

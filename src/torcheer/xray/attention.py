@@ -44,9 +44,24 @@ def pattern_of(operation: Operation) -> tuple[Callable[[], Tensor], list[str]]:
             "worked out from queries and keys",
         ]
     tensor = operation.tensor_contents
-    shown = tensor.reshape(-1, *tensor.shape[-3:]) if tensor.dim() > 3 else tensor.reshape(1, -1, *tensor.shape[-2:])
+    heads = tensor.shape[-3] if tensor.dim() > 3 else _heads(operation)
+    shown = tensor.reshape(-1, heads, *tensor.shape[-2:])
     said = [f"the first of {shown.shape[0]} samples"] if shown.shape[0] > 1 else []
     return lambda: shown[:1], said
+
+
+def _heads(operation: Operation) -> int:
+    """How many of the patterns in a tensor of three dimensions are of one sample: what it is viewed as later may tell.
+
+    `nn.MultiheadAttention` multiplies samples × heads at once, and returns them apart.
+    """
+    index, shape = operation._index, operation.tensor_shape
+    following = [child for child in index.children.get(operation._number, ()) if child >= 0]
+    for number in [*following, *(child for one in following for child in index.children.get(one, ()) if child >= 0)]:
+        seen = Operation(index, number).tensor_shape
+        if len(shape) == 3 and len(seen) == 4 and seen[2:] == shape[1:] and seen[0] * seen[1] == shape[0]:
+            return int(seen[1])
+    return math.prod(shape[:-2])
 
 
 def _arguments(

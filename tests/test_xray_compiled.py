@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
+
 import pytest
 import torch
 from torch import nn
@@ -177,3 +181,22 @@ def test_compiled_code_that_torch_was_told_to_run_uncompiled_is_watched(tmp_path
     with Xray(model, X, ["second"], folder=tmp_path / "run") as xray, torch.compiler.set_stance("force_eager"), xray.step():
         called(X).sum().backward()
     assert xray.run.steps("second", "layer_grad") == [0]
+
+
+def test_what_is_compiled_for_the_first_time_inside_a_step_is_refused(tmp_path):
+    """Torch imports its compiler only when something is compiled."""
+    program = """
+        import sys, torch
+        from torcheer import InvalidArgument, Xray
+        model, x = torch.nn.Linear(4, 3), torch.ones(2, 4)
+        xray = Xray(model, x, folder=sys.argv[1])
+        assert "torch._dynamo.eval_frame" not in sys.modules
+        try:
+            with xray.step():
+                torch.compile(lambda y: y.square().sum(), backend="eager")(model(x)).backward()
+        except InvalidArgument as error:
+            print(error)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path / "run")]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "compiled code" in ran.stdout

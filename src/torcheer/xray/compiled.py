@@ -9,7 +9,7 @@ from torch.nn import Module
 
 from ..capture.modules import wrapped_module
 from ..errors import InvalidArgument
-from ..torch_internals import compiled_and_disabled_functions
+from ..torch_internals import compiled_and_disabled_functions, may_be_compiled
 
 _REFUSED = (
     "xray.step() cannot watch {what}: recorded, it would run uncompiled, and the training would not be the same as without it. "
@@ -31,9 +31,10 @@ def refusal_of_compiled_code() -> Callable[[list[CodeType]], None]:
     Ask for it before the recording, which has torch run compiled code uncompiled. Code that `torch.compiler.disable` is around
     runs uncompiled anyway.
     """
-    compiled, disabled = compiled_and_disabled_functions()
+    has_compiler, before = may_be_compiled(), compiled_and_disabled_functions()
 
     def look(codes: list[CodeType]) -> None:
+        compiled, disabled = before if has_compiler else compiled_and_disabled_functions()
         if next((id(code) for code in codes if id(code) in compiled or id(code) in disabled), None) in compiled:
             raise InvalidArgument(_REFUSED.format(what="compiled code"))
 

@@ -136,6 +136,16 @@ def test_what_a_model_counts_while_it_runs_is_no_setting(tmp_path):
     Xray(model.eval().requires_grad_(False), X, folder=tmp_path / "run", resume=True).close()
 
 
+def test_a_lazy_module_is_the_one_it_becomes(tmp_path):
+    """A run that begins before its shapes are known is resumed when they are."""
+    model = nn.Sequential(nn.LazyLinear(3), nn.ReLU(), nn.Linear(3, 1))
+    with Xray(model, (2, 4), folder=tmp_path / "run") as xray:
+        xray.take_graphs()
+    model(torch.ones(2, 4))
+    assert type(model[0]) is nn.Linear
+    Xray(model, (2, 4), folder=tmp_path / "run", resume=True).close()
+
+
 def test_a_run_of_an_older_version_is_resumed_by_what_it_recorded(tmp_path):
     """It names classes of modules with parameters, and no settings."""
     take(tmp_path / "run")

@@ -24,13 +24,20 @@ def architecture_of(model: Module) -> dict[str, Any]:
     modules = dict(model.named_modules())
     settings = {address: _settings(module) for address, module in modules.items()}
     return {
-        "modules": {address: type(module).__qualname__ for address, module in modules.items()},
+        "modules": {address: _class_of(module).__qualname__ for address, module in modules.items()},
         "settings": {address: found for address, found in settings.items() if found},
         "parameters": {name: None if is_lazy(one) else list(one.shape) for name, one in model.named_parameters()},
     }
 
 
+def _class_of(module: Module) -> type:
+    """The class of a module; of a lazy one, the class that it becomes when its shapes are known."""
+    return getattr(module, "cls_to_become", None) or type(module)
+
+
 def _settings(module: Module) -> dict[str, Any]:
+    if _class_of(module) is not type(module):
+        return {}
     names = _setting_names(cast(Any, type(module)))
     return {name: _plain(value) for name, value in vars(module).items() if name in names and _is_plain(value)}
 

@@ -15,7 +15,8 @@ import pytest
 import torch
 from torch import nn
 
-from torcheer import InvalidArgument, RunNotFound, SnapshotLost, Xray
+from torcheer import InvalidArgument, RunNotFound, SnapshotLost, SnapshotNotFound, Xray
+from torcheer.xray.figures import figure_of_snapshot
 
 
 def network():
@@ -162,6 +163,20 @@ def test_a_line_of_the_index_that_is_no_snapshot_is_noted_and_its_file_is_read(f
     assert xray.run.steps() == [0, 1, 2, 3]
     assert xray.run.entry("0", "weight", 1).rows == (0, 1, 2)
     xray.report(tmp_path / "report.html")
+
+
+@pytest.mark.parametrize("place", [("entries", 0, "layer", "other"), ("entries", 0, "kind", "layer_grad")], ids=str)
+def test_an_index_that_names_what_its_file_does_not_have_is_told(folder, tmp_path, place):
+    """Types are right, so the line is read; what it names is missing, so it is skipped or an error of ours."""
+    change(folder / "index.jsonl", place)
+    xray = Xray.open(folder)
+    layer, kind = xray.run.snapshot(1).entries[0].layer, xray.run.snapshot(1).entries[0].kind
+    with pytest.warns(SnapshotLost, match="step 1"):
+        xray.report(tmp_path / "report.html")
+    with pytest.raises(SnapshotNotFound, match="step 1"):
+        xray.run.tensor(layer, kind, 1)
+    with pytest.raises(SnapshotNotFound, match="step 1"):
+        figure_of_snapshot(xray.run, 1)
 
 
 def test_numbers_that_are_not_finite_cost_no_snapshot(folder, tmp_path):

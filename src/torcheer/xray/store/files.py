@@ -21,19 +21,18 @@ import contextlib
 import json
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from ...errors import InvalidArgument, RunExists, RunInUse, SnapshotNotFound
 from ...files import write_whole
 from ..records import VERSION, Kind, Snapshot, snapshot_from_json, snapshot_to_json, tensor_key
-from . import lock
+from . import lock, snapshot_file
 from .compaction import Compaction
 from .folder import FORMAT, as_folder, free_folder, has_snapshots, locked, read_about
 from .rows import NO_LINE, Rows, Snapshots
@@ -41,7 +40,6 @@ from .rows import NO_LINE, Rows, Snapshots
 _MOST_DEAD = 0.2  # of the index may be lines of snapshots that are gone
 _REMEMBERED = 16  # snapshots that were read or written last
 _Bytes = bytes  # a property of FileManager has that name, too
-_UNREADABLE = (SafetensorError, OSError, ValueError, KeyError, RecursionError)
 
 
 class FileManager:
@@ -159,7 +157,7 @@ class FileManager:
                     index.seek(int(row["at"]))
                     snapshot = snapshot_from_json(json.loads(index.read(int(row["length"]))))
         if snapshot is None or snapshot.number != number:  # another process has written the index anew
-            snapshot = _from_header(self._path_of(number))
+            snapshot = snapshot_file.read_header(self._path_of(number))
         if snapshot is None:
             raise SnapshotNotFound(f"snapshot {number} (step {int(row['step'])}) of {self.folder} is gone or cannot be read.")
         self._remember(snapshot)
@@ -173,30 +171,15 @@ class FileManager:
 
     def tensor(self, snapshot: Snapshot, layer: str, kind: Kind) -> Tensor:
         """What was kept of a kind of a layer."""
-        try:
-            with safe_open(self.path(snapshot), "pt") as file:
-                return file.get_tensor(tensor_key(layer, kind))  # type: ignore[no-any-return]  # safetensors has no types
-        except (SafetensorError, OSError) as error:
-            raise SnapshotNotFound(
-                f"snapshot {snapshot.number} (step {snapshot.step}) has no readable tensor {tensor_key(layer, kind)!r} in "
-                f"{self.path(snapshot)}: {error}"
-            ) from error
-
-    def check(self, snapshot: Snapshot) -> None:
-        """Raises where the file of a snapshot is gone or was cut."""
-        self._read_file(snapshot, lambda path: safe_open(path, "pt"))
+        return snapshot_file.read_tensor(self.path(snapshot), snapshot, tensor_key(layer, kind))
 
     def tensors(self, snapshot: Snapshot) -> dict[str, Tensor]:
         """Everything that was kept in a snapshot, by `Entry.key`, read at once."""
-        return dict(self._read_file(snapshot, load_file))
+        return snapshot_file.read_tensors(self.path(snapshot), snapshot)
 
-    def _read_file(self, snapshot: Snapshot, read: Callable[[Path], Any]) -> Any:
-        try:
-            return read(self.path(snapshot))
-        except (SafetensorError, OSError) as error:
-            raise SnapshotNotFound(
-                f"snapshot {snapshot.number} (step {snapshot.step}) cannot be read from {self.path(snapshot)}: {error}"
-            ) from error
+    def check(self, snapshot: Snapshot) -> None:
+        """Raises where the file of a snapshot is gone or was cut."""
+        snapshot_file.check(self.path(snapshot), snapshot)
 
     def refresh(self) -> Snapshots:
         """Read what another process added since. The one that writes knows what it wrote, not what became of it."""
@@ -230,7 +213,7 @@ class FileManager:
             if number in self.rows:
                 continue
             path = self._path_of(number)
-            snapshot = _from_header(path)
+            snapshot = snapshot_file.read_header(path)
             if snapshot is not None:
                 self.rows.add(snapshot)
             else:
@@ -322,7 +305,7 @@ class FileManager:
     def rebuild_index(self) -> None:
         """Make the index again from the headers of the files."""
         self._must_write()
-        self._rewrite(filter(None, map(_from_header, map(self._path_of, self._present))))
+        self._rewrite(filter(None, map(snapshot_file.read_header, map(self._path_of, self._present))))
 
     def note(self, **facts: Any) -> None:
         """Add facts about the run to `run.json`."""
@@ -409,15 +392,6 @@ class FileManager:
                 f"the run in {self.folder} was opened to read; make an Xray with folder={str(self.folder)!r} and resume=True "
                 "to go on."
             )
-
-
-def _from_header(path: Path) -> Snapshot | None:
-    """The snapshot that is written in the header of its file; None where that cannot be read."""
-    with contextlib.suppress(*_UNREADABLE):
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-        return replace(snapshot_from_json(json.loads(metadata["snapshot"])), bytes=_size(path))
-    return None
 
 
 def flush(path: Path) -> None:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 import weakref
-from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -21,6 +20,9 @@ from .backward_records import BackwardLog
 from .functions import Kind as Kind
 from .functions import Origin as Origin
 from .functions import TorchFunction as TorchFunction
+from .record_views import Views
+from .state_records import StateRecord as StateRecord
+from .state_records import States as States
 from .tensor_memory import FREED, is_freed
 from .torch_internals import DisableTorchFunction
 
@@ -238,32 +240,7 @@ class OperationRecord:
         return (*(n for n in self._row[PARENTS:] if n >= 0), *self.details.also)
 
 
-Record = TypeVar("Record")
-
-
-class _Views(Sequence[Record]):
-    """Records that are made when somebody asks for one, from columns."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def _view(self, place: int) -> Record:
-        """The record at a place."""
-
-    @overload
-    def __getitem__(self, place: int) -> Record: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[Record]: ...
-    def __getitem__(self, place: int | slice) -> Record | list[Record]:
-        if isinstance(place, slice):
-            return [self._view(n) for n in range(*place.indices(len(self)))]
-        return self._view(place)
-
-    def __iter__(self) -> Iterator[Record]:
-        return (self._view(place) for place in range(len(self)))
-
-
-class OperationRecords(_Views[OperationRecord]):
+class OperationRecords(Views[OperationRecord]):
     """The operations of a log, as a sequence of records."""
 
     __slots__ = ("_log",)
@@ -276,72 +253,6 @@ class OperationRecords(_Views[OperationRecord]):
 
     def _view(self, place: int) -> OperationRecord:
         return OperationRecord(self._log, place)
-
-
-def marks_of(tensors: list[torch.Tensor]) -> list[tuple[int, int]]:
-    """How often torch counted a write to each tensor, and where its memory is; -1 and 0 where there is no such thing."""
-    with DisableTorchFunction():
-        try:
-            return [(tensor._version, tensor.data_ptr()) for tensor in tensors]
-        except RuntimeError:  # an inference tensor has no version, a tensor without storage no memory
-            return [mark for tensor in tensors for mark in marks_of([tensor])] if len(tensors) > 1 else [(-1, 0)]
-
-
-class StateRecord:
-    """A parameter or buffer that an operation read. Held by reference: its value belongs to the model."""
-
-    __slots__ = ("_states", "number", "tensor")
-
-    def __init__(self, states: States, place: int) -> None:
-        self._states = states
-        self.tensor = states.tensors[place]
-        self.number = -1 - place
-
-    @property
-    def before(self) -> torch.Tensor | None:
-        """What it was, if the recording overwrote it for good."""
-        return self._states.before.get(self.number)
-
-    @property
-    def is_changed(self) -> bool:
-        """Whether it is not any more what the operations read: it was written to, or given other memory, after the recording.
-
-        torch does not count writes through `.data` and those of fused optimizers, so these are not noticed.
-        """
-        known = self._states.marks
-        return bool(known) and self.before is None and [known[-1 - self.number]] != marks_of([self.tensor])
-
-    @property
-    def value(self) -> torch.Tensor:
-        """What the operations that name this record read."""
-        before = self.before
-        return self.tensor if before is None else before
-
-    @property
-    def is_parameter(self) -> bool:
-        return isinstance(self.tensor, torch.nn.Parameter)
-
-
-class States(_Views[StateRecord]):
-    """The parameters and buffers that operations read, in the order they were met."""
-
-    __slots__ = ("before", "marks", "tensors")
-
-    def __init__(self) -> None:
-        self.tensors: list[torch.Tensor] = []
-        self.marks: list[tuple[int, int]] = []  # by which it is seen whether one changed since the recording ended
-        self.before: dict[int, torch.Tensor] = {}  # by (negative) number, where the recording overwrote one for good
-
-    def __len__(self) -> int:
-        return len(self.tensors)
-
-    def _view(self, place: int) -> StateRecord:
-        return StateRecord(self, place)
-
-    def __copy__(self) -> States:
-        new = States()
-        new.tensors, new.marks, new.before = list(self.tensors), list(self.marks), dict(self.before)
-        return new
 
 
 @dataclass(slots=True, eq=False)

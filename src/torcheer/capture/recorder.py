@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from ..records import UNSAVED, Details, Log, ModuleCall, Origin, Row, TorchFunction, facts_of, marks_of
+from ..records import UNSAVED, Details, Log, ModuleCall, Origin, Row, TorchFunction, facts_of
 from ..torch_internals import DisableTorchFunction, is_functorch_wrapped
 from .autograd.grad_fn_names import NodeNames
 from .autograd.gradients import GradientWatcher
@@ -301,8 +301,7 @@ class Recorder:
 
     def close(self) -> None:
         """Let go of everything but the log."""
-        states = self.log.states
-        states.marks = marks_of(states.tensors)
+        self.log.states.mark()
         if self.log.backward is not None:
             self.log.backward.scale = None
         self.gradients = None

@@ -251,12 +251,17 @@ class Index:
     def state_value(self, reference: int, user: str) -> torch.Tensor:
         """What a parameter or buffer was when it was used. Raises where it was changed since, as by an optimizer's step."""
         state = self.state(reference)
-        if state.is_changed and not is_freed(state.value):
-            raise ParameterChanged(
-                f"{user} used {self.state_name(state)!r}, which was changed after this pass (by an optimizer's step or a later "
-                "pass), so the value it had then is gone. Read the arguments before that, or log again."
-            )
-        return state.value
+        if is_freed(state.value):
+            return state.value
+        if state.is_changed:
+            what = "was changed after this pass (by an optimizer's step or a later pass), so the value it had then is gone."
+        elif state.may_be_changed:
+            what = "may have been changed after this pass: parameters used beside it were, by writes that torch does not count."
+        else:
+            return state.value
+        raise ParameterChanged(
+            f"{user} used {self.state_name(state)!r}, which {what} Read the arguments before that, or log again."
+        )
 
     def state_behind(self, reference: int) -> StateRecord | None:
         """The parameter or buffer an argument is, also when it was overwritten in place earlier in the pass."""

@@ -220,7 +220,8 @@ class Operation(Standing, ReadAsTensor):
         """The positional arguments of the call, with the tensors as they were.
 
         Parameters belong to the model: where one was changed since, this raises `ParameterChanged`. Writes that torch does not
-        count, through `.data` and by fused optimizers, are not noticed.
+        count, such as those of fused optimizers or through `.data`, are noticed by a sample: all elements of a tensor of up to
+        4 KiB, some that are spread over a larger one. A write through `.data` that only touches others is not noticed.
         """
         return self._arguments()[0]
 

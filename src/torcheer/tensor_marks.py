@@ -1,0 +1,96 @@
+"""Whether a tensor was written to since it was marked.
+
+torch counts most writes (`tensor._version`), but not those through `.data`, those of fused optimizers and those of `batch_norm`
+to its running statistics. So a mark also holds a sample of the elements: all of a small tensor, and of a larger one some that
+are spread over it. Reading everything would cost as much as a pass; a sample costs about two microseconds. A write that torch
+does not count, and that only touches elements outside of the sample, is not noticed.
+
+An example: of a weight of 512 × 512 floats, three times 1024 bytes are read: at its start, in its middle and at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ctypes import string_at
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from .tensor_memory import needed_bytes
+from .torch_internals import DisableTorchFunction
+
+_WHOLE: Final = 4096  # bytes: up to here a tensor is read as a whole
+_BLOCK: Final = 1024  # bytes: of a larger one three blocks are read
+_ELEMENTS: Final = 1024  # how many elements are read of a tensor on another device
+
+
+class Mark(NamedTuple):
+    """A tensor at one moment: how often torch counted a write to it, where its memory is, and some or all of its elements."""
+
+    version: int = -1
+    address: int = 0
+    sample: bytes | Tensor | None = None
+    is_whole: bool = False  # the sample has every element
+
+
+def marks_of(tensors: Sequence[Tensor]) -> list[Mark]:
+    """The marks of some tensors. Nothing waits for a device: what is there is copied there."""
+    with DisableTorchFunction(), torch.no_grad():
+        marks = [_mark(tensor) for tensor in tensors]
+        elsewhere: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+        for place, mark in enumerate(marks):
+            if isinstance(mark.sample, Tensor):
+                elsewhere.setdefault((mark.sample.device, mark.sample.dtype), []).append(place)
+        for places in elsewhere.values():
+            views = [view for place in places if isinstance(view := marks[place].sample, Tensor)]
+            for place, copied in zip(places, torch.split(torch.cat(views), [len(view) for view in views]), strict=True):
+                marks[place] = marks[place]._replace(sample=copied)
+        return marks
+
+
+def is_counted(before: Mark, now: Mark) -> bool:
+    """Whether torch tells two moments of a tensor apart: it counted a write, or the tensor has other memory."""
+    return (before.version, before.address) != (now.version, now.address)
+
+
+def is_same_sample(before: Mark, now: Mark) -> bool:
+    """Whether the elements that were read are bit for bit the same."""
+    one, other = before.sample, now.sample
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        with DisableTorchFunction():
+            return torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+    return one is None or other is None or one == other
+
+
+def _mark(tensor: Tensor) -> Mark:
+    """A mark whose sample, on another device, is still a view of the tensor."""
+    try:
+        version = tensor._version if not tensor.is_inference() else -1  # of inference tensors torch counts nothing
+        address = tensor.data_ptr()
+    except RuntimeError:  # a tensor without storage has no memory
+        return Mark()
+    if not address or (type(tensor) is not Parameter and type(tensor) is not Tensor) or tensor.is_nested:
+        return Mark(version, address)
+    length = tensor.nbytes if tensor.is_contiguous() else _extent(tensor)
+    if tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size() < length:
+        return Mark(version, address)  # torch would read beyond its memory
+    if not tensor.is_cpu:
+        return Mark(version, address, *_view_elsewhere(tensor, length // tensor.element_size()))
+    if length <= _WHOLE:
+        return Mark(version, address, string_at(address, length), True)
+    middle, end = address + length // 2, address + length - _BLOCK
+    return Mark(version, address, string_at(address, _BLOCK) + string_at(middle, _BLOCK) + string_at(end, _BLOCK))
+
+
+def _extent(tensor: Tensor) -> int:
+    """How many bytes there are from the first to the last element of a strided tensor."""
+    return needed_bytes(tensor) - int(tensor.storage_offset()) * tensor.element_size()
+
+
+def _view_elsewhere(tensor: Tensor, elements: int) -> tuple[Tensor | None, bool]:
+    if tensor.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return None, False  # what runs now becomes a part of the user's CUDA graph
+    count = min(elements, _ELEMENTS)
+    return tensor.as_strided((count,), (max(1, elements // _ELEMENTS),)), count == elements

@@ -89,7 +89,7 @@ def test_language(name):
 
 
 FEEDFORWARD = {
-    **{name: VISION[name] for name in ("alexnet", "resnet18", "densenet121", "googlenet", "vit")},
+    **{name: VISION[name] for name in ("alexnet", "resnet18", "densenet121", "googlenet", "vit", "swin", "lraspp")},
     "resnet50": lambda: torchvision.models.resnet50(num_classes=10),
     "resnet152": lambda: torchvision.models.resnet152(num_classes=10),
     "vgg11": lambda: torchvision.models.vgg11(num_classes=10),
@@ -101,14 +101,34 @@ FEEDFORWARD = {
 
 @pytest.mark.parametrize("name", FEEDFORWARD)
 def test_models_without_loops_are_purely_feedforward(name):
-    args: tuple[Tensor, ...] = (torch.rand(1, 3, 96, 96) if name != "vit" else IMAGE[0],)
+    args: tuple[Tensor, ...] = (torch.rand(1, 3, 96, 96) if name not in ("vit", "swin") else IMAGE[0],)
     kwargs = {}
     if name in LANGUAGE:
         args, kwargs = (), dict(IDS, decoder_input_ids=IDS["input_ids"]) if name == "t5" else IDS
-    history = torcheer.log_forward_pass(FEEDFORWARD[name]().eval(), args, kwargs, layers_to_save="none")
+    assert_feedforward(torcheer.log_forward_pass(FEEDFORWARD[name]().eval(), args, kwargs, layers_to_save="none"))
+
+
+def assert_feedforward(history):
     assert "purely feedforward" in str(history)
     assert len(history) == history.num_operations
     assert not any(edge.is_feedback for edge in roll(history.graph).edges)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", LANGUAGE)
+def test_padding_makes_nothing_recurrent(name, implementation):
+    """transformers joins the masks in a loop over different functions."""
+    model = LANGUAGE[name]().eval()
+    model.set_attn_implementation(implementation)
+    mask = torch.ones(2, 6, dtype=torch.long)
+    mask[1, 4:] = 0
+    kwargs = dict(IDS, attention_mask=mask, **({"decoder_input_ids": IDS["input_ids"]} if name == "t5" else {}))
+    assert_feedforward(torcheer.log_forward_pass(model, (), kwargs, layers_to_save="none"))
+
+
+def test_windows_merged_in_a_comprehension_are_feedforward():
+    model = tiny("swin", image_size=64, patch_size=4, embed_dim=16, depths=[2, 2], num_heads=[2, 2], window_size=4).eval()
+    assert_feedforward(torcheer.log_forward_pass(model, (), {"pixel_values": IMAGE[0]}, layers_to_save="none"))
 
 
 def test_the_activations_of_a_resnet_are_a_layer_each():

@@ -20,7 +20,8 @@ The rules, in this order, for operations of the same function whose owners are t
 
 A tensor is downstream of the parameter-using operation that ran last among its ancestors. A first iteration joins the rest,
 when the rest is one layer, if it is how a loop is entered and not the first of several rounds over different blocks: see
-`_enters`. Every operation is looked at once.
+`_enters`. What ran at one place in the same round, as `map` over three tensors does, is several layers: see rounds.py. All
+this is linear in the number of operations.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from typing import Any
 from ..records import FUNCTION, MODULE, PARENTS, SITE, Log, ModuleCall, Origin
 from .connection import CallCounts
 from .places import Places
+from .rounds import separate
 
 _MADE = (Origin.OPERATION, Origin.OPAQUE, Origin.ALIAS)
 
@@ -186,7 +188,11 @@ class Recurrence:
         return known
 
     def settle(self) -> None:
-        """The log is complete: let first iterations that came from elsewhere join the rest."""
+        """The log is complete: let first iterations that came from elsewhere join the rest; part what ran side by side."""
+        self._join_first_rounds()
+        separate(self._log, self.first, self._nearest, set(self._layers.values()))
+
+    def _join_first_rounds(self) -> None:
         joined: dict[int, int] = {}
         for place, here in self._places.items():
             if len(here) == 2:

@@ -1,0 +1,285 @@
+"""One line that runs several times side by side, as `map` over queries, keys and values does, is no loop: see test_recurrence."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from models import log
+from test_recurrence import layers, linear, model
+from torcheer.graph import roll
+
+x = torch.rand(2, 4)
+
+
+class Heads(nn.Module):
+    """The attention of ViT as it is often written: queries, keys and values are taken apart by `map`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.to_qkv = nn.Linear(4, 12)
+
+    def forward(self, t):
+        q, k, v = map(lambda one: one.reshape(2, 2, 2).transpose(0, 1), self.to_qkv(t).chunk(3, dim=-1))
+        return (torch.softmax(q @ k.transpose(-2, -1), -1) @ v).transpose(0, 1).reshape(2, 4)
+
+
+def test_map_over_queries_keys_and_values():
+    history = log(Heads(), x)
+    assert "purely feedforward" in str(history)
+    assert [one for one in layers(history) if one.startswith("reshape")] == [f"reshape_{n}" for n in (1, 2, 3, 4)]
+    assert not any(edge.is_feedback for edge in roll(history.graph).edges)
+
+
+def test_map_over_queries_keys_and_values_in_a_shared_block_is_a_layer_for_each():
+    """Three layers of as many passes as the block has calls."""
+
+    def forward(self, t):
+        return self.heads(self.heads(t))
+
+    found = layers(log(model(forward, heads=Heads()), x))
+    assert [one for one in found if one.startswith("reshape")] == [f"reshape_{n}×2" for n in (1, 2, 3, 4)]
+    assert {one.rpartition("×")[2] for one in found} == {"2"}
+
+
+@pytest.mark.parametrize("shared", [nn.ReLU(), nn.Sequential(nn.ReLU(), nn.Tanh()), F.relu])
+def test_a_comprehension_over_a_shared_module_without_parameters(shared):
+    class Shares(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(4, 6)
+            self.shared = shared
+
+        def forward(self, t):
+            return torch.cat([self.shared(part) for part in self.fc(t).split(2, dim=1)], 1)
+
+    history = log(Shares(), x)
+    assert not history.is_recurrent
+    assert len([one for one in history.operations if one.layer_type == "relu"]) == 3
+
+
+def test_pooling_at_several_scales():
+    class Pyramid(nn.Module):
+        def forward(self, t):
+            return torch.cat([t] + [F.interpolate(F.adaptive_avg_pool2d(t, n), size=8) for n in (1, 2, 4)], 1)
+
+    history = log(nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), Pyramid()), torch.rand(1, 3, 8, 8))
+    assert not history.is_recurrent
+
+
+def test_filling_a_mask_in_a_loop_is_no_recurrence():
+    """A write of constants does not depend on what was there."""
+
+    def forward(self, t):
+        mask = t.new_zeros(2, 4)
+        for row in range(2):
+            for column in range(4):
+                mask[row, column] = row + column
+        for row in range(2):
+            mask[row].fill_(row)
+        return self.fc(t) + mask
+
+    assert not log(model(forward, fc=linear()), x).is_recurrent
+
+
+def test_new_tensors_made_in_a_comprehension():
+    def forward(self, t):
+        states = [torch.zeros(2, 4) for _ in range(3)]
+        return self.fc(t) + torch.stack(states).sum(0)
+
+    assert not log(model(forward, fc=linear()), x).is_recurrent
+
+
+def test_two_lines_that_use_what_ran_side_by_side():
+    def forward(self, t):
+        a, b = [F.relu(one) for one in self.fc(t).chunk(2, 1)]
+        a = torch.tanh(a)
+        b = torch.tanh(b)
+        return a * b
+
+    assert not log(model(forward, fc=linear()), x).is_recurrent
+
+
+def test_a_loop_over_what_was_computed_at_different_places():
+    """As over different blocks: transformers joins masks in this way."""
+
+    def forward(self, t):
+        t = self.fc(t)
+        both = torch.ones(2, 4)
+        for one in (F.relu(t), torch.tanh(t), t > 0):
+            both = both * one.to(both.device)
+        return both
+
+    history = log(model(forward, fc=linear()), x)
+    assert not history.is_recurrent
+    assert [one for one in layers(history) if one.startswith("mul")] == ["mul_1", "mul_2", "mul_3"]
+
+
+def test_the_sum_of_different_things():
+    def forward(self, t):
+        t = self.fc(t)
+        return sum([F.relu(t), torch.tanh(t), torch.sin(t)])
+
+    assert not log(model(forward, fc=linear()), x).is_recurrent
+
+
+# Loops stay loops -------------------------------------------------------------------------------------------------------
+
+
+def test_steps_of_a_sequence_that_feed_a_cell():
+    def forward(self, t):
+        h = torch.zeros(4)
+        for n in range(2):
+            h = torch.tanh(self.fc(F.relu(t[n]) * 2 + h))
+        return h
+
+    found = layers(log(model(forward, fc=linear()), x))
+    assert found == ["zeros_1", "getitem_1×2", "relu_1×2", "mul_1×2", "add_1×2", "linear_1×2", "tanh_1×2"]
+
+
+def test_what_each_round_of_a_loop_leaves_behind():
+    def forward(self, t):
+        found = []
+        for _ in range(3):
+            t = torch.sin(t)
+            found.append(torch.cos(t) * 2)
+        return torch.stack(found)
+
+    assert layers(log(model(forward), x)) == ["sin_1×3", "cos_1×3", "mul_1×3", "stack_1"]
+
+
+def test_results_written_into_a_tensor_round_by_round():
+    def forward(self, t):
+        out = torch.zeros(3, 2, 4)
+        for n in range(3):
+            t = torch.tanh(self.fc(t))
+            out[n] = t
+        return out
+
+    assert layers(log(model(forward, fc=linear()), x)) == ["zeros_1", "linear_1×3", "tanh_1×3", "setitem_1×3"]
+
+
+def test_a_recurrence_through_the_elements_of_a_tensor():
+    def forward(self, t):
+        t = self.fc(t)
+        for n in range(3):
+            t[:, n + 1] = t[:, n] * 2
+        return t
+
+    assert layers(log(model(forward, fc=linear()), x)) == ["linear_1", "getitem_1×3", "mul_1×3", "setitem_1×3"]
+
+
+def test_scales_that_run_through_one_network():
+    """Shared parameters: the steps between follow."""
+
+    def forward(self, t):
+        return sum(self.fc(F.relu(t * scale)).sum() for scale in (1, 2, 3))
+
+    found = layers(log(model(forward, fc=linear()), x))
+    assert found[:4] == ["mul_1×3", "relu_1×3", "linear_1×3", "sum_1×3"]
+
+
+def test_only_what_feeds_a_shared_layer_follows_it():
+    """Queries and keys are normalised by one layer with parameters, values are not."""
+
+    def forward(self, t):
+        q, k, v = [F.relu(one) for one in self.fc(t).chunk(3, 1)]
+        return self.norm(q) + self.norm(k) + v
+
+    found = layers(log(model(forward, fc=nn.Linear(4, 12), norm=nn.LayerNorm(4)), x))
+    assert [one for one in found if one.startswith("relu")] == ["relu_1×2", "relu_2"]
+    assert "layernorm_1×2" in found
+
+
+def test_parts_side_by_side_in_a_loop_are_a_layer_each():
+    def forward(self, t):
+        for _ in range(3):
+            t = torch.cat([F.relu(part) for part in self.fc(t).chunk(2, 1)], 1)
+        return t
+
+    found = layers(log(model(forward, fc=linear()), x))
+    assert [one for one in found if one.startswith("relu")] == ["relu_1×3", "relu_2×3"]
+
+
+@pytest.mark.parametrize("key", ["relu_1", "relu_2", "relu_2_7", "relu_3", 7, -3, lambda one: one.label == "relu_3_8"])
+def test_what_is_kept_as_the_model_runs_is_what_its_label_means_afterwards(key):
+    def forward(self, t):
+        return torch.cat([F.relu(one) for one in self.fc(t).chunk(4, 1)], 1)
+
+    net = model(forward, fc=linear())
+    full, some = log(net, x), log(net, x, layers_to_save=[key])
+    assert {one.label for one in some.saved} == {one.label for one in full.filter([key])}
+    for one in some.saved:
+        assert torch.equal(one.activation, full[one.label].activation)
+
+
+def running(self, t):
+    h = torch.zeros(4)
+    for one in t:
+        h = torch.tanh(h + one)
+    return h
+
+
+def running_over_parts(self, t):
+    h = torch.zeros(4)
+    for one in t.unbind(0):
+        h = torch.tanh(one + h)
+    return h
+
+
+def running_over_kernels(self, t):
+    kernel = torch.rand(4, 4)
+    for n in range(2):
+        t = F.relu(t @ kernel) + n
+    return t
+
+
+def fibonacci(self, t):
+    other = t * 2
+    for _ in range(6):
+        t, other = other, t + other
+    return other
+
+
+def alternating(self, t):
+    one, other = torch.sin(t), torch.cos(t)
+    for n in range(4):
+        t = t + (one if n % 2 else other)
+    return t
+
+
+@pytest.mark.parametrize(
+    ("forward", "expected"),
+    [
+        (running, ["add_1×2", "tanh_1×2"]),
+        (running_over_parts, ["add_1×2", "tanh_1×2"]),
+        (running_over_kernels, ["matmul_1×2", "relu_1×2", "add_1×2"]),
+        (fibonacci, ["add_1×6"]),
+        (alternating, ["add_1×2", "add_2×2"]),
+    ],
+)
+def test_loops_without_parameters(forward, expected):
+    found = layers(log(model(forward), x))
+    assert [one for one in found if "×" in one] == expected
+
+
+def test_a_loop_over_a_list_of_inputs():
+    def forward(self, *given):
+        h = torch.zeros(4)
+        for one in given:
+            h = torch.tanh(h + one)
+        return h
+
+    assert layers(log(model(forward), x[0], x[1], x[0] + 1)) == ["zeros_1", "add_1×3", "tanh_1×3"]
+
+
+def test_many_rounds_are_grouped_in_linear_time():
+    def forward(self, t):
+        for n in range(20_000):
+            t = torch.sin(t) + F.relu(t[:1]) * n
+        return t
+
+    history = log(model(forward), x, layers_to_save="none")
+    assert layers(history) == ["sin_1×20000", "getitem_1×20000", "relu_1×20000", "mul_1×20000", "add_1×20000"]

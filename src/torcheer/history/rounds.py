@@ -8,15 +8,15 @@ An example:
     for mask in (causal(h), padding(h)):
         h = h * mask                                # two muls, with what was computed at two places
 
-Each `sin` depends on the one before, so this is a loop: `add` and `sin` are one layer of three passes each, and so is `getitem`,
-of which every pass is used by another `add`. The reshapes ran side by side, in one round: they are three layers. The `mul`s are a
-loop over different things, as one over different blocks is: two layers.
+Each `sin` depends on the one before, so this is a loop: `add` and `sin` are one layer of three passes each, and so is
+`getitem`, of which every pass is used by another `add`. The reshapes ran side by side, in one round: they are three layers.
+The `mul`s are a loop over different things, as one over different blocks is: two layers.
 
 Operations at one place are passes of one layer if each is of another round. It is where
 
 1. they are downstream of different parameter-using operations, such as the passes of a shared layer;
-2. they depend on one another without such an operation between (a loop carries something from round to round), and whatever else
-   they use was made at one place. To write over elements (`mask[i] = 1`) does not depend on what was there;
+2. they depend on one another without such an operation between (a loop carries something from round to round), and whatever
+   else they use was made at one place. To write over elements (`mask[i] = 1`) does not depend on what was there;
 3. each is used by, or uses, another pass of a layer of which this is known.
 """
 

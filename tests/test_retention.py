@@ -11,7 +11,7 @@ from torch import nn
 
 import torcheer
 from models import Convolutional, Mlp, log
-from torcheer import ActivationLost, ActivationNotSaved, LayerNotFound, TorcheerError
+from torcheer import ActivationLost, ActivationNotSaved, LayerNotFound, TorcheerError, UnseenWorkWarning
 
 x = torch.rand(3, 4)
 
@@ -145,7 +145,8 @@ def test_a_value_overwritten_unseen_is_never_served():
             y.add_(1)
         return y * 2
 
-    history = log(model, x)
+    with pytest.warns(UnseenWorkWarning, match="mul_1_1 was written to"):
+        history = log(model, x)
     with pytest.raises(ActivationLost, match=r"mul_1_1.*could not be seen"):
         history["mul_1"].tensor_contents
     assert torch.equal(history["mul_2"].tensor_contents, (x + 1) * 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import io
 import subprocess
@@ -396,6 +397,99 @@ def test_unseen_work_warns_raises_or_is_ignored():
     assert caught.value.history.is_complete
     assert ["another thread" in note for note in ignored.notes] == [True]
     assert torch.equal(ignored["output"].activation, model(x))
+
+
+class WritesFromAThread(nn.Module):
+    """A thread writes in place to a tensor of the model, and hands nothing back."""
+
+    def __init__(self, what):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.register_buffer("buffer", torch.zeros(3, 4))
+        self.what = what
+
+    def forward(self, t):
+        h = self.fc(t)
+        target = {"activation": h, "view": h[:1], "input": t, "buffer": self.buffer, "parameter": self.fc.weight}[self.what]
+
+        def work():
+            with torch.no_grad():
+                target.add_(1)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        return h + self.buffer
+
+
+@pytest.mark.parametrize("what", ["activation", "view"])
+def test_a_thread_that_writes_to_an_activation_is_noticed(what):
+    model = WritesFromAThread(what)
+    with pytest.raises(UnseenWork, match=r"linear_1_1.* was written to .*another thread.*unseen='ignore'") as caught:
+        log(model, x, unseen="raise")
+    assert caught.value.history.is_complete
+    with pytest.warns(UnseenWorkWarning, match="linear_1_1"):
+        log(model, x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ignored = log(model, x, unseen="ignore")
+    assert ["was written to" in note for note in ignored.notes] == [True]
+    with pytest.raises(torcheer.ActivationLost):
+        ignored["fc"].activation
+
+
+@pytest.mark.parametrize(("what", "name"), [("input", "an input"), ("buffer", "'buffer'"), ("parameter", "fc.weight")])
+@pytest.mark.filterwarnings("ignore::torcheer.StateNotRestored")
+def test_a_thread_that_writes_to_what_was_there_before_the_pass_is_noticed(what, name):
+    with pytest.raises(UnseenWork, match=rf"{name}.* was written to"):
+        log(WritesFromAThread(what), x.clone(), unseen="raise")
+    log(WritesFromAThread(what), x.clone(), unseen="ignore")
+
+
+def in_threads(modules, parts):
+    """What `torch.nn.parallel.parallel_apply` does on several devices: no thread is there any more when the results are."""
+    found = {}
+    enabled = torch.is_grad_enabled()
+
+    def work(place, module, part):
+        with torch.set_grad_enabled(enabled):
+            found[place] = module(part)
+
+    threads = [
+        threading.Thread(target=work, args=(place, *pair)) for place, pair in enumerate(zip(modules, parts, strict=True))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [found[place] for place in range(len(modules))]
+
+
+class Replicated(nn.Module):
+    """Runs replicas of a module on parts of a batch, a thread for each, as `nn.DataParallel` does."""
+
+    def __init__(self):
+        super().__init__()
+        self.module = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+
+    def forward(self, t):
+        replicas = [self.module._replicate_for_data_parallel() for _ in range(2)]
+        for replica in replicas:
+            replica._modules = {name: copy.copy(module) for name, module in self.module._modules.items()}
+        return torch.cat(in_threads(replicas, t.chunk(2)))
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+def test_replicas_on_other_threads_are_noticed(gradients):
+    with torch.set_grad_enabled(gradients):
+        for model in (Replicated(), nn.Sequential(nn.Linear(4, 4), Replicated())):
+            with pytest.raises(UnseenWork, match="no operation on this thread made"):
+                log(model, torch.rand(6, 4), unseen="raise")
+
+
+def test_a_model_in_data_parallel_runs_on_one_thread_and_is_all_seen():
+    history = log(nn.DataParallel(nn.Linear(4, 4)), x, unseen="raise")
+    assert [one.layer_type for one in history] == ["input", "linear", "output"]
 
 
 def test_unseen_work_in_a_recording():

@@ -69,8 +69,8 @@ def log_forward_pass(
             sees only how long it takes to hand them over. Slower.
         keep_orphans: also show operations that are connected to neither an input nor an output.
         layer_label_format: how labels look, for example `"{type}{type_number}"`.
-        unseen: what to do where work on other threads could not be seen: `"warn"`, `"raise"` an `UnseenWork` when the pass is
-            over, or `"ignore"`. `history.notes` says it in any case.
+        unseen: what to do where work on other threads could not be seen, or something unseen wrote to a tensor of the pass:
+            `"warn"`, `"raise"` an `UnseenWork` when the pass is over, or `"ignore"`. `history.notes` says it in any case.
 
     Limits: work on other threads cannot be seen (`unseen` says what then), nor can the inside of TorchScript and compiled
     extensions, which are logged as one opaque operation.

@@ -410,18 +410,23 @@ class Log:
             module.buffers = {name: by_id.get(id(b), b) for name, b in module.buffers.items()}
 
     def is_lost(self, number: int) -> bool:
-        """Whether a kept tensor is gone: its memory was freed, or torch counted a write that nobody protected it from.
-
-        Writes are looked for once when the pass is complete: from then on nothing outside shares memory with what is kept.
-        """
+        """Whether a kept tensor is gone: its memory was freed, or torch counted a write that nobody protected it from."""
         if is_freed(self.values[number]):
             return True
         if not self.is_complete:
             return was_overwritten(self.values[number], self.versions[number])
+        return number in self.overwritten()
+
+    def overwritten(self) -> set[int]:
+        """The operations of a complete pass whose kept tensors something that could not be seen wrote to.
+
+        They are looked for once: when the pass is complete, nothing outside shares memory with what is kept.
+        """
         if self._lost is None:
-            pairs = zip(self.values, self.versions, strict=True)
-            self._lost = {number for number, pair in enumerate(pairs) if was_overwritten(*pair)}
-        return number in self._lost
+            with DisableTorchFunction():
+                pairs = enumerate(zip(self.values, self.versions, strict=True))
+                self._lost = {number for number, (value, version) in pairs if version != -1 and was_overwritten(value, version)}
+        return self._lost
 
     def mark_freed(self, number: int) -> None:
         """The memory of an operation's kept tensor is gone."""

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from threading import get_ident
+from threading import current_thread, get_ident
 from time import perf_counter_ns as now
 from types import FrameType
 from typing import Any
@@ -142,9 +142,7 @@ class ModuleWatcher:
 
     def _enter(self, module: Module, args: tuple[Any, ...]) -> None:
         if get_ident() != self._thread:
-            if id(module) in self._registered:
-                here = self._registered[id(module)]
-                self.recorder.unseen.ran_elsewhere(here.address if here is not None and here.address else type(module).__name__)
+            self._note_elsewhere(module)
             return
         if self._switches:
             watch_functions(module)
@@ -192,6 +190,13 @@ class ModuleWatcher:
         if forward.decides is not None and is_about_to_fuse(module, forward.decides, args, sys._getframe(1)):
             watch_fused(module, self.interceptor)
         call.started = now()
+
+    def _note_elsewhere(self, module: Module) -> None:
+        """A module runs on another thread: perhaps one of this model, a replica, or one on a thread that the pass started."""
+        here = self._registered.get(id(module))
+        is_ours = id(module) in self._registered or getattr(module, "_is_replica", False)  # as DataParallel makes them
+        if is_ours or self.recorder.unseen.is_new(current_thread()):
+            self.recorder.unseen.ran_elsewhere(here.address if here is not None and here.address else type(module).__name__)
 
     def _exit(self, module: Module, args: tuple[Any, ...], *rest: Any) -> None:
         ended = now()

@@ -24,11 +24,13 @@ class UnseenWatch:
         """A module of this model runs on another thread; whether for this pass shows when its result arrives."""
         self._elsewhere = address
 
+    def is_new(self, thread: threading.Thread) -> bool:
+        """Whether a thread was not there when the recording began."""
+        return all(known() is not thread for known in self._threads)
+
     def suspect_threads(self) -> None:
         """A tensor arrived unexplained: if threads were at work, say so, once."""
-        before = [thread() for thread in self._threads]
-        threads = self._elsewhere is not None or any(thread not in before for thread in _threads())
-        if not threads or self.message:
+        if self.message or (self._elsewhere is None and not any(map(self.is_new, _threads()))):
             return
         who = f" (module {self._elsewhere!r} ran on another thread)" if self._elsewhere else ""
         self.message = (

@@ -5,6 +5,7 @@ Works on a `History` that is handed in, so that a history can also fill another 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -13,10 +14,10 @@ from ..capture import Policy, Session, taking
 from ..capture.refusals import warn_if_empty
 from ..capture.restore.randomness import RandomState
 from ..containers import Arguments
-from ..errors import InvalidArgument, LayerNotFound, UnseenWork
+from ..errors import InvalidArgument, LayerNotFound, UnseenWork, UnseenWorkWarning
 from ..inputs import explained
 from ..keys import Key
-from ..records import UNSAVED, Held, Log, Origin
+from ..records import LOST, UNSAVED, Held, Log, Origin
 from .early import EarlyAnswers
 from .labels import DEFAULT_FORMAT
 from .options import Options
@@ -70,9 +71,10 @@ def run(
 
 
 def finish(history: History, session: Session) -> None:
-    """Release what was kept only because it might have been wanted."""
-    if session.recorder.unseen.message and history._options.unseen == "raise":
-        error = UnseenWork(f"{session.recorder.unseen.message} unseen='ignore' logs it all the same.")
+    """Refuse what could not be seen, if that is wanted. Release what was kept only because it might have been wanted."""
+    unseen = session.recorder.unseen.message or _unseen_writes(history, session)
+    if unseen and history._options.unseen == "raise":
+        error = UnseenWork(f"{unseen} unseen='ignore' logs it all the same.")
         error.history = history  # type: ignore[attr-defined]  # what the pass logged is not lost
         raise error
     _release_gradients(history)
@@ -87,6 +89,26 @@ def finish(history: History, session: Session) -> None:
     for number in range(len(log.rows)):
         if number not in numbers:
             log.forget(number)
+
+
+def _unseen_writes(history: History, session: Session) -> str:
+    """What was written to by something that could not be seen, in words; noted and warned of, but for what `restorer` told."""
+    log, restorer = history._log, session.recorder.restorer
+    overwritten = [number for number in sorted(log.overwritten()) if log.versions[number] != LOST]
+    names = [history._index.label(number) for number in overwritten if history._index.table.shows(number)]
+    told = restorer.written_unseen if restorer is not None else []
+    if not names and not told:
+        return ""
+    shown = ", ".join([*names, *told][:3]) + (", …" if len(names) + len(told) > 3 else "")
+    message = (
+        f"{shown} was written to by something that cannot be watched, such as another thread or a compiled extension, so that "
+        "is missing from this history. Run the model on one thread to log all of it."
+    )
+    if names:
+        history._log.notes.append(message)
+        if history._options.unseen == "warn":
+            warnings.warn(message, UnseenWorkWarning, stacklevel=3)
+    return message
 
 
 def _numbers_meant(history: History, key: Key) -> set[int]:

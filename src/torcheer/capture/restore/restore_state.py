@@ -44,6 +44,7 @@ class StateRestorer:
 
     def __init__(self, modules: list[Module], inputs: list[Tensor], own: Iterable[Any] = (), function: Any = None) -> None:
         self.problems: list[str] = []
+        self.written_unseen: list[str] = []  # the names of tensors that code which cannot be watched wrote to
         self.interrupt: BaseException | None = None
         self.lazy: list[tuple[Tensor, Tensor]] = []  # uninitialised tensors, and those that stand in for them during the pass
         self._modules = modules
@@ -285,7 +286,8 @@ class StateRestorer:
             known = self.written_storages()
             for tensor in written:
                 if storage_of(tensor) not in known and has_memory(tensor):
-                    self._note(self._name_of(tensor), "it was written to by code that cannot be watched")
+                    self.written_unseen.append(self._name_of(tensor))
+                    self._note(self.written_unseen[-1], "it was written to by code that cannot be watched")
 
     def _nothing_moved(self) -> bool:
         """Whether all containers hold, at a glance, the very objects they held; a closer look is taken if not."""

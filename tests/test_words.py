@@ -152,45 +152,6 @@ def test_flops_without_a_formula_are_none():
     assert history.filter(type="linalg_matrix_exp")[0].flops is None
 
 
-def test_numpy_and_torch_take_a_layer(model, history):
-    plain = model.fc1(x)
-    for one in both(history, "fc1"):
-        assert np.array_equal(np.asarray(one), plain.detach().numpy())
-        assert np.asarray(one, dtype=np.float64).dtype == np.float64
-        assert np.allclose(np.mean(one), plain.mean().item())
-        assert torch.equal(torch.as_tensor(one), plain)
-        assert torch.equal(torch.from_dlpack(one), plain)
-        assert torch.equal(torch.asarray(one), plain)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda t: t.bfloat16(),
-        lambda t: t.half(),
-        lambda t: t > 0.5,
-        lambda t: torch.complex(t, t).conj(),
-        lambda t: t.t(),
-        lambda t: t.sum(),
-        lambda t: t.to_sparse(),
-    ],
-)
-def test_any_kind_of_tensor_can_be_an_array(make):
-    layer = log(make, x)["output"]
-    dense = make(x).to_dense() if make(x).is_sparse else make(x).resolve_conj()
-    plain = dense.float() if dense.dtype is torch.bfloat16 else dense
-    assert np.array_equal(np.asarray(layer), plain.numpy())
-
-
-def test_copies_are_made_only_when_they_must_be(history):
-    layer = history["fc1"]
-    assert np.shares_memory(np.asarray(layer), layer.activation.numpy())
-    if np.lib.NumpyVersion(np.__version__) >= "2.0.0":
-        assert not np.shares_memory(np.array(layer, copy=True), layer.activation.numpy())
-        with pytest.raises(ValueError, match="without a copy"):
-            np.array(layer, copy=False, dtype=np.float64)
-
-
 def test_every_attribute_of_an_operation_is_one_of_a_layer(history):
     words = {name for name in dir(Operation) if not name.startswith("_")}
     assert words <= {name for name in dir(Layer) if not name.startswith("_")}

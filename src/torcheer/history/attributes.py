@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
 from torch import Tensor
 
-from ..errors import InvalidArgument, SeveralPasses
-from ..torch_internals import DisableTorchFunction
+from ..errors import SeveralPasses
 
 # Words that other libraries have for these things.
 _OTHER_WORDS = {
@@ -92,50 +90,3 @@ def unknown_attribute(holder: object, name: str) -> Any:
     hint = f" Did you mean {' or '.join(near)}?" if near and not name.startswith("_") else ""
     # with obj=holder, Python would add a suggestion of its own
     raise AttributeError(f"{article} {kind} has no attribute {name!r}.{hint}", name=name, obj=None)
-
-
-def plain_tensor(value: Any) -> Tensor:
-    """A kept value as a tensor that others may read."""
-    if not isinstance(value, Tensor):
-        raise InvalidArgument(f"what activation_postfunc made is no tensor, but {type(value).__name__}: use .activation.")
-    with DisableTorchFunction():
-        return value.detach()
-
-
-def as_array(value: Any, dtype: Any, copy: bool | None) -> Any:
-    """A kept value as an array of NumPy; bfloat16, which NumPy does not have, as float32."""
-    import numpy
-
-    if not isinstance(value, Tensor):
-        return numpy.asarray(value, dtype=dtype)
-    with DisableTorchFunction():
-        plain = value.detach().resolve_conj().resolve_neg()
-        plain = plain.to_dense() if plain.layout is not torch.strided else plain
-        is_copy = plain.device.type != "cpu" or plain.dtype is torch.bfloat16 or plain is not value.detach()
-        array = (plain.float() if plain.dtype is torch.bfloat16 else plain).cpu().numpy()
-    wanted = array if dtype is None else array.astype(dtype, copy=False)
-    if copy is False and (wanted is not array or (is_copy and plain.device.type != "cpu")):
-        raise ValueError("the activation cannot be given to NumPy without a copy.")
-    return wanted.copy() if copy and wanted is array else wanted
-
-
-class ReadAsTensor:
-    """What NumPy and torch read of a layer or an operation: its activation."""
-
-    __slots__ = ()
-
-    if TYPE_CHECKING:
-
-        @property
-        def activation(self) -> Any: ...
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """The tensor, for NumPy."""
-        return as_array(self.activation, dtype, copy)
-
-    def __dlpack__(self, **options: Any) -> Any:
-        """The tensor, for `torch.as_tensor` and everything else that reads DLPack."""
-        return plain_tensor(self.activation).__dlpack__(**options)
-
-    def __dlpack_device__(self) -> Any:
-        return plain_tensor(self.activation).__dlpack_device__()

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from ..capture.intercept.call_sites import SourceLine
-from .attributes import ReadAsTensor, agreed, common, unknown_attribute
+from .attributes import agreed, common, unknown_attribute
 from .index import Index
 from .labels import LayerEntry
 from .lookup import Lookup
 from .operation import Operation
 from .param import Param
+from .read_as_tensor import ReadAsTensor
 from .text import describe_layer
 
 if TYPE_CHECKING:

@@ -14,9 +14,10 @@ from ..errors import ActivationLost, ActivationNotSaved, GradientNotSaved
 from ..records import UNSAVED
 from ..tensor_memory import is_freed
 from ..torch_internals import DisableTorchFunction
-from .attributes import ReadAsTensor, unknown_attribute
+from .attributes import unknown_attribute
 from .lookup import Lookup
 from .param import Param, describe_param
+from .read_as_tensor import ReadAsTensor
 from .standing import Standing
 from .text import describe_operation
 

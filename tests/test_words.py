@@ -87,7 +87,6 @@ def test_activation_is_the_tensor(model, history):
 
 def test_grad_is_the_gradient_of_the_output(model):
     history = torcheer.log_forward_pass(model, x, save_gradients=True)
-    assert history["fc1"].grad is None  # nothing ran backward yet
     history.log_backward(history["output"].activation.sum())
     hidden = model.fc1(x).detach().requires_grad_()
     torch.tanh(model.fc2(model.act(hidden))).sum().backward()
@@ -196,6 +195,52 @@ def test_a_gradient_that_was_not_asked_for_names_the_argument(model, history):
         some["fc1"].grad
 
 
+def test_a_gradient_before_any_backward_pass_says_what_to_run(model):
+    history = torcheer.log_forward_pass(model, x, save_gradients=True)
+    for one in both(history, "fc1"):
+        with pytest.raises(GradientNotSaved, match=r"linear_1_1.*no backward pass.*history\.log_backward\(loss\)"):
+            one.grad
+
+
+def test_a_gradient_that_no_backward_pass_reached_is_none():
+    class TwoHeads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.other = nn.Linear(4, 2), nn.Linear(4, 2)
+
+        def forward(self, t):
+            return self.one(t), self.other(t)
+
+    history = torcheer.log_forward_pass(TwoHeads(), x, save_gradients=True)
+    history.log_backward(history["output_1"].activation.sum())
+    assert torch.equal(history["one"].grad, torch.ones(3, 2))
+    assert history["other"].grad is None
+
+
+def test_what_was_cleared_is_called_cleared(model):
+    history = torcheer.log_forward_pass(model, x, save_gradients=True)
+    history.log_backward(history["output"].activation.sum())
+    history.clear_activations()
+    for one in both(history, "fc1"):
+        for ask in (lambda it: it.activation, np.asarray, lambda it: it.inputs, lambda it: it.creation_args):
+            with pytest.raises(ActivationNotSaved, match=r"cleared by history\.clear_activations\(\).*[Ll]og again"):
+                ask(one)
+        with pytest.raises(GradientNotSaved, match=r"cleared by history\.clear_activations\(\)"):
+            one.grad
+    history.save_new_activations(model, x)
+    assert torch.equal(history["fc1"].activation, model.fc1(x))
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("layrs", "layers"), ("operation", "operations"), ("parameters", "params"), ("sumary", "summary")]
+)
+def test_an_unknown_attribute_of_a_history_names_the_nearest_ones(history, name, near):
+    with pytest.raises(AttributeError, match=rf"a ModelHistory has no attribute '{name}'\. Did you mean .*{near}"):
+        getattr(history, name)
+    assert not hasattr(history, name)
+    assert copy.deepcopy(history).num_operations == history.num_operations
+
+
 def test_an_activation_that_was_not_saved_names_the_argument(model):
     history = log(model, x, layers_to_save=["fc2"])
     for one in both(history, "fc1"):
@@ -274,6 +319,33 @@ def test_filter_returns_operations_that_fit_everything_asked(loop, history):
         history.filter(type=3)
 
 
+def test_filter_takes_classes_as_keys_do(history, loop):
+    """A class means what its modules returned, here as everywhere."""
+    assert history.filter(type=nn.ReLU) == history.filter(nn.ReLU) == [history["act"][1]]
+    assert loop.filter(type=[nn.Linear, "tanh"]) == [one for one in loop.operations if one.origin == "operation"]
+    assert history.filter(type=nn.Conv2d) == []
+
+
+@pytest.mark.parametrize(("name", "near"), [("rleu", "relu"), ("linaer", "linear"), ("avg_pol2d", "avgpool2d")])
+def test_filter_refuses_a_type_that_there_is_not_and_names_the_nearest(history, name, near):
+    for given in (name, ["tanh", name]):
+        with pytest.raises(LayerNotFound, match=rf"no type of layers is called '{name}'.*{near}"):
+            history.filter(type=given)
+
+
+@pytest.mark.parametrize("name", ["conv2d", "max_pool2d", "add_", "input", "setitem", "getitem", "rsub", "source"])
+def test_a_type_that_did_not_run_is_no_error(history, name):
+    assert history.filter(type=name) == [one for one in history.operations if one.layer_type == name]
+
+
+@pytest.mark.parametrize("given", ["softmax", F.softmax, torch.softmax, ["softmax", "linear"]])
+def test_filter_for_softmax_says_that_attention_is_fused(given):
+    fused = log(Attention(False), torch.rand(2, 3, 4))
+    with pytest.raises(LayerNotFound, match=r"Attention is fused here: scaleddotproductattention_1_\d+.*To see inside"):
+        fused.filter(type=given)
+    assert log(Attention(True), torch.rand(2, 3, 4)).filter(type=given)
+
+
 def test_filter_by_a_module_finds_what_ran_inside_it_at_any_depth():
     inner = log(nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Tanh()), x)
     assert [one.layer_type for one in inner.filter(module="0")] == ["linear", "relu"]
@@ -285,6 +357,22 @@ def test_to_csv_writes_one_row_per_operation(history, tmp_path):
         rows = list(csv.DictReader(file))
     assert [row["label"] for row in rows] == [one.label for one in history.operations]
     assert list(rows[0]) == list(history.to_rows()[0])
+
+
+def test_to_csv_writes_to_file_objects(history, tmp_path):
+    text = io.StringIO()
+    assert history.to_csv(text) is None
+    path = history.to_csv(tmp_path / "table.csv")
+    assert text.getvalue().replace("\r\n", "\n") == path.read_text(encoding="utf-8")
+    with (tmp_path / "open.csv").open("wb") as file:
+        history.to_csv(file)
+    assert (tmp_path / "open.csv").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("path", [3, None, ["a.csv"]])
+def test_to_csv_refuses_what_is_no_file(history, path):
+    with pytest.raises(InvalidArgument, match=r"to_csv takes a path or a file object; got"):
+        history.to_csv(path)
 
 
 def test_summary_is_that_of_a_history(model, history):
@@ -315,6 +403,18 @@ def test_picture_options_as_an_object_and_as_keywords_mean_the_same(model, optio
     assert by_object.svg == by_name.svg
     shown = torcheer.show_model_graph(model, x, path=io.BytesIO(), format="svg", options=PictureOptions(**options))
     assert shown.title == by_name.title
+
+
+@pytest.mark.parametrize(("name", "near"), [("colour_by", "color_by"), ("directoin", "direction"), ("vis_op", "")])
+def test_an_unknown_picture_option_names_the_nearest(history, name, near):
+    for ask in (PictureOptions, lambda **options: history.draw(io.BytesIO(), **options)):
+        with pytest.raises(
+            InvalidArgument, match=rf"a picture has no option '{name}'\.( Did you mean {near})?.*There are: rolled"
+        ):
+            ask(**{name: "flops"})
+    assert (
+        copy.deepcopy(PictureOptions(theme="dark")) == copy.copy(PictureOptions(theme="dark")) == PictureOptions(theme="dark")
+    )
 
 
 def test_color_by_gradients_as_an_object(model):

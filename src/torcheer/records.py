@@ -356,6 +356,7 @@ class Log:
     random_states: dict[int, Any] = field(default_factory=dict)  # by operation that draws: the state, where something set it
     is_recording: bool = False  # of a `with` block, which is given nothing and returns nothing
     is_complete: bool = False
+    is_cleared: bool = False  # what was kept was let go of, because the user said so
     holds_tensors: bool = True  # what is kept are tensors as they were, not what a postfunc made of them
     seconds: dict[str, float] = field(default_factory=dict)
     _lost: set[int] | None = None
@@ -401,6 +402,14 @@ class Log:
         self.versions[number] = -1
         if number in self.details:
             self.details[number].held = None
+
+    def clear(self) -> None:
+        """Let go of every kept tensor and gradient."""
+        for number in range(len(self.rows)):
+            self.forget(number)
+        if self.backward is not None:
+            self.backward.clear()
+        self.is_cleared = True
 
     def replace_states(self, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         """Register other tensors instead of these parameters and buffers."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 import copy
-import csv
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import IO, TYPE_CHECKING, Any, Literal, overload
 
 from torch import Tensor
 
@@ -16,23 +16,25 @@ from ..backward_records import BackwardLog
 from ..capture.restore.randomness import RandomState
 from ..errors import GraphChanged, InvalidArgument, NotPicklable
 from ..inputs import LEFT_OUT, as_arguments
-from ..keys import is_torch_function, parse_key
-from ..records import PARENTS, UNSAVED, Details, Held, Log, OperationRecord, Origin, was_overwritten
+from ..records import PARENTS, UNSAVED, Details, Held, Log, Origin, was_overwritten
 from ..tensor_memory import FREED, has_memory
 from ..torch_internals import DisableTorchFunction
+from .attributes import unknown_attribute
 from .backward import BackwardPass
+from .difference import first_difference
 from .filling import run
+from .filtering import check_where, numbers_that_fit
 from .index import Index, Makers
 from .labels import LayerTable
 from .layer import Layer
 from .lookup import Found, Lookup
 from .module import Module, Modules
-from .names import types_meant
 from .operation import Operation
 from .options import Options
 from .param import Param, describe_param
 from .python_reads import PythonRead
 from .selection import LayersToSave
+from .table import row_of, write_csv
 from .text import describe_history, history_html
 
 if TYPE_CHECKING:
@@ -96,7 +98,7 @@ class History:
         self,
         key: Any = None,
         *,
-        type: str | Callable[..., Any] | Iterable[Any] | None = None,
+        type: str | builtins.type | Callable[..., Any] | Iterable[Any] | None = None,
         module: Any = None,
         where: Callable[[Operation], Any] | None = None,
     ) -> list[Operation]:
@@ -104,22 +106,12 @@ class History:
 
         Args:
             key: any key (docs/keys.md); a text means the operations that `layers_to_save` would keep for it.
-            type: layer types (`"relu"`, `"maxpool2d"`), torch functions, or a list of these.
+            type: layer types (`"relu"`, `"maxpool2d"`), torch functions, classes (what their modules returned), or a list.
             module: those that ran inside these modules: an address, also with `*`, a class, or a list.
             where: a function of an `Operation`.
         """
-        _check_where(where)
-        names = self._lookup.names
-        numbers = sorted(self._lookup.meaning(key).numbers) if key is not None else self._index.operations
-        if type is not None:
-            of_types = types_meant(type)
-            numbers = [n for n in numbers if self._log.function_of(n).type in of_types]
-        if module is not None:
-            spans = [
-                (call.first, call.end if call.end >= 0 else self._index.length) for call in parse_key(module).modules(names)
-            ]
-            inside = {n for first, end in spans for n in range(first, end)}
-            numbers = [n for n in numbers if n in inside]
+        check_where(where)
+        numbers = numbers_that_fit(self._lookup, key, type, module)
         found = [Operation(self._index, number) for number in numbers]
         return [one for one in found if where(one)] if where is not None else found
 
@@ -359,10 +351,7 @@ class History:
 
     def clear_activations(self) -> None:
         """Free every kept tensor, gradients too, and keep the graph."""
-        for number in range(len(self._log.rows)):
-            self._log.forget(number)
-        if self._log.backward is not None:
-            self._log.backward.clear()
+        self._log.clear()
 
     def save_new_activations(
         self,
@@ -398,16 +387,15 @@ class History:
 
     def to_rows(self) -> list[dict[str, Any]]:
         """One dictionary per operation: what `to_pandas` makes its table from."""
-        return [_row(one) for one in self.operations]
+        return [row_of(one) for one in self.operations]
 
-    def to_csv(self, path: str | os.PathLike[str]) -> Path:
-        """Write one row per operation as comma-separated values, and return the path."""
-        rows = self.to_rows()
-        with Path(path).open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, fieldnames=list(rows[0]) if rows else [])
-            writer.writeheader()
-            writer.writerows(rows)
-        return Path(path)
+    @overload
+    def to_csv(self, path: str | os.PathLike[str]) -> Path: ...
+    @overload
+    def to_csv(self, path: IO[Any]) -> None: ...
+    def to_csv(self, path: str | os.PathLike[str] | IO[Any]) -> Path | None:
+        """Write one row per operation as comma-separated values, to a path, which is returned, or to a file object."""
+        return write_csv(self.to_rows(), path)
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row per operation. Needs pandas."""
@@ -416,6 +404,11 @@ class History:
         except ImportError as error:
             raise ImportError("to_pandas() needs pandas: pip install pandas") from error
         return pandas.DataFrame(self.to_rows())
+
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            return unknown_attribute(self, name)
 
     def __repr__(self) -> str:
         with DisableTorchFunction():
@@ -463,63 +456,3 @@ def _clone(value: Any, memo: dict[int, Any]) -> Any:
     if id(value) not in memo:
         memo[id(value)] = value.detach().clone()
     return memo[id(value)]
-
-
-def first_difference(old: History, new: History) -> str | None:
-    """The first operation in which two passes differ, in words; None when they ran the same graph."""
-    before, after = old._index, new._index
-    for position, (a, b) in enumerate(zip(before.operations, after.operations, strict=False)):
-        one, two = before.record(a), after.record(b)
-        label = before.label(a)
-        where = Operation(after, b).source
-        at = f" ({where})" if where is not None else ""
-        if one.function.type != two.function.type:
-            return f"operation {position + 1} was {label}, now {two.function.name!r} ran{at}"
-        ours = [before.positions[p] for p in before.parents(a)]
-        theirs = [after.positions[p] for p in after.parents(b)]
-        if ours != theirs:
-            return f"{label} has other parents than before{at}"
-        if _address(one) != _address(two):
-            return f"{label} ran in module {_address(two)!r}, before it was {_address(one)!r}{at}"
-    count, now = len(before.operations), len(after.operations)
-    if count != now:
-        longer, numbers = (before, before.operations) if count > now else (after, after.operations)
-        first = longer.label(numbers[min(count, now)])
-        return f"it has {now} operations instead of {count}; {first} is the first that only one of them has"
-    return None
-
-
-def _address(record: OperationRecord) -> str | None:
-    return record.module.address if record.module is not None else None
-
-
-def _row(one: Operation) -> dict[str, Any]:
-    return {
-        "label": one.label,
-        "type": one.layer_type,
-        "pass": one.pass_num,
-        "shape": one.tensor_shape,
-        "dtype": str(one.tensor_dtype),
-        "device": str(one.tensor_device),
-        "bytes": one.tensor_fsize,
-        "saved": one.has_saved_activations,
-        "function": one.func_applied_name,
-        "seconds": one.func_time_elapsed,
-        "gradfunc": one.gradfunc,
-        "in_place": one.is_inplace,
-        "parents": one.parent_layers,
-        "children": one.child_layers,
-        "params": [param.name for param in one.parent_params],
-        "num_params": one.num_params,
-        "module": one.containing_module,
-        "modules_exited": one.modules_exited,
-        "source": str(one.source) if one.source is not None else None,
-    }
-
-
-def _check_where(where: Any) -> None:
-    if where is not None and (not callable(where) or isinstance(where, type) or is_torch_function(where)):
-        raise InvalidArgument(
-            "where is a function of an operation, such as lambda operation: operation.flops > 1e6; got "
-            f"{type(where).__name__}: {where!r:.60}. Classes of modules go into module=, torch functions and types into type=."
-        )

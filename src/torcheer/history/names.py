@@ -7,7 +7,7 @@ import difflib
 import operator
 import re
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +15,6 @@ from torch import Tensor
 
 from ..errors import InvalidArgument
 from ..functions import facts
-from ..keys import is_torch_function
 from ..records import FUNCTION, Log, ModuleCall, Origin
 from .index import Index
 from .labels import LayerTable
@@ -143,14 +142,3 @@ def layer_type_of(function: Callable[..., Any]) -> str:
     if getattr(operator, name, None) is function:
         function = getattr(Tensor, f"__{name.strip('_')}__", function)
     return facts(function).type
-
-
-def types_meant(given: Any) -> set[str]:
-    """The layer types that names of types, torch functions, or a list of these mean; `max_pool2d` is `maxpool2d`."""
-    if isinstance(given, str):
-        return {given.replace("_", "").lower()}
-    if callable(given) and is_torch_function(given):
-        return {layer_type_of(given)}
-    if isinstance(given, Iterable):
-        return {kind for one in given for kind in types_meant(one)}
-    raise InvalidArgument(f"type is a layer type such as 'relu', a torch function, or a list of these; got {given!r:.80}.")

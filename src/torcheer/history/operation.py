@@ -124,7 +124,8 @@ class Operation(Standing, ReadAsTensor):
         record = self._record
         if record.value is UNSAVED:
             raise ActivationNotSaved(
-                f"the activation of {self.label} was not saved. Log again with layers_to_save='all', or with "
+                self._cleared(f"the activation of {self.label}")
+                or f"the activation of {self.label} was not saved. Log again with layers_to_save='all', or with "
                 f"{self.layer_label!r} in the list."
             )
         if is_freed(record.value):
@@ -135,6 +136,12 @@ class Operation(Standing, ReadAsTensor):
                 "could not be seen, such as a compiled extension, so its value is gone."
             )
         return record.value
+
+    def _cleared(self, what: str) -> str:
+        """Says that something was cleared; empty where nothing was."""
+        if not self._index.log.is_cleared:
+            return ""
+        return f"{what} was cleared by history.clear_activations(). Log again, or call history.save_new_activations(model, x)."
 
     @property
     def tensor_shape(self) -> tuple[int, ...]:
@@ -253,7 +260,8 @@ class Operation(Standing, ReadAsTensor):
         source = self._index.record(reference)
         if not self._index.log.holds_tensors or source.value is UNSAVED or not record.is_saved:
             raise ActivationNotSaved(
-                f"the arguments of {self.label} were not saved. They are kept with its activation: log again with "
+                self._cleared(f"what {self.label} was given")
+                or f"the arguments of {self.label} were not saved. They are kept with its activation: log again with "
                 f"layers_to_save='all' (or with {self.label!r} in the list), and without activation_postfunc."
             )
         return source.value
@@ -345,7 +353,7 @@ class Operation(Standing, ReadAsTensor):
 
     @property
     def grad(self) -> Tensor | None:
-        """The gradient at this operation's output in the last backward pass that reached it; None where none did yet."""
+        """The gradient at this operation's output in the last backward pass that reached it; None where none did."""
         backward = self._index.log.backward
         if backward is None:
             raise GradientNotSaved(
@@ -356,6 +364,13 @@ class Operation(Standing, ReadAsTensor):
             raise GradientNotSaved(
                 f"the gradient of {self.label} was not asked for. Log again with save_gradients=True, or with "
                 f"{self.layer_label!r} in the list."
+            )
+        if self._index.log.is_cleared:
+            raise GradientNotSaved(self._cleared(f"the gradient of {self.label}"))
+        if not backward.passes:
+            raise GradientNotSaved(
+                f"there is no gradient of {self.label} yet, since no backward pass ran: compute a loss from "
+                "history.outputs[0].activation, then run history.log_backward(loss) or loss.backward()."
             )
         return self.grad_contents
 

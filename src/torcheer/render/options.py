@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -66,6 +66,12 @@ class PictureOptions:
     legend: bool = True
     time_limit: float = 30.0
 
+    def __new__(cls, *args: Any, **named: Any) -> PictureOptions:  # before `__init__` would raise a plain TypeError
+        if args:
+            raise InvalidArgument(f"the options of a picture are given by name; got {args[0]!r:.60}.")
+        _check_names(named)
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         for name in ("merge_elementwise", "show_buffers", "show_constants", "show_gradients", "legend"):
             _one_of(name, getattr(self, name), (True, False))
@@ -122,14 +128,17 @@ def picture_options(options: Mapping[str, Any]) -> PictureOptions:
         mode = named.pop("vis_opt")
         _one_of("vis_opt", mode, ("unrolled", "rolled"))
         named.setdefault("rolled", mode == "rolled")
+    _check_names(named)
+    return replace(base, **named) if base is not None else PictureOptions(**named)
+
+
+def _check_names(named: Iterable[str]) -> None:
     known = [f.name for f in fields(PictureOptions)]
     for name in named:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
             hint = f" Did you mean {near[0]}?" if near else ""
             raise InvalidArgument(f"a picture has no option {name!r}.{hint} There are: {', '.join(known)}.")
-    given = {name: getattr(base, name) for name in known} if base is not None else {}
-    return PictureOptions(**{**given, **named})
 
 
 def _is_count(value: object) -> bool:

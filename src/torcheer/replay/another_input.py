@@ -18,8 +18,8 @@ from ..errors import InvalidArgument, ReplayFailed
 from ..functions import groups
 from ..functions.structure import takes_probabilities
 from ..history import History
+from ..history.difference import first_difference
 from ..history.filling import run
-from ..history.history import first_difference
 from ..records import TEMPLATE, Log, OperationRecord, Origin
 from ..tensor_memory import cloned, is_freed
 from .comparison import Agreement, difference, same_bits

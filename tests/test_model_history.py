@@ -199,3 +199,29 @@ def test_everything_works_where_new_tensors_go_to_another_device(use, tmp_path):
     finally:
         torch.set_default_device(None)
     assert report, report
+
+
+@pytest.mark.parametrize("save_gradients", [False, True])
+def test_parts_of_a_history_can_be_copied_with_their_tensors_and_are_not_pickled(save_gradients):
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+    history = torcheer.log_forward_pass(model, torch.ones(1, 2), save_gradients=save_gradients)
+    if save_gradients:
+        history.log_backward(history.outputs[0].activation.sum())
+    layer, operation, module = history["0"], history["0"][1], history.modules["0"]
+    for one in (layer, operation):
+        copied = copy.deepcopy(one)
+        assert copied.label == one.label
+        assert copied.parents[0].label == "input_1_0"
+        assert torch.equal(copied.activation, one.activation)
+        assert copied.activation.data_ptr() != one.activation.data_ptr()
+        assert not save_gradients or torch.equal(copied.grad, one.grad)
+        assert copied != one
+        assert copied.inputs[1] is model[0].weight
+    assert copy.deepcopy(module).address == "0"
+    assert copy.deepcopy(history.modules["0:1"]).input_shapes == history.modules["0:1"].input_shapes
+    first, second = copy.deepcopy([layer, operation])
+    assert first[1] == second  # of one copy
+    assert copy.deepcopy(history.graph) == history.graph
+    for one in (layer, operation, module, history.cost, history.graph):
+        with pytest.raises(torcheer.NotPicklable, match="pickle"):
+            pickle.dumps(one)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 
@@ -11,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import torcheer
 from torch_vis import (
     ComputationalGraphTracker,
     OperationType,
@@ -481,3 +483,45 @@ def test_backward_times_of_a_device_are_those_of_its_events():
     whole = tracker.nodes["backward:1:1"]
     assert (whole.execution_time, whole.metadata["timed_by"]) == (2e-3, "cuda")
     assert tracker.nodes["backward:0:1"].execution_time == 4e-3  # the product and the transpose inside it
+
+
+# Exceptions that take no attributes ------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    code: int
+
+
+class Closed(Exception):
+    def __setattr__(self, name, value):
+        raise TypeError("closed")
+
+
+@pytest.mark.parametrize("error", [Frozen(3), Closed("no")], ids=["frozen", "closed"])
+@pytest.mark.parametrize("ops", [True, False], ids=["operations", "layers"])
+def test_an_exception_that_takes_no_attributes_leads_to_the_partial_record_too(error, ops):
+    class Fails(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(2, 2)
+
+        def forward(self, t):
+            self.fc(t)
+            raise error
+
+    def within(model, t):
+        with ComputationalGraphTracker(model, track_tensor_ops=ops):
+            model(t)
+
+    for track in (lambda *given: track_computational_graph_execution(*given, track_tensor_ops=ops), within):
+        with pytest.raises(type(error)) as caught:
+            track(Fails(), torch.ones(1, 2))
+        assert caught.value is error
+        assert any(node.module_name == "fc" for node in error.tracker.nodes.values())
+        assert any("error.tracker" in note for note in error.__notes__)
+    for run in (torcheer.log_forward_pass, torcheer.validate_forward_pass, torcheer.summary):
+        with pytest.raises(type(error)) as caught:
+            run(Fails(), torch.ones(1, 2))
+        assert caught.value is error
+        assert error.history["linear_1"].shape == (1, 2)

@@ -8,6 +8,7 @@ evaluation, which returns its argument, `linear` and `relu` have a node each and
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 
 from torcheer.backward_records import NodeRecord
@@ -125,10 +126,11 @@ class _Pass:
             runs.setdefault(record.node, []).append(place)
         led: set[int] = set()
         for place, (here, record) in enumerate(self.ran):
-            for target in dict.fromkeys(record.onward):
+            for target, count in Counter(record.onward).items():  # in `y * y` both gradients go to one node
                 later = next((one for one in runs.get(target, ()) if one > place), None)
                 if later is not None:
-                    self._flow(here, later)
+                    for turn in range(count):
+                        self._flow(here, later, turn)
                     led.add(later)
             call = self.log.operations[record.operation].module if record.role in _OF_OPERATIONS else None
             if call is not None:
@@ -139,7 +141,7 @@ class _Pass:
                 if places[id(inner)] not in led:
                     self._flow(here, places[id(inner)])
 
-    def _flow(self, source: str, place: int) -> None:
+    def _flow(self, source: str, place: int, turn: int = 0) -> None:
         here, record = self.ran[place]
         shape = next((shape for shape in record.given if shape is not None), None)
-        self.graph.connect(source, here, GRADIENT_FLOW, shape, level="operation")
+        self.graph.connect(source, here, GRADIENT_FLOW, shape, turn=turn, level="operation")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -20,7 +20,9 @@ from torcheer.capture.modules import without_parallelism, wrapped_module
 from torcheer.capture.restore.randomness import RandomState
 from torcheer.capture.restore.recursion import deeper_calls
 from torcheer.capture.restore.restore_state import StateRestorer, not_copied
+from torcheer.cleaning import cleaning
 from torcheer.containers import find_tensors, shares_no_container
+from torcheer.errors import put_on
 from torcheer.torch_internals import DisableTorchFunction, run_uncompiled
 
 
@@ -73,8 +75,7 @@ def _run_backward(roots: list[Tensor]) -> None:
         else:
             backward(*roots)
     except Exception as error:
-        note = "torch_vis: the backward pass from the outputs raised this; under torch.no_grad() none is run."
-        error.__notes__ = [*getattr(error, "__notes__", ()), note]  # type: ignore[attr-defined]  # as Python 3.11 does
+        put_on(error, "torch_vis: the backward pass from the outputs raised this; under torch.no_grad() none is run.")
         raise
 
 
@@ -84,7 +85,7 @@ def _ones(root: Tensor) -> Tensor:
     return (one * (1 + 1j) if root.is_complex() else one).expand(root.shape)
 
 
-@contextmanager
+@cleaning
 def undone(step: Step, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[Step, tuple[Any, ...], dict[str, Any]]]:
     """A step and arguments to run it with; afterwards the model, its gradients, the inputs and random states are as before.
 
@@ -97,15 +98,13 @@ def undone(step: Step, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterato
         own = (*not_copied(given[0], args), *not_copied(given[1], kwargs))
         restorer = StateRestorer(list(model.modules()), inputs, own)
     random = RandomState.now()
-    try:
-        restorer.back_up_everything()
-        with deeper_calls():
-            yield Step(model, include_loss=step.include_loss), args, kwargs
-    finally:
-        with contextlib.ExitStack() as steps:  # each is taken whatever another raises
-            steps.callback(random.restore)
-            steps.callback(restorer.restore)
-        restorer.finish([], sys.exc_info()[0] is not None)
+    restorer.back_up_everything()
+    with deeper_calls():
+        yield Step(model, include_loss=step.include_loss), args, kwargs
+    with contextlib.ExitStack() as steps:  # each is taken whatever another raises
+        steps.callback(random.restore)
+        steps.callback(restorer.restore)
+    restorer.finish([], sys.exc_info()[0] is not None)
 
 
 def without_compiling(model: Module) -> AbstractContextManager[None]:

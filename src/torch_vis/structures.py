@@ -65,11 +65,11 @@ class GraphEdge:
 
 
 class TrackedGraph:
-    """Nodes by id, in the order they were added, and the edges between them, each once."""
+    """Nodes by id, in the order they were added, and the edges between them, each once; of gradients as many as flow."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, GraphNode] = {}
-        self._edges: dict[tuple[str, str, str], GraphEdge] = {}
+        self._edges: dict[tuple[str, str, str, int], GraphEdge] = {}
 
     @property
     def edges(self) -> list[GraphEdge]:
@@ -79,10 +79,12 @@ class TrackedGraph:
         """Add a node; of two with the same id, the first stays."""
         return self.nodes.setdefault(node.id, node)
 
-    def connect(self, source: str, target: str, kind: str, shape: Shape | None = None, **metadata: Any) -> None:
-        """Add an edge between nodes that are there; nothing is connected with itself."""
+    def connect(
+        self, source: str, target: str, kind: str, shape: Shape | None = None, *, turn: int = 0, **metadata: Any
+    ) -> None:
+        """Add an edge between nodes that are there; nothing is connected with itself. `turn` tells several of a kind apart."""
         if source != target and source in self.nodes and target in self.nodes:
-            self._edges.setdefault((source, target, kind), GraphEdge(source, target, kind, shape, metadata or None))
+            self._edges.setdefault((source, target, kind, turn), GraphEdge(source, target, kind, shape, metadata or None))
 
     def finish(self, start: int | None) -> TrackedGraph:
         """Tell every node its neighbours, and put the nodes in the order they ran. `start` is when tracking began, in ns."""
@@ -92,7 +94,7 @@ class TrackedGraph:
                 node.timestamp = max(0.0, node.timestamp - start / 1e9) if start is not None else None
         order = sorted(self.nodes.values(), key=lambda node: -1.0 if node.timestamp is None else node.timestamp)
         self.nodes = {node.id: node for node in order}
-        for source, target in dict.fromkeys((source, target) for source, target, _ in self._edges):
+        for source, target in dict.fromkeys((source, target) for source, target, _, _ in self._edges):
             _listed(self.nodes[source].child_ids).append(target)
             _listed(self.nodes[target].parent_ids).append(source)
         return self

@@ -11,6 +11,7 @@ from torch.nn import Module
 
 import torcheer
 from torcheer import InvalidArgument, ModelHistory
+from torcheer.errors import put_on
 
 from .document import as_document, summarize
 from .layers import LayerWatcher
@@ -164,10 +165,7 @@ class ComputationalGraphTracker:
 
     def _put_on(self, error: BaseException) -> None:
         """Let an exception lead to what was tracked until it was raised."""
-        with contextlib.suppress(AttributeError):  # an exception class that forbids it
-            error.tracker = self  # type: ignore[attr-defined]  # exceptions take attributes
-            note = "torch_vis: what was tracked until then is on this exception, as error.tracker."
-            error.__notes__ = [*getattr(error, "__notes__", ()), note]  # type: ignore[attr-defined]  # as Python 3.11 does
+        put_on(error, "torch_vis: what was tracked until then is on this exception, as error.tracker.", tracker=self)
 
     @property
     def _options(self) -> dict[str, Any]:

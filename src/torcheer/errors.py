@@ -6,6 +6,12 @@ Each message says what was expected, what came, where, and what to do next.
 from __future__ import annotations
 
 
+def put_on(error: BaseException, note: str, **facts: object) -> None:
+    """Put a note and attributes on an exception of the user's, also on one of a frozen class."""
+    for name, value in {**facts, "__notes__": [*getattr(error, "__notes__", ()), note]}.items():
+        BaseException.__setattr__(error, name, value)
+
+
 class TorcheerError(Exception):
     """The base of every error torcheer raises on purpose."""
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import Parameter, Signature
+from types import TracebackType
 from typing import Any, Final
 
 from torch.nn import Module
@@ -203,19 +203,25 @@ def _right_call_for(taken: Signature, args: tuple[Any, ...], kwargs: dict[str, A
 # What a model refused -------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def explained(model: Any, arguments: Arguments, call: str) -> Iterator[None]:
+class explained:  # noqa: N801 - used as a function: `with explained(…)`
     """Inside, an error of the model that is about a form of its arguments is raised as one that says what to pass instead.
 
     Where several of these are inside each other the outermost, which is the function that the user called, has the last word.
     """
-    try:
-        yield
-    except Exception as error:
+
+    def __init__(self, model: Any, arguments: Arguments, call: str) -> None:
+        self._model, self._arguments, self._call = model, arguments, call
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if not isinstance(error, Exception):
+            return
         cause = error.__cause__ if type(error) is InvalidArgument and isinstance(error.__cause__, Exception) else error
-        refusal = _refusal(model, cause, arguments, call)
+        refusal = _refusal(self._model, cause, self._arguments, self._call)
         if refusal is None:
-            raise
+            return
         history = getattr(error, "history", None)
         if history is not None:
             refusal.history = history  # type: ignore[attr-defined]  # what the pass logged is not lost

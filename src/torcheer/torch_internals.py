@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from types import CodeType
 from typing import Any
 
@@ -17,6 +16,8 @@ import torch.distributed
 from torch import Tensor
 from torch.nn.modules import module as _modules
 from torch.utils import _python_dispatch, _pytree
+
+from .cleaning import cleaning
 
 # Modes -------------------------------------------------------------------------------------------------------------------
 
@@ -128,7 +129,7 @@ def count_collectives() -> int:
 # Modules and compiled code -----------------------------------------------------------------------------------------------
 
 
-@contextmanager
+@cleaning
 def global_module_hooks(enter: Callable[..., Any], leave: Callable[..., Any], *, always: bool = True) -> Iterator[None]:
     """Inside, `enter` is called before each module's forward and `leave` after it; with `always`, also where it raised.
 
@@ -136,12 +137,10 @@ def global_module_hooks(enter: Callable[..., Any], leave: Callable[..., Any], *,
     """
     before = _modules.register_module_forward_pre_hook(enter)
     after = _modules.register_module_forward_hook(leave, with_kwargs=True, always_call=always)
-    try:
-        yield
-    finally:
-        before.remove()
-        after.remove()
-        getattr(_modules, "_global_forward_hooks_with_kwargs", {}).pop(after.id, None)
+    yield
+    before.remove()
+    after.remove()
+    getattr(_modules, "_global_forward_hooks_with_kwargs", {}).pop(after.id, None)
 
 
 def has_global_pre_hooks() -> bool:
@@ -170,7 +169,7 @@ def compiled_and_disabled_functions() -> tuple[set[int], set[int]]:
     return compiled, disabled
 
 
-@contextmanager
+@cleaning
 def run_uncompiled(*, has_wrappers: bool = False) -> Iterator[None]:
     """Inside, compiled code runs as it is written.
 
@@ -187,7 +186,7 @@ def run_uncompiled(*, has_wrappers: bool = False) -> Iterator[None]:
             yield
 
 
-@contextmanager
+@cleaning
 def hooks_on_wrappers() -> Iterator[None]:
     """Inside, torch does not warn that global hooks also fire for the wrapper around a compiled module."""
     with warnings.catch_warnings():

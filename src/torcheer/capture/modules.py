@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import chain
 from threading import current_thread, get_ident
 from time import perf_counter_ns as now
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from ..cleaning import cleaning
 from ..containers import PLAIN, Other, find_tensors, outline, tensors_in
 from ..records import TENSOR, UNSAVED, ModuleCall, RegisteredModule
 from ..torch_internals import DisableTorchFunction, global_module_hooks, is_functorch_wrapped, is_transforming
@@ -130,15 +130,13 @@ class ModuleWatcher:
             if known is not None and known.address != other and other not in known.other_addresses:
                 known.other_addresses += (other,)
 
-    @contextmanager
+    @cleaning
     def watching(self) -> Iterator[None]:
         """Inside, every module of this thread is watched."""
         with global_module_hooks(self._enter, self._exit):
-            try:
-                yield
-            finally:
-                self._registered.clear()
-                self._known.clear()
+            yield
+        self._registered.clear()
+        self._known.clear()
 
     def _enter(self, module: Module, args: tuple[Any, ...]) -> None:
         if get_ident() != self._thread:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from ..errors import AmbiguousKey, InvalidArgument, LayerNotFound
 from ..functions import TorchFunction
+from ..history.copying import refuse_pickling
 from ..history.param import Param
 from ..keys import Names, parse_key
 from .export import as_dict, as_networkx, listing
@@ -188,6 +189,12 @@ class Graph:
     def __post_init__(self) -> None:
         if len(self.by_key) != len(self.all_nodes):
             raise InvalidArgument("two nodes of a graph have the same key.")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Graph:
+        return self  # nothing in it changes
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        refuse_pickling("Graph", "to_dict() for plain values")
 
     # What is seen -------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from ..capture import Policy, Session, taking
 from ..capture.refusals import warn_if_empty
 from ..capture.restore.randomness import RandomState
 from ..containers import Arguments
-from ..errors import InvalidArgument, LayerNotFound, UnseenWork, UnseenWorkWarning
+from ..errors import InvalidArgument, LayerNotFound, UnseenWork, UnseenWorkWarning, put_on
 from ..inputs import explained
 from ..keys import Key
 from ..records import LOST, UNSAVED, Held, Log, Origin
@@ -152,14 +152,7 @@ def explain(history: History, error: BaseException) -> None:
     failure = history._log.failure
     where = f"raised in {describe_failure(failure).splitlines()[0]}. " if failure is not None else ""
     note = f"torcheer: {where}The partial history is on this exception, as error.history."
-    try:
-        error.history = history  # type: ignore[attr-defined]  # exceptions take attributes
-        if hasattr(error, "add_note"):
-            error.add_note(note)
-        else:  # Python 3.10
-            error.__notes__ = [*getattr(error, "__notes__", ()), note]  # type: ignore[attr-defined]  # as 3.11 does
-    except AttributeError:  # an exception class that forbids it
-        pass
+    put_on(error, note, history=history)
 
 
 def _selection(history: History, options: Options) -> Any:

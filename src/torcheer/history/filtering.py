@@ -79,7 +79,7 @@ def _or_hint(numbers: set[int], what: str, names: IndexNames) -> set[int]:
 @cache
 def _types_of_torch() -> frozenset[str]:
     """The types that calls of torch functions have, and those of tensors that no call made."""
-    spaces: list[Any] = [torch, torch.Tensor, torch.nn.functional, torch.special, torch.fft, torch.linalg, torch._C._nn]
+    spaces: list[Any] = [torch, torch.Tensor, torch.nn.functional, torch.special, torch.fft, torch.linalg, torch.nn]
     found = [name for space in spaces for name in dir(space)]
     found += [f"{space.__name__.rpartition('.')[2]}_{name}" for space in spaces for name in dir(space)]  # linalg_norm
     return frozenset(map(label_type, found)) | {origin.value for origin in Origin}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import copy
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -14,13 +13,13 @@ from torch import Tensor
 
 from ..backward_records import BackwardLog
 from ..capture.restore.randomness import RandomState
-from ..errors import GraphChanged, InvalidArgument, NotPicklable
+from ..errors import GraphChanged, InvalidArgument
 from ..inputs import LEFT_OUT, as_arguments
-from ..records import PARENTS, UNSAVED, Details, Held, Log, Origin, was_overwritten
-from ..tensor_memory import FREED, has_memory
+from ..records import PARENTS, UNSAVED, Log, Origin
 from ..torch_internals import DisableTorchFunction
 from .attributes import unknown_attribute
 from .backward import BackwardPass
+from .copying import copy_of_log, refuse_pickling
 from .difference import first_difference
 from .filling import run
 from .filtering import check_where, numbers_that_fit
@@ -420,39 +419,10 @@ class History:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> History:
         """A history of its own: kept tensors are copied, parameters are the model's."""
-        log = copy.copy(self._log)
-        for name in ("rows", "functions", "sites", "states", "modules", "registered", "python_reads", "notes"):
-            setattr(log, name, copy.copy(getattr(log, name)))
-        pairs = list(zip(self._log.values, self._log.versions, strict=True))
-        lost = {number for number, pair in enumerate(pairs) if was_overwritten(*pair)}
-        log.values = [_clone(value, memo) for value, _ in pairs]
-        log.versions = [-1] * len(pairs)
-        log._lost = lost if log.is_complete else None
-        log.details = {number: _copied(details, memo) for number, details in self._log.details.items()}
-        log.backward = self._log.backward.copy() if self._log.backward is not None else None
+        log = copy_of_log(self._log, memo)
         new = type(self)(log.title, self._options)
         new._log, new._growing = log, LayerTable(log, self._options.layer_label_format)
         return new
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        raise NotPicklable(
-            "a ModelHistory cannot be pickled: loading a pickle runs whatever code is in it. "
-            "Use to_pandas() for the table, or copy.deepcopy() for a copy in this process."
-        )
-
-
-def _copied(details: Details, memo: dict[int, Any]) -> Details:
-    new = copy.copy(details)
-    if details.held is not None:
-        new.held = {slot: Held(_clone(held.value, memo), -1) for slot, held in details.held.items()}
-    return new
-
-
-def _clone(value: Any, memo: dict[int, Any]) -> Any:
-    if not isinstance(value, Tensor):
-        return copy.deepcopy(value, memo)
-    if not has_memory(value):
-        return FREED
-    if id(value) not in memo:
-        memo[id(value)] = value.detach().clone()
-    return memo[id(value)]
+        refuse_pickling(type(self).__name__)

@@ -5,11 +5,12 @@ An `Index` is a snapshot. While a recording grows, a new one is made when somebo
 
 from __future__ import annotations
 
+import copy
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,6 +18,7 @@ from ..errors import ParameterChanged
 from ..records import FUNCTION, PARENTS, Log, ModuleCall, OperationRecord, Origin, RegisteredModule, StateRecord, bytes_of
 from ..tensor_memory import is_freed
 from .connection import CallCounts, input_descendants, output_ancestors
+from .copying import copy_of_log, refuse_pickling
 from .labels import LayerEntry, LayerTable
 from .places import holders_of_parameters
 
@@ -44,6 +46,15 @@ class Index:
         self.length = len(log.rows)
         self.module_count = len(log.modules)
         self.is_complete = log.is_complete
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Index:
+        """What a copy of a layer, an operation or a module refers to: the same labels, and kept tensors of its own."""
+        table = copy.copy(self.table)
+        table.log = copy_of_log(self.log, memo)
+        return Index(table.log, table, self.makers)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        refuse_pickling("part of a ModelHistory")
 
     @property
     def is_current(self) -> bool:

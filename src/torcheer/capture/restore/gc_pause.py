@@ -10,7 +10,8 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+
+from ...cleaning import cleaning
 
 _PATIENCE = 20_000
 _lock = threading.Lock()
@@ -18,7 +19,7 @@ _running = 0
 _before: tuple[int, int, int] | None = None
 
 
-@contextmanager
+@cleaning
 def fewer_collections() -> Iterator[None]:
     """Inside, the collector waits for more new objects. Recordings may nest and overlap in several threads."""
     global _running, _before
@@ -27,12 +28,10 @@ def fewer_collections() -> Iterator[None]:
         if _running == 1 and 0 < gc.get_threshold()[0] < _PATIENCE:  # 0 means that it never runs
             _before = gc.get_threshold()
             gc.set_threshold(_PATIENCE, *_before[1:])
-    try:
-        yield
-    finally:
-        with _lock:
-            _running -= 1
-            if _running == 0 and _before is not None:
-                if gc.get_threshold() == (_PATIENCE, *_before[1:]):  # else somebody else has set it meanwhile
-                    gc.set_threshold(*_before)
-                _before = None
+    yield
+    with _lock:
+        _running -= 1
+        if _running == 0 and _before is not None:
+            if gc.get_threshold() == (_PATIENCE, *_before[1:]):  # else somebody else has set it meanwhile
+                gc.set_threshold(*_before)
+            _before = None

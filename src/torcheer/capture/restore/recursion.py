@@ -9,14 +9,16 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+
+from ...cleaning import cleaning
 
 _lock = threading.Lock()
 _running = 0
 _before = _during = 0
 
 
-@contextmanager
+@cleaning
 def deeper_calls() -> Iterator[None]:
     """Inside, calls may nest more deeply. Recordings may nest and overlap in several threads."""
     global _running, _before, _during
@@ -26,11 +28,9 @@ def deeper_calls() -> Iterator[None]:
             _before = sys.getrecursionlimit()
             _during = _before + _before // 2 + 200
             sys.setrecursionlimit(_during)
-    try:
-        yield
-    finally:
-        with _lock:
-            _running -= 1
-            if _running == 0 and sys.getrecursionlimit() == _during:  # else somebody else has set it meanwhile
-                with suppress(RecursionError):  # another thread is deeper than that already
-                    sys.setrecursionlimit(_before)
+    yield
+    with _lock:
+        _running -= 1
+        if _running == 0 and sys.getrecursionlimit() == _during:  # else somebody else has set it meanwhile
+            with suppress(RecursionError):  # another thread is deeper than that already
+                sys.setrecursionlimit(_before)

@@ -1,0 +1,53 @@
+"""Copies of a history, and of layers, operations and modules, which are views of one: kept tensors are copied with them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, NoReturn
+
+from torch import Tensor
+
+from ..errors import NotPicklable
+from ..records import Details, Held, Log, was_overwritten
+from ..tensor_memory import FREED, has_memory
+
+
+def copy_of_log(log: Log, memo: dict[int, Any]) -> Log:
+    """A log with kept tensors of its own. Parameters are the model's, and records that never change are shared."""
+    memo.update({id(one): one for one in (*log.modules, *log.registered.values())})
+    new = copy.copy(log)
+    for name in ("rows", "functions", "sites", "states", "modules", "registered", "python_reads", "notes"):
+        setattr(new, name, copy.copy(getattr(log, name)))
+    pairs = list(zip(log.values, log.versions, strict=True))
+    lost = {number for number, pair in enumerate(pairs) if was_overwritten(*pair)}
+    new.values = [_clone(value, memo) for value, _ in pairs]
+    new.versions = [-1] * len(pairs)
+    new._lost = lost if log.is_complete else None
+    new.details = {number: _copied(details, memo) for number, details in log.details.items()}
+    new.backward = log.backward.copy() if log.backward is not None else None
+    return new
+
+
+def refuse_pickling(what: str, instead: str = "history.to_pandas() for the table") -> NoReturn:
+    """Say that something is not pickled: loading a pickle can run code."""
+    raise NotPicklable(
+        f"a {what} cannot be pickled: loading a pickle runs whatever code is in it. "
+        f"Use {instead}, or copy.deepcopy() for a copy in this process."
+    )
+
+
+def _copied(details: Details, memo: dict[int, Any]) -> Details:
+    new = copy.copy(details)
+    if details.held is not None:
+        new.held = {slot: Held(_clone(held.value, memo), -1) for slot, held in details.held.items()}
+    return new
+
+
+def _clone(value: Any, memo: dict[int, Any]) -> Any:
+    if not isinstance(value, Tensor):
+        return copy.deepcopy(value, memo)
+    if not has_memory(value):
+        return FREED
+    if id(value) not in memo:
+        memo[id(value)] = value.detach().clone()
+    return memo[id(value)]

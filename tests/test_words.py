@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import csv
 import io
-import subprocess
-import sys
 import threading
 import warnings
 
@@ -614,46 +612,7 @@ def test_a_random_state_is_that_of_a_history(model, history):
         log(model, x, random_state=history.random_state, random_seed=3)
 
 
-# Types ------------------------------------------------------------------------------------------------------------
-
-PROGRAM = """
-import torch
-import torcheer
-from torch import nn
-
-history = torcheer.log_forward_pass(nn.Linear(2, 3), torch.ones(1, 2))
-layer = history["linear_1"]
-shape: tuple[int, ...] = layer.shape
-flops: int | None = layer.flops
-names: list[str] = [one.name for one in history.filter(type="linear")]
-address: str | None = layer.module.address if layer.module is not None else None
-several = history[nn.Linear]
-first: torcheer.Layer | torcheer.Operation = several[0]
-"""
-
-
-def test_a_program_of_a_user_is_type_checked(tmp_path):
-    for name, more, is_right in (("right", "", True), ("wrong", "layer.shpae\nhistory.modules['x'].adress\n", False)):
-        program = tmp_path / f"{name}.py"
-        program.write_text(PROGRAM + more)
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "mypy",
-                "--strict",
-                "--follow-imports=silent",
-                "--cache-dir",
-                str(tmp_path / "cache"),
-                str(program),
-            ],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            check=False,
-        )
-        assert (done.returncode == 0) is is_right, done.stdout
-    assert '"shpae"' in done.stdout
+# What a function of an operation is --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("where", [nn.ReLU, torch.relu, "relu", 3])

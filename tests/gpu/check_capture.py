@@ -159,6 +159,27 @@ def the_gpu_may_be_where_new_tensors_go() -> None:
         torch.set_default_device(None)
 
 
+def steps_of_fused_optimizers_are_noticed() -> None:
+    """torch counts no write of a fused optimizer: samples, which are copied on the device, tell."""
+    for dtype in (torch.float32, torch.bfloat16):
+        model = nn.Sequential(nn.Linear(4, 300), nn.BatchNorm1d(300), nn.Linear(300, 4)).to(DEVICE, dtype).eval()
+        x = torch.rand(3, 4, device=DEVICE, dtype=dtype)
+        torcheer.log_forward_pass(model, x)  # first use allocates and picks algorithms
+        torch.cuda.synchronize()
+        with no_synchronisation():
+            history = torcheer.log_forward_pass(model, x)
+        assert history["0"].inputs[1] is model[0].weight
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1, fused=True)
+        model.train()(x).square().sum().backward()
+        optimizer.step()
+        for key in ("0", "1", "2"):
+            try:
+                history[key].inputs
+            except torcheer.ParameterChanged:
+                continue
+            raise AssertionError(f"{key} shows new weights as the old")
+
+
 def memory_is_given_back() -> None:
     model, x = model_and_input()
     torcheer.log_forward_pass(model, x)
@@ -220,6 +241,7 @@ CHECKS = (
     autocast_is_recorded,
     in_place_writes_keep_earlier_values,
     the_gpu_may_be_where_new_tensors_go,
+    steps_of_fused_optimizers_are_noticed,
     memory_is_given_back,
     speed,
 )

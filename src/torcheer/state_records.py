@@ -10,7 +10,7 @@ from torch.nn import Parameter
 from .record_views import Views
 from .tensor_marks import Mark, is_counted, is_same_sample, marks_of
 
-_BESIDE: Final = 8  # how many parameters are asked whether they were changed together with one
+_BESIDE: Final = 8  # how many others of its kind are asked whether they were changed, where one is not watched as a whole
 
 
 class StateRecord:
@@ -67,33 +67,54 @@ class States(Views[StateRecord]):
 
     def mark(self) -> None:
         """The recording is over: what changes from now on is noticed."""
-        self._marks = marks_of(self.tensors)
+        self._marks = marks_of(self.tensors, {place for kind in self._kinds().values() for place in _spread(kind)})
 
     def is_changed(self, place: int) -> bool:
         """Whether torch counted a write since the recording, the memory is another, or a sample of the elements is."""
-        if not self._marks:
-            return False
-        (now,) = marks_of([self.tensors[place]])
-        return is_counted(self._marks[place], now) or not is_same_sample(self._marks[place], now)
+        return bool(self._marks) and bool(self._changes([place])[0])
 
     def may_be_changed(self, place: int) -> bool:
-        """Whether a parameter may have been changed where nobody looks, as those met next to it were.
+        """Whether one may have been changed where nobody looks, as others of its kind were.
 
         A fused optimizer changes all parameters that it was given, but of an embedding only the rows that were used.
         """
-        if not self._marks or self._marks[place].is_whole or not self._is_trainable(place):
+        if not self._marks or self._marks[place].is_whole:
             return False
-        others = filter(self._is_trainable, range(len(self.tensors)))
-        beside = sorted(others, key=lambda other: abs(other - place))[: _BESIDE + 1]
-        marks = marks_of([self.tensors[other] for other in beside])
-        before = [self._marks[other] for other in beside]
-        return any(not is_counted(then, now) and not is_same_sample(then, now) for then, now in zip(before, marks, strict=True))
+        kind = _kind(self.tensors[place])
+        if kind == "frozen" or (kind == "buffer" and self._marks[place].sample is not None):
+            return False
+        sampled = [other for other in self._kinds()[kind] if self._marks[other].sample is not None]
+        beside = sorted(sampled, key=lambda other: abs(other - place))[:_BESIDE]
+        return "uncounted" in self._changes(beside)
 
-    def _is_trainable(self, place: int) -> bool:
-        tensor = self.tensors[place]
-        return isinstance(tensor, Parameter) and tensor.requires_grad
+    def _changes(self, places: list[int]) -> list[str]:
+        """How each of these changed: `"counted"` by torch, `"uncounted"`, or not at all."""
+        marks = marks_of([self.tensors[place] for place in places], range(len(places)))
+        found = []
+        for before, now in zip([self._marks[place] for place in places], marks, strict=True):
+            is_same = is_same_sample(before, now)
+            found.append("counted" if is_counted(before, now) else "" if is_same else "uncounted")
+        return found
+
+    def _kinds(self) -> dict[str, list[int]]:
+        """The places of trainable parameters, of frozen ones and of buffers."""
+        found: dict[str, list[int]] = {}
+        for place, tensor in enumerate(self.tensors):
+            found.setdefault(_kind(tensor), []).append(place)
+        return found
 
     def __copy__(self) -> States:
         new = States()
         new.tensors, new.before, new._marks = list(self.tensors), dict(self.before), list(self._marks)
         return new
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    if not isinstance(tensor, Parameter):
+        return "buffer"
+    return "trainable" if tensor.requires_grad else "frozen"
+
+
+def _spread(places: list[int]) -> list[int]:
+    """A few of these, from the first to the last."""
+    return places[:: max(1, len(places) // _BESIDE)]

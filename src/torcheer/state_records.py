@@ -117,4 +117,4 @@ def _kind(tensor: torch.Tensor) -> str:
 
 def _spread(places: list[int]) -> list[int]:
     """A few of these, from the first to the last."""
-    return places[:: max(1, len(places) // _BESIDE)]
+    return places[:: -(-len(places) // _BESIDE)]

@@ -72,17 +72,23 @@ def is_same_sample(before: Mark, now: Mark) -> bool:
 def _mark(tensor: Tensor, on_device: bool) -> Mark:
     """A mark whose sample, on another device, is still a view of the tensor."""
     try:
-        version = tensor._version if not tensor.is_inference() else -1  # of inference tensors torch counts nothing
+        version = tensor._version
+    except RuntimeError:  # of inference tensors torch counts nothing
+        version = -1
+    try:
         address = tensor.data_ptr()
     except RuntimeError:  # a tensor without storage has no memory
         return Mark()
-    if not address or (type(tensor) is not Parameter and type(tensor) is not Tensor) or tensor.is_nested:
+    is_near = tensor.is_cpu
+    if not address or not (is_near or on_device):
+        return Mark(version, address)
+    if (type(tensor) is not Parameter and type(tensor) is not Tensor) or tensor.is_nested:
         return Mark(version, address)
     length = tensor.nbytes if tensor.is_contiguous() else _extent(tensor)
     if tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size() < length:
         return Mark(version, address)  # torch would read beyond its memory
-    if not tensor.is_cpu:
-        return Mark(version, address, *(_view_elsewhere(tensor, length // tensor.element_size()) if on_device else ()))
+    if not is_near:
+        return Mark(version, address, *_view_elsewhere(tensor, length // tensor.element_size()))
     if length <= _WHOLE:
         return Mark(version, address, string_at(address, length), True)
     middle, end = address + length // 2, address + length - _BLOCK

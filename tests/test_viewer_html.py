@@ -348,7 +348,7 @@ def test_what_is_no_payload_is_refused(content, message, tmp_path):
     path = tmp_path / "some.json"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(InvalidArgument, match=re.read(message)):
+    with pytest.raises(InvalidArgument, match=re.escape(message)):
         read_payload(path)
 
 

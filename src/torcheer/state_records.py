@@ -67,7 +67,9 @@ class States(Views[StateRecord]):
 
     def mark(self) -> None:
         """The recording is over: what changes from now on is noticed."""
-        self._marks = marks_of(self.tensors, {place for kind in self._kinds().values() for place in _spread(kind)})
+        is_near = all(tensor.is_cpu for tensor in self.tensors)
+        sampled = () if is_near else {place for kind in self._kinds().values() for place in _spread(kind)}
+        self._marks = marks_of(self.tensors, sampled)
 
     def is_changed(self, place: int) -> bool:
         """Whether torch counted a write since the recording, the memory is another, or a sample of the elements is."""

@@ -1,12 +1,10 @@
 """Whether a tensor was written to since it was marked.
 
 torch counts most writes (`tensor._version`), but not those through `.data`, those of fused optimizers and those of `batch_norm`
-to its running statistics. So a mark also holds a sample of the elements: all of a small tensor, and of a larger one some that
-are spread over it. Reading everything would cost as much as a pass; a sample costs about two microseconds, and about seven on
-a GPU, where only a few tensors are sampled. A write that torch does not count, and that only touches elements outside of the
-sample, is not noticed.
-
-An example: of a weight of 512 × 512 floats, three times 1024 bytes are read: at its start, in its middle and at its end.
+to its running statistics. So a mark also holds a sample of the elements: all of a small tensor, and 512 bytes at each end of
+a larger one. Reading everything would cost as much as a pass; a sample costs one to two microseconds, and about seven on a GPU,
+where only a few tensors are sampled and the elements are spread. A write that torch does not count, and that only touches
+elements outside of the sample, is not noticed.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from .tensor_memory import needed_bytes
 from .torch_internals import DisableTorchFunction
 
 _WHOLE: Final = 4096  # bytes: up to here a tensor is read as a whole
-_BLOCK: Final = 1024  # bytes: of a larger one three blocks are read
+_BLOCK: Final = 512  # bytes that are read at the start of a larger one, and at its end
 _ELEMENTS: Final = 1024  # how many elements are read of a tensor on another device
 _OF_SIZE: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}  # all can be copied
 
@@ -53,6 +51,13 @@ def marks_of(tensors: Sequence[Tensor], on_device: Container[int]) -> list[Mark]
             for place, copied in zip(places, torch.split(torch.cat(views), [len(view) for view in views]), strict=True):
                 marks[place] = marks[place]._replace(sample=copied)
         return marks
+
+
+def _sample(address: int, length: int) -> bytes:
+    """All bytes of a small piece of memory, and some of a larger one."""
+    if length <= _WHOLE:
+        return string_at(address, length)
+    return string_at(address, _BLOCK) + string_at(address + length - _BLOCK, _BLOCK)
 
 
 def is_counted(before: Mark, now: Mark) -> bool:
@@ -85,14 +90,12 @@ def _mark(tensor: Tensor, on_device: bool) -> Mark:
     if (type(tensor) is not Parameter and type(tensor) is not Tensor) or tensor.is_nested:
         return Mark(version, address)
     length = tensor.nbytes if tensor.is_contiguous() else _extent(tensor)
-    if tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size() < length:
+    before = tensor.storage_offset()
+    if tensor.untyped_storage().nbytes() < length + (before * tensor.element_size() if before else 0):
         return Mark(version, address)  # torch would read beyond its memory
     if not is_near:
         return Mark(version, address, *_view_elsewhere(tensor, length // tensor.element_size()))
-    if length <= _WHOLE:
-        return Mark(version, address, string_at(address, length), True)
-    middle, end = address + length // 2, address + length - _BLOCK
-    return Mark(version, address, string_at(address, _BLOCK) + string_at(middle, _BLOCK) + string_at(end, _BLOCK))
+    return Mark(version, address, _sample(address, length), length <= _WHOLE)
 
 
 def _extent(tensor: Tensor) -> int:

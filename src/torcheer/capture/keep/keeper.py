@@ -203,10 +203,9 @@ class Keeper:
     def settle(self, living: set[int]) -> None:
         """The pass is over: copy what shares memory with anything that lives on."""
         self.forget_arguments()
-        for number in range(self._filed, len(self.storages)):  # the rest need not be filed any more
-            storage = self.storages[number]
-            if storage in living and storage is not None:
-                self._by_storage.setdefault(storage, []).append(number)
+        new = enumerate(self.storages[self._filed :], self._filed)
+        for number, storage in [(n, s) for n, s in new if s is not None and s in living]:  # the rest need not be filed
+            self._by_storage.setdefault(storage, []).append(number)
         self._filed = len(self.storages)
         for storage in living & self._by_storage.keys():
             self.before_write(storage)

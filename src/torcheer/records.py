@@ -10,7 +10,6 @@ import math
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import CodeType
 from typing import Any, Final
 
 import torch
@@ -21,6 +20,7 @@ from .functions import Kind as Kind
 from .functions import Origin as Origin
 from .functions import TorchFunction as TorchFunction
 from .record_views import Views
+from .source_places import CodeTable, Site
 from .state_records import StateRecord as StateRecord
 from .state_records import States as States
 from .tensor_memory import FREED, is_freed
@@ -50,15 +50,6 @@ UNSAVED: Final = Unsaved()
 
 # The version of a kept tensor that something unknown may have overwritten: it is not to be served.
 LOST: Final = -2
-
-
-@dataclass(slots=True, eq=False)
-class Site:
-    """A place in the program: the chain of frames up to the enclosing module's forward, innermost first."""
-
-    codes: tuple[CodeType, ...]
-    instructions: tuple[int, ...]
-    number: int
 
 
 @dataclass(slots=True, eq=False)
@@ -337,6 +328,7 @@ class Log:
     details: dict[int, Details] = field(default_factory=dict)  # by operation, for those that have any
     functions: list[TorchFunction] = field(default_factory=list)
     sites: list[Site] = field(default_factory=list)
+    codes: CodeTable = field(default_factory=CodeTable)  # what the numbers in sites mean
     states: States = field(default_factory=States)
     modules: list[ModuleCall] = field(default_factory=list)
     registered: dict[str, RegisteredModule] = field(default_factory=dict)

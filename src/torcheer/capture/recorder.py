@@ -284,7 +284,7 @@ class Recorder:
         assert self.log.backward is not None
         self.log.backward.scale = None
         for record in (self.log.operations[number] for number in roots if number >= 0):
-            if record.site is not None and any(code.co_filename.endswith(_SCALER) for code in record.site.codes):
+            if record.site is not None and any(one.file.endswith(_SCALER) for one in record.site.functions):
                 factor = self.log.values[record.parents[-1]]  # the loss times the scale
                 self.log.backward.scale = factor if isinstance(factor, Tensor) else None
 

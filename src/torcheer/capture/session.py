@@ -46,7 +46,7 @@ class Session:
         backs_up_everything: bool = False,
     ) -> None:
         self.log = log
-        self.sites = CallSites(log.sites, outermost)
+        self.sites = CallSites(log.sites, log.codes, outermost)
         self.keeper = Keeper(log, policy)
         self.recorder = Recorder(log, self.keeper, warns)
         timer = DeviceTimer() if time_on_device and torch.cuda.is_available() else None

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..capture.intercept.call_sites import SourceLine, source_of
 from ..containers import blank
 from ..history.param import Param
-from ..records import ModuleCall, Site
+from ..records import ModuleCall
+from ..source_places import Site, SourceLine, source_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..capture.intercept.call_sites import SourceLine
+from ..source_places import SourceLine
 from .attributes import agreed, common, unknown_attribute
 from .index import Index
 from .labels import LayerEntry

@@ -6,11 +6,11 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..capture.intercept.call_sites import SourceLine, source_of
 from ..containers import fill_call
 from ..errors import ActivationLost, ActivationNotSaved, LayerNotFound
 from ..keys import split_turn
 from ..records import UNSAVED, ModuleCall, RegisteredModule
+from ..source_places import SourceLine, source_of
 from ..tensor_memory import is_freed
 from .attributes import agreed, common, unknown_attribute
 from .index import Index

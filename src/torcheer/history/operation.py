@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..capture.intercept.call_sites import SourceLine, source_of, stack_of
 from ..containers import fill_call, format_path
 from ..errors import ActivationLost, ActivationNotSaved, GradientNotSaved
 from ..records import UNSAVED
+from ..source_places import SourceLine, source_of, stack_of
 from ..tensor_memory import is_freed
 from ..torch_internals import DisableTorchFunction
 from .attributes import unknown_attribute

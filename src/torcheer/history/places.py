@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from torch import nn
 
-from ..capture.intercept.call_sites import same_positions
 from ..records import Log, ModuleCall
+from ..source_places import CodeFacts, same_positions
 
-_SEQUENTIAL = nn.Sequential.forward.__code__
+_SEQUENTIAL = CodeFacts.of(nn.Sequential.forward.__code__)
 _OUTSIDE = 0  # the chain of what runs directly in its owner
 
 
@@ -113,7 +113,7 @@ class Places:
     def _position(self, call: ModuleCall) -> int:
         """Which of its positions in an `nn.Sequential` a module runs for; 0 where it has one."""
         outer, site = call.outer, call.site
-        if outer is None or site is None or not site.codes or site.codes[0] is not _SEQUENTIAL:
+        if outer is None or site is None or not site.codes or site.functions[0] != _SEQUENTIAL:
             return 0
         registered = self._log.registered[call.address]
         positions = [a for a in (call.address, *registered.other_addresses) if a.rpartition(".")[0] == outer.address]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..capture.intercept.call_sites import SourceLine, source_of, stack_of
 from ..records import PythonReadRecord
+from ..source_places import SourceLine, source_of, stack_of
 from .index import Index
 
 

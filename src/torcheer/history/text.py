@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..capture.intercept.call_sites import source_of
 from ..records import Failure, Log
+from ..source_places import source_of
 from ..torch_internals import DisableTorchFunction
 
 if TYPE_CHECKING:

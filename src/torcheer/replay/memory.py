@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from ..capture.identity.tensor_table import TensorTable, storage_of
-from ..capture.intercept.call_sites import source_of
 from ..capture.keep.keeper import version_of
 from ..functions import groups
 from ..records import OperationRecord
+from ..source_places import source_of
 from ..tensor_memory import has_memory
 from ..torch_internals import DisableTorchFunction
 from .comparison import same_bits

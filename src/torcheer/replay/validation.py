@@ -15,12 +15,12 @@ from typing import Any
 
 from torch import Tensor
 
-from ..capture.intercept.call_sites import source_of
 from ..containers import Arguments
 from ..errors import InvalidArgument, ReplayFailed
 from ..functions import groups
 from ..history import History
 from ..records import MODULE, OperationRecord, Origin
+from ..source_places import source_of
 from ..tensor_memory import is_freed
 from .another_input import try_another_input, why_not_run
 from .comparison import Agreement, difference, is_close, same_bits

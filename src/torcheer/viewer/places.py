@@ -5,9 +5,9 @@ from __future__ import annotations
 import linecache
 from typing import Any
 
-from ..capture.intercept.call_sites import stack_of
 from ..graph import Place
-from ..records import ModuleCall, Site
+from ..records import ModuleCall
+from ..source_places import Site, stack_of
 
 Frame = list[Any]  # file, line, function
 

@@ -1,0 +1,161 @@
+"""Places in a program, as a log holds them: numbers that can be written down, and a table that says which code they are of.
+
+A site is the chain of frames from a call up to the enclosing module's `forward`, as numbers of codes and of instructions. What
+the numbers mean (file, function, line) is asked of the log's `CodeTable` when somebody wants to see it.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_OURS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "capture") + os.sep
+
+# From line and column to line and column, or the number of the instruction where that is not known (Python 3.10).
+Span = tuple[int, int, int, int] | int
+
+
+class CodeFacts(NamedTuple):
+    """Which code it is: two are the same function where these are the same."""
+
+    file: str
+    function: str
+    first_line: int
+
+    @classmethod
+    def of(cls, code: CodeType) -> CodeFacts:
+        return cls(code.co_filename, getattr(code, "co_qualname", code.co_name), code.co_firstlineno)
+
+
+class CodeTable:
+    """The codes that the sites of one log are in, by number. The only part of a site that needs the running program."""
+
+    def __init__(self) -> None:
+        self._codes: list[CodeType] = []
+        self._numbers: dict[int, int] = {}  # by id; `_codes` keeps them alive
+        self._spans: dict[int, list[Any]] = {}  # by number, of codes that were asked
+
+    def number(self, code: CodeType) -> int:
+        """The number of a code, which is given one when it is first met."""
+        number = self._numbers.get(id(code))
+        if number is None:
+            number = self._numbers[id(code)] = len(self._codes)
+            self._codes.append(code)
+        return number
+
+    def facts(self, code: int) -> CodeFacts:
+        return CodeFacts.of(self._codes[code])
+
+    def line(self, code: int, instruction: int) -> int:
+        """The line of the file that an instruction belongs to."""
+        lines = self._codes[code].co_lines()
+        return next((at for start, end, at in lines if start <= instruction < end and at), self._codes[code].co_firstlineno)
+
+    def span(self, code: int, instruction: int) -> Span:
+        """Where in the source an instruction is."""
+        if code not in self._spans:
+            positions = getattr(self._codes[code], "co_positions", None)  # Python 3.11 and newer
+            self._spans[code] = list(positions()) if positions is not None else []
+        spans = self._spans[code]
+        span = spans[instruction // 2] if instruction // 2 < len(spans) else None
+        return span if span is not None and None not in span else instruction
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Site:
+    """A place in the program: the chain of frames up to the enclosing module's forward, innermost first."""
+
+    codes: tuple[int, ...]
+    instructions: tuple[int, ...]
+    number: int
+    table: CodeTable
+
+    @property
+    def functions(self) -> list[CodeFacts]:
+        """The function of each frame."""
+        return [self.table.facts(code) for code in self.codes]
+
+    @property
+    def lines(self) -> list[SourceLine]:
+        """The line of each frame."""
+        found = []
+        for code, instruction in zip(self.codes, self.instructions, strict=True):
+            facts = self.table.facts(code)
+            found.append(SourceLine(facts.file, self.table.line(code, instruction), facts.function))
+        return found
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """Where in the source each frame is."""
+        return tuple([self.table.span(code, at) for code, at in zip(self.codes, self.instructions, strict=True)])
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """One line of a program."""
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def text(self) -> str:
+        """The line itself, without indentation; empty when the source cannot be read."""
+        return linecache.getline(self.file, self.line).strip()
+
+    @property
+    def is_torch(self) -> bool:
+        return self.file.startswith(_TORCH)
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" + (f": {self.text}" if self.text else "")
+
+
+class Around(Protocol):
+    """A module call: where it was made, and in which other one."""
+
+    @property
+    def site(self) -> Site | None: ...
+    @property
+    def outer(self) -> Around | None: ...
+
+
+def stack_of(site: Site | None, module: Around | None) -> list[SourceLine]:
+    """The whole call stack of something that ran at `site` inside `module`, outermost first."""
+    lines: list[SourceLine] = []
+    call = module
+    while True:
+        if site is not None:
+            lines += site.lines
+        if call is None:
+            break
+        site, call = call.site, call.outer
+    return [line for line in reversed(lines) if not line.file.startswith(_OURS)]
+
+
+def source_of(site: Site | None, module: Around | None) -> SourceLine | None:
+    """The innermost line that is not torch's own."""
+    stack = stack_of(site, module)
+    return next((line for line in reversed(stack) if not line.is_torch), stack[-1] if stack else None)
+
+
+def same_positions(sites: list[Site]) -> list[int]:
+    """By site: the number of the first site at the same position of the source, with -1 (no site) at the end.
+
+    Python compiles the condition of a `while` loop twice, and the body of a `finally`.
+    """
+    found = list(range(len(sites)))
+    by_codes: dict[tuple[int, ...], list[Site]] = {}
+    for site in sites:
+        by_codes.setdefault(site.codes, []).append(site)
+    for alike in by_codes.values():
+        first: dict[tuple[Span, ...], int] = {}
+        for site in alike if len(alike) > 1 else ():
+            found[site.number] = first.setdefault(site.spans, site.number)
+    return [*found, -1]

@@ -165,6 +165,20 @@ def test_the_seed_of_a_validation_is_the_one_that_was_given() -> None:
     assert torch.equal(drawn, F.dropout(x, 0.5))
 
 
+def test_every_pass_of_a_validation_draws_what_its_seed_gives() -> None:
+    """The logged pass and the plain one; the pass with another input starts from a state of its own."""
+    drawn: list[float] = []
+
+    def program(x: Tensor) -> Tensor:
+        noise = torch.rand(())
+        drawn.append(noise.item())
+        return x * noise
+
+    assert tl.validate_forward_pass(program, torch.ones(2), random_seed=7)
+    torch.manual_seed(7)
+    assert drawn[:2] == [torch.rand(()).item()] * 2
+
+
 def test_an_invalid_seed_is_refused_by_the_validation_too() -> None:
     with pytest.raises(tl.InvalidArgument, match="random_seed"):
         tl.validate_forward_pass(torch.sin, torch.ones(2), random_seed=-1)
@@ -247,6 +261,16 @@ def test_times_are_those_of_the_pass() -> None:
     assert 0 < sum(times) <= history.time_elapsed <= whole
 
 
+def test_times_of_recordings_and_replays_are_theirs() -> None:
+    started = time.perf_counter()
+    with tl.recording() as recorded:
+        torch.ones(3).sin()
+    replayed = logged("mlp").replay()
+    whole = time.perf_counter() - started
+    assert 0 < recorded.time_elapsed < whole
+    assert 0 < replayed.time_elapsed < whole
+
+
 def test_the_stack_of_an_operation_is_the_users_own_code() -> None:
     """Frames of torch and torcheer between the user's lines are left out; the last line is the one that called torch."""
 
@@ -284,6 +308,19 @@ def test_a_write_that_was_overwritten_whole_is_no_parent_any_more() -> None:
     assert tl.validate_forward_pass(program, torch.ones(2))
 
 
+def test_a_write_to_all_that_is_read_hides_the_larger_ones_before_it() -> None:
+    def program(x: Tensor) -> Tensor:
+        y = torch.zeros(4)
+        view = y[:2]
+        y.copy_(x)  # of which the next line overwrites the part that is read
+        y[:2] = x[:2] * 5
+        return view + 1
+
+    history = tl.log_forward_pass(program, torch.ones(4))
+    assert [label for label in history["add_1"].parent_layers if "copy" in label] == []
+    assert tl.validate_forward_pass(program, torch.ones(4))
+
+
 @pytest.mark.parametrize("key", ["add_1", "mul_2", "relu_1"])
 def test_a_replayed_change_of_what_is_written_in_place_flows_on(key: str) -> None:
     def program(x: Tensor) -> Tensor:
@@ -309,7 +346,7 @@ def test_no_hook_stays_behind_a_log_a_backward_pass_or_a_snapshot(tmp_path: Path
         return [len(table) for table in (*tables, *own, *weights) if table is not None]
 
     before = registered()
-    xray = tl.Xray(net, (2, 4), folder=tmp_path / "run")
+    xray = tl.Xray(net, (2, 4), folder=tmp_path / "run", loss_fn=torch.sum)
     for step in range(3):
         history = tl.log_forward_pass(net, torch.rand(2, 4), save_gradients=True)
         history.log_backward(history.outputs[0].tensor_contents.sum())

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import torch.distributed
 
+import torcheer
+
 from distributed_programs import PROGRAMS, WORLD
 
 _LIMIT = 150  # seconds for all programs together; a hang fails instead of blocking
@@ -26,7 +28,7 @@ def results(tmp_path_factory):
     """What every program raised on every rank, as text, by name; a program that did not end is missing."""
     folder = tmp_path_factory.mktemp("distributed")
     tests = Path(__file__).parent
-    paths = [str(tests), str(tests.parent / "src"), os.environ.get("PYTHONPATH", "")]
+    paths = [str(tests), str(Path(torcheer.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
     logs = [folder / f"results_{rank}" for rank in range(WORLD)]
     ranks = []

@@ -59,6 +59,18 @@ def test_the_same_seed_chooses_the_same_faults_in_as_many_lines() -> None:
     assert len({(fault.file, fault.line) for fault in first}) == 40
 
 
+def test_a_change_elsewhere_leaves_the_choice_as_it_is(tmp_path: Path) -> None:
+    """So a score stays comparable while the code is worked on."""
+    (tmp_path / "one.py").write_text(EXAMPLE)
+    other = tmp_path / "two.py"
+    other.write_text(EXAMPLE)
+    before = {fault.key for fault in choose(tmp_path, 5, 0)}
+    other.write_text("added = 1\n" + EXAMPLE)
+    after = {fault.key for fault in choose(tmp_path, 5, 0)}
+    assert len(before & after) >= 4
+    assert all(fault.file == "two.py" for fault in choose(tmp_path, 5, 0, "two"))
+
+
 @pytest.mark.parametrize(("after", "outcome"), [("(value <= low)", "survived"), ("True", "noticed")])
 def test_a_fault_is_noticed_exactly_when_a_test_fails(tmp_path: Path, after: str, outcome: str) -> None:
     """`<` and `<=` clamp alike; a condition that always holds does not."""
@@ -72,12 +84,13 @@ def test_a_fault_is_noticed_exactly_when_a_test_fails(tmp_path: Path, after: str
     fault = next(f for f in faults_in(EXAMPLE, "clamping_example.py") if f.before == "value < low" and f.after == after)
     verdict = Nursery(sources, tmp_path / "copy").judge(fault, [str(test)], expected_s=1.0)
     assert verdict.outcome == outcome
+    assert verdict.noticed_by.endswith("::test_clamp" if outcome == "noticed" else "")
     assert (tmp_path / "copy" / "clamping_example.py").read_text() == EXAMPLE
 
 
 def test_the_folder_of_a_fault_is_the_part_of_the_package_it_is_in() -> None:
     def folder(file: str) -> str:
-        return Fault(file, "", 1, 0, 0, "", "").folder
+        return Fault(file, "", 1, "", 0, 0, "", "").folder
 
     assert [folder(f) for f in ("torcheer/xray/page/a.py", "torcheer/api.py", "torch_vis/words.py")] == [
         "xray",

@@ -1,7 +1,9 @@
-"""Which tests run a line, the most telling first."""
+"""Which tests run a line, the quickest first."""
 
 from __future__ import annotations
 
+import ast
+import difflib
 import hashlib
 import json
 import os
@@ -9,105 +11,158 @@ import shutil
 import subprocess
 import sys
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
-
-import coverage
 
 from .faults import Fault
 
-_BUDGET_S = 60.0  # tests of one mutant: as many as take this long together
+_TESTS = Path("tests")
 
 
+@dataclass
 class Covering:
-    """The tests of each line of the sources."""
+    """The tests of each line of the sources, and how long each test takes."""
 
-    def __init__(self, lines: dict[str, dict[int, list[str]]], seconds: dict[str, float]) -> None:
-        self._lines = lines
-        self._seconds = seconds
+    texts: dict[str, str]  # of the source files, when the tests ran
+    digests: dict[str, str]  # of the test files
+    lines: dict[str, dict[int, list[str]]]
+    seconds: dict[str, float]
 
-    def tests(self, fault: Fault) -> tuple[list[str], float]:
-        """The tests that run the line of a fault, and how long they take; those named after its file come first."""
-        lines = self._lines.get(fault.file, {})
+    def tests(self, fault: Fault) -> list[str]:
+        """The tests that run the line of a fault, those named after its file first among equally quick ones."""
+        lines = self.lines.get(fault.file, {})
         names = set(lines.get(fault.line, ()))
-        if not names and not fault.function:  # run when the file is imported
-            names = {name for tests in lines.values() for name in tests}
+        if not names:  # run at import, or not seen as a line of its own: the tests of the function, else of the file
+            first, last = _extent(self.texts[fault.file], fault)
+            names = {name for line in range(first, last + 1) for name in lines.get(line, ())}
+            names = names or {name for tests in lines.values() for name in tests}
         stem = Path(fault.file).stem
-        ordered = sorted(
-            (name for name in names if name in self._seconds),
-            key=lambda name: (stem not in name.split("::")[0], self._seconds[name], name),
-        )
+        known = [name for name in names if name in self.seconds]
+        return sorted(known, key=lambda name: (self.seconds[name] * (0.2 if stem in name.split("::")[0] else 1.0), name))
+
+    def within(self, tests: list[str], budget_s: float) -> tuple[list[str], float]:
+        """As many of these tests, from the first on, as take `budget_s` together; and how long those take."""
         chosen: list[str] = []
         total = 0.0
-        for name in ordered:
-            if chosen and total + self._seconds[name] > _BUDGET_S:
+        for name in tests:
+            if chosen and total + self.seconds[name] > budget_s:
                 break
             chosen.append(name)
-            total += self._seconds[name]
+            total += self.seconds[name]
         return chosen, total
 
 
-def find_covering(sources: Path, folder: Path) -> Covering:
-    """Run the whole suite once with coverage, unless nothing changed since the last time."""
-    digest = _digest([sources, Path("tests")])
+def find_covering(sources: Path, folder: Path, fresh: bool = False) -> Covering:
+    """Which test runs which line. It is kept: only test files that changed since are run again, all of them when `fresh`.
+
+    Lines of changed source files are matched with those they were; what was not there then counts as run by the tests of
+    its function. So with kept coverage a fault may get fewer tests than it has, never others.
+    """
     kept = folder / "covering.json"
-    if kept.exists():
-        saved = json.loads(kept.read_text())
-        if saved["digest"] == digest:
-            return Covering(
-                {file: {int(line): names for line, names in lines.items()} for file, lines in saved["lines"].items()},
-                saved["seconds"],
-            )
+    folder.mkdir(parents=True, exist_ok=True)
+    before = Covering({}, {}, {}, {}) if fresh or not kept.exists() else _load(kept)
+    digests = {path.as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(_TESTS.glob("test_*.py"))}
+    digests.pop("tests/test_mutants.py", None)
+    changed = [file for file, digest in digests.items() if before.digests.get(file) != digest]
+    texts = {path.relative_to(sources).as_posix(): path.read_text() for path in sorted(sources.rglob("*.py"))}
+    if changed:
+        print(f"running {len(changed)} test files once, to see which test runs which line ...", flush=True)
+        _run_tests(sources, folder / "run", changed)
+    lines, seconds = _read(sources, folder / "run") if changed else ({}, {})
+    for file, found in _moved(before, texts).items():
+        for line, names in found.items():
+            still = [name for name in names if _file_of(name) in digests and _file_of(name) not in changed]
+            lines.setdefault(file, {}).setdefault(line, []).extend(still)
+    seconds |= {n: s for n, s in before.seconds.items() if _file_of(n) in digests and _file_of(n) not in changed}
+    covering = Covering(texts, digests, lines, seconds)
+    _save(covering, kept)
+    return covering
+
+
+def _run_tests(sources: Path, folder: Path, files: list[str]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    print("running the suite once, to see which test runs which line ...", flush=True)
+    here = Path(__file__).parent
+    paths = [sources.resolve(), here.parent.resolve(), (here / "children").resolve()]
     surroundings = {
         **os.environ,
         "MUTANTS_COVERAGE": str(folder.resolve()),
         "MUTANTS_SOURCES": str(sources.resolve()),
-        "PYTHONPATH": os.pathsep.join([str(sources.resolve()), str(Path("tests").resolve())]),
+        "PYTHONPATH": os.pathsep.join([*map(str, paths), *filter(None, [os.environ.get("PYTHONPATH")])]),
     }
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-p",
-            "mutants.plugin",
-            "-q",
-            "--no-header",
-            "-o",
-            "timeout=900",
-            "--deselect",
-            "tests/test_mutants.py",
-        ],
-        env=surroundings,
-        check=False,
-        stdout=subprocess.DEVNULL,
-    )
-    lines, seconds = _read(sources, folder)
-    kept.write_text(json.dumps({"digest": digest, "lines": lines, "seconds": seconds}))
-    return Covering(lines, seconds)
+    command = [sys.executable, "-m", "pytest", "-p", "mutants.plugin", "-q", "--no-header", "-o", "timeout=900", *files]
+    subprocess.run(command, env=surroundings, check=False, stdout=subprocess.DEVNULL)
 
 
 def _read(sources: Path, folder: Path) -> tuple[dict[str, dict[int, list[str]]], dict[str, float]]:
-    lines: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+    import coverage  # only the environment of `make mutants` has it
+
     seconds: dict[str, float] = {}
+    for path in sorted(folder.glob("seconds-*.json")):
+        for name, taken in json.loads(path.read_text()).items():
+            seconds[name] = max(taken, seconds.get(name, 0.0))
+    tests_of = defaultdict(list)  # a file's name stands for all its tests
+    for name in seconds:
+        tests_of[name].append(name)
+        tests_of[_file_of(name)].append(name)
+    lines: dict[str, dict[int, list[str]]] = {}
     for path in sorted(folder.glob("lines-*")):
         data = coverage.CoverageData(str(path))
         data.read()
         for file in data.measured_files():
-            name = Path(file).relative_to(sources.resolve()).as_posix()
+            found = lines.setdefault(Path(file).relative_to(sources.resolve()).as_posix(), {})
             for line, contexts in data.contexts_by_lineno(file).items():
-                lines[name][line] += [context for context in contexts if context]
-    for path in sorted(folder.glob("seconds-*.json")):
-        for name, taken in json.loads(path.read_text()).items():
-            seconds[name] = max(taken, seconds.get(name, 0.0))
-    return {file: dict(found) for file, found in lines.items()}, seconds
+                names = (name for context in contexts if context for name in tests_of[context])
+                found[line] = sorted({*found.get(line, ()), *names})
+    return lines, seconds
 
 
-def _digest(folders: list[Path]) -> str:
-    sha = hashlib.sha256()
-    for folder in folders:
-        for path in sorted(folder.rglob("*.py")):
-            sha.update(path.as_posix().encode() + path.read_bytes())
-    return sha.hexdigest()
+def _save(covering: Covering, path: Path) -> None:
+    """Tests are written by their numbers: most of them run the same few thousand lines."""
+    number = {name: n for n, name in enumerate(covering.seconds)}
+    numbers = {
+        file: {line: [number[name] for name in names if name in number] for line, names in found.items()}
+        for file, found in covering.lines.items()
+    }
+    saved = {"texts": covering.texts, "digests": covering.digests, "seconds": covering.seconds, "lines": numbers}
+    path.write_text(json.dumps(saved))
+
+
+def _load(path: Path) -> Covering:
+    saved = json.loads(path.read_text())
+    names = list(saved["seconds"])
+    lines = {
+        file: {int(line): [names[n] for n in numbers] for line, numbers in found.items()}
+        for file, found in saved.pop("lines").items()
+    }
+    return Covering(lines=lines, **saved)
+
+
+def _moved(before: Covering, texts: dict[str, str]) -> dict[str, dict[int, list[str]]]:
+    """The lines of an earlier time, by their numbers now."""
+    result = {}
+    for file, found in before.lines.items():
+        old, new = before.texts.get(file, ""), texts.get(file)
+        if new is None:
+            continue
+        if old == new:
+            result[file] = found
+            continue
+        blocks = difflib.SequenceMatcher(None, old.splitlines(), new.splitlines(), autojunk=False).get_matching_blocks()
+        now = {block.a + 1 + n: block.b + 1 + n for block in blocks for n in range(block.size)}
+        result[file] = {now[line]: names for line, names in found.items() if line in now}
+    return result
+
+
+def _extent(text: str, fault: Fault) -> tuple[int, int]:
+    """The first and last line of the function or class a fault is in."""
+    spans: list[tuple[int, int]] = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and node.end_lineno is not None:
+            spans.append((node.lineno, node.end_lineno))
+    around = [span for span in spans if span[0] <= fault.line <= span[1]]
+    return min(around, key=lambda span: span[1] - span[0], default=(0, -1))
+
+
+def _file_of(name: str) -> str:
+    return name.split("::")[0]

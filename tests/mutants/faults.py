@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ class Fault:
     file: str  # relative to src
     function: str  # the qualified name of what it is in; "" at the top of the file
     line: int
+    text: str  # of that line, without its indentation
     start: int  # offsets in the file's text
     stop: int
     before: str
@@ -35,9 +36,9 @@ class Fault:
         return parts[1] if len(parts) > 2 else parts[0] if parts[0] != "torcheer" else "torcheer"
 
     @property
-    def key(self) -> tuple[str, str, str, str]:
+    def key(self) -> tuple[str, ...]:
         """What stays the same when lines move."""
-        return self.file, self.function, self.before, self.after
+        return self.file, self.function, self.text, self.before, self.after
 
     def applied(self, text: str) -> str:
         assert text[self.start : self.stop] == self.before
@@ -48,16 +49,26 @@ class Fault:
         return f"{self.file}:{self.line} {self.function}: {before}  ->  {after}"
 
 
-def choose(sources: Path, count: int, seed: int, folder: str | None = None) -> list[Fault]:
-    """`count` faults in as many lines, the same for the same sources and seed."""
+def choose(sources: Path, count: int, seed: int, only: str = "") -> list[Fault]:
+    """`count` faults in as many lines. A line's chance follows from its text, so a change elsewhere leaves the choice as it is.
+
+    `only` is the beginning of a path inside the package: `capture/`, or `xray/store/files.py`.
+    """
     by_line: dict[tuple[str, int], list[Fault]] = defaultdict(list)
     for path in sorted(sources.rglob("*.py")):
-        for fault in faults_in(path.read_text(), path.relative_to(sources).as_posix()):
-            if folder is None or fault.folder == folder:
+        file = path.relative_to(sources).as_posix()
+        if file.removeprefix("torcheer/").startswith(only):
+            for fault in faults_in(path.read_text(), file):
                 by_line[fault.file, fault.line].append(fault)
-    chance = random.Random(seed)
-    lines = chance.sample(sorted(by_line), min(count, len(by_line)))
-    return [chance.choice(by_line[line]) for line in sorted(lines)]
+    seen: Counter[tuple[str, ...]] = Counter()
+    ranked = []
+    for faults in by_line.values():
+        line = (faults[0].file, faults[0].function, faults[0].text)
+        seen[line] += 1
+        chance = random.Random("\n".join((str(seed), *line, str(seen[line]))))
+        ranked.append((chance.random(), chance.choice(faults)))
+    ranked.sort(key=lambda pair: pair[0])
+    return sorted((fault for _, fault in ranked[:count]), key=lambda fault: (fault.file, fault.line))
 
 
 def faults_in(text: str, file: str) -> Iterator[Fault]:
@@ -65,7 +76,8 @@ def faults_in(text: str, file: str) -> Iterator[Fault]:
     starts = [0]
     for line in text.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
-    encoded = [line.encode() for line in text.splitlines()]
+    lines = text.splitlines()
+    encoded = [line.encode() for line in lines]
 
     def offset(line: int, column: int) -> int:
         return starts[line - 1] + len(encoded[line - 1][:column].decode())
@@ -74,7 +86,7 @@ def faults_in(text: str, file: str) -> Iterator[Fault]:
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
         start, stop = offset(node.lineno, node.col_offset), offset(node.end_lineno, node.end_col_offset)
-        yield Fault(file, function, node.lineno, start, stop, text[start:stop], replacement)
+        yield Fault(file, function, node.lineno, lines[node.lineno - 1].strip(), start, stop, text[start:stop], replacement)
 
 
 def _replacements(node: ast.AST, function: str) -> Iterator[tuple[ast.expr | ast.stmt, str, str]]:
@@ -114,7 +126,7 @@ def _here(node: ast.AST, function: str) -> Iterator[tuple[ast.expr | ast.stmt, s
     elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
         yield node, function, str(not node.value)
     elif isinstance(node, ast.Constant) and type(node.value) is int:
-        yield node, function, str(node.value + 1)
+        yield node, function, str(node.value + 1 if node.value < 1000 else 0)  # one more hardly changes a large limit
     elif isinstance(node, ast.If):
         yield node.test, function, "False"
         yield node.test, function, "True"

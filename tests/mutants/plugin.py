@@ -1,4 +1,7 @@
-"""A pytest plugin: which lines each test runs, and how long each takes. Written to the folder in `MUTANTS_COVERAGE`."""
+"""A pytest plugin: which lines each test runs, and how long each takes. Written to the folder in `MUTANTS_COVERAGE`.
+
+What a fixture of a whole file runs counts for all tests of that file.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,34 @@ _worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
 _coverage = coverage.Coverage(
     data_file=str(_folder / f"lines-{_worker}"), source=[os.environ["MUTANTS_SOURCES"]], config_file=False
 )
+_coverage.set_option("run:disable_warnings", ["no-data-collected"])  # by the process that hands tests to the workers
 _seconds: dict[str, float] = {}
 _passed: dict[str, bool] = {}
+_contexts = [""]
 
 _coverage.start()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    _coverage.switch_context(item.nodeid)
+    return (yield from _counting_for(item.nodeid))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest) -> Iterator[None]:
+    if fixturedef.scope == "function":
+        return (yield)
+    return (yield from _counting_for(request.node.nodeid))
+
+
+def _counting_for(name: str) -> Iterator[None]:
+    _contexts.append(name)
+    _coverage.switch_context(name)
     try:
         return (yield)
     finally:
-        _coverage.switch_context("")
+        _contexts.pop()
+        _coverage.switch_context(_contexts[-1])
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from torch_vis import (
     analyze_computational_graph_execution,
     track_computational_graph_execution,
 )
+from torch_vis.memory import process_memory
 from torcheer import InvalidArgument
 
 
@@ -525,3 +527,58 @@ def test_an_exception_that_takes_no_attributes_leads_to_the_partial_record_too(e
             run(Fails(), torch.ones(1, 2))
         assert caught.value is error
         assert error.history["linear_1"].shape == (1, 2)
+
+
+def test_layers_alone_on_a_device_are_timed_by_its_events(monkeypatch):
+    """Each event is a millisecond later than the one before; the model lasts from its first to its last."""
+    clock = iter(range(1000))
+
+    class Event:
+        def __init__(self, enable_timing: bool = False) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            self.at = next(clock)
+
+        def elapsed_time(self, after: Event) -> float:
+            return after.at - self.at
+
+    monkeypatch.setattr("torch_vis.layers.cuda_is_used", lambda: True)
+    monkeypatch.setattr("torch.cuda.Event", Event)
+    monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
+    tracker = track_computational_graph_execution(model, torch.rand(2, 3), track_tensor_ops=False)
+    layers = [node for name, node in tracker.nodes.items() if name.startswith(("module:", "backward:"))]
+    assert {node.metadata["timed_by"] for node in layers} == {"cuda"}
+    seconds = {node.id: node.execution_time for node in layers}
+    forward = [seconds[f"module:{address}:1"] for address in ("", "0", "1")]
+    assert forward == [5e-3, 1e-3, 1e-3]
+    whole, first, last = (seconds[f"backward:{address}:1"] for address in ("", "0", "1"))
+    assert min(first, last) > 0
+    assert whole >= first + last
+
+
+def test_values_that_are_used_twice_again_and_again_are_followed_once():
+    """Sixty doublings have 2^60 ways from the first layer to the last."""
+
+    class Doubling(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(2, 2), nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.first(x)
+            for _ in range(60):
+                y = y + y
+            return self.last(y)
+
+    tracker = track_computational_graph_execution(Doubling(), torch.ones(1, 2))
+    assert ("module:first:1", "module:last:1") in pairs(tracker, "data_flow")
+
+
+def test_memory_that_cannot_be_read_is_left_out(monkeypatch):
+    def unreadable(self: Path, *args: object, **kwargs: object) -> str:
+        raise OSError("no such file")
+
+    monkeypatch.setattr(Path, "read_text", unreadable)
+    assert process_memory() == {}

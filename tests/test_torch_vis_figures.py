@@ -25,10 +25,12 @@ from torch_vis import (
     track_computational_graph_execution,
     visualize_computational_graph,
 )
-from torch_vis.scene import Scene, make_scene
+from torch_vis.scene import TIME_LIMIT, Scene, make_scene
 from torcheer import InvalidArgument
+from torcheer.render.graphviz import run_graphviz
 
 plt = pytest.importorskip("matplotlib.pyplot")
+PathPatch, Polygon = plt.matplotlib.patches.PathPatch, plt.matplotlib.patches.Polygon
 pytest.importorskip("plotly.graph_objects")
 
 
@@ -233,6 +235,28 @@ def test_arrows_have_heads_that_turn_with_them():
     (flow,) = [trace for trace in figure.data if trace.name == "data_flow"]
     assert flow.marker.angleref == "previous"
     assert sum(size > 0 for size in flow.marker.size) == sum(x is None for x in flow.x)
+
+
+def test_in_matplotlib_a_head_sits_at_the_end_of_its_arrow():
+    """The middle of its back is where the line ends."""
+    drawn = visualize_computational_graph(nn.ReLU(), torch.ones(2), renderer="matplotlib")
+    patches = drawn.axes[0].patches
+    ends = {tuple(one.get_path().vertices[-1].round(3)) for one in patches if isinstance(one, PathPatch)}
+    backs = {tuple(((a + b) / 2).round(3)) for a, b, *_ in (one.get_xy() for one in patches if isinstance(one, Polygon))}
+    assert backs
+    assert backs == ends
+
+
+def test_a_layout_may_take_most_of_the_time_limit(monkeypatch):
+    given = []
+
+    def watched(text, engine, form, limit):
+        given.append(limit)
+        return run_graphviz(text, engine, form, limit)
+
+    monkeypatch.setattr("torch_vis.scene.run_graphviz", watched)
+    scene_of(nn.ReLU(), torch.ones(2))
+    assert TIME_LIMIT / 2 < given[0] < TIME_LIMIT
 
 
 def test_names_are_text_and_not_markup():

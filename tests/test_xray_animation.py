@@ -181,6 +181,23 @@ def test_every_frame_has_its_step(tmp_path):
         assert not reads(frame, "step 15")
 
 
+def test_the_key_of_a_frame_has_its_values_below_the_ends_of_the_colours(tmp_path):
+    """The lowest value begins where the bar begins, the highest ends where it ends."""
+    tensor = torch.linspace(-2, 2, 256).reshape(4, 8, 8)
+    run = run_of(tmp_path / "run", [tensor])
+    frame = frames_of(write_gif(run, "conv1", "layer", tmp_path / "a.gif"))[0]
+    low, high = run.limits("conv1", "layer")
+    is_bar = (np.ptp(frame.astype(int), axis=2) > 60).mean(axis=1) > 0.1  # rows of colours
+    bar = frame[np.flatnonzero(is_bar)[-1]]
+    first, last = np.flatnonzero((bar != 255).any(axis=1))[[0, -1]]
+    below = frame[np.flatnonzero(is_bar)[-1] + 1 : -8, : last + 1]
+    inked = np.flatnonzero((below.min(axis=2) < 200).any(axis=0))
+    assert inked[0] - first <= 3
+    assert last - inked[-1] <= 3
+    gaps = np.diff(inked)
+    assert gaps.max() > 20, (low, high)  # two numbers, apart
+
+
 # Form ---------------------------------------------------------------------------------------------------------------
 
 

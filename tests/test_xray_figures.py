@@ -205,6 +205,22 @@ def test_weights_have_both_signs_and_activations_do_not(tmp_path):
         assert images(figure_of(run, "fc", kind))[0].get_cmap().name == "torcheer sequential"
 
 
+def test_the_numbers_of_a_colour_bar_are_its_ends_and_its_middle(tmp_path):
+    """The outer ones do not stand out over its ends."""
+    run = single(tmp_path, "fc", "weight", weights(40, 40) * 1234.5, "matrix")
+    figure = figure_of(run, "fc", "weight")
+    canvas = agg.FigureCanvasAgg(figure)
+    canvas.draw()
+    (bar,) = [axes for axes in figure.axes if not axes.images and len(axes.get_xticks()) == 3]
+    low, high = run.limits("fc", "weight")
+    assert list(bar.get_xticks()) == pytest.approx([low, 0.0, high])
+    room = bar.get_window_extent(canvas.get_renderer())
+    labels = [label.get_window_extent(canvas.get_renderer()) for label in bar.get_xticklabels()]
+    assert labels[0].x0 >= room.x0 - 8  # the points of the bar, where values lie beyond it, are wider than the axes
+    assert labels[-1].x1 <= room.x1 + 8
+    assert (labels[1].x0 + labels[1].x1) / 2 == pytest.approx((room.x0 + room.x1) / 2, abs=2)
+
+
 def test_values_too_faint_for_the_scale_of_the_run_are_said(tmp_path):
     """A gradient that vanished is not taken for an empty picture."""
     kept = weights(4, 4)

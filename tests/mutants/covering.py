@@ -31,8 +31,8 @@ class Covering:
     def tests(self, fault: Fault) -> list[str]:
         """The tests that run the line of a fault, those named after its file first among equally quick ones."""
         lines = self.lines.get(fault.file, {})
-        names = set(lines.get(fault.line, ()))
-        if not names:  # run at import, or not seen as a line of its own: the tests of the function, else of the file
+        names = set() if _is_run_at_import(self.texts[fault.file], fault) else set(lines.get(fault.line, ()))
+        if not names:  # or it is not seen as a line of its own: the tests of the function, else of the file
             first, last = _extent(self.texts[fault.file], fault)
             names = {name for line in range(first, last + 1) for name in lines.get(line, ())}
             names = names or {name for tests in lines.values() for name in tests}
@@ -154,14 +154,26 @@ def _moved(before: Covering, texts: dict[str, str]) -> dict[str, dict[int, list[
     return result
 
 
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def _definition(text: str, fault: Fault) -> _Definition | None:
+    """The innermost function or class a fault is in."""
+    found = [node for node in ast.walk(ast.parse(text)) if isinstance(node, _Definition)]
+    around = [node for node in found if node.lineno <= fault.line <= (node.end_lineno or 0)]
+    return max(around, key=lambda node: node.lineno, default=None)
+
+
+def _is_run_at_import(text: str, fault: Fault) -> bool:
+    """Whether a line is outside of functions, or the head of one."""
+    node = _definition(text, fault)
+    return node is None or isinstance(node, ast.ClassDef) or fault.line < node.body[0].lineno
+
+
 def _extent(text: str, fault: Fault) -> tuple[int, int]:
-    """The first and last line of the function or class a fault is in."""
-    spans: list[tuple[int, int]] = []
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and node.end_lineno is not None:
-            spans.append((node.lineno, node.end_lineno))
-    around = [span for span in spans if span[0] <= fault.line <= span[1]]
-    return min(around, key=lambda span: span[1] - span[0], default=(0, -1))
+    """The first and last line of what a fault is in; of no line where that is the file."""
+    node = _definition(text, fault)
+    return (0, -1) if node is None else (node.body[0].lineno, node.end_lineno or 0)
 
 
 def _file_of(name: str) -> str:

@@ -410,4 +410,4 @@ def _size(path: Path) -> int:
 def _ends_with_newline(path: Path) -> bool:
     with path.open("rb") as file:
         file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"
+        return file.read() == b"\n"

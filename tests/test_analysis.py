@@ -263,6 +263,65 @@ def test_counts_by_hand(name):
     assert count(function, rand(X) + 6 * torch.eye(6)) == expected
 
 
+LABELS = torch.tensor([0, 1, 2])
+COMPLEX = torch.ones(2, 4, 8, dtype=torch.complex64)
+# 5 N log2 N for N complex values, half of it where one side is real; n^2 for a triangle and a column, and so on
+OF_OTHER_INPUTS = {
+    "fft of two dimensions": (lambda x: torch.fft.fft2(x), [COMPLEX], 2 * 5 * 32 * 5),
+    "fft of all dimensions": (lambda x: torch.fft.fftn(x), [COMPLEX], 5 * 64 * 6),
+    "fft of the last as many as there are sizes": (lambda x: torch.fft.fftn(x, s=(4, 8)), [COMPLEX], 2 * 5 * 32 * 5),
+    "fft of named dimensions": (lambda x: torch.fft.fftn(x, dim=(0, 2)), [COMPLEX], 4 * 5 * 16 * 4),
+    "fft of real values, two dimensions": (lambda x: torch.fft.rfft2(x), [rand(2, 4, 8)], 2 * 80 * 5),
+    "fft of real values, padded": (lambda x: torch.fft.rfftn(x, s=(4, 16)), [rand(2, 4, 8)], 2 * 160 * 6),
+    "frames": (
+        lambda x, w: torch.stft(x, 8, 4, window=w, center=False, return_complex=True), [rand(16), torch.ones(8)], 3 * 8 * 8.5
+    ),
+    "frames back": (lambda x, w: torch.istft(x, 8, 4, window=w), [torch.ones(5, 4) + 0j, torch.ones(8)], 4 * 8 * 8.5),
+    "fftshift": (lambda x: torch.fft.fftshift(x), [rand(8)], 0),
+    "triangular solve": (lambda a, b: torch.linalg.solve_triangular(a, b, upper=True), [torch.eye(4), rand(4, 3)], 4 * 4 * 3),
+    "cholesky solve": (torch.cholesky_solve, [rand(2, 4, 3), torch.eye(4).expand(2, 4, 4)], 2 * 2 * 4 * 4 * 3),
+    "unpacked factors": (lambda x: torch.lu_unpack(*torch.linalg.lu_factor(x)), [torch.eye(6)], 6**3 - 6**3 // 3),
+    "outer product added": (torch.addr, [rand(3, 4), rand(3), rand(4)], 2 * 12),
+    "inner product with a number": (torch.inner, [rand(3), rand(())], 3),
+    "one matrix to the first": (lambda x: torch.linalg.matrix_power(x, 1), [rand(3, 3)], 0),
+    "the product of one": (lambda x: torch.linalg.multi_dot([x, x]), [rand(3, 3)], 2 * 27),
+    "tensordot of nothing": (lambda a, b: torch.tensordot(a, b, 1), [rand(0, 3), rand(3, 2)], 0),
+    "convolution, time first": (torch.conv_tbc, [rand(5, 2, 3), rand(2, 3, 4), rand(4)], 2 * (4 * 2 * 4) * 6),
+    "norm of a matrix": (lambda x: torch.linalg.matrix_norm(x), [rand(3, 4)], 24),
+    "negative log-likelihood": (F.nll_loss, [rand(3, 4), LABELS], 3),
+    "connectionist loss": (
+        lambda x: F.ctc_loss(x.log_softmax(-1), torch.ones(2, 3, dtype=torch.long), torch.tensor([5, 5]), torch.tensor([3, 3])),
+        [rand(5, 2, 4)],
+        5 * 40 + 13 * 5 * (2 * 6 + 2),
+    ),
+    "rows added": (lambda x, y: x.index_add(0, LABELS, y), [rand(4, 5), rand(3, 5)], 15),
+    "rows added by numbers": (lambda x: x.scatter_add(0, LABELS, LABELS), [LABELS * 2], 3),
+    "bags": (lambda t: F.embedding_bag(LABELS, t, torch.tensor([0, 2]), mode="sum"), [rand(4, 5)], 15),
+    "weighted bags": (
+        lambda t, w: F.embedding_bag(LABELS, t, torch.tensor([0, 2]), mode="sum", per_sample_weights=w),
+        [rand(4, 5), rand(3)],
+        30,
+    ),
+    "distances": (torch.cdist, [rand(3, 5), rand(4, 5)], 3 * 12 * 5),
+    "distances of pairs": (torch.pdist, [rand(4, 5)], 3 * 6 * 5),
+    "interpolation by area": (lambda x: F.interpolate(x, size=2, mode="area"), [rand(1, 3, 8)], 24),
+    "cubic interpolation": (lambda x: torch._C._nn.upsample_bicubic2d(x, [4, 4], False), [rand(1, 1, 2, 2)], 31 * 16),
+    "linear interpolation": (lambda x: torch._C._nn.upsample_linear1d(x, [4], False), [rand(1, 1, 2)], 3 * 4),
+    "a grid of pixels": (lambda x, g: F.grid_sample(x, g, align_corners=False), [rand(1, 3, 4, 4), rand(1, 2, 2, 2)], 32 + 84),
+    "a grid of nearest pixels": (
+        lambda x, g: F.grid_sample(x, g, mode="nearest", align_corners=False), [rand(1, 3, 4, 4), rand(1, 2, 2, 2)], 32
+    ),
+    "a grid from a matrix": (lambda t: F.affine_grid(t, [1, 1, 4, 4], align_corners=False), [rand(1, 2, 3)], 2 * 32 * 3),
+    "columns folded": (lambda x: F.fold(x, 4, 2), [rand(1, 4, 9)], 36),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_OTHER_INPUTS)
+def test_counts_of_other_inputs_by_hand(name):
+    function, args, expected = OF_OTHER_INPUTS[name]
+    assert count(function, *args) == expected
+
+
 def test_all_spellings_of_a_function_count_alike():
     x = rand(3, 4)
     spellings = [

@@ -91,6 +91,16 @@ def test_unknown_functions_are_named_below_the_table():
     )
 
 
+def test_a_call_that_is_written_in_another_way_than_its_formula_expects_is_unknown():
+    """Operators of the dispatcher call their first argument `self`."""
+
+    def program(x, target):
+        return torch.ops.aten.cross_entropy_loss(self=x, target=target)
+
+    told = str(summary_of(log(program, torch.rand(3, 4), torch.tensor([0, 1, 2]))))
+    assert "FLOPs unknown for 1 call, counted nowhere: cross_entropy_loss" in told
+
+
 def test_wrong_arguments_are_explained():
     history = torcheer.log_forward_pass(Mlp(), torch.rand(2, 4))
     with pytest.raises(torcheer.InvalidArgument, match=r"no column is called 'speed'.*'flops'"):

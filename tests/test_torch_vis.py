@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import random
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -431,9 +433,6 @@ def test_other_modules_are_named_after_their_class():
 
 
 def test_following_layers_keeps_no_tensor_alive():
-    import gc
-    import weakref
-
     model = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
     with ComputationalGraphTracker(model, track_tensor_ops=False) as tracker:
         y = model(torch.ones(1, 2))
@@ -442,6 +441,25 @@ def test_following_layers_keeps_no_tensor_alive():
         gc.collect()
         assert gone() is None
     assert "backward" not in tracker.get_graph_summary()["operation_types"]
+
+
+def test_following_operations_keeps_no_tensor_of_the_pass():
+    """Not even an argument that was overwritten through another view, which a replay would need."""
+
+    class Writing(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = torch.zeros(5, 7, 11)
+            view = y[:]
+            y[1] = x
+            view.mul_(2)
+            return (y * view).sum() + x.sum()
+
+    with ComputationalGraphTracker(Writing()) as tracker:
+        tracker.model(torch.ones(7, 11))
+    gc.collect()
+    kept = [one for one in gc.get_objects() if type(one) is torch.Tensor and one.shape == (5, 7, 11)]
+    assert tracker.nodes
+    assert kept == []
 
 
 def test_a_backward_after_the_end_is_not_tracked():

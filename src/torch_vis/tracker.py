@@ -178,8 +178,6 @@ class ComputationalGraphTracker:
         }
 
     def _close(self) -> None:
-        if self.history is not None:
-            self.history.clear_activations()
         self._memory["after"] = self._sample()
 
     def _forget(self) -> None:

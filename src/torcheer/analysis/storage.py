@@ -83,7 +83,7 @@ class Storages:
         if name in groups.RESHAPES:
             return 0 if self.reshapes_freely(parents[0], self._facts.of(number)[0]) else None
         if name in groups.DROPOUTS:  # hands back its argument where there is nothing to drop
-            training = call.value(2, "training", call.value(2, "train", True))
+            training = call.value(2, "training", call.value(2, "train"))
             return None if call.value(1, "p", 0.5) and training else 0
         if name in groups.ONE_FOR_EACH:
             return number - call.numbers[0]

@@ -209,7 +209,7 @@ def _recurrent(call: Call, memory: Memory) -> Saved:
 
 @_rule(" ".join(sorted(DROPOUTS - {"native_dropout", "fused_dropout"})))
 def _dropout(call: Call, memory: Memory) -> Saved:
-    if not (call.value(1, "p", 0.5) and call.value(2, "training", call.value(2, "train", True))):
+    if not (call.value(1, "p", 0.5) and call.value(2, "training", call.value(2, "train"))):
         return _NONE
     shape, dtype, device = call.results[0]
     by_channel = "feature" in call.name or call.name[-1] == "d"

@@ -36,8 +36,6 @@ def _fft(call: Call) -> Work:
         sizes[dims[-1]] = before[dims[-1]] if asked is None else asked
     is_real = name.startswith(("rfft", "ihfft", "irfft", "hfft"))
     length = math.prod(sizes.values())
-    if length < 1:
-        return Work(0)
     outside = math.prod(after) // max(1, math.prod(after[dim] for dim in dims))
     flops = (2.5 if is_real else 5.0) * outside * length * math.log2(length)
     return Work(round(flops), 0, round(flops))

@@ -51,19 +51,11 @@ def contraction(terms: Sequence[set[Hashable]], output: set[Hashable], sizes: di
 
 
 def _parse(args: tuple[Any, ...]) -> tuple[list[Operand], list[Labels], Labels]:
-    if isinstance(args[0], str):
-        given = (
-            args[1] if len(args) == 2 and isinstance(args[1], (list, tuple)) and not isinstance(args[1], Operand) else args[1:]
-        )
-        operands = list(given)
-        left, arrow, right = args[0].replace(" ", "").partition("->")
-        parts = [_split(term) for term in left.split(",")]
-        target = _split(right) if arrow else None
-    else:
-        operands = list(args[0:-1:2] if len(args) % 2 else args[0::2])
-        lists = args[1::2]
-        parts = [list(one) for one in lists[: len(operands)]]
-        target = list(args[-1]) if len(args) % 2 else None
+    given = args[1] if len(args) == 2 and isinstance(args[1], (list, tuple)) and not isinstance(args[1], Operand) else args[1:]
+    operands = list(given)
+    left, arrow, right = args[0].replace(" ", "").partition("->")  # torch makes an equation of lists of dimensions
+    parts = [_split(term) for term in left.split(",")]
+    target = _split(right) if arrow else None
     terms = [_spread(part, len(operand.shape)) for part, operand in zip(parts, operands, strict=True)]
     hidden = [len(operand.shape) - len(part) + 1 for part, operand in zip(parts, operands, strict=True) if ... in part]
     widest = max(hidden, default=0)

@@ -93,7 +93,7 @@ def _accumulate(call: Call) -> Work:
 def _embedding_bag(call: Call) -> Work:
     tables = [operand for operand in call.operands if len(operand.shape) == 2 and operand.dtype.is_floating_point]
     indices = next(operand for operand in call.operands if not operand.dtype.is_floating_point)
-    weighted = 2 if isinstance(call.value(7, "per_sample_weights"), Operand) else 1
+    weighted = 2 if isinstance(call.value(6, "per_sample_weights"), Operand) else 1
     return simple(call, weighted * indices.numel * tables[0].shape[1])
 
 

@@ -346,7 +346,7 @@ def test_no_hook_stays_behind_a_log_a_backward_pass_or_a_snapshot(tmp_path: Path
         return [len(table) for table in (*tables, *own, *weights) if table is not None]
 
     before = registered()
-    xray = tl.Xray(net, (2, 4), folder=tmp_path / "run", loss_fn=torch.sum)
+    xray = tl.Xray(net, (2, 4), ["0"], folder=tmp_path / "run", loss_fn=torch.sum)
     for step in range(3):
         history = tl.log_forward_pass(net, torch.rand(2, 4), save_gradients=True)
         history.log_backward(history.outputs[0].tensor_contents.sum())

@@ -13,7 +13,6 @@ import pytest
 import torch.distributed
 
 import torcheer
-
 from distributed_programs import PROGRAMS, WORLD
 
 _LIMIT = 150  # seconds for all programs together; a hang fails instead of blocking

@@ -22,7 +22,7 @@ from torch_vis import (
     analyze_computational_graph_execution,
     track_computational_graph_execution,
 )
-from torch_vis.memory import process_memory
+from torch_vis.memory import cuda_memory, process_memory
 from torcheer import InvalidArgument
 
 
@@ -600,3 +600,13 @@ def test_memory_that_cannot_be_read_is_left_out(monkeypatch):
 
     monkeypatch.setattr(Path, "read_text", unreadable)
     assert process_memory() == {}
+
+
+def test_memory_of_a_device_that_is_not_used_is_left_out(monkeypatch):
+    monkeypatch.setattr("torch_vis.memory.cuda_is_used", lambda: False)
+    assert cuda_memory() == {}
+    monkeypatch.setattr("torch_vis.memory.cuda_is_used", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    for name, size in (("memory_allocated", 1), ("memory_reserved", 10), ("max_memory_allocated", 100)):
+        monkeypatch.setattr(f"torch.cuda.{name}", lambda device, size=size: size * (device + 1))
+    assert cuda_memory() == {"cuda_allocated": 3, "cuda_reserved": 30, "cuda_peak_allocated": 300}

@@ -1,0 +1,223 @@
+"""What is printed and told of layers, modules, calls, nodes and refusals: the words and the numbers."""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torcheer as tl
+from torcheer.records import UNSAVED
+from torcheer.tensor_memory import FREED
+
+
+class Again(nn.Module):
+    """One layer five times, inside a block that has two names, and a decision on the way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        self.same = self.block
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(5):
+            x = self.block(x)
+        return x * 2 if x.sum() > 1e9 else x + 1
+
+
+@pytest.fixture(scope="module")
+def again() -> tl.ModelHistory:
+    torch.manual_seed(0)
+    return tl.log_forward_pass(Again(), torch.rand(2, 4))
+
+
+def test_a_layer_of_several_passes_is_printed_with_what_they_share(again: tl.ModelHistory) -> None:
+    printed = str(again["linear_1_1"])
+    seconds = sum(one.func_time_elapsed for one in again["linear_1_1"].passes)
+    assert printed.splitlines() == [
+        "Layer linear_1_1, 5 passes (linear_1_1:1, linear_1_1:2, linear_1_1:3, linear_1_1:4, linear_1_1:5):",
+        "\tOutput tensors: shape=(2, 4), dtype=torch.float32, size=160 B in all",
+        "\tParams: Computed from params with shape (4,), (4, 4); 20 params total (80 B)",
+        "\tParent Layers: input_1_0, relu_1_2",
+        "\tChild Layers: relu_1_2",
+        "\tFunction: linear (gradfunc=AddmmBackward0)",
+        "\tComputed inside module: block.0",
+        f"\tTime elapsed: {seconds: .3E}s in all",
+        f"\tLookup keys: {', '.join(map(repr, again['linear_1_1'].lookup_keys))}",
+    ]
+
+
+def test_a_module_is_printed_with_its_names_its_calls_and_what_is_inside(again: tl.ModelHistory) -> None:
+    printed = str(again.modules["block"]).splitlines()
+    assert printed[:3] == [
+        "Module 'block': Sequential, called 5 times",
+        "\tAlso known as: same",
+        "\tParams: 20 (80 B); trainable 20, frozen 0, shared 20",
+    ]
+    assert [line.partition(":")[0] for line in printed[3:7]] == [f"\tCall {n}" for n in (1, 2, 3, 4)]
+    assert all(": (2, 4) → (2, 4), 2 operations, " in line for line in printed[3:7])
+    assert printed[7:9] == ["\t… 1 call more …", "\tInside:"]
+    assert not any("more" in line for line in printed[8:])
+    assert [line.split()[0] for line in printed[11:12]] == ["block"]
+
+
+def test_a_call_is_printed_with_what_it_got_and_gave(again: tl.ModelHistory) -> None:
+    call = again.modules["block.0"].calls[1]
+    printed = str(call).splitlines()
+    assert printed[0] == "Call block.0:2 of Linear: (2, 4) → (2, 4)"
+    assert "\tInputs: relu_1_2:1" in printed
+    assert "\tOutputs: linear_1_1:2" in printed
+    assert "\tOperations inside: 1 (1 of its own): linear_1_1:2" in printed
+    assert "\tMode: training" in printed
+    assert "\tInside: block:2" in printed
+    assert f"\tTime elapsed: {call.time_elapsed: .3E}s" in printed
+
+
+def test_tables_of_many_modules_are_cut_and_say_by_how_many() -> None:
+    history = tl.log_forward_pass(nn.Sequential(nn.Sequential(*[nn.Identity() for _ in range(1_100)])), torch.ones(2))
+    for printed, count in ((str(history.modules), 1_102), (str(history.modules["0"]), 1_101)):
+        (said,) = re.findall(r"… (\d+) modules more …", printed)
+        assert int(said) == count - 400
+        assert printed.count("Identity") + printed.count("Sequential") >= 400
+
+
+def test_modules_and_calls_are_equal_to_themselves_alone(again: tl.ModelHistory) -> None:
+    """Also when they are asked for again, so that they can be kept in sets."""
+    one, two = again.modules["block"], again.modules["block.0"]
+    assert one == again.modules["block"]
+    assert len({one, again.modules["block"], two}) == 2
+    assert one.calls[0] == again.modules["block"].calls[0]
+    assert len({*one.calls, *again.modules["block"].calls}) == 5
+    assert one.calls[0] != one.calls[1]
+    assert len({again["linear_1_1:1"], again["linear_1_1:1"], again["linear_1_1:2"]}) == 2
+
+
+def test_a_module_has_the_operations_and_layers_of_all_its_calls(again: tl.ModelHistory) -> None:
+    block = again.modules["block"]
+    assert [one.label for one in block.operations] == [
+        f"{name}:{n}" for n in range(1, 6) for name in ("linear_1_1", "relu_1_2")
+    ]
+    assert [one.layer_label for one in block.layers] == ["linear_1_1", "relu_1_2"]
+    assert again["relu_1_2:3"].layer.layer_label == "relu_1_2"
+    assert {"block", "block.0", "block.1"} <= set(again.modules._ipython_key_completions_())
+
+
+def test_a_decision_says_where_it_was_made() -> None:
+    class Deciding(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + 1 if x.sum() > 0 else x
+
+    history = tl.log_forward_pass(nn.Sequential(Deciding()), torch.ones(2))
+    (escape,) = history.escapes
+    assert escape.containing_module == "0"
+    assert escape.stack[-1] == escape.source
+    assert escape.source.text == "return x + 1 if x.sum() > 0 else x"
+
+
+def test_many_decisions_are_cut_and_say_by_how_many() -> None:
+    lines = "\n".join(f"    if x[{n}] > 0: x = x + 1" for n in range(12))
+    space: dict[str, Any] = {}
+    exec(compile(f"def program(x):\n{lines}\n    return x", "deciding.py", "exec"), space)
+    printed = str(tl.log_forward_pass(space["program"], torch.ones(12)))
+    assert "12 truth values left for Python:" in printed
+    shown = len(re.findall(r"at deciding\.py", printed))
+    assert f"… {12 - shown} lines more …" in printed
+
+
+def test_a_node_of_the_backward_pass_is_printed_with_its_shapes() -> None:
+    history = tl.log_forward_pass(nn.Linear(3, 2), torch.ones(4, 3), save_gradients=True)
+    history.log_backward(history.outputs[0].tensor_contents.sum())
+    node = next(one for one in history.backward_passes[0].operations if one.name == "AddmmBackward0")
+    assert re.fullmatch(r"AddmmBackward0 \(\w+ of linear_1_1\): \(4, 2\) → .*, \d\.\d{3}E-\d\ds", repr(node))
+    assert node.is_device_time is False
+
+
+def test_what_was_not_kept_stays_what_it_is_in_copies() -> None:
+    for mark, word in ((UNSAVED, "<not saved>"), (FREED, "<freed>")):
+        assert copy.copy(mark) is mark
+        assert copy.deepcopy([mark])[0] is mark
+        assert repr(mark) == word
+
+
+def test_a_copy_of_a_history_holds_arguments_that_were_overwritten() -> None:
+    """What a replay needs besides the kept activations."""
+
+    def program(x: Tensor) -> Tensor:
+        y = x * 2
+        view = y[:2]
+        y.add_(1)
+        return view * 3
+
+    history = tl.log_forward_pass(program, torch.ones(4))
+    copied = copy.deepcopy(history)
+    assert copied.validate()
+    assert copied.outputs[0].tensor_contents.tolist() == [9.0, 9.0]
+
+
+def test_a_postfunc_that_gives_no_tensor_is_shown_and_read_as_an_array() -> None:
+    history = tl.log_forward_pass(torch.sin, torch.zeros(3), activation_postfunc=lambda tensor: [1.0, 2.0])
+    assert "[1.0, 2.0]" in str(history["sin_1"])
+    assert np.asarray(history["sin_1"]).tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (lambda x: x.sin() + x.cos(), r"add_1_3 has other parents than before|operation 3 was"),
+        (lambda x: (x.sin() + 1).cos().tan(), "has 5 operations instead of 4; tan_1_3"),
+        (lambda x: x.sin(), "has 3 operations instead of 4|operation 3 was"),
+    ],
+)
+def test_a_graph_that_changed_is_told_by_the_first_difference(changed: Any, said: str) -> None:
+    which = [lambda x: (x.sin() + 1).cos()]
+    history = tl.log_forward_pass(lambda x: which[0](x), torch.ones(2))
+    which[0] = changed
+    with pytest.raises(tl.GraphChanged, match=said):
+        history.save_new_activations(lambda x: which[0](x), torch.ones(2))
+
+
+def test_other_parents_are_told() -> None:
+    swapped = [False]
+
+    def program(x: Tensor) -> Tensor:
+        a, b = x.sin(), x.cos()
+        return b - a if swapped[0] else a - b
+
+    history = tl.log_forward_pass(program, torch.ones(2))
+    swapped[0] = True
+    with pytest.raises(tl.GraphChanged, match="sub_1_3 has other parents than before"):
+        history.save_new_activations(program, torch.ones(2))
+
+
+# Refused inputs -------------------------------------------------------------------------------------------------------
+
+
+class Nothing(nn.Module):
+    def forward(self) -> Tensor:
+        return torch.ones(1)
+
+
+class ByName(nn.Module):
+    def forward(self, *, mask: Tensor) -> Tensor:
+        return mask + 1
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "said"),
+    [
+        (Nothing(), torch.ones(1), "It takes no inputs: log_forward_pass(model, ())."),
+        (ByName(), torch.ones(1), "Arguments are given by name: log_forward_pass(model, input_kwargs={'mask': …})."),
+        (nn.Linear(2, 2), None, "None"),
+        (nn.Linear(2, 2), object(), "Give tensors, or whatever else the model's forward takes: log_forward_pass(model, x)."),
+        (torch.sin, None, "Give it an input: log_forward_pass(model, x)."),
+    ],
+)
+def test_inputs_that_a_model_does_not_take_are_refused_with_the_right_call(model: Any, given: Any, said: str) -> None:
+    with pytest.raises(tl.InvalidArgument) as caught:
+        tl.log_forward_pass(model, given)
+    assert said in str(caught.value)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 import torchvision
 import transformers
-from torch import nn
+from torch import Tensor, nn
 
 import torcheer
 from models import Convolutional, Mlp, log
@@ -221,6 +221,43 @@ def test_only_what_modules_return_is_kept():
     assert pairs(graph) == [("input_1_0", "linear_1_1"), ("input_1_0", "output_1_5"), ("linear_1_1", "output_1_5")]
     assert [e.is_bridge for e in graph.edges] == [False, True, True]
     assert graph.edges[2].shape == (3, 4)
+
+
+def test_what_goes_back_is_joined_between_what_modules_return():
+    """A write to a buffer, and the way back in a run of equal blocks."""
+
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(2, 2)
+            self.register_buffer("count", torch.zeros(2))
+            self.blocks = nn.Sequential(*[nn.Sequential(nn.Linear(2, 2), nn.ReLU()) for _ in range(4)])
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.first(x) * 2
+            self.count.add_(y.sum(0))
+            return self.blocks(y)
+
+    graph = graph_of(Counting(), torch.ones(3, 2))
+
+    def back(view: Graph) -> set[tuple[str, str, bool]]:
+        return {(e.source, e.target, e.is_bridge) for e in keep_module_outputs(view).edges if e.is_feedback}
+
+    buffer = "buffer count"
+    assert back(add_buffer_nodes(graph)) == {("linear_1_1:1", buffer, True), (buffer, buffer, True)}
+    assert back(fold_repeats(graph)) == {("relu_1_6:1", "linear_2_5:1", False)}
+
+
+def test_a_way_back_through_nodes_that_go_is_joined_once():
+    """From c, behind which d goes, to b, before which nothing stays: the nearest that stay are c and b's successor."""
+    edges = [Edge(*one) for one in ("ab", "bc", "cd", "de")] + [Edge("d", "b", is_feedback=True), Edge("c", "b", is_feedback=True)]
+    nodes = tuple(Node(key=k, label=k, exits=("m:1",) if k in "ace" else ()) for k in "abcde")
+    kept = keep_module_outputs(Graph("", nodes, tuple(edges)))
+    assert [(e.source, e.target, e.is_feedback) for e in kept.edges] == [
+        ("a", "c", False),
+        ("c", "c", True),
+        ("c", "e", False),
+    ]
 
 
 def test_a_direct_edge_beside_a_bridge_stays_direct():

@@ -102,7 +102,7 @@ def test_a_module_has_the_operations_and_layers_of_all_its_calls(again: tl.Model
     assert [one.label for one in block.operations] == [
         f"{name}:{n}" for n in range(1, 6) for name in ("linear_1_1", "relu_1_2")
     ]
-    assert [one.layer_label for one in block.layers] == names
+    assert [one.layer_label for one in block.layers] == ["linear_1_1", "relu_1_2"]
     assert again["relu_1_2:3"].layer.layer_label == "relu_1_2"
     assert {"block", "block.0", "block.1"} <= set(again.modules._ipython_key_completions_())
 

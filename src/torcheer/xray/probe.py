@@ -77,7 +77,7 @@ class Probe:
                     + (", which requires no gradient." if isinstance(loss, Tensor) and loss.numel() == 1 else ".")
                 )
             named = {name: param for name, param in self.model.named_parameters() if param.requires_grad}
-            gradients = torch.autograd.grad(loss.sum(), list(named.values()), allow_unused=True)
+            gradients = torch.autograd.grad(loss.sum(), list(named.values()), allow_unused=True) if named else ()
         return history, {name: grad for name, grad in zip(named, gradients, strict=True) if grad is not None}
 
 

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 import torcheer as tl
 from models import Branching, Convolutional, Mlp, Stateful
 from programs import COLUMNS, ROWS, Program, programs
+from torcheer.replay.validation import validate_against
 
 
 class Looping(nn.Module):
@@ -365,3 +366,104 @@ def test_a_report_counts_what_it_checked() -> None:
     assert counts["modules hold what plain hooks see"] == (6, 0)  # the model and its two modules, in and out
     assert counts["the graph gives what the model gives for another input"] == (1, 0)
     assert str(report).count("checked") == len(report.checks)
+
+
+# What a validation finds and exempts -----------------------------------------------------------------------------------
+
+
+def check_of(report: tl.ValidationReport, word: str) -> Any:
+    (found,) = [check for check in report.checks if word in check.name]
+    return found
+
+
+def test_an_output_that_nobody_wrote_to_is_exempt_and_counted() -> None:
+    report = tl.validate_forward_pass(lambda x: (x + 1, torch.empty(3)), torch.ones(2))
+    outputs = check_of(report, "plain model")
+    assert report
+    assert (outputs.count, dict(outputs.exempt)) == (1, {"uninitialised memory": 1})
+
+
+class Restless(nn.Module):
+    """Does something else every second time."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.inner = nn.ReLU()
+        self._what = what
+        self._times: Callable[[], int] = iter(range(100)).__next__
+
+    def forward(self, x: Tensor) -> Any:
+        turn = self._times()
+        y = self.inner(x)
+        if turn and self._what == "modules":
+            self.inner(x)
+        return (y, y + 1) if turn and self._what == "outputs" else y
+
+
+@pytest.mark.parametrize(
+    ("what", "where", "said"),
+    [
+        ("outputs", "the outputs", "1 tensors were logged, the plain model returned 2"),
+        ("modules", "the module calls", "2 were logged, plain hooks saw 3"),
+    ],
+)
+def test_a_model_that_does_something_else_the_next_time_is_not_valid(what: str, where: str, said: str) -> None:
+    report = tl.validate_forward_pass(Restless(what), torch.ones(2))
+    assert not report
+    assert (where, said) in [(one.where, one.what) for one in report.disagreements]
+    assert "NOT VALID" in str(report)
+    assert f"First disagreement: {report.disagreements[0]}" in str(report)
+
+
+def test_a_module_call_outside_the_one_around_it_is_not_valid() -> None:
+    history = tl.log_forward_pass(nn.Sequential(nn.Sequential(nn.ReLU()), nn.Tanh()), torch.ones(2))
+    call = history._log.modules[2]
+    assert call.address == "0.0"
+    call.end += 5
+    model = nn.Sequential(nn.Sequential(nn.ReLU()), nn.Tanh())
+    said = [str(one) for one in validate_against(history, model, ((torch.ones(2),), {})).disagreements]
+    assert "0.0:1: it did not run inside 0:1" in said
+
+
+def test_arguments_that_are_too_large_are_not_copied_to_be_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torcheer.replay.edges._LARGEST", 7)
+    report = tl.validate_forward_pass(lambda x: (x + x).sum() * 2, torch.ones(4))
+    edges = check_of(report, "changing an argument")
+    assert report
+    assert edges.exempt["too large to try"] == 2
+    assert edges.count == 2  # of the sum and of the product
+
+
+def test_a_value_of_nothing_that_is_shown_is_named_by_its_function() -> None:
+    def program(x: Tensor) -> Tensor:
+        torch.sin(torch.ones(2))
+        return x + 1
+
+    history = tl.log_forward_pass(program, torch.ones(2))
+    (number,) = [record.number for record in history._log.operations if record.function.name == "sin"]
+    history._log.values[number] = torch.zeros(2)
+    (wrong,) = history.validate().disagreements
+    assert wrong.where == f"sin (operation {number}, not connected to any output)"
+    assert "2 of 2 values differ; at [0] 0.0 was logged" in wrong.what
+
+
+def test_operations_on_a_device_are_timed_by_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each event is a millisecond after the one before it; the device is waited for once, at the end."""
+    clock, waits = iter(range(1000)), []
+
+    class Event:
+        def __init__(self, enable_timing: bool = False) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            self.at = next(clock)
+
+        def elapsed_time(self, after: Event) -> float:
+            return float(after.at - self.at)
+
+    monkeypatch.setattr("torch.cuda.Event", Event)
+    monkeypatch.setattr("torch.cuda.synchronize", lambda: waits.append(1))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    history = tl.log_forward_pass(lambda x: x.sin() * 2, torch.ones(2), time_on_device=True)
+    assert len(waits) == 1
+    assert [history[key].func_time_elapsed for key in ("sin_1", "mul_1")] == [1e-3, 1e-3]

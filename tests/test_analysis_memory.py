@@ -155,6 +155,49 @@ def test_any_chain_of_steps_has_the_timeline_that_is_real(names, gradients):
     assert all(ours == real for _, ours, real in compared), [one for one in compared if one[1] != one[2]]
 
 
+KEPT_FOR_BACKWARD = {
+    "group norm": (lambda x: F.group_norm(x, 2), (2, 4, 3)),
+    "rms norm": (lambda x: F.rms_norm(x, (3,)), (2, 4, 3)),
+    "rms norm with weights": (lambda x: F.rms_norm(x, (3,), torch.ones(3)), (2, 4, 3)),
+    "cross entropy": (lambda x: F.cross_entropy(x, torch.tensor([0, 1])), (2, 4)),
+    "pooling": (lambda x: F.max_pool2d(x, 2), (2, 3, 4, 4)),
+    "pooling with indices": (lambda x: F.max_pool2d(x, 2, return_indices=True)[0], (2, 3, 4, 4)),
+    "pooling of signals": (lambda x: F.max_pool1d(x, 2), (2, 3, 4)),
+    "einsum": (lambda x: torch.einsum("ij,kj->ik", x, x), (4, 4)),
+    "nested lists of indices": (lambda x: x[([[0, 1], [2, 3]],)], (4, 4)),
+    "fused attention": (lambda x: F.scaled_dot_product_attention(x, x, x), (1, 2, 3, 4)),
+    "attention with a mask": (lambda x: F.scaled_dot_product_attention(x, x, x, torch.zeros(3, 3)), (1, 2, 3, 4)),
+}
+
+
+class Scaled(nn.Module):
+    def __init__(self, function: Any, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(shape))
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x * self.weight) * 2
+
+
+@pytest.mark.parametrize("name", KEPT_FOR_BACKWARD)
+def test_what_autograd_keeps_is_what_is_really_alive(name):
+    function, shape = KEPT_FOR_BACKWARD[name]
+    _, compared = measured(Scaled(function, shape), torch.rand(shape))
+    assert all(ours == real for _, ours, real in compared), compared
+
+
+def test_what_plain_attention_keeps_is_told_without_its_dropout():
+    """Arguments, scaled copies and scores: less than with the masks that only the kernel knows, more than the fused one."""
+    shape = (1, 2, 3, 4)
+    dropping, fused = (
+        measured(Scaled(lambda x, p=p: F.scaled_dot_product_attention(x, x, x, dropout_p=p), shape), torch.rand(shape))[1][1]
+        for p in (0.5, 0.0)
+    )
+    assert fused[1] < dropping[1] <= dropping[2]
+    assert dropping[1] == 2 * 96 + 96 + 2 * 96 + 2 * 3 * 3 * 4  # the input and its product, the result, the copies, the scores
+
+
 # By hand --------------------------------------------------------------------------------------------------------------
 
 

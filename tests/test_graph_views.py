@@ -250,7 +250,10 @@ def test_what_goes_back_is_joined_between_what_modules_return():
 
 def test_a_way_back_through_nodes_that_go_is_joined_once():
     """From c, behind which d goes, to b, before which nothing stays: the nearest that stay are c and b's successor."""
-    edges = [Edge(*one) for one in ("ab", "bc", "cd", "de")] + [Edge("d", "b", is_feedback=True), Edge("c", "b", is_feedback=True)]
+    edges = [Edge(*one) for one in ("ab", "bc", "cd", "de")] + [
+        Edge("d", "b", is_feedback=True),
+        Edge("c", "b", is_feedback=True),
+    ]
     nodes = tuple(Node(key=k, label=k, exits=("m:1",) if k in "ace" else ()) for k in "abcde")
     kept = keep_module_outputs(Graph("", nodes, tuple(edges)))
     assert [(e.source, e.target, e.is_feedback) for e in kept.edges] == [

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +25,7 @@ class Covering:
     """The tests of each line of the sources, and how long each test takes."""
 
     texts: dict[str, str]  # of the source files, when the tests ran
-    digests: dict[str, str]  # of the test files
+    digests: dict[str, str]  # of the tests
     lines: dict[str, dict[int, list[str]]]
     seconds: dict[str, float]
 
@@ -53,7 +54,7 @@ class Covering:
 
 
 def find_covering(sources: Path, folder: Path, fresh: bool = False) -> Covering:
-    """Which test runs which line. It is kept: only test files that changed since are run again, all of them when `fresh`.
+    """Which test runs which line. It is kept: only tests that changed since are run again, all of them when `fresh`.
 
     Lines of changed source files are matched with those they were; what was not there then counts as run by the tests of
     its function. So with kept coverage a fault may get fewer tests than it has, never others.
@@ -61,25 +62,39 @@ def find_covering(sources: Path, folder: Path, fresh: bool = False) -> Covering:
     kept = folder / "covering.json"
     folder.mkdir(parents=True, exist_ok=True)
     before = Covering({}, {}, {}, {}) if fresh or not kept.exists() else _load(kept)
-    digests = {path.as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(_TESTS.glob("test_*.py"))}
-    digests.pop("tests/test_mutants.py", None)
-    changed = [file for file, digest in digests.items() if before.digests.get(file) != digest]
+    digests = {name: digest for path in sorted(_TESTS.glob("test_*.py")) for name, digest in _tests_in(path)}
+    changed = {name for name, digest in digests.items() if before.digests.get(name) != digest}
     texts = {path.relative_to(sources).as_posix(): path.read_text() for path in sorted(sources.rglob("*.py"))}
     if changed:
-        print(f"running {len(changed)} test files once, to see which test runs which line ...", flush=True)
-        _run_tests(sources, folder / "run", changed)
+        print(f"running {len(changed)} tests once, to see which runs which line ...", flush=True)
+        _run_tests(sources, folder / "run", [str(_TESTS)] if changed == set(digests) else sorted(changed))
     lines, seconds = _read(sources, folder / "run") if changed else ({}, {})
+
+    def stays(name: str) -> bool:
+        return name.partition("[")[0] in digests and name.partition("[")[0] not in changed
+
     for file, found in _moved(before, texts).items():
         for line, names in found.items():
-            still = [name for name in names if _file_of(name) in digests and _file_of(name) not in changed]
-            lines.setdefault(file, {}).setdefault(line, []).extend(still)
-    seconds |= {n: s for n, s in before.seconds.items() if _file_of(n) in digests and _file_of(n) not in changed}
+            lines.setdefault(file, {}).setdefault(line, []).extend(filter(stays, names))
+    seconds |= {name: taken for name, taken in before.seconds.items() if stays(name)}
     covering = Covering(texts, digests, lines, seconds)
     _save(covering, kept)
     return covering
 
 
-def _run_tests(sources: Path, folder: Path, files: list[str]) -> None:
+def _tests_in(path: Path) -> Iterator[tuple[str, str]]:
+    """The tests in a file, and what tells whether one of them changed."""
+    if path.name == "test_mutants.py":
+        return
+    text = path.read_text()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            source = "\n".join(text.splitlines()[first - 1 : node.end_lineno])
+            yield f"{path.as_posix()}::{node.name}", hashlib.sha256(source.encode()).hexdigest()
+
+
+def _run_tests(sources: Path, folder: Path, tests: list[str]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     here = Path(__file__).parent
@@ -90,7 +105,7 @@ def _run_tests(sources: Path, folder: Path, files: list[str]) -> None:
         "MUTANTS_SOURCES": str(sources.resolve()),
         "PYTHONPATH": os.pathsep.join([*map(str, paths), *filter(None, [os.environ.get("PYTHONPATH")])]),
     }
-    command = [sys.executable, "-m", "pytest", "-p", "mutants.plugin", "-q", "--no-header", "-o", "timeout=900", *files]
+    command = [sys.executable, "-m", "pytest", "-p", "mutants.plugin", "-q", "--no-header", "-o", "timeout=900", *tests]
     subprocess.run(command, env=surroundings, check=False, stdout=subprocess.DEVNULL)
 
 

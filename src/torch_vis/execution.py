@@ -111,8 +111,7 @@ def _performance(tracker: ComputationalGraphTracker) -> dict[str, Any]:
 
 def _work(tracker: ComputationalGraphTracker) -> dict[str, Any]:
     """Floating-point operations; what has no formula is counted and named."""
-    if tracker.history is None:
-        return {}
+    assert tracker.history is not None
     cost = tracker.history.cost
     found = {"flops": cost.flops, "macs": cost.macs, "backward_flops": cost.backward_flops}
     return {**found, "without_flops": dict(cost.unknown)}

@@ -203,12 +203,12 @@ class GradientWatcher:
                 continue
             if tensor.is_leaf:
                 self._pin(tensor)
-                continue
-            self.meet((number,), (tensor,))
-            node = self._node(tensor)
-            watched = self._following.known(node) if node is not None else None
-            if watched is not None:
-                watched.is_target = True
+            else:
+                self.meet((number,), (tensor,))
+                node = self._node(tensor)
+                watched = self._following.known(node) if node is not None else None
+                if watched is not None:
+                    watched.is_target = True
         if self._following.has_custom:  # its backward may run passes of its own, through parameters that no node leads to
             for state in self._log.states:
                 if state.is_parameter and state.tensor.requires_grad and state.tensor.is_leaf:

@@ -322,6 +322,36 @@ def test_counts_of_other_inputs_by_hand(name):
     assert count(function, *args) == expected
 
 
+DECOMPOSITIONS = {  # the counts of Golub and Van Loan, for n = 6 and m = 8
+    "cholesky": (torch.linalg.cholesky, (6, 6), 72),
+    "lu": (torch.linalg.lu_factor, (6, 6), 144),
+    "lu of a tall matrix": (torch.linalg.lu, (8, 6), 216),
+    "determinant": (torch.linalg.det, (6, 6), 144),
+    "ldl": (torch.linalg.ldl_factor, (6, 6), 72),
+    "inverse": (torch.linalg.inv, (6, 6), 432),
+    "inverse of many": (torch.linalg.inv, (3, 6, 6), 3 * 432),
+    "inverse by cholesky": (torch.cholesky_inverse, (6, 6), 216),
+    "qr": (torch.linalg.qr, (8, 6), 864),
+    "householder vectors": (torch.geqrf, (8, 6), 432),
+    "svd": (torch.linalg.svd, (8, 6), 1536 + 2304 + 1944),
+    "singular values": (torch.linalg.svdvals, (6, 8), 864),
+    "eigenvalues and vectors, symmetric": (torch.linalg.eigh, (6, 6), 1944),
+    "eigenvalues, symmetric": (torch.linalg.eigvalsh, (6, 6), 288),
+    "eigenvalues and vectors": (torch.linalg.eig, (6, 6), 5400),
+    "eigenvalues": (torch.linalg.eigvals, (6, 6), 2160),
+    "solve": (lambda a: torch.linalg.solve(a, torch.ones(6, 2)), (6, 6), 144 + 144),
+    "solve for a vector": (lambda a: torch.linalg.solve(a, torch.ones(6)), (6, 6), 144 + 72),
+    "least squares": (lambda a: torch.linalg.lstsq(a, torch.ones(8, 2)).solution, (8, 6), 432 + 384),
+}
+
+
+@pytest.mark.parametrize("name", DECOMPOSITIONS)
+def test_decompositions_count_as_textbooks_say(name):
+    function, shape, expected = DECOMPOSITIONS[name]
+    matrix = torch.eye(*shape[-2:]).expand(shape) * 3 + 0.1
+    assert count(function, matrix.clone()) == expected
+
+
 def test_all_spellings_of_a_function_count_alike():
     x = rand(3, 4)
     spellings = [

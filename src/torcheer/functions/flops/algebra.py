@@ -100,7 +100,9 @@ def _matrix_rule(names: str, count: Callable[[int, int, int], float]) -> None:
         m, n = max(shape[-2:]), min(shape[-2:])
         right = call.operands[1].shape if len(call.operands) > 1 else ()
         columns = right[-1] if len(right) >= 2 else 1
-        return simple(call, math.prod(shape[:-2]) * count(m, n, columns), 2)
+        times = 2 if call.operands[0].dtype.is_complex else 1  # a real matrix may have complex eigenvalues
+        flops = round(times * math.prod(shape[:-2]) * count(m, n, columns))
+        return Work(flops, 0, 2 * flops)
 
 
 def _solving_rule(names: str, count: Callable[[int, int], float]) -> None:

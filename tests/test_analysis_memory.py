@@ -166,6 +166,10 @@ KEPT_FOR_BACKWARD = {
     "einsum": (lambda x: torch.einsum("ij,kj->ik", x, x), (4, 4)),
     "nested lists of indices": (lambda x: x[([[0, 1], [2, 3]],)], (4, 4)),
     "fused attention": (lambda x: F.scaled_dot_product_attention(x, x, x), (1, 2, 3, 4)),
+    "dropout": (lambda x: F.dropout(x, 0.5, True), (2, 3, 4, 4)),
+    "dropout of channels": (lambda x: F.dropout2d(x, 0.5, True), (2, 3, 4, 4)),
+    "dropout of volumes": (lambda x: F.dropout3d(x, 0.5, True), (2, 3, 2, 2, 2)),
+    "feature dropout": (lambda x: torch.feature_dropout(x, 0.5, True), (2, 3, 4, 4)),
     "attention with a mask": (lambda x: F.scaled_dot_product_attention(x, x, x, torch.zeros(3, 3)), (1, 2, 3, 4)),
 }
 

@@ -113,7 +113,7 @@ def test_a_decision_says_where_it_was_made() -> None:
             return x + 1 if x.sum() > 0 else x
 
     history = tl.log_forward_pass(nn.Sequential(Deciding()), torch.ones(2))
-    (escape,) = history.escapes
+    (escape,) = history.python_reads
     assert escape.containing_module == "0"
     assert escape.stack[-1] == escape.source
     assert escape.source.text == "return x + 1 if x.sum() > 0 else x"

@@ -49,21 +49,28 @@ def test_a_budget_holds_snapshots_back_until_there_is_time_for_one(clock) -> Non
     clock.seconds += 0.2
     assert pace.is_due(2)
     assert pace.share == pytest.approx(1 / 20.1)
+    assert pace.draws()  # the first always
+    assert not pace.draws()  # the next waits for it
     pace.drew(1.0)
+    assert pace.share == pytest.approx(2 / 20.1)
     assert not pace.is_due(4)
     assert pace.skipped == 2
-    assert not pace.may_draw()
-    clock.seconds += 20
-    assert pace.may_draw()
+    assert not pace.draws()
+    clock.seconds += 15
     assert pace.is_due(4)
+    assert pace.draws()
+    assert not pace.is_due(6)  # the figure that waits is counted
+    pace.drew(None)
+    assert pace.is_due(6)
 
 
 def test_without_a_budget_every_nth_step_is_due(clock) -> None:
     pace = Pace(every=3)
     pace.took(1e9)
+    assert pace.draws()
     pace.drew(1e9)
     assert [step for step in range(8) if pace.is_due(step)] == [0, 3, 6]
-    assert pace.may_draw()
+    assert pace.draws()
     assert pace.skipped == 0
 
 
@@ -235,20 +242,3 @@ def test_a_model_without_gradients_can_be_traced() -> None:
     assert str(tracer).splitlines()[0] == "Best: 3 layers"
     frozen = nn.Linear(3, 2).requires_grad_(False)
     assert ArchitectureTracer(frozen, torch.rand(2, 3)).layers == ["input_1_0", "linear_1_1", "output_1_2"]
-
-
-def test_several_attention_patterns_in_a_module_are_said(tmp_path) -> None:
-    class Two(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = nn.ModuleList([nn.MultiheadAttention(4, 2, batch_first=True) for _ in range(2)])
-
-        def forward(self, x: Tensor) -> Tensor:
-            for one in self.body:
-                x = one(x, x, x)[0]
-            return x
-
-    xray = tl.Xray(nn.Sequential(Two()), (1, 3, 4), {"0": ["attention"]}, folder=tmp_path / "run")
-    xray.take_graphs(0)
-    xray.close()
-    assert any("the attention pattern is the first of 2 inside the module" in note for note in xray.run.snapshot().notes)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import torcheer as tl
+from torcheer.history.attributes import agreed
 from torcheer.records import UNSAVED
 from torcheer.tensor_memory import FREED
 
@@ -192,6 +193,40 @@ def test_other_parents_are_told() -> None:
     swapped[0] = True
     with pytest.raises(tl.GraphChanged, match="sub_1_3 has other parents than before"):
         history.save_new_activations(program, torch.ones(2))
+
+
+def test_what_passes_have_in_common_is_compared_inside_containers() -> None:
+    """Also where an `__eq__` of a stranger raises."""
+
+    class Odd:
+        def __eq__(self, other: object) -> bool:
+            raise ValueError("not comparable")
+
+        __hash__ = None
+
+    def common(*values: Any) -> Any:
+        return agreed("it", values, "passes", ["a:1", "a:2"])
+
+    shared = torch.ones(2)
+    assert common({"a": [1, shared]}, {"a": [1, shared]}) == {"a": [1, shared]}
+    for one, two in (
+        ({"a": 1}, {"b": 1}),
+        ({"a": 1}, {"a": 2}),
+        ([1, 2], [1]),
+        ((1, shared), (1, torch.ones(2))),
+        (Odd(), Odd()),
+    ):
+        with pytest.raises(tl.SeveralPasses, match=r"it differs between the 2 passes: ask one of them \(a:1, a:2\)"):
+            common(one, two)
+
+
+def test_gradients_are_followed_only_when_asked_for() -> None:
+    x = torch.ones(2, requires_grad=True)
+    for options, count in (({}, 0), ({"save_gradients": True}, 1)):
+        with tl.recording(**options) as history:
+            loss = (x * 2).sum()
+        loss.backward()
+        assert len(history.backward_passes) == count
 
 
 # Refused inputs -------------------------------------------------------------------------------------------------------

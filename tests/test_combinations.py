@@ -368,6 +368,21 @@ def test_a_report_counts_what_it_checked() -> None:
     assert str(report).count("checked") == len(report.checks)
 
 
+@pytest.mark.parametrize("which", [[-1], [-2], ["output", -1]], ids=str)
+def test_what_was_let_go_of_may_be_written_to(which: list[Any]) -> None:
+    """Counted from the end, what may be wanted is held until something newer comes; its memory is the program's own."""
+
+    def program(x: Tensor) -> Tensor:
+        c = x.clone()
+        a = x * 2
+        c.add_(1)
+        a.mul_(3)
+        return a + c
+
+    history = tl.log_forward_pass(program, torch.ones(2), layers_to_save=which)
+    assert history[which[-1]].tensor_contents.tolist() == [8.0, 8.0]
+
+
 # What a validation finds and exempts -----------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from torcheer.replay.comparison import Agreement, difference, is_close, same_bits
 from torcheer.replay.report import Check
+from torcheer.replay.walk import tensors_of
 
 
 class Other(Tensor):
@@ -108,3 +109,11 @@ def test_a_tolerance_is_used_and_counted_only_where_something_is_not_determinist
     assert Agreement(["bmm", "mm"])(check, ONE, nearly)
     assert dict(check.exempt) == {"compared with a tolerance, bmm, mm is not deterministic": 1}
     assert not Agreement(["bmm"])(check, ONE, ONE * 2)
+
+
+def test_the_validator_finds_the_tensors_in_every_plain_container() -> None:
+    """Also the bounds of a slice, as in `x[a:b]`."""
+    a, b, c = (torch.tensor(n) for n in range(3))
+    for value in (slice(a, b, c), [a, (b, {"k": c})], {"x": a, "y": slice(b, c)}, ([], a, [[b], c])):
+        assert [int(one) for one in tensors_of(value)] == [0, 1, 2]
+    assert tensors_of((None, 1, "text", ...)) == []

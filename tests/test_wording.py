@@ -20,6 +20,10 @@ from torcheer.cli import find_model
 from torcheer.containers import fill, find_tensors, template
 from torcheer.graph import collapse, expand_identities, fold_repeats, omit_middle, roll
 from torcheer.render import showing
+from torcheer.render.drawing import make_drawing
+from torcheer.render.options import PictureOptions
+from torcheer.render.placing import Rect
+from torcheer.render.views import views
 from torcheer.render.wording import human_count, node_lines
 from torcheer.tensor_memory import copy_of, has_memory, needed_bytes
 
@@ -93,6 +97,42 @@ def test_a_window_is_opened_only_where_there_is_a_screen(
     monkeypatch.setattr(showing, "os", types.SimpleNamespace(environ=variables))
     monkeypatch.setattr("sys.platform", platform)
     assert showing.has_screen() is opens
+
+
+def test_a_line_goes_through_a_rectangle_or_beside_it() -> None:
+    rect = Rect(0.0, 0.0, 10.0, 4.0)
+    through = [((-5, 2), (15, 2)), ((5, -5), (5, 9)), ((-1, -1), (11, 5)), ((2, 1), (3, 2)), ((5, 1), (5, 3))]
+    beside = [
+        ((-5, 5), (15, 5)),
+        ((11, -5), (11, 9)),
+        ((-3, 0), (0, 8)),
+        ((12, 2), (20, 2)),
+        ((5, 5), (5, 9)),
+        ((11, 2), (11, 2)),
+    ]
+    assert [rect.is_crossed(a, b) for a, b in through] == [True] * 5
+    assert [rect.is_crossed(a, b) for a, b in beside] == [False] * 5
+    assert rect.overlap(Rect(8.0, 3.0, 20.0, 20.0)) == 2.0
+    assert rect.overlap(Rect(10.0, 0.0, 20.0, 4.0)) == 0.0
+
+
+def test_gradients_are_drawn_only_when_asked_for() -> None:
+    history = tl.log_forward_pass(nn.Linear(2, 2), torch.ones(1, 2), save_gradients=True)
+    history.log_backward(history.outputs[0].tensor_contents.sum())
+    for options, drawn in ((PictureOptions(), False), (PictureOptions(show_gradients=True), True)):
+        drawing = make_drawing(next(iter(views(history.graph, options))), options)
+        assert any(edge.line == "dashed" for edge in drawing.edges) is drawn
+
+
+def test_a_picture_that_is_too_large_as_asked_for_is_shut_further_and_says_so() -> None:
+    model: nn.Module = nn.Sequential(nn.ReLU(), nn.Tanh())
+    for _ in range(4):
+        model = nn.Sequential(model, nn.ReLU())
+    graph = tl.log_forward_pass(model, torch.ones(2)).graph
+    said = [note for view in views(graph, PictureOptions(nesting_depth=3)) for note in view.notes if "Too large" in note]
+    assert said == [f"Too large as asked for: collapsed to depth {depth}, of 6 operations." for depth in (2, 1)]
+    by_itself = [note for view in views(graph, PictureOptions()) for note in view.notes]
+    assert "Modules are collapsed at depth 1, of 6 operations; nesting_depth=2 opens more, 'all' everything." in by_itself
 
 
 # torch_vis ------------------------------------------------------------------------------------------------------------

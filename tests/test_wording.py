@@ -102,14 +102,7 @@ def test_a_window_is_opened_only_where_there_is_a_screen(
 def test_a_line_goes_through_a_rectangle_or_beside_it() -> None:
     rect = Rect(0.0, 0.0, 10.0, 4.0)
     through = [((-5, 2), (15, 2)), ((5, -5), (5, 9)), ((-1, -1), (11, 5)), ((2, 1), (3, 2)), ((5, 1), (5, 3))]
-    beside = [
-        ((-5, 5), (15, 5)),
-        ((11, -5), (11, 9)),
-        ((-3, 0), (0, 8)),
-        ((12, 2), (20, 2)),
-        ((5, 5), (5, 9)),
-        ((11, 2), (11, 2)),
-    ]
+    beside = [((-5, 5), (15, 5)), ((11, -5), (11, 9)), ((-3, 0), (0, 8)), ((12, 2), (20, 2)), ((5, 5), (5, 9))]
     assert [rect.is_crossed(a, b) for a, b in through] == [True] * 5
     assert [rect.is_crossed(a, b) for a, b in beside] == [False] * 5
     assert rect.overlap(Rect(8.0, 3.0, 20.0, 20.0)) == 2.0
@@ -117,8 +110,9 @@ def test_a_line_goes_through_a_rectangle_or_beside_it() -> None:
 
 
 def test_gradients_are_drawn_only_when_asked_for() -> None:
-    history = tl.log_forward_pass(nn.Linear(2, 2), torch.ones(1, 2), save_gradients=True)
-    history.log_backward(history.outputs[0].tensor_contents.sum())
+    with tl.recording(save_gradients=True) as history:
+        loss = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))(torch.ones(1, 2)).sum()
+    loss.backward()
     for options, drawn in ((PictureOptions(), False), (PictureOptions(show_gradients=True), True)):
         drawing = make_drawing(next(iter(views(history.graph, options))), options)
         assert any(edge.line == "dashed" for edge in drawing.edges) is drawn

@@ -185,3 +185,20 @@ def test_memory_and_summary_know_what_a_transform_made():
     history = torcheer.log_forward_pass(lambda a: vmap(lambda row: model(row).t().expand(2, 1).clone())(a.view(5, 1, 3)), x)
     assert history.memory.peak > 0
     assert "total" in str(history.summary())
+
+
+@pytest.mark.parametrize("saved", ["all", "none"])
+def test_operations_inside_functionalize_are_logged_from_the_input_on(saved):
+    """Its tensors look plain, but have a storage of their own in which nothing is."""
+
+    def model(t):
+        return torch.func.functionalize(lambda inner: (inner * 2).relu_().view(-1) + 1)(t)
+
+    history = torcheer.log_forward_pass(model, x, layers_to_save=saved)
+    assert [layer.layer_type for layer in history] == ["input", "mul", "relu", "view", "add", "output"]
+    assert [[parent.label for parent in layer.parents] for layer in history][1:3] == [["input_1_0"], ["mul_1_1"]]
+    if saved == "all":
+        assert torch.equal(history["relu_1"].activation, (x * 2).relu())
+        assert torch.equal(history["mul_1"].activation, x * 2)
+        assert torch.equal(history["output_1"].activation, model(x))
+    assert torcheer.validate_forward_pass(model, x)

@@ -6,7 +6,7 @@ The interceptor reports torch calls, the module watcher reports modules; both as
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -48,6 +48,7 @@ class Recorder:
         self.registered: set[int] = set()  # the ids of parameters and buffers that modules have; the log holds them
         self.outside = OutsideTensors(log, self.table, keeper, self.registered)
         self.unseen = UnseenWatch(log, warns)
+        self.transform_met: Callable[[], None] = lambda: None  # called where tensors of a transform of torch.func are met
         self._explainer = Explainer(self)
         self.has_wrappers = False  # whether a model is compiled or parallel
         self._from_outside_models: dict[int, bool] = {}  # by operation: whether no model and no parameter had a part in it
@@ -75,6 +76,8 @@ class Recorder:
             if hollow is not None:
                 self.log.hollow.discard(hollow.number)
                 return hollow
+            if is_functorch_wrapped(tensor):
+                self.transform_met()
             is_foreign = type(tensor) is Tensor and self.memory.meet(tensor)
             entry = self._explainer.explain(tensor, self.table.storage_of(tensor), leaving)
             if is_foreign:
@@ -305,6 +308,7 @@ class Recorder:
         if self.log.backward is not None:
             self.log.backward.scale = None
         self.gradients = None
+        self.transform_met = lambda: None  # what was there leads back here
         self.table.clear()
         self.stack.clear()
         self.registered.clear()

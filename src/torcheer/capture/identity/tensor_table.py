@@ -180,6 +180,8 @@ class TensorTable:
 
 def storage_of(tensor: Tensor) -> int | None:
     """A number for the memory `tensor` lives in, or None when it has none of its own (sparse, opaque, a wrapper)."""
+    if is_functorch_wrapped(tensor):  # inside `functionalize` it has a storage of its own, in which nothing is
+        return storage_of(unwrap(tensor))
     if type(tensor) not in PLAIN_CLASSES and is_wrapper(tensor):
         return None
     try:

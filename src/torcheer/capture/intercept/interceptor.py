@@ -70,6 +70,7 @@ class Interceptor(TorchFunctionMode):
         self._arguments = ArgumentReader(recorder)
         is_plain = self.keeper.is_plain and recorder.gradients is None and timer is None
         self._writer = CallWriter(recorder, is_plain=is_plain, autocast_met=self._met.clear)
+        recorder.transform_met = self._leave_plain_path
         self.timer = timer
         self._is_nested = False
         self._collectives: CollectiveWatch | None = None  # where there are other processes
@@ -133,6 +134,8 @@ class Interceptor(TorchFunctionMode):
                 entry = entries.get(id(value))
                 if entry is None or entry() is not value:
                     entry = self.recorder.explain(value)
+                    if not self._writer.is_plain:  # it is a tensor of a transform
+                        return self._run_operation(function_number, function, func, args, kwargs, sys._getframe(1))
                 if last_write and entry.storage in last_write and last_write[entry.storage] > entry.number:
                     return self._run_operation(function_number, function, func, args, kwargs, sys._getframe(1))
                 parents.append(entry.number)
@@ -205,6 +208,12 @@ class Interceptor(TorchFunctionMode):
         if way == _MAY_DRAW:
             self._draws.note(number)
         return result
+
+    def _leave_plain_path(self) -> None:
+        """From now on nothing is ordinary: inside `functionalize` tensors look plain and are not."""
+        if self._writer.is_plain:
+            self._writer.is_plain = False
+            self._met.clear()
 
     def _meet(self, func: Any) -> tuple[int, int, TorchFunction]:
         function = facts(func)

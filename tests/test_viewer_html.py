@@ -24,7 +24,7 @@ from models import Mlp, log
 from torcheer import InvalidArgument
 from torcheer.errors import ViewerNotBuilt
 from torcheer.viewer import make_page, payload_of, read_payload, show, to_html
-from torcheer.viewer.page import Bundle, read_bundle
+from torcheer.web.page import Bundle, read_bundle
 
 SCRIPT = 'console.log("</script><!-- <script>", /<\\/SCRIPT/i);\r\nconst text = `</Script>`;\n'
 STYLE = 'body::after { content: "</style>"; }\n'
@@ -35,9 +35,10 @@ def bundle(tmp_path) -> Bundle:
     """A viewer that says things which are hard to put into a page."""
     folder = tmp_path / "static"
     folder.mkdir()
-    (folder / "viewer.js").write_bytes(SCRIPT.encode())
-    (folder / "viewer.css").write_text(STYLE, encoding="utf-8")
-    return read_bundle(folder)
+    (folder / "graph.js").write_bytes(SCRIPT.encode())
+    (folder / "graph.css").write_text(STYLE, encoding="utf-8")
+    (folder / "graph.html").write_text("<noscript>No script.</noscript>\n", encoding="utf-8")
+    return read_bundle("graph", folder)
 
 
 class Reader(html.parser.HTMLParser):
@@ -76,7 +77,7 @@ def payloads(text: str) -> dict[str, dict[str, object]]:
     return {a["id"]: json.loads(zlib.decompress(base64.b64decode(data))) for a, data in blocks}
 
 
-ELEMENTS = ["html", "head", "meta", "meta", "meta", "meta", "title", "style", "body", "noscript", "script", "script"]
+ELEMENTS = ["html", "head", *["meta"] * 5, "title", "style", "script", "body", "noscript", "script"]
 
 
 def test_a_page_holds_the_payload_and_the_viewer(bundle):
@@ -95,7 +96,7 @@ def test_a_page_holds_the_payload_and_the_viewer(bundle):
 def test_the_script_and_style_say_what_they_said(bundle):
     """Though nothing in them ends their element or begins a comment."""
     found = Reader(make_page(log(Mlp(), torch.randn(2, 4)), bundle=bundle).html)
-    script, style = found.only("script")[-1][1], found.only("style")[0][1]
+    script, style = found.only("script")[0][1], found.only("style")[0][1]
     assert "</" not in script.lower().replace("<\\/", "")
     assert "<!--" not in script
     assert script.replace("<\\/script>", "</script>").replace("<\\/Script>", "</Script>").replace("\\x3c!--", "<!--") == (
@@ -114,7 +115,7 @@ def test_the_policy_allows_this_script_and_style_and_nothing_else(bundle):
         return [f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"]
 
     assert rules["default-src"] == rules["connect-src"] == rules["base-uri"] == rules["form-action"] == ["'none'"]
-    assert rules["script-src"] == hashed(found.only("script")[-1][1])
+    assert rules["script-src"] == hashed(found.only("script")[0][1])
     assert rules["style-src"] == hashed(found.only("style")[0][1])
     assert rules["img-src"] == ["data:", "blob:"]
     assert rules["worker-src"] == ["blob:"]
@@ -213,14 +214,14 @@ def test_the_real_viewer_makes_a_page(tmp_path):
     text = path.read_text(encoding="utf-8")
     found = Reader(text)
     assert [name for name, _, _ in found.elements] == ELEMENTS
-    assert len(found.only("script")[-1][1]) > 10_000
+    assert len(found.only("script")[0][1]) > 10_000
     assert payloads(text)["payload"]["title"] == "Mlp"
 
 
 def test_the_size_of_a_page_is_kept(tmp_path):
     """With everything in it, for one history or two."""
     history = log(nn.Sequential(nn.Conv2d(3, 16, 3), nn.Conv2d(16, 16, 3)), torch.rand(1, 3, 64, 64))
-    base = read_bundle().size
+    base = read_bundle("graph").size
     for other in (None, history):
         limit = base + 40_000
         path = history.to_html(tmp_path / "page.html", compare=other, max_bytes=limit)
@@ -233,8 +234,8 @@ def test_the_size_of_a_page_is_kept(tmp_path):
 
 def test_without_the_viewer_the_error_says_how_to_build_it(tmp_path):
     for folder in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(ViewerNotBuilt, match="make viewer"):
-            read_bundle(folder)
+        with pytest.raises(ViewerNotBuilt, match="make web"):
+            read_bundle("graph", folder)
 
 
 @pytest.mark.parametrize("name", ["", "nowhere/page.html", "file/page.html"])

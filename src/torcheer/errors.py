@@ -70,7 +70,7 @@ class GraphvizNotFound(DrawingFailed, ImportError):
 
 
 class ViewerNotBuilt(TorcheerError, FileNotFoundError):
-    """The program of the browser viewer is not there: this is a source tree in which it was not built."""
+    """The program of a page is not there: this is a source tree in which the browser programs were not built."""
 
 
 class RunNotFound(TorcheerError, FileNotFoundError):

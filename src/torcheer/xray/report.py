@@ -18,7 +18,7 @@ from typing import Any
 from ..errors import InvalidArgument, SnapshotNotFound
 from ..files import write_whole
 from ..measure import BIN_EDGES
-from ..viewer.page import hash_of
+from ..web.page import hash_of
 from .colours import NONFINITE, ColourScale
 from .embedding import (
     FIELDS,

@@ -1,0 +1,200 @@
+// What the keys and the buttons do.
+
+import { areaOf } from "../pane/camera";
+import { carriedOver, openBelow, openToDepth, readableDepth } from "../state/expansion";
+import { type Format, download, fileName, toPng, toSvg, wholeArea } from "../drawing/export";
+import type { Guide } from "../guide";
+import { isBox } from "../model/hierarchy";
+import { type Direction, inOrder, neighbour } from "../state/navigate";
+import { childShown, itemOf, selectionOf } from "../model/model_index";
+import { carriedOpen, carriedSelection } from "../state/rolling";
+import type { Part } from "../state/state";
+
+const DEEPEST = 12;
+
+export class Acts {
+  private depth: number;
+
+  constructor(private readonly guide: Guide) {
+    this.depth = readableDepth(guide.modelIndex(0).hierarchy);
+  }
+
+  private get stage(): Guide["stages"][number] {
+    return this.guide.stages[this.guide.side]!;
+  }
+
+  // Opening and closing -----------------------------------------------------------------------------------------------
+
+  toDepth(depth: number): void {
+    const { guide } = this;
+    this.depth = Math.max(1, Math.min(DEEPEST, depth));
+    guide.say(`Depth ${this.depth}`);
+    const { open, shown } = openToDepth(guide.modelIndex(guide.side).hierarchy, this.depth);
+    guide.dispatch({ type: "openness", open, shown }, guide.anchor());
+  }
+
+  deeper(by: number): void {
+    this.toDepth(this.depth + by);
+  }
+
+  openAll(): void {
+    const { guide } = this;
+    const { open, shown } = openBelow(guide.modelIndex(guide.side).hierarchy, 0);
+    if (guide.docs.length > 1) {
+      const other = openBelow(guide.modelIndex(1 - guide.side).hierarchy, 0);
+      for (const key of other.open) open.add(key);
+      for (const [key, block] of other.shown) shown.set(key, block);
+    }
+    guide.dispatch({ type: "openness", open, shown }, guide.anchor());
+  }
+
+  /** Opens everything below the box that is selected, or everything. */
+  openBelowSelected(): void {
+    const { guide } = this;
+    const child = guide.selectedChild();
+    if (child === null || !isBox(child)) {
+      this.openAll();
+      return;
+    }
+    const { hierarchy } = guide.modelIndex(guide.side);
+    const { open, shown } = openBelow(hierarchy, ~child);
+    guide.dispatch({ type: "open", keys: open, shown }, { key: `m:${hierarchy.boxes[~child]!.key}`, pointer: null });
+  }
+
+  toggleSelected(): void {
+    const child = this.guide.selectedChild();
+    if (child === null) return;
+    if (isBox(child)) this.guide.toggle(this.guide.side, child);
+    else this.guide.dispatch({ type: "part", part: "panel", isOpen: true });
+  }
+
+  /** The block before or after, of the run around what is selected. */
+  stepRun(by: number): void {
+    const { view } = this.stage;
+    const child = this.guide.selectedChild();
+    if (child === null || !view) return;
+    for (let at = itemOf(view, child); at > 0; at = view.items[at]!.parent) {
+      if (view.items[at]!.block < 0) continue;
+      this.showBlock(at, view.items[at]!.block + by);
+      return;
+    }
+  }
+
+  showBlock(item: number, block: number): void {
+    const { guide } = this;
+    const view = this.stage.view!;
+    const { hierarchy } = view;
+    const run = hierarchy.boxes[~view.items[item]!.child]!;
+    const to = ((block % run.blocks.length) + run.blocks.length) % run.blocks.length;
+    const keys = carriedOver(hierarchy, run.key, to, guide.state);
+    const selection = selectionOf(hierarchy, ~run.blocks[to]!, guide.side);
+    const anchor = { key: view.items[item]!.key, pointer: null };
+    guide.apply(
+      [
+        { type: "open", keys },
+        { type: "show", run: run.key, block: to },
+        { type: "select", selection },
+      ],
+      anchor,
+    );
+  }
+
+  /** Rolled or unrolled, with the same modules open and the same place selected. */
+  roll(): void {
+    const { guide } = this;
+    const rolled = !guide.state.rolled;
+    const open = new Set<string>();
+    for (const doc of guide.docs) {
+      const [from, to] = [guide.modelIndex(doc.side).hierarchy, doc.modelIndex(rolled).hierarchy];
+      for (const key of carriedOpen(from, to, guide.state)) open.add(key);
+    }
+    const side = guide.state.selection?.side ?? 0;
+    const [from, to] = [guide.modelIndex(side).hierarchy, guide.docs[side]!.modelIndex(rolled).hierarchy];
+    const selection = carriedSelection(from, to, guide.state.selection);
+    guide.say(rolled ? "Rolled: one box per layer" : "Unrolled: one box per operation");
+    guide.apply([{ type: "roll", rolled, open, selection }], null, () => {
+      if (selection) guide.reveal(true);
+      else for (const stage of guide.stages) stage.pane.start();
+    });
+  }
+
+  // Moving and selecting ----------------------------------------------------------------------------------------------
+
+  zoom(factor: number): void {
+    this.stage.pane.zoom(factor);
+  }
+
+  pan(dx: number, dy: number): void {
+    this.stage.pane.pan(dx, dy);
+  }
+
+  fit(): void {
+    for (const stage of this.guide.stages) stage.pane.fit(this.guide.isAnimated);
+  }
+
+  focusSelected(): void {
+    this.guide.reveal(true);
+  }
+
+  selectParent(): void {
+    const { view } = this.stage;
+    const child = this.guide.selectedChild();
+    if (child === null || !view) return;
+    const { parent } = view.items[itemOf(view, child)]!;
+    if (parent > 0) this.guide.go(this.guide.side, childShown(view, parent));
+  }
+
+  moveSelection(direction: Direction | 1 | -1): void {
+    const { scene } = this.stage;
+    if (!scene) return;
+    const child = this.guide.selectedChild();
+    const from = child === null ? -1 : itemOf(scene.view, child);
+    const next = typeof direction === "number" ? inOrder(scene, from, direction) : neighbour(scene, from, direction);
+    if (next > 0) this.guide.go(this.guide.side, childShown(scene.view, next));
+  }
+
+  /** Leaves the outermost thing that is there: help, path, highlight, selection, details, search. */
+  escape(): void {
+    const { guide } = this;
+    const { parts, other, trace, selection, query } = guide.state;
+    if (parts.has("help")) guide.dispatch({ type: "part", part: "help", isOpen: false });
+    else if (other) guide.dispatch({ type: "select", selection });
+    else if (trace !== "none") guide.dispatch({ type: "trace", trace: "none" });
+    else if (selection)
+      guide.apply(
+        [
+          { type: "select", selection: null },
+          { type: "part", part: "panel", isOpen: false },
+        ],
+        null,
+      );
+    else if (parts.has("panel")) guide.dispatch({ type: "part", part: "panel", isOpen: false });
+    else if (query) guide.dispatch({ type: "query", query: "" });
+  }
+
+  // Showing and saving ------------------------------------------------------------------------------------------------
+
+  togglePart(part: Part): void {
+    this.guide.dispatch({ type: "part", part, isOpen: !this.guide.state.parts.has(part) });
+  }
+
+  switchTheme(): void {
+    this.guide.dispatch({ type: "theme", theme: this.guide.theme.name === "dark" ? "light" : "dark" });
+  }
+
+  async save(format: Format, isWhole: boolean): Promise<void> {
+    const { guide } = this;
+    const { picture, camera, size } = this.stage.pane;
+    if (!picture) return;
+    const area = isWhole ? wholeArea(picture) : areaOf(camera, ...size);
+    const { title } = guide.docs[guide.side]!.payload;
+    try {
+      const blob =
+        format === "svg" ? new Blob([toSvg(picture, area, title)], { type: "image/svg+xml" }) : await toPng(picture, area);
+      download(blob, fileName(title, format));
+      guide.say(`Saved ${fileName(title, format)}`, true);
+    } catch (error) {
+      guide.say(String(error), true);
+    }
+  }
+}

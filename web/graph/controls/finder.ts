@@ -1,0 +1,165 @@
+// The search field with its list of results.
+
+import { button, el } from "../../shared/dom";
+import type { Guide } from "../guide";
+import { isBox } from "../model/hierarchy";
+import { List } from "../panels/list";
+import { stepOf } from "../model/outline";
+import * as format from "../../shared/format";
+
+const ROW = 42;
+const MOST_ROWS = 8;
+const PAUSE = 60; // milliseconds after a keystroke
+
+export class Finder {
+  readonly element: HTMLElement;
+  readonly field: HTMLInputElement;
+  private readonly list: List;
+  private readonly count = el("span", { class: "found-count", role: "status" });
+  private readonly results: HTMLElement;
+  private pending = 0;
+  private isOpen = false;
+
+  constructor(private readonly guide: Guide) {
+    this.field = el("input", {
+      type: "search",
+      class: "search",
+      placeholder: "Search: name, class, shape, /regex/",
+      label: "Search operations and modules",
+      on: {
+        input: () => this.typed(),
+        keydown: (event) => this.key(event),
+        focus: () => this.open(true),
+      },
+    });
+    this.field.autocomplete = "off";
+    this.field.spellcheck = false;
+    this.list = new List({ rowHeight: ROW, role: "listbox", label: "Results", row: (index) => this.row(index) });
+    this.list.element.tabIndex = -1;
+    this.results = el("div", { class: "results", hidden: true }, this.list.element);
+    this.element = el(
+      "div",
+      { class: "finder" },
+      this.field,
+      this.count,
+      button("‹", "Previous result (Shift-Enter, N)", () => this.step(-1), { class: "small" }),
+      button("›", "Next result (Enter, n)", () => this.step(1), { class: "small" }),
+      this.results,
+    );
+    document.addEventListener("pointerdown", (event) => {
+      if (!this.element.contains(event.target as Node)) this.open(false);
+    });
+  }
+
+  private get found(): { children: number[]; isInvalid: boolean } {
+    return this.guide.modelIndex(this.guide.side).search.find(this.guide.state.query);
+  }
+
+  update(): void {
+    const { query, match } = this.guide.state;
+    if (this.field.value !== query && document.activeElement !== this.field) this.field.value = query;
+    this.element.classList.toggle("active", query !== "");
+    const { children, isInvalid } = this.found;
+    this.field.setAttribute("aria-invalid", String(isInvalid));
+    const total = children.length.toLocaleString("en-US");
+    this.count.textContent = !query
+      ? ""
+      : isInvalid
+        ? "not a pattern"
+        : match >= 0
+          ? `${(match + 1).toLocaleString("en-US")} of ${total}`
+          : total;
+    this.results.hidden = !this.isOpen || !query;
+    const rows = Math.min(MOST_ROWS, children.length);
+    this.list.element.style.height = `${rows * ROW}px`;
+    this.list.show(children.length);
+    if (match >= 0) this.list.scrollTo(match);
+  }
+
+  focus(): void {
+    this.field.focus();
+    this.field.select();
+  }
+
+  /** Goes to the next result, or the one before. */
+  step(by: number): void {
+    this.flush();
+    const { children } = this.found;
+    if (!children.length) return;
+    const { match } = this.guide.state;
+    const next = match < 0 ? (by > 0 ? 0 : children.length - 1) : (match + by + children.length) % children.length;
+    this.choose(next);
+  }
+
+  private choose(index: number): void {
+    const child = this.found.children[index];
+    if (child === undefined) return;
+    this.guide.dispatch({ type: "match", match: index });
+    this.guide.go(this.guide.side, child);
+  }
+
+  private typed(): void {
+    this.open(true);
+    window.clearTimeout(this.pending);
+    this.pending = window.setTimeout(() => this.flush(), PAUSE);
+  }
+
+  private flush(): void {
+    window.clearTimeout(this.pending);
+    if (document.activeElement === this.field || this.field.value)
+      this.guide.dispatch({ type: "query", query: this.field.value });
+  }
+
+  private open(isOpen: boolean): void {
+    if (this.isOpen === isOpen) return;
+    this.isOpen = isOpen;
+    this.update();
+  }
+
+  private key(event: KeyboardEvent): void {
+    if (event.key === "Enter") this.step(event.shiftKey ? -1 : 1);
+    else if (event.key === "ArrowDown") this.step(1);
+    else if (event.key === "ArrowUp") this.step(-1);
+    else if (event.key === "Escape") this.leave();
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  /** Closes the list and goes back to the graph, where n and N go on; where there is no list, ends the search. */
+  private leave(): void {
+    if (!this.isOpen) this.field.value = "";
+    this.flush();
+    this.open(false);
+    this.field.blur();
+    this.guide.stages[this.guide.side]?.pane.canvas.focus({ preventScroll: true });
+  }
+
+  private row(index: number): HTMLElement {
+    const { hierarchy, palette } = this.guide.modelIndex(this.guide.side);
+    const { payload, units, boxes } = hierarchy;
+    const child = this.found.children[index]!;
+    const dot = el("span", { class: isBox(child) ? "twist" : "dot", text: isBox(child) ? "▸" : "" });
+    let [title, note, detail] = ["", "", ""];
+    if (isBox(child)) {
+      const call = payload.modules[boxes[~child]!.modules[0]!]!;
+      [title, note, detail] = [hierarchy.rolled ? stepOf(call) : call.key, call.class, "module"];
+    } else {
+      const node = payload.nodes[units[child]!.members[0]!]!;
+      dot.style.background = this.guide.theme.categories[palette.category(child)].accent;
+      title = units[child]!.key;
+      note = payload.modules[node.exits[0] ?? node.module]?.address ?? node.role;
+      detail = node.shape ? format.shape(node.shape) : "";
+    }
+    const made = el(
+      "div",
+      { class: "result", role: "option", on: { click: () => this.choose(index) } },
+      dot,
+      el("span", { class: "result-title", text: title }),
+      el("span", { class: "row-detail", text: detail }),
+      el("span", { class: "result-note", text: note }),
+    );
+    made.setAttribute("aria-selected", String(index === this.guide.state.match));
+    return made;
+  }
+}

@@ -1,0 +1,70 @@
+// The overlay that lists the keys.
+
+import { button, el } from "../../shared/dom";
+import type { Command } from "./keyboard";
+
+export class Help {
+  readonly element: HTMLDialogElement;
+
+  constructor(commands: Command[], onClose: () => void) {
+    const groups = [...new Set(commands.map((command) => command.group))].map((group) => {
+      const rows = commands
+        .filter(
+          (command) => command.group === group && (command.isActive === undefined || group !== "Compare" || command.isActive()),
+        )
+        .flatMap((command) => [el("dt", {}, ...written(command.written ?? command.keys)), el("dd", { text: command.title })]);
+      return rows.length ? el("section", {}, el("h3", { text: group }), el("dl", {}, ...rows)) : null;
+    });
+    const mouse = el(
+      "section",
+      {},
+      el("h3", { text: "Pointer" }),
+      el(
+        "dl",
+        {},
+        ...[
+          ["click", "open or close a box; details of an operation or an edge"],
+          ["Ctrl-click", "select a box without opening it"],
+          ["Shift-click", "path from what is selected to this"],
+          ["drag", "move"],
+          ["wheel, pinch", "zoom"],
+          ["Shift-wheel", "move sideways"],
+        ].flatMap(([key, text]) => [el("dt", {}, el("kbd", { text: key! })), el("dd", { text: text! })]),
+      ),
+    );
+    const search = el(
+      "section",
+      {},
+      el("h3", { text: "Search" }),
+      el("p", {
+        class: "note",
+        text: "Words that must all be there: label, address, function, class, shape (1×64×56×56 or 1,64,56,56), dtype, source. /…/ is a regular expression. class:, type:, shape:, dtype:, address:, source: and the like look in one place only.",
+      }),
+    );
+    const close = button("×", "Close (Esc)", onClose, { class: "close" });
+    this.element = el(
+      "dialog",
+      { class: "help", label: "Help" },
+      close,
+      el("h2", { text: "Keys" }),
+      el("div", { class: "help-groups" }, ...groups, mouse, search),
+    );
+    this.element.addEventListener("cancel", (event) => {
+      event.preventDefault();
+      onClose();
+    });
+    this.element.addEventListener("click", (event) => {
+      if (event.target === this.element) onClose();
+    });
+  }
+
+  show(isOpen: boolean): void {
+    if (isOpen === this.element.open) return;
+    if (isOpen) this.element.showModal();
+    else this.element.close();
+  }
+}
+
+function written(keys: string[]): Node[] {
+  return keys.flatMap((key, i) => [...(i ? [document.createTextNode(" ")] : []), el("kbd", { text: key })]);
+}

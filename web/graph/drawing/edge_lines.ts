@@ -1,0 +1,42 @@
+// The edges inside an open box, joined into few shapes, so that drawing them takes few strokes.
+
+import type { Scene } from "../layout/scene";
+import { Shape, addHead, addRoute } from "./shapes";
+import type { LocalGraph } from "../layout/wiring";
+
+export const EDGE_WIDTHS = [1.2, 1.9, 2.8]; // by the size of the tensor
+
+export interface EdgeLines {
+  plain: Shape[]; // by width
+  dashed: Shape;
+  heads: Shape;
+}
+
+const knownLines = new WeakMap<LocalGraph, EdgeLines>();
+
+/** The edges inside an open item, from its corner; made when they are first seen. */
+export function edgeLines(scene: Scene, local: LocalGraph): EdgeLines {
+  const known = knownLines.get(local);
+  if (known) return known;
+  const made: EdgeLines = { plain: EDGE_WIDTHS.map(() => new Shape()), dashed: new Shape(), heads: new Shape() };
+  const layout = scene.layouts.get(local.item)!;
+  local.pieces.forEach((piece, p) => {
+    const isLast = piece.to.at < local.children.length && piece.to.port < 0;
+    const { isMemory, size } = cargo(scene, piece.links[0]!);
+    addRoute(piece.isFeedback || isMemory ? made.dashed : made.plain[size]!, layout.routes[p]!, isLast);
+    if (isLast) addHeadOf(made.heads, layout.routes[p]!.points);
+  });
+  knownLines.set(local, made);
+  return made;
+}
+
+export function addHeadOf(shape: Shape, points: number[]): void {
+  addHead(shape, points.at(-2)!, points.at(-1)!);
+}
+
+/** What a link carries: how large (0 to 2), and whether only through shared memory. */
+function cargo(scene: Scene, link: number): { isMemory: boolean; size: number } {
+  const { hierarchy, links } = scene.view;
+  const edge = hierarchy.payload.edges[hierarchy.wires.edges[links[link]!.wires[0]!]![0]!]!;
+  return { isMemory: edge.memory, size: edge.bytes < 2 ** 18 ? 0 : edge.bytes < 2 ** 23 ? 1 : 2 };
+}

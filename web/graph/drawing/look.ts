@@ -1,0 +1,301 @@
+// What is written on boxes, and how large they are.
+
+import { type Hierarchy, isBox } from "../model/hierarchy";
+import type { Measures, MetricName } from "../model/measures";
+import type { ModuleCall } from "../model/payload";
+import type { Item, View } from "../layout/view";
+import * as format from "../../shared/format";
+
+export type FactName =
+  | "name"
+  | "shape"
+  | "dtype"
+  | "params"
+  | "time"
+  | "memory"
+  | "flops"
+  | "norm"
+  | "zeros"
+  | "gradient"
+  | "nonfinite";
+
+/** What the reader can choose; the others are written when boxes are coloured by them. */
+export const FACT_TITLES: Partial<Record<FactName, string>> = {
+  name: "Names",
+  shape: "Shapes",
+  dtype: "Data types",
+  params: "Parameters",
+  time: "Time",
+  memory: "Memory",
+  flops: "FLOPs",
+};
+
+export const TITLE_FONT = "600 13px";
+export const TEXT_FONT = "11px";
+export const FAMILY = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "Liberation Sans", sans-serif';
+
+export type Measure = (text: string, font: string) => number;
+
+/** A reference to a hub, as it is written at a consumer. */
+export interface Chip {
+  text: string;
+  width: number;
+  from: number; // item
+}
+
+/** What is written on an item. */
+export interface Face {
+  title: string;
+  kind: string; // beside the title: the class of a module
+  badge: string; // ×12, or the pass
+  lines: string[];
+  chips: Chip[];
+  width: number;
+  height: number;
+  titleWidth: number;
+  badgeWidth: number;
+}
+
+const LONGEST_TITLE = 40;
+const LONGEST_LINE = 44;
+const WIDEST = 300;
+const NARROWEST = 96;
+export const LINE = 14;
+export const CHIP_HEIGHT = 17;
+export const HEADER = 32;
+export const PADDING = 16;
+const MOST_CHIPS = 3;
+
+export class Faces {
+  private readonly widths = new Map<string, number>();
+  private readonly kept = new Map<string, Face>();
+
+  constructor(
+    private readonly hierarchy: Hierarchy,
+    private readonly measures: Measures,
+    private readonly facts: ReadonlySet<FactName>,
+    private readonly measure: Measure,
+  ) {}
+
+  width(text: string, font: string): number {
+    const key = font + text;
+    let known = this.widths.get(key);
+    if (known === undefined) this.widths.set(key, (known = this.measure(text, `${font} ${FAMILY}`)));
+    return known;
+  }
+
+  /** The face of an item; the same object for the same item with the same references. */
+  of(view: View, item: Item): Face {
+    const outer = item.parent >= 0 ? view.items[item.parent]!.key : "";
+    const key = `${item.key} ${item.isOpen} ${item.block} ${outer} ${item.feeds} ${item.references.map((one) => one.from).join()}`;
+    let face = this.kept.get(key);
+    if (!face) {
+      const isModule = isBox(item.child);
+      const text = isModule ? this.boxFace(view, item) : this.unitFace(view, item);
+      face = this.sized(text, this.chips(view, item), isModule, item.isOpen);
+      this.kept.set(key, face);
+    } else if (face.chips.length) face = { ...face, chips: this.chips(view, item) };
+    return face;
+  }
+
+  private unitFace(view: View, item: Item): Pick<Face, "title" | "kind" | "badge" | "lines"> {
+    const { units, payload, rolled } = this.hierarchy;
+    const unit = units[item.child]!;
+    const node = payload.nodes[unit.members[0]!]!;
+    const lines: string[] = [];
+    const own = payload.modules[unit.shell[0] ?? -1];
+    const role = node.role === node.type ? "" : node.role;
+    const name = own ? shortAddress(own.address, this.addressAround(view, item.parent)) : role || node.label;
+    if (this.facts.has("name")) lines.push(format.shortened(name, LONGEST_LINE));
+    const shapes = new Set(unit.members.map((one) => format.shape(payload.nodes[one]!.shape)));
+    const shape = shapes.size > 1 ? "shapes differ" : node.shape === null ? "" : [...shapes][0]!;
+    lines.push(
+      ...this.factLines([this.facts.has("shape") ? shape : "", this.facts.has("dtype") ? (node.dtype ?? "") : ""], item.child),
+    );
+    if (node.inplace) lines[lines.length - 1] += " · in place";
+    if (node.kind === "failed") lines.push(format.shortened(`raised ${node.error || "an error"}`, LONGEST_LINE));
+    if (item.feeds) lines.push(`feeds ${item.feeds} boxes`);
+    const isRepeated = unit.members.length > 1;
+    const badge = isRepeated
+      ? `×${unit.members.length}`
+      : node.num_passes > 1 && !rolled
+        ? `${node.pass}/${node.num_passes}`
+        : "";
+    return { title: node.type, kind: "", badge, lines };
+  }
+
+  private boxFace(view: View, item: Item): Pick<Face, "title" | "kind" | "badge" | "lines"> {
+    const { boxes, payload } = this.hierarchy;
+    const box = boxes[~item.child]!;
+    if (box.kind === "root") return { title: payload.title, kind: "", badge: "", lines: [] };
+    const title = this.boxTitle(view, item);
+    const operations = format.plural(this.measures.operations(item.child), "operation");
+    const first = this.firstCall(~item.child);
+    const lines: string[] = [];
+    if (item.isOpen) return { ...title, lines };
+    if (box.kind === "run")
+      lines.push([`${box.blocks.length} equal blocks`, this.sharing(~item.child)].filter(Boolean).join(" · "));
+    lines.push(...this.factLines([operations], item.child));
+    if (first && this.facts.has("shape")) lines.push(throughShapes(this.firstCall(~item.child)!, this.lastCall(~item.child)!));
+    if (item.feeds) lines.push(`feeds ${item.feeds} boxes`);
+    return { ...title, lines: lines.filter(Boolean) };
+  }
+
+  /** The name of a box, as short as its surroundings allow, with its class and how often it is there. */
+  private boxTitle(view: View, item: Item): { title: string; kind: string; badge: string } {
+    const { boxes, payload } = this.hierarchy;
+    const box = boxes[~item.child]!;
+    if (box.kind === "segment") return { title: this.segmentTitle(~item.child), kind: "", badge: "" };
+    if (box.kind === "step") return { title: this.stepTitle(~item.child), kind: "", badge: "" };
+    const outer = this.addressAround(view, item.parent);
+    if (box.kind === "run") {
+      const names = [box.blocks[0]!, box.blocks.at(-1)!].map((b) => this.relative(b, outer));
+      const shown = item.block >= 0 ? `${this.relative(box.blocks[item.block]!, outer)}` : `${names[0]} … ${names[1]}`;
+      const kind = payload.modules[boxes[box.blocks[0]!]!.modules[0] ?? -1]?.class ?? "";
+      const badge = item.block >= 0 ? `${item.block + 1} of ${box.blocks.length}` : `×${box.blocks.length}`;
+      return { title: format.shortened(shown, LONGEST_TITLE), kind: format.shortened(kind, 30), badge };
+    }
+    const call = payload.modules[box.modules[0]!]!;
+    const isRepeated = box.modules.length > 1;
+    const badge = isRepeated ? `×${box.modules.length}` : call.num_calls > 1 ? `call ${call.call}/${call.num_calls}` : "";
+    return {
+      title: format.shortened(this.relative(~item.child, outer), LONGEST_TITLE),
+      kind: format.shortened(call.class, 30),
+      badge,
+    };
+  }
+
+  /** The address of a box, without that of the module around it. */
+  relative(b: number, outer: string): string {
+    const box = this.hierarchy.boxes[b]!;
+    if (box.kind === "step") return this.stepTitle(b);
+    if (box.kind === "segment") return this.segmentTitle(b);
+    return shortAddress(this.hierarchy.payload.modules[box.modules[0] ?? -1]?.address ?? "", outer);
+  }
+
+  private addressAround(view: View, at: number): string {
+    const { boxes, payload } = this.hierarchy;
+    for (let i = at; i > 0; i = view.items[i]!.parent) {
+      const item = view.items[i]!;
+      const box = boxes[~item.child]!;
+      const inner = item.block >= 0 ? boxes[box.blocks[item.block]!]! : box;
+      if (inner.modules.length) return payload.modules[inner.modules[0]!]!.address;
+    }
+    return "";
+  }
+
+  private segmentTitle(b: number): string {
+    const { low, high } = this.hierarchy.boxes[b]!;
+    return `operations ${(low + 1).toLocaleString("en-US")} – ${high.toLocaleString("en-US")}`;
+  }
+
+  private stepTitle(b: number): string {
+    const { boxes } = this.hierarchy;
+    let run = boxes[b]!.parent;
+    while (boxes[run]!.kind !== "run") run = boxes[run]!.parent;
+    return `step ${boxes[run]!.blocks.indexOf(b) + 1}`;
+  }
+
+  /** Whether the blocks of a run have the same parameters. */
+  sharing(b: number): string {
+    const { boxes, payload } = this.hierarchy;
+    const ids = boxes[b]!.blocks.map((block) => payload.modules[boxes[block]!.modules[0] ?? -1]);
+    if (ids.some((one) => !one) || this.measures.of("params", ~b) === 0) return "";
+    return new Set(ids.map((one) => one!.params_id)).size === 1 ? "same parameters" : "own parameters";
+  }
+
+  private firstCall(b: number): ModuleCall | undefined {
+    const { boxes, payload } = this.hierarchy;
+    const box = boxes[b]!;
+    return payload.modules[(box.kind === "run" ? boxes[box.blocks[0]!]! : box).modules[0] ?? -1];
+  }
+
+  private lastCall(b: number): ModuleCall | undefined {
+    const { boxes, payload } = this.hierarchy;
+    const box = boxes[b]!;
+    return payload.modules[(box.kind === "run" ? boxes[box.blocks.at(-1)!]! : box).modules.at(-1) ?? -1];
+  }
+
+  private factLines(start: string[], child: number): string[] {
+    const found = start.filter(Boolean);
+    const add = (fact: FactName, write: (value: number) => string): void => {
+      const value = this.facts.has(fact) ? this.measures.of(fact as MetricName, child) : null;
+      if (value) found.push(write(value));
+    };
+    add("params", (value) => `${format.human(value)} params`);
+    add("time", format.time);
+    add("memory", format.bytes);
+    add("flops", format.flops);
+    add("norm", (value) => `norm ${format.figure(value)}`);
+    add("zeros", (value) => `${format.percent(value)} zeros`);
+    add("gradient", (value) => `gradient ${format.figure(value)}`);
+    add("nonfinite", (value) => `${format.human(value)} NaN or infinite`);
+    const lines: string[] = [];
+    for (const fact of found) {
+      const last = lines.at(-1);
+      if (last !== undefined && last.length + fact.length < 30) lines[lines.length - 1] = `${last} · ${fact}`;
+      else lines.push(fact);
+    }
+    return lines;
+  }
+
+  private chips(view: View, item: Item): Chip[] {
+    const made = item.references.slice(0, MOST_CHIPS).map((one) => {
+      const text = `← ${format.shortened(this.nameOf(view, one.from), 22)}`;
+      return { text, width: Math.ceil(this.width(text, TEXT_FONT)) + 14, from: one.from };
+    });
+    const more = item.references.length - made.length;
+    if (more > 0) {
+      const text = `and ${more} more`;
+      made.push({ text, width: Math.ceil(this.width(text, TEXT_FONT)) + 14, from: item.references[MOST_CHIPS]!.from });
+    }
+    return made;
+  }
+
+  /** What an item is called where there is little room. */
+  nameOf(view: View, at: number): string {
+    const item = view.items[at]!;
+    if (isBox(item.child)) return this.boxTitle(view, item).title;
+    const { units, payload } = this.hierarchy;
+    return payload.nodes[units[item.child]!.members[0]!]!.label;
+  }
+
+  private sized(
+    text: Pick<Face, "title" | "kind" | "badge" | "lines">,
+    chips: Chip[],
+    isModule: boolean,
+    isOpen: boolean,
+  ): Face {
+    const titleWidth = this.width(text.title, TITLE_FONT);
+    const kindWidth = text.kind ? this.width(text.kind, TEXT_FONT) + 8 : 0;
+    const badgeWidth = text.badge ? Math.ceil(this.width(text.badge, TEXT_FONT)) + 12 : 0;
+    const inner = Math.max(
+      titleWidth + kindWidth + (badgeWidth ? badgeWidth + 10 : 0),
+      ...text.lines.map((line) => this.width(line, TEXT_FONT)),
+      ...chips.map((chip) => chip.width),
+    );
+    const sides = isModule ? 36 : 29; // the left edge of the words, and as much as looks even on the right
+    const width = Math.round(Math.min(WIDEST, Math.max(NARROWEST, inner + sides)) / 2) * 2;
+    const rows = 17 + text.lines.length * LINE + chips.length * (CHIP_HEIGHT + 3);
+    return { ...text, chips, width, height: isOpen ? HEADER : rows + (isModule ? 24 : 18), titleWidth, badgeWidth };
+  }
+}
+
+/** An address without that of the module around it; a bare number keeps the name it is a number of. */
+export function shortAddress(address: string, outer: string): string {
+  if (!outer || !address.startsWith(`${outer}.`)) return address;
+  const parts = address.split(".");
+  let first = outer.split(".").length;
+  while (first > 0 && /^\d+$/.test(parts[first]!)) first--;
+  return parts.slice(first).join(".");
+}
+
+function throughShapes(first: ModuleCall, last: ModuleCall): string {
+  const written = (shapes: number[][]): string => {
+    const distinct = [...new Set(shapes.map(format.shape))];
+    return distinct.length > 1 ? `${distinct[0]}, …` : (distinct[0] ?? "");
+  };
+  const [before, after] = [written(first.input_shapes), written(last.output_shapes)];
+  if (!before && !after) return "";
+  return before === after ? before : format.shortened(`${before || "–"} → ${after || "–"}`, LONGEST_LINE);
+}

@@ -1,0 +1,112 @@
+// What is drawn over a picture: what is selected, found, traced or different.
+
+import type { Comparison } from "../model/compare";
+import { type Mark, type Marks, NO_MARKS } from "./picture";
+import { isBox } from "../model/hierarchy";
+import { type ModelIndex, childOf, itemOf } from "../model/model_index";
+import { prefixCounts } from "../model/search";
+import type { Selection, State } from "../state/state";
+import { itemsShowing, linksBetween, pathBetween, reached, unitsOf } from "../model/trace";
+import type { View } from "../layout/view";
+
+/** The marks of one side. `selection` is what is selected there: what the reader chose, or its counterpart. */
+export function marksOf(view: View, modelIndex: ModelIndex, state: State, selection: Selection | null, side: number): Marks {
+  const { hierarchy } = modelIndex;
+  const child = childOf(hierarchy, selection);
+  const other = state.other?.side === side ? childOf(hierarchy, state.other) : null;
+  const marks: Marks = { ...NO_MARKS };
+  if (child !== null) marks.selected = itemOf(view, child);
+  if (other !== null) marks.other = itemOf(view, other);
+  const links = new Map<number, "in" | "out" | "on">();
+  if (child !== null && other !== null) {
+    const path = pathBetween(hierarchy, child, other);
+    marks.bright = itemsShowing(view, path.units);
+    for (const link of linksBetween(view, path.units)) links.set(link, "on");
+  } else if (child !== null && state.trace !== "none") {
+    traceLinks(view, modelIndex, state, child, marks, links);
+  } else if (child !== null) {
+    neighbourLinks(view, child, marks.selected, links);
+  } else if (selection?.kind === "edge") {
+    for (const link of linksOfEdge(view, selection)) links.set(link, "on");
+  }
+  marks.links = links;
+  if (state.query) addMatches(view, modelIndex, state, marks);
+  return marks;
+}
+
+function traceLinks(
+  view: View,
+  modelIndex: ModelIndex,
+  state: State,
+  child: number,
+  marks: Marks,
+  links: Map<number, "in" | "out" | "on">,
+): void {
+  const units = unitsOf(modelIndex.hierarchy, child);
+  const all = new Uint8Array(modelIndex.hierarchy.units.length);
+  for (const direction of ["ancestors", "descendants"] as const) {
+    if (state.trace !== direction && state.trace !== "both") continue;
+    const found = reached(modelIndex.hierarchy, units, direction);
+    found.forEach((is, unit) => (all[unit]! |= is));
+    for (const link of linksBetween(view, found)) links.set(link, direction === "ancestors" ? "in" : "out");
+  }
+  marks.bright = itemsShowing(view, all);
+}
+
+/** What leads to the selected item and what it leads to. Of an open box: what crosses its border. */
+function neighbourLinks(view: View, child: number, item: number, links: Map<number, "in" | "out" | "on">): void {
+  const { boxes, position, wires } = view.hierarchy;
+  if (!view.items[item]!.isOpen) {
+    view.links.forEach((link, l) => {
+      if (link.to === item) links.set(l, "in");
+      else if (link.from === item) links.set(l, "out");
+    });
+    return;
+  }
+  const box = isBox(child) ? boxes[~child]! : null;
+  if (!box) return;
+  const isInside = (unit: number): boolean => position[unit]! >= box.low && position[unit]! < box.high;
+  view.links.forEach((link, l) => {
+    const [from, to] = [isInside(wires.from[link.wires[0]!]!), isInside(wires.to[link.wires[0]!]!)];
+    if (to && !from) links.set(l, "in");
+    else if (from && !to) links.set(l, "out");
+  });
+}
+
+export function linksOfEdge(view: View, selection: Selection): number[] {
+  if (selection.kind !== "edge") return [];
+  const from = view.itemByKey.get(selection.from);
+  const targets = new Set(selection.to.split("\n").map((key) => view.itemByKey.get(key)));
+  return view.links.flatMap((link, l) => (link.from === from && targets.has(link.to) ? [l] : []));
+}
+
+function addMatches(view: View, modelIndex: ModelIndex, state: State, marks: Marks): void {
+  const { hierarchy, search } = modelIndex;
+  const found = search.find(state.query);
+  const counts = prefixCounts(hierarchy, found);
+  const isFound = new Set(found.children);
+  marks.matches = Int32Array.from(view.items, (item) => {
+    if (!isBox(item.child)) return isFound.has(item.child) ? 1 : 0;
+    if (item.isOpen) return 0;
+    const { low, high } = hierarchy.boxes[~item.child]!;
+    return counts[high]! - counts[low]!;
+  });
+  const focused = found.children[state.match];
+  if (focused !== undefined) marks.focusedMatch = itemOf(view, focused);
+}
+
+/** Adds what differs from the other model. */
+export function addDifferences(view: View, comparison: Comparison, side: number, marks: Marks): void {
+  const { hierarchy, itemOfUnit, items } = view;
+  marks.differences = items.map((): Mark => "");
+  marks.hiddenDifferences = new Int32Array(items.length);
+  for (const one of comparison.differences) {
+    const node = side === 0 ? one.left : one.right;
+    if (node < 0) continue;
+    const isOnly = one.left < 0 || one.right < 0;
+    if (!isOnly && one.changes.every((change) => change.kind === "time")) continue;
+    const item = itemOfUnit[hierarchy.unitOfNode[node]!]!;
+    if (isBox(items[item]!.child)) marks.hiddenDifferences[item]!++;
+    else marks.differences[item] = isOnly ? (side === 0 ? "left" : "right") : "changed";
+  }
+}

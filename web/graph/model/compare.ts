@@ -1,0 +1,212 @@
+// Which node of one model corresponds to which of the other, and what differs between them.
+
+import type { OpNode, Payload, Stats } from "./payload";
+import * as format from "../../shared/format";
+
+export type ChangeKind = "structure" | "values" | "time";
+
+export interface Change {
+  kind: ChangeKind;
+  name: string;
+  left: string;
+  right: string;
+  amount: string; // by how much, in words; empty where that makes no sense
+}
+
+export interface Difference {
+  left: number; // node of the first payload, or -1
+  right: number;
+  changes: Change[]; // empty when it is only in one of them
+}
+
+export interface Comparison {
+  toRight: Int32Array; // -1 where there is none
+  toLeft: Int32Array;
+  differences: Difference[]; // in order of execution
+  counts: { left: number; right: number; structure: number; values: number; time: number };
+}
+
+const MOST_CELLS = 4_000_000; // of the table that aligns two sequences
+const SAME_VALUES = 1e-4; // of the spread of the values
+const NOTABLE_TIME = 2; // times as long
+const NOTABLE_SHARE = 0.01; // of the whole pass
+
+export function compare(left: Payload, right: Payload): Comparison {
+  const toRight = matchNodes(left, right);
+  const toLeft = new Int32Array(right.nodes.length).fill(-1);
+  toRight.forEach((to, from) => {
+    if (to >= 0) toLeft[to] = from;
+  });
+  const differences = inOrder(left, right, toRight, toLeft);
+  const having = (kind: ChangeKind): number =>
+    differences.filter((one) => one.changes.some((change) => change.kind === kind)).length;
+  const counts = {
+    left: differences.filter((one) => one.right < 0).length,
+    right: differences.filter((one) => one.left < 0).length,
+    structure: having("structure"),
+    values: having("values"),
+    time: having("time"),
+  };
+  return { toRight, toLeft, differences, counts };
+}
+
+/** Nodes correspond when they stand at the same place in modules with the same key; a module of one node is no place. */
+function matchNodes(left: Payload, right: Payload): Int32Array {
+  const matched = new Int32Array(left.nodes.length).fill(-1);
+  const [ours, theirs] = [byModule(left), byModule(right)];
+  for (const [key, nodes] of ours) {
+    const others = theirs.get(key);
+    if (others) alignNodes(left, right, nodes, others, matched);
+  }
+  return matched;
+}
+
+function byModule(payload: Payload): Map<string, number[]> {
+  const { modules } = payload;
+  const found = new Map<string, number[]>();
+  const held = new Int32Array(modules.length);
+  for (const node of payload.nodes) for (let at = node.module; at >= 0; at = modules[at]!.parent) held[at]!++;
+  payload.nodes.forEach((node, i) => {
+    let home = node.module;
+    while (home >= 0 && held[home] === 1) home = modules[home]!.parent;
+    const key = modules[home]?.key ?? "";
+    const known = found.get(key);
+    if (known) known.push(i);
+    else found.set(key, [i]);
+  });
+  return found;
+}
+
+/** Aligns what runs in one module: what is equal first, then, between those, as many as are left on both sides. */
+function alignNodes(left: Payload, right: Payload, ours: number[], theirs: number[], matched: Int32Array): void {
+  const name = (payload: Payload, node: number): string => `${payload.nodes[node]!.kind} ${payload.nodes[node]!.type}`;
+  const pairs = longestCommon(
+    ours.map((node) => name(left, node)),
+    theirs.map((node) => name(right, node)),
+  );
+  let [a, b] = [0, 0];
+  for (const [i, j] of [...pairs, [ours.length, theirs.length] as const]) {
+    if (i - a === j - b) for (; a < i; a++, b++) matched[ours[a]!] = theirs[b]!;
+    if (i < ours.length) matched[ours[i]!] = theirs[j]!;
+    [a, b] = [i + 1, j + 1];
+  }
+}
+
+/** Places of the longest sequence that two lists have in common, in order. */
+export function longestCommon(one: string[], other: string[]): [number, number][] {
+  let start = 0;
+  while (start < one.length && start < other.length && one[start] === other[start]) start++;
+  let [end, otherEnd] = [one.length, other.length];
+  while (end > start && otherEnd > start && one[end - 1] === other[otherEnd - 1]) [end, otherEnd] = [end - 1, otherEnd - 1];
+  const pairs: [number, number][] = Array.from({ length: start }, (_, i) => [i, i]);
+  const [rows, columns] = [end - start, otherEnd - start];
+  if (rows && columns && rows * columns <= MOST_CELLS) pairs.push(...tabled(one, other, start, rows, columns));
+  for (let i = end, j = otherEnd; i < one.length; i++, j++) pairs.push([i, j]);
+  return pairs;
+}
+
+function tabled(one: string[], other: string[], start: number, rows: number, columns: number): [number, number][] {
+  const width = columns + 1;
+  const lengths = new Uint32Array((rows + 1) * width);
+  for (let i = rows - 1; i >= 0; i--) {
+    for (let j = columns - 1; j >= 0; j--) {
+      const isEqual = one[start + i] === other[start + j];
+      const skipped = Math.max(lengths[(i + 1) * width + j]!, lengths[i * width + j + 1]!);
+      lengths[i * width + j] = isEqual ? lengths[(i + 1) * width + j + 1]! + 1 : skipped;
+    }
+  }
+  const pairs: [number, number][] = [];
+  for (let i = 0, j = 0; i < rows && j < columns; ) {
+    if (one[start + i] === other[start + j]) pairs.push([start + i++, start + j++]);
+    else if (lengths[(i + 1) * width + j]! >= lengths[i * width + j + 1]!) i++;
+    else j++;
+  }
+  return pairs;
+}
+
+/** Differences in the order of the first model, what is only in the second after what it follows there. */
+function inOrder(left: Payload, right: Payload, toRight: Int32Array, toLeft: Int32Array): Difference[] {
+  const found: Difference[] = [];
+  let next = 0;
+  const addRight = (until: number): void => {
+    for (; next < until; next++) if (toLeft[next]! < 0) found.push({ left: -1, right: next, changes: [] });
+  };
+  left.nodes.forEach((node, i) => {
+    const other = toRight[i]!;
+    if (other < 0) {
+      found.push({ left: i, right: -1, changes: [] });
+      return;
+    }
+    addRight(other);
+    const changes = changesBetween(node, right.nodes[other]!, left.facts.seconds, right.facts.seconds);
+    if (changes.length) found.push({ left: i, right: other, changes });
+    next = Math.max(next, other + 1);
+  });
+  addRight(right.nodes.length);
+  return found;
+}
+
+export function changesBetween(left: OpNode, right: OpNode, leftTotal: number, rightTotal: number): Change[] {
+  const changes: Change[] = [];
+  const structure = (name: string, one: string, other: string, amount = ""): void => {
+    if (one !== other) changes.push({ kind: "structure", name, left: one, right: other, amount });
+  };
+  structure("function", left.function || left.type, right.function || right.type);
+  structure("shape", written(left.shape), written(right.shape), sizeRatio(left.shape, right.shape));
+  structure("dtype", left.dtype ?? "–", right.dtype ?? "–");
+  structure("device", left.device ?? "–", right.device ?? "–");
+  structure("parameters", paramsOf(left), paramsOf(right));
+  structure("passes", String(left.num_passes), String(right.num_passes));
+  changes.push(...valueChanges("activation", left.stats, right.stats));
+  changes.push(...valueChanges("gradient", left.grad?.stats ?? null, right.grad?.stats ?? null));
+  const [less, more] = [Math.min(left.seconds, right.seconds), Math.max(left.seconds, right.seconds)];
+  const share = more / Math.max(leftTotal, rightTotal, 1e-12);
+  if (less > 0 && more > NOTABLE_TIME * less && share > NOTABLE_SHARE) {
+    const amount = `${(right.seconds / left.seconds).toFixed(right.seconds > left.seconds ? 1 : 2)} times`;
+    changes.push({ kind: "time", name: "time", left: format.time(left.seconds), right: format.time(right.seconds), amount });
+  }
+  return changes;
+}
+
+/** The mean of the absolute differences of lowest, highest, mean and deviation, where it is more than rounding. */
+function valueChanges(name: string, left: Stats | null, right: Stats | null): Change[] {
+  if (!left || !right) return [];
+  const changes: Change[] = [];
+  const pairs = (["min", "max", "mean", "std"] as const)
+    .map((key) => [left[key], right[key]] as const)
+    .filter((pair): pair is readonly [number, number] => pair[0] !== null && pair[1] !== null);
+  const distance = pairs.reduce((sum, [one, other]) => sum + Math.abs(one - other), 0) / Math.max(1, pairs.length);
+  const spread = Math.max(left.std ?? 0, right.std ?? 0, Math.abs(left.mean ?? 0) * 1e-3, 1e-30);
+  if (distance > SAME_VALUES * spread) {
+    const one = `${format.figure(left.mean)} ± ${format.figure(left.std)}`;
+    const other = `${format.figure(right.mean)} ± ${format.figure(right.std)}`;
+    changes.push({
+      kind: "values",
+      name: `${name} values`,
+      left: one,
+      right: other,
+      amount: `by ${format.figure(distance)} on average`,
+    });
+  }
+  const unusable = (stats: Stats): number => stats.nan + stats.inf;
+  if (unusable(left) !== unusable(right)) {
+    const [one, other] = [unusable(left), unusable(right)].map((count) => count.toLocaleString("en-US"));
+    changes.push({ kind: "values", name: `${name}: NaN and infinite`, left: one!, right: other!, amount: "" });
+  }
+  return changes;
+}
+
+function written(shape: number[] | null): string {
+  return shape === null ? "–" : format.shape(shape);
+}
+
+function sizeRatio(left: number[] | null, right: number[] | null): string {
+  if (!left || !right) return "";
+  const size = (shape: number[]): number => shape.reduce((product, one) => product * one, 1);
+  const ratio = size(right) / size(left);
+  return Number.isFinite(ratio) && ratio !== 1 ? `${Number(ratio.toPrecision(3))} times the size` : "";
+}
+
+function paramsOf(node: OpNode): string {
+  return node.params.map((param) => `${format.shape(param.shape)}${param.trainable ? "" : " frozen"}`).join(", ") || "none";
+}

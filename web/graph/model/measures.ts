@@ -1,0 +1,150 @@
+// What can be measured on a unit or a box: the figure that colours it and that the table sorts by.
+
+import { type Hierarchy, isBox } from "./hierarchy";
+import type { OpNode } from "./payload";
+import * as format from "../../shared/format";
+
+export type MetricName = "type" | "time" | "memory" | "flops" | "params" | "norm" | "zeros" | "gradient" | "nonfinite";
+
+export interface Metric {
+  name: MetricName;
+  title: string;
+  rule: string; // how the figure of a closed box comes about
+  write: (value: number) => string;
+}
+
+export const METRICS: Metric[] = [
+  { name: "type", title: "Type", rule: "", write: String },
+  { name: "time", title: "Time", rule: "sum of what is inside", write: format.time },
+  { name: "memory", title: "Memory", rule: "sum of the tensors made inside", write: format.bytes },
+  { name: "flops", title: "FLOPs", rule: "sum of what is inside", write: format.flops },
+  { name: "params", title: "Parameters", rule: "each parameter once", write: format.human },
+  { name: "norm", title: "Activation norm", rule: "largest inside", write: format.figure },
+  { name: "zeros", title: "Zeros", rule: "share of all values inside", write: format.percent },
+  { name: "gradient", title: "Gradient norm", rule: "largest inside", write: format.figure },
+  { name: "nonfinite", title: "NaN and infinite", rule: "values inside", write: format.human },
+];
+
+type Reading = (node: OpNode) => number | null;
+
+const SUMMED: Partial<Record<MetricName, Reading>> = {
+  time: (node) => node.seconds,
+  memory: (node) => node.bytes,
+  flops: (node) => node.flops,
+  nonfinite: (node) => (node.stats ? node.stats.nan + node.stats.inf : null),
+};
+
+const LARGEST: Partial<Record<MetricName, Reading>> = {
+  norm: (node) => node.stats?.norm ?? null,
+  gradient: (node) => node.grad?.stats?.norm ?? null,
+};
+
+/** Figures of one hierarchy, worked out on first use. */
+export class Measures {
+  private readonly sums = new Map<string, Prefix>();
+  private readonly kept = new Map<string, number | null>();
+
+  constructor(private readonly hierarchy: Hierarchy) {}
+
+  /** The figure of a child (a unit, or the complement of a box); null where nothing is known. */
+  of(metric: MetricName, child: number): number | null {
+    if (metric === "zeros") return this.zeros(child);
+    const summed = SUMMED[metric];
+    if (summed) return this.sum(metric, summed, child);
+    const key = `${metric} ${child}`;
+    const known = this.kept.get(key);
+    if (known !== undefined) return known;
+    const found = metric === "params" ? this.params(child) : this.largest(LARGEST[metric], child);
+    this.kept.set(key, found);
+    return found;
+  }
+
+  /** How many operations a child stands for. */
+  operations(child: number): number {
+    if (!isBox(child)) return this.hierarchy.units[child]!.members.length;
+    return this.sum("operations", () => 1, child) ?? 0;
+  }
+
+  private sum(name: string, reading: Reading, child: number): number | null {
+    const { units, position } = this.hierarchy;
+    let prefix = this.sums.get(name);
+    if (!prefix) {
+      prefix = new Prefix(units.length);
+      units.forEach((unit, u) => {
+        for (const node of unit.members) prefix!.put(position[u]!, reading(this.hierarchy.payload.nodes[node]!));
+      });
+      prefix.add();
+      this.sums.set(name, prefix);
+    }
+    const [low, high] = this.range(child);
+    return prefix.between(low, high);
+  }
+
+  private zeros(child: number): number | null {
+    const zeros = this.sum("zeros", (node) => node.stats?.zeros ?? null, child);
+    const counted = this.sum("counted", (node) => node.stats?.count ?? null, child);
+    return zeros === null || !counted ? null : zeros / counted;
+  }
+
+  private params(child: number): number {
+    const { units, order, payload } = this.hierarchy;
+    const sizes = new Map<string, number>();
+    const [low, high] = this.range(child);
+    for (let p = low; p < high; p++) {
+      for (const node of units[order[p]!]!.members) {
+        for (const param of payload.nodes[node]!.params) sizes.set(param.name, param.numel);
+      }
+    }
+    let total = 0;
+    for (const size of sizes.values()) total += size;
+    return total;
+  }
+
+  private largest(reading: Reading | undefined, child: number): number | null {
+    const { units, order, payload } = this.hierarchy;
+    let found: number | null = null;
+    const [low, high] = this.range(child);
+    for (let p = low; reading && p < high; p++) {
+      for (const node of units[order[p]!]!.members) {
+        const value = reading(payload.nodes[node]!);
+        if (value !== null && (found === null || value > found)) found = value;
+      }
+    }
+    return found;
+  }
+
+  private range(child: number): [number, number] {
+    if (!isBox(child)) return [this.hierarchy.position[child]!, this.hierarchy.position[child]! + 1];
+    const { low, high } = this.hierarchy.boxes[~child]!;
+    return [low, high];
+  }
+}
+
+/** Sums over ranges, and how many of the values are known. */
+class Prefix {
+  private readonly values: Float64Array;
+  private readonly known: Int32Array;
+
+  constructor(count: number) {
+    this.values = new Float64Array(count + 1);
+    this.known = new Int32Array(count + 1);
+  }
+
+  put(at: number, value: number | null): void {
+    if (value === null) return;
+    this.values[at + 1]! += value;
+    this.known[at + 1]!++;
+  }
+
+  add(): void {
+    for (let i = 1; i < this.values.length; i++) {
+      this.values[i]! += this.values[i - 1]!;
+      this.known[i]! += this.known[i - 1]!;
+    }
+  }
+
+  between(low: number, high: number): number | null {
+    if (this.known[high] === this.known[low]) return null;
+    return Math.max(0, this.values[high]! - this.values[low]!); // rounding may leave less than nothing
+  }
+}

@@ -1,0 +1,399 @@
+// One graph on the screen: a canvas with a camera, what the pointer does to it, and the way from one scene to the next.
+
+import { type Camera, areaOf, between, fitting, opening, panned, showing, toPlane, zoomed } from "./camera";
+import { el } from "../../shared/dom";
+import type { Picture, Rect } from "../drawing/picture";
+import { drawScene } from "../drawing/draw";
+import { type Hit, hitAt } from "./hit";
+import { HEADER } from "../drawing/look";
+import { Minimap } from "./minimap";
+import { Transition } from "./motion";
+import { CanvasPainter } from "../drawing/paint";
+import type { Scene } from "../layout/scene";
+
+/** The item that stays where it is while the rest makes room; at the pointer when there was one. */
+export interface Anchor {
+  key: string;
+  pointer: [number, number] | null; // on the screen
+}
+
+export interface PaneEvents {
+  click: (hit: Hit | null, event: { shift: boolean; plain: boolean; pointer: [number, number] }) => void;
+  hover: (hit: Hit | null, pointer: [number, number]) => void;
+  moved: (from: Camera, to: Camera, by: "reader" | "program") => void;
+}
+
+const DRAG_STARTS = 4;
+const GLIDE = 260;
+
+export class Pane {
+  readonly element: HTMLElement;
+  readonly canvas: HTMLCanvasElement;
+  camera: Camera = { scale: 1, x: 0, y: 0 };
+  picture: Picture | null = null;
+  frames = 0;
+  firstDraw = 0; // milliseconds after the page was asked for
+  lastDraw = 0; // milliseconds it took
+  private width = 0;
+  private height = 0;
+  private isAsked = false;
+  private transition: Transition | null = null;
+  private glide: { from: Camera; to: Camera; started: number } | null = null;
+  private readonly context: CanvasRenderingContext2D;
+  private readonly pointers = new Map<number, [number, number]>();
+  private pressed: { at: [number, number]; isDrag: boolean } | null = null;
+  private readonly minimap: Minimap;
+  private isSized = false;
+  private whenSized: (() => void)[] = [];
+
+  constructor(
+    label: string,
+    private readonly events: PaneEvents,
+    private readonly isFrame: boolean,
+  ) {
+    this.canvas = el("canvas", { class: "graph", tabIndex: 0, role: "application", label });
+    this.minimap = new Minimap((x, y) => this.centreOn(x, y));
+    this.element = el("div", { class: "pane" }, this.canvas, this.minimap.element);
+    this.context = this.canvas.getContext("2d")!;
+    this.listen();
+    new ResizeObserver(() => this.resize()).observe(this.element);
+  }
+
+  // Pictures --------------------------------------------------------------------------------------------------------
+
+  /** Shows a picture; when its scene is new, what was there before glides to its new place. */
+  show(picture: Picture, anchor: Anchor | null, isAnimated: boolean): void {
+    const before = this.picture?.scene;
+    this.picture = picture;
+    if (!before) {
+      this.afterSized(() => this.setCamera(opening(rectOf(picture.scene, 0), this.width, this.height), "program"));
+    } else if (before !== picture.scene) {
+      const camera = this.anchored(before, picture.scene, anchor ?? this.middleAnchor(before));
+      const isSame = before.view.hierarchy === picture.scene.view.hierarchy;
+      this.transition =
+        isAnimated && isSame ? new Transition(before, picture.scene, this.camera, camera, performance.now()) : null;
+      this.glide = null;
+      this.setCamera(camera, "program");
+      this.minimap.forget();
+    }
+    this.ask();
+  }
+
+  /** Where nothing is chosen, what is in the middle of the screen stays there. */
+  private middleAnchor(before: Scene): Anchor {
+    const hit = hitAt(before, ...toPlane(this.camera, this.width / 2, this.height / 3), 0);
+    return { key: before.view.items[hit?.kind === "item" ? hit.item : 0]!.key, pointer: null };
+  }
+
+  /** The innermost open item around what is in the middle of the screen. */
+  middleItem(): number {
+    if (!this.picture) return 0;
+    const { scene } = this.picture;
+    const hit = hitAt(scene, ...toPlane(this.camera, this.width / 2, this.height / 3), 0);
+    const item = hit?.kind === "item" ? hit.item : 0;
+    return scene.view.items[item]!.isOpen ? item : scene.view.items[item]!.parent;
+  }
+
+  private anchored(before: Scene, after: Scene, anchor: Anchor): Camera {
+    let old = before.view.itemByKey.get(anchor.key);
+    if (old === undefined) return this.camera;
+    while (old > 0 && !after.view.itemByKey.has(before.view.items[old]!.key)) old = before.view.items[old]!.parent;
+    const now = after.view.itemByKey.get(before.view.items[old]!.key)!;
+    const { scale } = this.camera;
+    const middle = before.x[old]! + before.w[old]! / 2;
+    const [px, py] = anchor.pointer ? toPlane(this.camera, ...anchor.pointer) : [middle, before.y[old]! + HEADER / 2];
+    const half = after.w[now]! / 2 - 8;
+    const across = Math.max(-half, Math.min(half, px - middle));
+    const down = after.view.items[now]!.isOpen ? HEADER / 2 : Math.min(py - before.y[old]!, after.h[now]! - 6);
+    const x = after.x[now]! + after.w[now]! / 2 + across;
+    const y = after.y[now]! + down;
+    return { scale, x: px * scale + this.camera.x - x * scale, y: py * scale + this.camera.y - y * scale };
+  }
+
+  get isMoving(): boolean {
+    return this.transition !== null || this.glide !== null;
+  }
+
+  // Camera ----------------------------------------------------------------------------------------------------------
+
+  setCamera(camera: Camera, by: "reader" | "program"): void {
+    const from = this.camera;
+    this.camera = camera;
+    this.events.moved(from, camera, by);
+    this.ask();
+  }
+
+  glideTo(camera: Camera, isAnimated: boolean): void {
+    if (!isAnimated || this.transition) {
+      this.transition = null;
+      this.setCamera(camera, "program");
+      return;
+    }
+    this.glide = { from: this.camera, to: camera, started: performance.now() };
+    this.ask();
+  }
+
+  /** Moves with the reader, who moves another pane. */
+  follow(camera: Camera): void {
+    this.stop();
+    this.setCamera(camera, "program");
+  }
+
+  pan(dx: number, dy: number): void {
+    this.stop();
+    this.setCamera(panned(this.camera, dx, dy), "reader");
+  }
+
+  zoom(factor: number, at: [number, number] = [this.width / 2, this.height / 2]): void {
+    this.stop();
+    this.setCamera(zoomed(this.camera, factor, ...at), "reader");
+  }
+
+  fit(isAnimated: boolean): void {
+    if (this.picture) this.glideTo(fitting(rectOf(this.picture.scene, 0), this.width, this.height), isAnimated);
+  }
+
+  /** The first look at a picture again. */
+  start(): void {
+    if (this.picture) this.setCamera(opening(rectOf(this.picture.scene, 0), this.width, this.height), "program");
+  }
+
+  /** Brings an item into sight; `always` puts it in the middle even when it is seen already. */
+  reveal(item: number, isAnimated: boolean, always = false): void {
+    if (!this.picture) return;
+    this.resize(); // a side may just have opened
+    const target = this.glide?.to ?? this.camera;
+    const camera = showing(target, rectOf(this.picture.scene, item), this.width, this.height, always);
+    if (camera !== target) this.glideTo(camera, isAnimated);
+  }
+
+  /** Brings an item to where its counterpart is, or will be, on another pane. */
+  alignWith(other: Pane, theirs: number, item: number, isAnimated: boolean): void {
+    if (!this.picture || !other.picture) return;
+    this.resize();
+    const target = other.glide?.to ?? other.camera;
+    const [own, wanted] = [rectOf(this.picture.scene, item), rectOf(other.picture.scene, theirs)];
+    const x = (wanted.x + wanted.w / 2 - own.x - own.w / 2) * target.scale + target.x;
+    const y = (wanted.y - own.y) * target.scale + target.y;
+    this.glideTo({ scale: target.scale, x, y }, isAnimated);
+  }
+
+  private centreOn(x: number, y: number): void {
+    const { scale } = this.camera;
+    this.stop();
+    this.setCamera({ scale, x: this.width / 2 - x * scale, y: this.height / 2 - y * scale }, "reader");
+  }
+
+  private stop(): void {
+    this.glide = null;
+  }
+
+  get size(): [number, number] {
+    return [this.width, this.height];
+  }
+
+  /** Where an item is on the screen, from the corner of the window. */
+  onScreen(item: number): Rect {
+    const { scene } = this.picture!;
+    const box = this.canvas.getBoundingClientRect();
+    const { scale, x, y } = this.camera;
+    return {
+      x: box.left + scene.x[item]! * scale + x,
+      y: box.top + scene.y[item]! * scale + y,
+      w: scene.w[item]! * scale,
+      h: scene.h[item]! * scale,
+    };
+  }
+
+  // Drawing ---------------------------------------------------------------------------------------------------------
+
+  ask(): void {
+    if (this.isAsked) return;
+    this.isAsked = true;
+    requestAnimationFrame((now) => {
+      this.isAsked = false;
+      this.draw(now);
+    });
+  }
+
+  private draw(now: number): void {
+    if (!this.picture || !this.width || !this.height) return;
+    const start = performance.now();
+    const camera = this.step(now);
+    const ratio = window.devicePixelRatio || 1;
+    const { context, width, height } = this;
+    const { theme } = this.picture;
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.globalAlpha = 1;
+    context.fillStyle = theme.page;
+    context.fillRect(0, 0, width, height);
+    this.drawDots(camera, theme.dots);
+    context.setTransform(ratio * camera.scale, 0, 0, ratio * camera.scale, ratio * camera.x, ratio * camera.y);
+    const area = areaOf(camera, width, height);
+    drawScene(new CanvasPainter(context), this.picture, area, camera.scale, this.transition?.motion ?? null);
+    context.globalAlpha = 1;
+    this.minimap.draw(this.picture, area);
+    if (this.frames++ === 0) this.firstDraw = performance.now();
+    this.lastDraw = performance.now() - start;
+    if (this.isMoving) this.ask();
+  }
+
+  /** The camera of this frame. */
+  private step(now: number): Camera {
+    if (this.transition) {
+      const camera = this.transition.advance(now);
+      if (camera) return camera;
+      this.transition = null;
+    }
+    if (!this.glide) return this.camera;
+    const { from, to, started } = this.glide;
+    const elapsed = Math.min(1, (now - started) / GLIDE);
+    if (elapsed >= 1) this.glide = null;
+    const before = this.camera;
+    this.camera = elapsed >= 1 ? to : between(from, to, 1 - (1 - elapsed) ** 3);
+    this.events.moved(before, this.camera, "program");
+    return this.camera;
+  }
+
+  /** A faint grid, so that moving is seen where there is nothing else. */
+  private drawDots(camera: Camera, color: string): void {
+    let step = 28 * camera.scale;
+    while (step < 18) step *= 2;
+    while (step > 48) step /= 2;
+    this.context.fillStyle = color;
+    const offset = (value: number): number => ((value % step) + step) % step;
+    for (let x = offset(camera.x); x < this.width; x += step) {
+      for (let y = offset(camera.y); y < this.height; y += step) this.context.fillRect(x, y, 1.4, 1.4);
+    }
+  }
+
+  private resize(): void {
+    const box = this.element.getBoundingClientRect();
+    if (box.width === this.width && box.height === this.height) return;
+    const ratio = window.devicePixelRatio || 1;
+    const before = this.width;
+    this.width = box.width;
+    this.height = box.height;
+    this.canvas.width = Math.round(box.width * ratio);
+    this.canvas.height = Math.round(box.height * ratio);
+    if (!box.width || !box.height) return;
+    if (!this.isSized) {
+      this.isSized = true;
+      for (const act of this.whenSized.splice(0)) act();
+    } else if (before && before !== this.width) {
+      this.keepMiddle((this.width - before) / 2);
+    }
+    this.draw(performance.now()); // at once, or the canvas would be blank for a frame
+  }
+
+  /** A side opened or closed: the middle stays the middle. */
+  private keepMiddle(dx: number): void {
+    this.camera = panned(this.camera, dx, 0);
+    if (this.glide) this.glide = { ...this.glide, from: panned(this.glide.from, dx, 0), to: panned(this.glide.to, dx, 0) };
+    this.transition?.shift(dx);
+  }
+
+  afterSized(act: () => void): void {
+    if (this.isSized) act();
+    else this.whenSized.push(act);
+  }
+
+  // Pointer ---------------------------------------------------------------------------------------------------------
+
+  private at(event: MouseEvent): [number, number] {
+    const box = this.canvas.getBoundingClientRect();
+    return [event.clientX - box.left, event.clientY - box.top];
+  }
+
+  hit(point: [number, number], isTouch = false): Hit | null {
+    if (!this.picture) return null;
+    const [x, y] = toPlane(this.camera, ...point);
+    return hitAt(this.picture.scene, x, y, (isTouch ? 14 : 6) / this.camera.scale);
+  }
+
+  private listen(): void {
+    const { canvas } = this;
+    canvas.addEventListener("pointerdown", (event) => this.down(event));
+    canvas.addEventListener("pointermove", (event) => this.move(event));
+    canvas.addEventListener("pointerup", (event) => this.up(event));
+    canvas.addEventListener("pointercancel", (event) => this.forget(event));
+    canvas.addEventListener("pointerleave", () => this.events.hover(null, [0, 0]));
+    canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
+  }
+
+  private down(event: PointerEvent): void {
+    if (event.button > 1) return;
+    this.canvas.setPointerCapture(event.pointerId);
+    this.pointers.set(event.pointerId, this.at(event));
+    this.pressed = this.pointers.size === 1 ? { at: this.at(event), isDrag: event.button === 1 } : null;
+    this.stop();
+  }
+
+  private move(event: PointerEvent): void {
+    const now = this.at(event);
+    const before = this.pointers.get(event.pointerId);
+    if (!before) {
+      if (event.pointerType !== "touch") this.events.hover(this.hit(now), now);
+      return;
+    }
+    this.pointers.set(event.pointerId, now);
+    if (this.pointers.size === 2) {
+      this.pinch(event.pointerId, before, now);
+      return;
+    }
+    if (!this.pressed) return;
+    const distance = Math.hypot(now[0] - this.pressed.at[0], now[1] - this.pressed.at[1]);
+    if (!this.pressed.isDrag && distance < DRAG_STARTS) return;
+    if (!this.pressed.isDrag) {
+      this.pressed.isDrag = true;
+      this.canvas.classList.add("dragging");
+      this.events.hover(null, now);
+    }
+    this.pan(now[0] - before[0], now[1] - before[1]);
+  }
+
+  private pinch(moved: number, before: [number, number], now: [number, number]): void {
+    const still = [...this.pointers].find(([id]) => id !== moved)![1];
+    const apart = (point: [number, number]): number => Math.max(1, Math.hypot(point[0] - still[0], point[1] - still[1]));
+    const middle: [number, number] = [(now[0] + still[0]) / 2, (now[1] + still[1]) / 2];
+    this.zoom(apart(now) / apart(before), middle);
+    this.pan((now[0] - before[0]) / 2, (now[1] - before[1]) / 2);
+  }
+
+  private up(event: PointerEvent): void {
+    const { pressed } = this;
+    this.forget(event);
+    if (!pressed || pressed.isDrag || event.button !== 0) return;
+    this.canvas.focus({ preventScroll: true });
+    const hit = this.hit(pressed.at, event.pointerType === "touch");
+    const plain = event.ctrlKey || event.metaKey || event.altKey;
+    this.events.click(hit, { shift: event.shiftKey, plain, pointer: pressed.at });
+  }
+
+  private forget(event: PointerEvent): void {
+    this.pointers.delete(event.pointerId);
+    this.pressed = null;
+    this.canvas.classList.remove("dragging");
+  }
+
+  private wheel(event: WheelEvent): void {
+    // Inside a notebook the page scrolls until the reader has clicked into the graph.
+    if (this.isFrame && document.activeElement !== this.canvas && !event.ctrlKey) return;
+    event.preventDefault();
+    const unit = event.deltaMode === 1 ? 16 : event.deltaMode === 2 ? 400 : 1;
+    if (event.shiftKey) {
+      this.pan(-(event.deltaX || event.deltaY) * unit, 0);
+      return;
+    }
+    if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
+      this.pan(-event.deltaX * unit, 0);
+      return;
+    }
+    const amount = Math.max(-240, Math.min(240, event.deltaY * unit)) * (event.ctrlKey ? 4 : 1);
+    this.zoom(Math.exp(-amount * 0.0022), this.at(event));
+  }
+}
+
+export function rectOf(scene: Scene, item: number): Rect {
+  return { x: scene.x[item]!, y: scene.y[item]!, w: scene.w[item]!, h: scene.h[item]! };
+}

@@ -1,0 +1,111 @@
+// The list of what differs between two models.
+
+import type { ChangeKind, Comparison, Difference } from "../model/compare";
+import { button, el, replace } from "../../shared/dom";
+import type { Guide } from "../guide";
+import { List } from "./list";
+import * as format from "../../shared/format";
+
+const ROW = 44;
+type Filter = "all" | "only" | ChangeKind;
+
+export class Differences {
+  readonly element: HTMLElement;
+  private readonly list: List;
+  private readonly bar = el("div", { class: "difference-bar", role: "group", label: "Which differences" });
+  private filter: Filter = "all";
+  private shown: Difference[] = [];
+  private at = -1;
+
+  constructor(
+    private readonly guide: Guide,
+    private readonly comparison: Comparison,
+    private readonly onClose: () => void,
+  ) {
+    this.list = new List({ rowHeight: ROW, role: "listbox", label: "Differences", row: (index) => this.row(index) });
+    this.element = el("section", { class: "differences", label: "Differences" }, this.bar, this.list.element);
+    this.choose("all");
+  }
+
+  update(): void {
+    this.list.refresh();
+  }
+
+  /** Goes to the next difference, or the one before. */
+  step(by: number): void {
+    if (!this.shown.length) return;
+    this.at = this.at < 0 ? (by > 0 ? 0 : this.shown.length - 1) : (this.at + by + this.shown.length) % this.shown.length;
+    this.go(this.at);
+    this.list.scrollTo(this.at);
+  }
+
+  private go(index: number): void {
+    this.at = index;
+    const one = this.shown[index]!;
+    if (one.left >= 0) this.guide.goToNode(0, one.left);
+    else this.guide.goToNode(1, one.right);
+    this.list.refresh();
+  }
+
+  private choose(filter: Filter): void {
+    this.filter = filter;
+    this.at = -1;
+    const { differences, counts } = this.comparison;
+    this.shown = differences.filter((one) => fits(one, filter));
+    const real = differences.filter((one) => fits(one, "all")).length;
+    const tabs: [Filter, string, number][] = [
+      ["all", "All", real],
+      ["only", "Only in one", counts.left + counts.right],
+      ["structure", "Shape, type", counts.structure],
+      ["values", "Values", counts.values],
+      ["time", "Time", counts.time],
+    ];
+    replace(
+      this.bar,
+      el("strong", { text: real ? format.plural(real, "difference") : "No differences" }),
+      ...tabs.map(([name, title, count]) =>
+        button(`${title} ${count.toLocaleString("en-US")}`, `Show: ${title}`, () => this.choose(name), {
+          pressed: name === this.filter,
+          class: "tab",
+        }),
+      ),
+      button("×", "Close the list", this.onClose, { class: "close" }),
+    );
+    this.list.show(this.shown.length);
+  }
+
+  private row(index: number): HTMLElement {
+    const one = this.shown[index]!;
+    const { docs } = this.guide;
+    const side = one.left >= 0 ? 0 : 1;
+    const payload = docs[side]!.payload;
+    const node = payload.nodes[side === 0 ? one.left : one.right]!;
+    const theme = this.guide.theme;
+    const isOnly = one.left < 0 || one.right < 0;
+    const ring = el("span", { class: "ring" });
+    ring.style.borderColor = isOnly ? (side === 0 ? theme.onlyLeft : theme.onlyRight) : theme.changed;
+    const text = isOnly ? `only in the ${side === 0 ? "left" : "right"} model` : one.changes.map(summary).join(" · ");
+    const made = el(
+      "div",
+      { class: "result", role: "option", title: text, on: { click: () => this.go(index) } },
+      ring,
+      el("span", { class: "result-title", text: node.key }),
+      el("span", { class: "row-detail", text: payload.modules[node.module]?.address ?? "" }),
+      el("span", { class: "result-note", text }),
+    );
+    made.setAttribute("aria-selected", String(index === this.at));
+    return made;
+  }
+}
+
+function fits(one: Difference, filter: Filter): boolean {
+  const isOnly = one.left < 0 || one.right < 0;
+  if (filter === "only") return isOnly;
+  if (filter === "all") return isOnly || one.changes.some((change) => change.kind !== "time");
+  return one.changes.some((change) => change.kind === filter);
+}
+
+function summary(change: Difference["changes"][number]): string {
+  if (change.kind === "values") return `${change.name} ${change.amount || `${change.left} → ${change.right}`}`;
+  return `${change.name} ${change.left} → ${change.right}${change.amount && change.kind === "time" ? `, ${change.amount}` : ""}`;
+}

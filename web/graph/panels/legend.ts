@@ -1,0 +1,80 @@
+// What the colours mean.
+
+import { CATEGORY_TITLES, type Theme } from "../drawing/color";
+import type { Coloring } from "../drawing/coloring";
+import { button, el, replace, sharpCanvas } from "../../shared/dom";
+import type { Guide } from "../guide";
+import { rampColor } from "../drawing/color";
+
+export class LegendBox {
+  readonly element = el("div", { class: "legend", role: "group", label: "Legend" });
+  private drawn: unknown[] = [];
+
+  constructor(private readonly guide: Guide) {}
+
+  update(coloring: Coloring | null, theme: Theme): void {
+    const now = [coloring, theme];
+    if (!coloring || now.every((part, i) => part === this.drawn[i])) return;
+    this.drawn = now;
+    const { legend } = coloring;
+    if (legend.metric.name === "type") this.categories(coloring, theme);
+    else this.ramp(coloring, theme);
+  }
+
+  private categories(coloring: Coloring, theme: Theme): void {
+    const items = coloring.legend.categories.map((category) => {
+      const dot = el("span", { class: "dot" });
+      dot.style.background = theme.categories[category].accent;
+      return el("span", { class: "legend-item" }, dot, CATEGORY_TITLES[category]);
+    });
+    replace(this.element, ...(this.guide.comparison ? this.compared(theme) : items));
+  }
+
+  private compared(theme: Theme): HTMLElement[] {
+    const entries: [string, string][] = [
+      ["only left", theme.onlyLeft],
+      ["only right", theme.onlyRight],
+      ["differs", theme.changed],
+    ];
+    return entries.map(([text, color]) => {
+      const ring = el("span", { class: "ring" });
+      ring.style.borderColor = color;
+      if (text === "differs") ring.style.borderStyle = "dashed";
+      return el("span", { class: "legend-item" }, ring, text);
+    });
+  }
+
+  private ramp(coloring: Coloring, theme: Theme): void {
+    const { metric, low, high, isLog, hasUnknown, isEmpty } = coloring.legend;
+    const isClean = metric.name === "nonfinite" && high === 0;
+    if (isEmpty || isClean) {
+      const text = `${metric.title}: ${isEmpty ? "nothing is known" : "none"}`;
+      replace(this.element, el("span", { class: "legend-item", text }));
+      return;
+    }
+    const width = 160;
+    const [canvas, context] = sharpCanvas(width, 10, { class: "scale" });
+    for (let x = 0; x < width; x++) {
+      context.fillStyle = rampColor(theme.ramp, x / (width - 1));
+      context.fillRect(x, 0, 1, 10);
+    }
+    const unknown = el("span", { class: "swatch" });
+    unknown.style.background = theme.missing;
+    const scale = button(isLog ? "log" : "linear", "Switch between a logarithmic and a linear scale", () =>
+      this.guide.dispatch({ type: "scale", scale: isLog ? "linear" : "log" }),
+    );
+    replace(
+      this.element,
+      el("strong", { text: metric.title, title: `Of a closed box: ${metric.rule}` }),
+      el(
+        "span",
+        { class: "legend-ramp" },
+        el("span", { text: metric.write(low) }),
+        canvas,
+        el("span", { text: metric.write(high) }),
+      ),
+      scale,
+      hasUnknown ? el("span", { class: "legend-item" }, unknown, "unknown") : null,
+    );
+  }
+}

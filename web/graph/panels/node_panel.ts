@@ -1,0 +1,207 @@
+// Everything that is known about one operation.
+
+import { histogram, preview } from "./charts";
+import { type Theme, categoryOf } from "../drawing/color";
+import { changesBetween } from "../model/compare";
+import { button, el } from "../../shared/dom";
+import type { Guide } from "../guide";
+import { type Fact, facts, row, rows, section } from "./panel_parts";
+import type { OpNode, Payload, Stats } from "../model/payload";
+import { sourceView } from "./source";
+import * as format from "../../shared/format";
+
+export interface PanelContent {
+  title: string;
+  kind: string;
+  color: string;
+  subtitle: string;
+  key: string; // what can be copied
+  body: (Node | null)[];
+}
+
+const WIDTH = 300;
+
+/** The panel of a unit; `pass` says which of its members. */
+export function nodePanel(
+  guide: Guide,
+  side: number,
+  unit: number,
+  pass: number,
+  theme: Theme,
+  onPass: (pass: number) => void,
+): PanelContent {
+  const { hierarchy } = guide.modelIndex(side);
+  const { payload } = hierarchy;
+  const { members } = hierarchy.units[unit]!;
+  const index = members[Math.min(pass, members.length - 1)]!;
+  const node = payload.nodes[index]!;
+  const category = categoryOf(node);
+  return {
+    title: node.type,
+    kind: node.kind === "operation" ? "" : node.kind,
+    color: theme.categories[category].accent,
+    subtitle: node.role || (payload.modules[node.exits[0] ?? -1]?.address ?? ""),
+    key: node.key,
+    body: [
+      members.length > 1 ? passChooser(members.length, pass, onPass) : null,
+      node.error ? el("p", { class: "error", text: `Raised ${node.error}` }) : null,
+      section("Tensor", facts(tensorFacts(node))),
+      node.preview ? section("Values", preview(node.preview, WIDTH)) : null,
+      section("Statistics", statistics(node.stats)),
+      section(
+        "Gradient",
+        node.grad?.shape ? facts([["shape", format.shape(node.grad.shape)]]) : null,
+        statistics(node.grad?.stats ?? null),
+      ),
+      section("Cost", facts(costFacts(node, payload))),
+      section("Parameters", params(node)),
+      differences(guide, side, index),
+      section("Comes from", neighbours(guide, side, index, "into", theme)),
+      section("Leads to", neighbours(guide, side, index, "out", theme)),
+      section("Modules", modulePath(guide, side, node)),
+      section("Call", facts(callFacts(node))),
+      section("Source", sourceView(payload, node.stack, node.source)),
+    ],
+  };
+}
+
+function passChooser(count: number, pass: number, onPass: (pass: number) => void): HTMLElement {
+  const go = (to: number): void => onPass(((to % count) + count) % count);
+  return el(
+    "div",
+    { class: "chooser", role: "group", label: "Pass" },
+    button("‹", "Previous pass", () => go(pass - 1)),
+    el("span", { text: `pass ${pass + 1} of ${count}` }),
+    button("›", "Next pass", () => go(pass + 1)),
+  );
+}
+
+function tensorFacts(node: OpNode): Fact[] {
+  return [
+    ["shape", node.shape === null ? null : format.shape(node.shape)],
+    ["dtype", node.dtype],
+    ["device", node.device],
+    ["size", node.bytes ? format.bytes(node.bytes) : null],
+    ["pass", node.num_passes > 1 ? `${node.pass} of ${node.num_passes}` : null],
+    ["activation", node.saved ? "saved" : null],
+    ["in place", node.inplace ? "yes, it overwrites its input" : null],
+  ];
+}
+
+function costFacts(node: OpNode, payload: Payload): Fact[] {
+  const share = payload.facts.seconds ? ` (${format.percent(node.seconds / payload.facts.seconds)} of the pass)` : "";
+  return [
+    ["time", node.seconds ? format.time(node.seconds) + share : null],
+    ["backward", node.backward_seconds === null ? null : format.time(node.backward_seconds)],
+    ["FLOPs", node.flops === null ? (node.kind === "operation" ? "unknown" : null) : format.human(node.flops)],
+    ["MACs", node.macs ? format.human(node.macs) : null],
+  ];
+}
+
+export function statistics(stats: Stats | null): HTMLElement | null {
+  if (!stats) return null;
+  const share = (count: number): string =>
+    `${count.toLocaleString("en-US")} (${format.percent(count / Math.max(1, stats.count))})`;
+  const table = facts([
+    ["values", stats.count.toLocaleString("en-US")],
+    ["range", stats.min === null ? null : `${format.figure(stats.min)} … ${format.figure(stats.max)}`],
+    ["mean", stats.mean === null ? null : format.figure(stats.mean)],
+    ["deviation", stats.std === null ? null : format.figure(stats.std)],
+    ["norm", stats.norm === null ? null : format.figure(stats.norm)],
+    ["zeros", stats.zeros ? share(stats.zeros) : null],
+    ["NaN", stats.nan ? share(stats.nan) : null],
+    ["infinite", stats.inf ? share(stats.inf) : null],
+  ]);
+  if (stats.nan || stats.inf) table?.classList.add("alarming");
+  return el("div", {}, histogram(stats, WIDTH), table);
+}
+
+function params(node: OpNode): HTMLElement | null {
+  if (!node.params.length && !node.buffers.length) return null;
+  const list = el("ul", { class: "params" });
+  for (const param of node.params) {
+    const detail = `${format.shape(param.shape)} · ${param.dtype} · ${format.human(param.numel)}${param.trainable ? "" : " · frozen"}`;
+    list.append(el("li", {}, el("span", { class: "mono", text: param.name }), el("span", { class: "note", text: detail })));
+  }
+  for (const buffer of node.buffers)
+    list.append(el("li", {}, el("span", { class: "mono", text: buffer }), el("span", { class: "note", text: "buffer" })));
+  return list;
+}
+
+function neighbours(guide: Guide, side: number, index: number, way: "into" | "out", theme: Theme): HTMLElement | null {
+  const { payload, wires, unitOfNode } = guide.modelIndex(side).hierarchy;
+  const unit = unitOfNode[index]!;
+  const edges = wires[way][unit]!.flatMap((wire) => wires.edges[wire]!).map((edge) => payload.edges[edge]!);
+  const own = edges.filter((edge) => (way === "into" ? edge.to : edge.from) === index);
+  return rows(
+    own.map((edge) => {
+      const other = way === "into" ? edge.from : edge.to;
+      const node = payload.nodes[other]!;
+      const notes = [edge.positions.join(", "), edge.memory ? "through memory" : ""].filter(Boolean).join(" · ");
+      return {
+        title: node.num_passes > 1 ? node.key : node.label,
+        note: notes,
+        detail: format.shape(edge.shape),
+        color: theme.categories[categoryOf(node)].accent,
+        onClick: () => guide.goToNode(side, other),
+      };
+    }),
+  );
+}
+
+function modulePath(guide: Guide, side: number, node: OpNode): HTMLElement | null {
+  const { payload, childOfModule } = guide.modelIndex(side).hierarchy;
+  const path: number[] = [];
+  for (let at = node.module; at >= 0; at = payload.modules[at]!.parent) path.push(at);
+  if (!path.length) return null;
+  const links = path.map((module) => {
+    const { address, class: name, call, num_calls } = payload.modules[module]!;
+    const child = childOfModule.get(module);
+    const note = node.exits.includes(module) ? `${name} · its output` : name;
+    return row({
+      title: num_calls > 1 ? `${address}:${call}` : address,
+      note,
+      onClick: () => child !== undefined && guide.go(side, child),
+    });
+  });
+  return el("div", { class: "rows" }, ...links);
+}
+
+function callFacts(node: OpNode): Fact[] {
+  return [
+    ["function", node.function],
+    ["arguments", node.arguments ? el("span", { class: "mono", text: node.arguments }) : null],
+    ["part of", node.composite],
+    ["backward", node.gradfunc],
+    ["left for Python", node.departures.join(", ")],
+  ];
+}
+
+/** What differs from the node it corresponds to in the other model. */
+function differences(guide: Guide, side: number, index: number): HTMLElement | null {
+  const { comparison, docs } = guide;
+  if (!comparison) return null;
+  const other = (side === 0 ? comparison.toRight : comparison.toLeft)[index]!;
+  if (other < 0)
+    return section("Compared", el("p", { class: "only", text: `Only in the ${side === 0 ? "left" : "right"} model.` }));
+  const [left, right] = side === 0 ? [index, other] : [other, index];
+  const [one, two] = [docs[0]!.payload, docs[1]!.payload];
+  const changes = changesBetween(one.nodes[left]!, two.nodes[right]!, one.facts.seconds, two.facts.seconds);
+  const go = row({
+    title: (side === 0 ? two : one).nodes[other]!.key,
+    note: "its counterpart",
+    onClick: () => guide.goToNode(1 - side, other),
+  });
+  if (!changes.length) return section("Compared", el("p", { class: "note", text: "The same in both models." }), go);
+  const table = el("table", { class: "changes" }, el("tr", {}, ...["", "left", "right"].map((text) => el("th", { text }))));
+  for (const change of changes) {
+    const cells = [el("th", { text: change.name }), el("td", { text: change.left }), el("td", { text: change.right })];
+    table.append(el("tr", {}, ...cells));
+    if (change.amount) {
+      const cell = el("td", { class: "note", text: change.amount });
+      cell.colSpan = 2;
+      table.append(el("tr", {}, el("td"), cell));
+    }
+  }
+  return section("Compared", table, go);
+}

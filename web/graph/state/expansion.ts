@@ -1,0 +1,100 @@
+// Which boxes to open for what the reader asks: a depth, everything below, a place deep inside.
+
+import { type Hierarchy, isBox } from "../model/hierarchy";
+import type { Openness } from "../layout/view";
+
+const READABLE = 40; // boxes on the first screen
+const DEEPEST = 12;
+
+export interface Opened {
+  open: Set<string>;
+  shown: Map<string, number | "all">;
+}
+
+/** The depth to start with: as deep as stays readable. */
+export function readableDepth(hierarchy: Hierarchy): number {
+  let depth = 1;
+  while (depth < DEEPEST) {
+    const next = countVisible(hierarchy, openToDepth(hierarchy, depth + 1), READABLE + 1);
+    if (next > READABLE) break;
+    depth++;
+  }
+  return depth;
+}
+
+/** Everything open down to a depth: 1 shows what the model itself calls. A run is as deep as its blocks. */
+export function openToDepth(hierarchy: Hierarchy, depth: number): Opened {
+  const opened: Opened = { open: new Set(), shown: new Map() };
+  const visit = (b: number, left: number): void => {
+    const box = hierarchy.boxes[b]!;
+    if (box.kind !== "root") opened.open.add(box.key);
+    const from = box.kind === "run" ? hierarchy.boxes[box.blocks[0]!]! : box;
+    if (left > 1) for (const child of from.children) if (isBox(child)) visit(~child, left - 1);
+  };
+  visit(0, depth);
+  return opened;
+}
+
+/** Everything below a box open, every block of every run on its own. */
+export function openBelow(hierarchy: Hierarchy, b: number): Opened {
+  const opened: Opened = { open: new Set(), shown: new Map() };
+  const visit = (at: number): void => {
+    const box = hierarchy.boxes[at]!;
+    if (box.kind !== "root") opened.open.add(box.key);
+    if (box.kind === "run") opened.shown.set(box.key, "all");
+    for (const child of box.children) if (isBox(child)) visit(~child);
+  };
+  visit(b);
+  return opened;
+}
+
+/** The keys of a box and of every box inside it. */
+export function keysBelow(hierarchy: Hierarchy, b: number): string[] {
+  const box = hierarchy.boxes[b]!;
+  const inside = box.children.filter(isBox).flatMap((child) => keysBelow(hierarchy, ~child));
+  return box.kind === "root" ? inside : [box.key, ...inside];
+}
+
+/** What has to be open for a child (a unit, or the complement of a box) to be seen. Runs show the block it is in, or is. */
+export function openTo(hierarchy: Hierarchy, child: number, openness: Openness): Opened {
+  const { boxes, units } = hierarchy;
+  const opened: Opened = { open: new Set(), shown: new Map() };
+  const inside = new Set(isBox(child) ? [~child] : []);
+  for (let at = isBox(child) ? boxes[~child]!.parent : units[child]!.parent; at > 0; at = boxes[at]!.parent) {
+    const box = boxes[at]!;
+    opened.open.add(box.key);
+    const block = box.blocks.findIndex((b) => inside.has(b));
+    if (block >= 0 && openness.shown.get(box.key) !== "all") opened.shown.set(box.key, block);
+    inside.add(at);
+  }
+  return opened;
+}
+
+/** When a run shows another block: what is open in the one it showed, for the one it will show. */
+export function carriedOver(hierarchy: Hierarchy, run: string, to: number, openness: Openness): string[] {
+  const box = hierarchy.boxes[hierarchy.boxByKey.get(run) ?? 0]!;
+  const from = openness.shown.get(run) ?? 0;
+  if (from === "all" || box.kind !== "run" || !box.blocks[to]) return [];
+  const before = keysBelow(hierarchy, box.blocks[from]!);
+  const after = keysBelow(hierarchy, box.blocks[to]!);
+  return after.filter((_, i) => openness.open.has(before[i]!));
+}
+
+/** How many boxes are seen, counted no further than a limit. */
+export function countVisible(hierarchy: Hierarchy, openness: Openness, limit = Infinity): number {
+  const { boxes } = hierarchy;
+  let count = 0;
+  const visit = (child: number): void => {
+    if (count >= limit) return;
+    const box = isBox(child) ? boxes[~child]! : null;
+    if (!box || (box.kind !== "root" && !openness.open.has(box.key))) {
+      count++;
+      return;
+    }
+    const shown = openness.shown.get(box.key) ?? 0;
+    const from = box.kind === "run" && shown !== "all" ? boxes[box.blocks[shown]!]! : box;
+    from.children.forEach(visit);
+  };
+  visit(~0);
+  return count;
+}

@@ -1,0 +1,143 @@
+// What the reader has done: one plain value, changed only by `reduce`.
+
+import type { FactName } from "../drawing/look";
+import type { MetricName } from "../model/measures";
+
+/** Something of the graph, by its key; `side` says which of two compared models. Edges are between items of a view. */
+export type Selection =
+  | { kind: "unit" | "box"; key: string; side: number }
+  | { kind: "edge"; from: string; to: string; side: number };
+export type Trace = "none" | "ancestors" | "descendants" | "both";
+export type ThemeChoice = "auto" | "light" | "dark";
+export type Part = "tree" | "panel" | "table" | "help" | "differences";
+
+export interface State {
+  rolled: boolean;
+  open: ReadonlySet<string>;
+  shown: ReadonlyMap<string, number | "all">;
+  selection: Selection | null;
+  other: Selection | null; // the second end of a path
+  trace: Trace;
+  query: string;
+  match: number; // which of the results; -1 for none yet
+  metric: MetricName;
+  scale: "auto" | "linear" | "log";
+  facts: ReadonlySet<FactName>;
+  theme: ThemeChoice;
+  parts: ReadonlySet<Part>; // what is open beside the graph
+}
+
+export type Action =
+  | { type: "open"; keys: Iterable<string>; shown?: ReadonlyMap<string, number | "all"> }
+  | { type: "close"; keys: Iterable<string> }
+  | { type: "openness"; open: ReadonlySet<string>; shown: ReadonlyMap<string, number | "all"> }
+  | { type: "show"; run: string; block: number | "all" }
+  | { type: "roll"; rolled: boolean; open: ReadonlySet<string>; selection: Selection | null }
+  | { type: "select"; selection: Selection | null }
+  | { type: "path"; to: Selection }
+  | { type: "trace"; trace: Trace }
+  | { type: "query"; query: string }
+  | { type: "match"; match: number }
+  | { type: "metric"; metric: MetricName }
+  | { type: "scale"; scale: State["scale"] }
+  | { type: "fact"; fact: FactName; isShown: boolean }
+  | { type: "theme"; theme: ThemeChoice }
+  | { type: "part"; part: Part; isOpen: boolean };
+
+export const INITIAL: State = {
+  rolled: false,
+  open: new Set(),
+  shown: new Map(),
+  selection: null,
+  other: null,
+  trace: "none",
+  query: "",
+  match: -1,
+  metric: "type",
+  scale: "auto",
+  facts: new Set<FactName>(["name", "shape", "params"]),
+  theme: "auto",
+  parts: new Set<Part>(["tree"]),
+};
+
+/** The state after an action. Returns the same object when nothing changes. */
+export function reduce(state: State, action: Action): State {
+  switch (action.type) {
+    case "open":
+      return opened(state, action.keys, action.shown);
+    case "close": {
+      const open = new Set(state.open);
+      let isChanged = false;
+      for (const key of action.keys) isChanged = open.delete(key) || isChanged;
+      return isChanged ? { ...state, open } : state;
+    }
+    case "openness":
+      return { ...state, open: action.open, shown: action.shown };
+    case "show":
+      if (state.shown.get(action.run) === action.block) return state;
+      return { ...state, shown: new Map(state.shown).set(action.run, action.block) };
+    case "roll":
+      if (state.rolled === action.rolled) return state;
+      return { ...state, rolled: action.rolled, open: action.open, selection: action.selection, other: null };
+    case "select":
+      if (isSame(state.selection, action.selection) && !state.other) return state;
+      return { ...state, selection: action.selection, other: null, trace: action.selection ? state.trace : "none" };
+    case "path":
+      if (
+        !state.selection ||
+        state.selection.kind === "edge" ||
+        state.selection.side !== action.to.side ||
+        isSame(state.selection, action.to)
+      ) {
+        return { ...state, selection: action.to, other: null };
+      }
+      return { ...state, other: action.to, trace: "none" };
+    case "trace":
+      return { ...state, trace: state.trace === action.trace ? "none" : action.trace, other: null };
+    case "query":
+      return state.query === action.query ? state : { ...state, query: action.query, match: -1 };
+    case "match":
+      return { ...state, match: action.match };
+    case "metric":
+      return { ...state, metric: action.metric, scale: "auto" };
+    case "scale":
+      return { ...state, scale: action.scale };
+    case "fact":
+      return { ...state, facts: changed(state.facts, action.fact, action.isShown) };
+    case "theme":
+      return { ...state, theme: action.theme };
+    case "part":
+      if (state.parts.has(action.part) === action.isOpen) return state;
+      return { ...state, parts: changed(state.parts, action.part, action.isOpen) };
+  }
+}
+
+/** What is written on boxes: what was chosen, and the figure they are coloured by. */
+export function factsShown(state: State): ReadonlySet<FactName> {
+  if (state.metric === "type" || state.facts.has(state.metric)) return state.facts;
+  return new Set([...state.facts, state.metric]);
+}
+
+export function isSame(one: Selection | null, other: Selection | null): boolean {
+  if (one === null || other === null) return one === other;
+  if (one.side !== other.side) return false;
+  if (one.kind === "edge" || other.kind === "edge") {
+    return one.kind === "edge" && other.kind === "edge" && one.from === other.from && one.to === other.to;
+  }
+  return one.kind === other.kind && one.key === other.key;
+}
+
+function opened(state: State, keys: Iterable<string>, shown?: ReadonlyMap<string, number | "all">): State {
+  const open = new Set(state.open);
+  for (const key of keys) open.add(key);
+  const now = new Map([...state.shown, ...(shown ?? [])]);
+  const isChanged = open.size !== state.open.size || [...now].some(([key, block]) => state.shown.get(key) !== block);
+  return isChanged ? { ...state, open, shown: now } : state;
+}
+
+function changed<T>(set: ReadonlySet<T>, value: T, isIn: boolean): ReadonlySet<T> {
+  const next = new Set(set);
+  if (isIn) next.add(value);
+  else next.delete(value);
+  return next;
+}

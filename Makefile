@@ -4,6 +4,7 @@
 # make operators set everything up, log and prove every operator of torch's own database (3 minutes), writing build/operators.json
 # make gallery set everything up and draw docs/gallery
 # make web    set everything up and build the browser programs, if their sources changed
+# make web-types write what the browser programs and the docs take from src/torcheer/web/schema.py and colors.py
 # make bench-viewer set everything up and measure the viewer in a browser
 # make mutants set everything up, put 150 small faults into the code one by one, and see which ones no test notices (an hour)
 # make bench  set everything up, measure time and memory, and write build/benchmarks.json
@@ -23,7 +24,7 @@ ZOO_PACKAGES := timm diffusers torch_geometric segmentation_models_pytorch x-tra
 WEB := src/torcheer/web/static/graph.js
 WEB_SOURCES := $(wildcard web/*.json web/*.mjs) $(shell find web/graph web/report web/shared -type f)
 
-.PHONY: setup web models browser demo test lint types imports web-test zoo operators mutants gallery bench bench-viewer clean
+.PHONY: setup web models browser demo test lint types imports web-types web-test zoo operators mutants gallery bench bench-viewer clean
 
 setup: $(STAMP) web
 
@@ -76,6 +77,10 @@ types: setup
 
 imports: setup
 	$(BIN)/lint-imports
+
+# Types, colours and tables that are declared in Python.
+web-types: $(STAMP)
+	$(BIN)/python web/generate.py
 
 web-test: setup
 	$(BIN)/python hatch_build.py test

@@ -1,7 +1,8 @@
-"""docs/viewer_format.md describes payloads as they are: every key, every default, and an example."""
+"""The format is declared in one place, and payloads are as it says: every key, every default, and the example of the docs."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from pathlib import Path
@@ -14,26 +15,19 @@ import torcheer
 from models import log
 from test_viewer_payload import HISTORIES
 from torcheer.viewer import payload_of
-from torcheer.viewer.fields import DEFAULTS, REQUIRED, lean, whole
+from torcheer.web.schema import GRAPH, lean, whole
 
-PAGE = (Path(__file__).parent.parent / "docs" / "viewer_format.md").read_text(encoding="utf-8")
-SECTIONS = {"grad": "Gradient"}
-
-
-def documented(part: str) -> dict[str, str]:
-    """The keys of one part and their defaults, as the page writes them."""
-    title = SECTIONS.get(part, part.capitalize())
-    section = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE)
-    assert section is not None, title
-    return dict(re.findall(r"^\| `(\w+)` \|.*\| *(.*?) *\|$", section[1], re.MULTILINE))
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "viewer_format.md").read_text(encoding="utf-8")
+spec = importlib.util.spec_from_file_location("generate", ROOT / "web" / "generate.py")
+generate = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(generate)
 
 
-@pytest.mark.parametrize("part", sorted({*REQUIRED, *DEFAULTS}))
-def test_every_key_is_documented_with_its_default(part):
-    """And no other."""
-    wanted = dict.fromkeys(REQUIRED.get(part, ()), "")
-    wanted |= {name: f"`{json.dumps(value)}`" for name, value in DEFAULTS.get(part, {}).items()}
-    assert documented(part) == wanted
+@pytest.mark.parametrize("path", generate.generated(), ids=lambda path: path.name)
+def test_what_is_written_from_python_is_up_to_date(path):
+    """The types, defaults, checks and colours of the browser programs, and the tables of the documentation."""
+    assert path.read_text(encoding="utf-8") == generate.generated()[path], "it is stale: run make web-types"
 
 
 def parts(payload: dict[str, object]) -> list[tuple[str, dict[str, object]]]:
@@ -95,11 +89,9 @@ def test_payloads_have_no_key_that_is_not_documented(payloads):
     """And every one that has no default; and no default is written out."""
     for payload in payloads:
         for part, found in parts(payload):
-            known = {*REQUIRED.get(part, ()), *DEFAULTS.get(part, {})}
-            assert set(found) <= known, part
-            assert set(found) >= set(REQUIRED.get(part, ())), part
-            if part in DEFAULTS:
-                assert lean(part, found) == found, part
+            assert set(found) <= set(GRAPH[part].keys), part
+            assert set(found) >= set(GRAPH[part].required), part
+            assert lean(part, found) == found, part
 
 
 def test_every_documented_key_occurs(payloads):
@@ -108,8 +100,8 @@ def test_every_documented_key_occurs(payloads):
     for payload in payloads:
         for part, found in parts(payload):
             seen.setdefault(part, set()).update(found)
-    for part in {*REQUIRED, *DEFAULTS}:
-        assert seen[part] == {*REQUIRED.get(part, ()), *DEFAULTS.get(part, {})}, part
+    for name, part in GRAPH.items():
+        assert seen[name] == set(part.keys), name
 
 
 VOLATILE = {

@@ -20,8 +20,8 @@ from torcheer.graph.structure import Block
 from torcheer.measure import Statistics, statistics_of
 from torcheer.viewer import payload_of, to_json
 from torcheer.viewer.contents import words_of
-from torcheer.viewer.fields import whole
 from torcheer.viewer.payload import packed_size
+from torcheer.web.schema import whole
 
 
 def parsed(text: str) -> dict[str, object]:

@@ -5,7 +5,8 @@ import { Acts } from "./controls/actions";
 import type { Camera } from "./pane/camera";
 import type { Anchor } from "./pane/canvas";
 import { loadChoices, saveChoices } from "./state/choices";
-import { DARK, LIGHT, type Theme } from "./drawing/color";
+import type { Theme } from "../shared/color";
+import { applyTheme, themeFor } from "../shared/theme";
 import { commandsOf } from "./controls/commands";
 import { type Comparison, compare } from "./model/compare";
 import { Engine } from "./layout/engine";
@@ -93,7 +94,7 @@ export class App implements Guide {
 
   get theme(): Theme {
     const { theme } = this.state;
-    return theme === "dark" || (theme === "auto" && this.dark.matches) ? DARK : LIGHT;
+    return themeFor(theme, this.dark.matches);
   }
 
   get isAnimated(): boolean {
@@ -193,7 +194,7 @@ export class App implements Guide {
 
   private update(anchor: Anchor | null): void {
     const { state, theme, comparison, isAnimated } = this;
-    document.documentElement.dataset["theme"] = theme.name;
+    applyTheme(theme);
     saveChoices(state);
     const scope: Scope = { theme, comparison, isAnimated, selected: (side) => this.selectedOn(side) };
     for (const stage of this.stages) stage.update(state, scope, anchor);

@@ -1,7 +1,7 @@
 // What the parts of the page can ask for. The application answers.
 
 import type { Anchor } from "./pane/canvas";
-import type { Theme } from "./drawing/color";
+import type { Theme } from "../shared/color";
 import type { Comparison } from "./model/compare";
 import type { Doc, ModelIndex } from "./model/model_index";
 import type { Stage } from "./pane/stage";

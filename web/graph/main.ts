@@ -2,9 +2,10 @@
 
 import { App } from "./app";
 import { el } from "../shared/dom";
+import { inflate } from "../shared/unpacking";
 import { serve } from "./layout/engine";
 import { Doc } from "./model/model_index";
-import { inflate, readPayload } from "./model/payload";
+import { readPayload } from "./model/payload";
 import { hookOf } from "./hook";
 
 async function start(source: string): Promise<void> {
@@ -15,7 +16,7 @@ async function start(source: string): Promise<void> {
     if (!texts.length) throw new Error("This page holds no model.");
     const measure = measurer();
     const docs: Doc[] = [];
-    for (const text of texts) docs.push(new Doc(readPayload(await inflate(text)), docs.length, measure));
+    for (const text of texts) docs.push(new Doc(readPayload(await inflate(text).text()), docs.length, measure));
     const app = new App(docs, source, window.self !== window.top);
     root.replaceChildren(app.parts.element);
     app.start();

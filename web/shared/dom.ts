@@ -2,7 +2,7 @@
 
 type Child = Node | string | null | undefined | false;
 
-interface Options {
+export interface Options {
   class?: string;
   id?: string;
   title?: string;
@@ -58,21 +58,4 @@ export function button(
 
 export function replace(parent: Element, ...children: Child[]): void {
   parent.replaceChildren(...children.filter((child): child is Node | string => Boolean(child)));
-}
-
-/** A canvas of a size in CSS pixels, sharp on any screen, with its context. */
-export function sharpCanvas(
-  width: number,
-  height: number,
-  options: Options = {},
-): [HTMLCanvasElement, CanvasRenderingContext2D] {
-  const canvas = el("canvas", options);
-  const ratio = window.devicePixelRatio || 1;
-  canvas.width = Math.round(width * ratio);
-  canvas.height = Math.round(height * ratio);
-  canvas.style.width = `${width}px`;
-  canvas.style.height = `${height}px`;
-  const context = canvas.getContext("2d")!;
-  context.scale(ratio, ratio);
-  return [canvas, context];
 }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from ..web.colors import COST_RAMPS
+
 LookName = Literal[
     "input",
     "output",
@@ -69,7 +71,7 @@ _LIGHT = Theme(
         "failed": Look("#FFD6D2", "#C00000", 3.0),
         "omitted": Look("#FFFFFF", "#8B8B8B", 1.0, "dotted"),
     },
-    ramp=("#FFFDE7", "#FDE7A5", "#F9C46B", "#EF9A4D", "#D96B3F", "#B23A3A", "#7A1F3D"),
+    ramp=COST_RAMPS["light"],
     unknown="#FFFFFF",
     gradient="#B0006D",
 )
@@ -95,7 +97,7 @@ _DARK = Theme(
         "failed": Look("#6E1515", "#FF7B72", 3.0),
         "omitted": Look("#1B1D21", "#8F8F92", 1.0, "dotted"),
     },
-    ramp=("#2B2E34", "#3F3A4F", "#653F63", "#95456A", "#C55A5C", "#EB8B54", "#FAD06A"),
+    ramp=COST_RAMPS["dark"],
     unknown="#1B1D21",
     gradient="#F58ACB",
 )

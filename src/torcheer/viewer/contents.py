@@ -11,7 +11,7 @@ from ..graph import Edge, Graph, ModuleBox, Node, PythonRead
 from ..history import Operation
 from ..history.index import Index
 from ..history.param import Param
-from .fields import Plain, lean
+from ..web.schema import Plain, lean
 from .places import Places
 from .structures import digest, structures_of
 

@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import InvalidArgument
 from ..history.text import human_size
 from ..web.page import Bundle, plain_title, read_bundle
-from .fields import Plain
+from ..web.schema import Plain
 from .payload import MAX_BYTES, Recorded, check_limit, packed, payload_of
 from .reading import check_payload
 from .writing import write

@@ -21,8 +21,8 @@ from ..history.index import Index
 from ..history.text import human_size, plural
 from ..records import Failure
 from ..torch_internals import DisableTorchFunction
+from ..web.schema import FORMAT, VERSION, Plain, lean
 from .contents import Contents
-from .fields import FORMAT, VERSION, Plain, lean
 from .values import Values, page_bytes
 from .writing import write
 

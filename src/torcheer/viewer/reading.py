@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ..errors import InvalidArgument
-from .fields import FORMAT, REQUIRED, VERSION, Plain
+from ..web.schema import FORMAT, GRAPH, VERSION, Plain
 
 
 def read_payload(path: str | os.PathLike[str]) -> Plain:
@@ -54,8 +54,8 @@ def check_payload(found: Any, name: str = "the payload") -> None:
             f"{name} has version {found.get('version')!r:.60} of the format; this torcheer reads version {VERSION}. "
             "Write it again with this torcheer, or open it with the one that wrote it."
         )
-    for key in REQUIRED["payload"]:
-        kind = dict if key == "facts" else list if key in ("files", "modules", "nodes", "edges") else (str, int)
+    for key, declared in GRAPH["payload"].keys.items():
+        kind = list if declared.type.endswith("[]") else {"string": str, "number": int}.get(declared.type, dict)
         if not isinstance(found.get(key), kind):
             raise InvalidArgument(f"{name} is damaged: {key!r} is missing or not what it should be.")
 

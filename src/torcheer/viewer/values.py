@@ -15,7 +15,7 @@ from ..history import Operation
 from ..history.index import Index
 from ..history.text import plural
 from ..measure import Statistics, short, statistics_of
-from .fields import Plain, lean
+from ..web.schema import Plain, lean
 from .previews import Plan, plan_of, preview_of
 
 _Found = TypeVar("_Found")

@@ -1,6 +1,7 @@
 // Which colour each item has, by type or by a measured figure, and what the legend says about it.
 
-import { type Category, CATEGORY_TITLES, type Theme, categoryOf, rampColor, readableInk, share } from "./color";
+import { type Category, CATEGORY_TITLES, type Theme, categoryOf, rampColor, readableInk } from "../../shared/color";
+import { share } from "../../shared/scale";
 import { type Hierarchy, isBox } from "../model/hierarchy";
 import { METRICS, type Measures, type Metric, type MetricName } from "../model/measures";
 import type { View } from "../layout/view";
@@ -99,7 +100,7 @@ export class Coloring {
     const value = this.values[at] ?? null;
     const accent = isBox(child) ? theme.boxBorder : theme.categories[this.palette.category(child)].accent;
     if (value === null) return { fill: theme.missing, accent, ink: theme.ink, faint: theme.faint };
-    const fill = rampColor(theme.ramp, this.place(value));
+    const fill = rampColor(theme.costRamp, this.place(value));
     const ink = readableInk(fill);
     return { fill, accent: isBox(child) ? theme.boxBorder : ink, ink, faint: ink };
   }

@@ -1,5 +1,6 @@
 // Draws a scene with a painter: only what lies inside an area, and only as much as can be seen at a scale.
 
+import type { Theme } from "../../shared/color";
 import type { Paint } from "./coloring";
 import { controlsWidth, runControls } from "../pane/controls";
 import { EDGE_WIDTHS, addHeadOf, edgeLines } from "./edge_lines";
@@ -73,10 +74,10 @@ class Drawer {
     };
     if (item.block >= 0) {
       for (const offset of [8, 4]) {
-        this.painter.box(x + offset, y + offset, w, h, 12, theme.header[item.depth % 2]!, { ...line, dash: [] });
+        this.painter.box(x + offset, y + offset, w, h, 12, headerFill(theme, item.depth), { ...line, dash: [] });
       }
     }
-    this.painter.box(x, y, w, h, 12, theme.inside[item.depth % 2]!, item.block >= 0 ? { ...line, dash: [] } : line);
+    this.painter.box(x, y, w, h, 12, insideFill(theme, item.depth), item.block >= 0 ? { ...line, dash: [] } : line);
     this.rings(i, 12);
   }
 
@@ -86,7 +87,7 @@ class Drawer {
     const [x, y, w] = [this.x[i]!, this.y[i]!, this.w[i]!];
     if (HEADER * this.scale < 3) return;
     this.paintOpacity(this.opacity(i, true));
-    const fill = marks.hovered === i ? theme.chip : theme.header[scene.view.items[i]!.depth % 2]!;
+    const fill = marks.hovered === i ? theme.chip : headerFill(theme, scene.view.items[i]!.depth);
     this.painter.box(x + 0.6, y + 0.6, w - 1.2, HEADER - 1, 11, fill, null);
     this.painter.box(x + 0.6, y + HEADER / 2, w - 1.2, HEADER / 2, 0, fill, null);
     const middle = y + HEADER / 2;
@@ -169,7 +170,7 @@ class Drawer {
     const { scene, theme } = this.picture;
     const layout = scene.layouts.get(i)!;
     const depth = scene.view.items[i]!.depth;
-    const back = i === 0 ? theme.page : theme.inside[depth % 2]!;
+    const back = i === 0 ? theme.page : insideFill(theme, depth);
     local.pieces.forEach((piece, p) => {
       if (!piece.label) return;
       const { labelX, labelY } = layout.routes[p]!;
@@ -378,4 +379,12 @@ function fitted(text: string, width: number, room: number): string {
   if (width <= room) return text;
   const count = Math.floor((text.length * room) / width) - 1;
   return count > 0 ? `${text.slice(0, count)}…` : "";
+}
+
+function insideFill(theme: Theme, depth: number): string {
+  return depth % 2 ? theme.insideOdd : theme.inside;
+}
+
+function headerFill(theme: Theme, depth: number): string {
+  return depth % 2 ? theme.headerOdd : theme.header;
 }

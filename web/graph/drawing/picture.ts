@@ -1,6 +1,6 @@
 // What a picture is made of: a scene, its colours, and what is marked in it.
 
-import type { Theme } from "./color";
+import type { Theme } from "../../shared/color";
 import type { Coloring, Palette } from "./coloring";
 import type { Scene } from "../layout/scene";
 

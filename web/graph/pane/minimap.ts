@@ -1,6 +1,7 @@
 // The whole graph in a corner, with a frame around what is on the screen.
 
-import { el, sharpCanvas } from "../../shared/dom";
+import { sharpCanvas } from "../../shared/canvas";
+import { el } from "../../shared/dom";
 import type { Picture, Rect } from "../drawing/picture";
 import { drawScene } from "../drawing/draw";
 import { CanvasPainter } from "../drawing/paint";

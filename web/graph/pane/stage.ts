@@ -1,7 +1,7 @@
 // One model on its pane: turns the state into a view, has it laid out, and shows the picture.
 
 import { type Anchor, Pane, type PaneEvents } from "./canvas";
-import type { Theme } from "../drawing/color";
+import type { Theme } from "../../shared/color";
 import { Coloring } from "../drawing/coloring";
 import type { Comparison } from "../model/compare";
 import type { Picture } from "../drawing/picture";

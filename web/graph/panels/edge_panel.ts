@@ -1,6 +1,6 @@
 // What travels along an edge.
 
-import { type Theme, categoryOf } from "../drawing/color";
+import { type Theme, categoryOf } from "../../shared/color";
 import { el } from "../../shared/dom";
 import type { Guide } from "../guide";
 import { linksOfEdge } from "../drawing/marks";

@@ -1,10 +1,10 @@
 // What the colours mean.
 
-import { CATEGORY_TITLES, type Theme } from "../drawing/color";
+import { CATEGORY_TITLES, type Theme } from "../../shared/color";
 import type { Coloring } from "../drawing/coloring";
-import { button, el, replace, sharpCanvas } from "../../shared/dom";
+import { paintRamp } from "../../shared/canvas";
+import { button, el, replace } from "../../shared/dom";
 import type { Guide } from "../guide";
-import { rampColor } from "../drawing/color";
 
 export class LegendBox {
   readonly element = el("div", { class: "legend", role: "group", label: "Legend" });
@@ -52,12 +52,7 @@ export class LegendBox {
       replace(this.element, el("span", { class: "legend-item", text }));
       return;
     }
-    const width = 160;
-    const [canvas, context] = sharpCanvas(width, 10, { class: "scale" });
-    for (let x = 0; x < width; x++) {
-      context.fillStyle = rampColor(theme.ramp, x / (width - 1));
-      context.fillRect(x, 0, 1, 10);
-    }
+    const canvas = paintRamp(el("canvas", { class: "scale" }), theme.costRamp);
     const unknown = el("span", { class: "swatch" });
     unknown.style.background = theme.missing;
     const scale = button(isLog ? "log" : "linear", "Switch between a logarithmic and a linear scale", () =>

@@ -1,6 +1,6 @@
 // What is known about a module, a run of equal blocks, or another group of operations.
 
-import type { Theme } from "../drawing/color";
+import type { Theme } from "../../shared/color";
 import { button, el } from "../../shared/dom";
 import type { Guide } from "../guide";
 import { type Box, type Hierarchy, isBox } from "../model/hierarchy";

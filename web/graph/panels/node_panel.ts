@@ -1,7 +1,7 @@
 // Everything that is known about one operation.
 
 import { histogram, preview } from "./charts";
-import { type Theme, categoryOf } from "../drawing/color";
+import { type Theme, categoryOf } from "../../shared/color";
 import { changesBetween } from "../model/compare";
 import { button, el } from "../../shared/dom";
 import type { Guide } from "../guide";

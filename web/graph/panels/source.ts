@@ -1,12 +1,12 @@
 // Lines of the program around where something ran, and the calls that led there.
 
 import { el, replace } from "../../shared/dom";
-import type { Frame, Payload } from "../model/payload";
+import type { OpNode, Payload } from "../model/payload";
 
 const AROUND = 4;
 
 /** The code around a frame of a call stack; each frame can be clicked to see its own. */
-export function sourceView(payload: Payload, stack: Frame[], at: number): HTMLElement | null {
+export function sourceView(payload: Payload, stack: OpNode["stack"], at: number): HTMLElement | null {
   if (!stack.length) return null;
   const code = el("div");
   const show = (which: number): void => {
@@ -35,7 +35,7 @@ export function sourceView(payload: Payload, stack: Frame[], at: number): HTMLEl
   return made;
 }
 
-export function codeAround(payload: Payload, [file, line]: Frame | [number, number]): HTMLElement {
+export function codeAround(payload: Payload, [file, line]: [number, number, ...unknown[]]): HTMLElement {
   const found = payload.files[file];
   const path = el("div", { class: "path", text: `${found?.path ?? "?"}:${line}`, title: found?.path ?? "" });
   const lines: HTMLElement[] = [];

@@ -2,13 +2,13 @@
 
 import type { FactName } from "../drawing/look";
 import type { MetricName } from "../model/measures";
+import type { ThemeChoice } from "../../shared/theme";
 
 /** Something of the graph, by its key; `side` says which of two compared models. Edges are between items of a view. */
 export type Selection =
   | { kind: "unit" | "box"; key: string; side: number }
   | { kind: "edge"; from: string; to: string; side: number };
 export type Trace = "none" | "ancestors" | "descendants" | "both";
-export type ThemeChoice = "auto" | "light" | "dark";
 export type Part = "tree" | "panel" | "table" | "help" | "differences";
 
 export interface State {

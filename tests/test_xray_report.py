@@ -141,7 +141,7 @@ def test_no_bin_of_a_histogram_is_lost(tmp_path):
     )
     codes = np.frombuffer(block_of(path, "histograms"), np.uint8)
     assert np.flatnonzero(codes).tolist() == [0, len(codes) // 2]
-    part = facts_of(path)["leastFraction"] ** (1 - (int(codes[0]) - 1) / 254)
+    part = facts_of(path)["least_fraction"] ** (1 - (int(codes[0]) - 1) / 254)
     assert part == pytest.approx(1e-6, rel=0.05)
 
 

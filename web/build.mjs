@@ -8,7 +8,7 @@ import { build } from "esbuild";
 
 const HERE = dirname(fileURLToPath(import.meta.url));
 const STATIC = join(HERE, "..", "src", "torcheer", "web", "static");
-const PROGRAMS = ["graph"];
+const PROGRAMS = ["graph", "report"];
 
 async function buildProgram(program) {
   mkdirSync(STATIC, { recursive: true });

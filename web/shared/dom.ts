@@ -59,3 +59,10 @@ export function button(
 export function replace(parent: Element, ...children: Child[]): void {
   parent.replaceChildren(...children.filter((child): child is Node | string => Boolean(child)));
 }
+
+/** The element of the page with an id. */
+export function byId<T extends HTMLElement = HTMLElement>(id: string): T {
+  const found = document.getElementById(id);
+  if (!found) throw new Error(`The page has no element "${id}".`);
+  return found as T;
+}

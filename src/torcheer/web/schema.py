@@ -1,7 +1,7 @@
 """The data of the browser pages: every part, every key, what it means, and what it is where it is left out.
 
-This is the only declaration. From it `make web-types` writes the TypeScript types, defaults and checks in web/shared/generated/,
-and the tables of docs/viewer_format.md and docs/report_format.md; a test fails when they are stale.
+This is the only declaration. From it `make web-types` writes the TypeScript types, defaults and checks in
+web/shared/generated/, and the tables of docs/viewer_format.md and docs/report_format.md; a test fails when they are stale.
 """
 
 from __future__ import annotations

@@ -1,25 +1,21 @@
 """One HTML file about a whole training, to look at without a network, a server or anything installed.
 
-The page is written by hand in `page/` and put together here: style, script and data in one file. Its policy lets nothing else
-run and nothing be fetched; everything that comes from a run is data, and is shown as text.
+The program is in web/report; its data are declared in `web/schema.py` and described in docs/report_format.md. Everything that
+comes from a run is data, and is shown as text.
 """
 
 from __future__ import annotations
 
-import html
 import json
 import os
-import re
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidArgument, SnapshotNotFound
 from ..files import write_whole
 from ..measure import BIN_EDGES
-from ..web.page import hash_of
-from .colours import NONFINITE, ColourScale
+from ..web.page import Bundle, read_bundle
 from .embedding import (
     FIELDS,
     LEAST_FRACTION,
@@ -39,10 +35,6 @@ from .store import Snapshots
 
 MAX_BYTES = 20 * 2**20
 MOST_SNAPSHOTS = 2000  # a screen has no more columns
-_SCRIPTS = (  # in this order, as one script
-    *("numbers", "data", "pictures", "drawing", "measures", "histogram", "lines", "findings"),
-    *("theme", "head", "time", "overview", "inspector", "charts", "gallery", "listening", "report"),
-)
 _STRIDES = (1, 2, 4, 8)
 _ENOUGH = 12  # steps with pictures, before pictures are thinned
 _SLACK = 100  # bytes by which the facts may grow
@@ -80,6 +72,7 @@ def write_report(
         progress: a bar on stderr, if that is a terminal.
     """
     target = _checked(path, max_bytes)
+    bundle = read_bundle("report")
     everything = run.snapshots
     snapshots = Snapshots(everything.table[evenly(len(everything), MOST_SNAPSHOTS)], run.files.read)
     with Bar(f"{target.name}: numbers", len(snapshots), "snapshot", progress) as bar:
@@ -89,10 +82,10 @@ def write_report(
     heading = run.title if title is None else str(title)
     statistics = {"statistics": pack_statistics(numbers.series), "histograms": pack_histograms(numbers.pictured)}
     content = _Content(run, snapshots, numbers, heading, max_bytes)
-    bare = _page(heading, _facts(content, Pictures([])), statistics)
+    bare = _page(bundle, content, Pictures([]), statistics)
     pictures = _fitting(content, len(bare), Bar(f"{target.name}: pictures", _TRIES + 1, "round", progress))
     blocks = statistics | {f"pictures-{number}": block for number, block in enumerate(pictures.blocks)}
-    data = _page(heading, _facts(content, pictures), blocks)
+    data = _page(bundle, content, pictures, blocks)
     try:
         write_whole(target, data)
     except OSError as error:
@@ -181,7 +174,7 @@ def _facts(content: _Content, pictures: Pictures) -> dict[str, Any]:
         "title": content.heading,
         "model": run.title,
         "bytes": run.files.bytes,
-        "maxBytes": content.max_bytes,
+        "max_bytes": content.max_bytes,
         "snapshots": len(run.snapshots),
         "steps": table["step"].tolist(),
         "times": [round(moment - float(table["time"][0]), 1) for moment in table["time"].tolist()],
@@ -192,20 +185,17 @@ def _facts(content: _Content, pictures: Pictures) -> dict[str, Any]:
         "kinds": {**{kind: WORDS[kind] for kind in KINDS}, SUMMARY: "summary"},
         "fields": FIELDS,
         "edges": BIN_EDGES,
-        "leastFraction": LEAST_FRACTION,
+        "least_fraction": LEAST_FRACTION,
         "levels": LEVELS,
         "pictures": pictures.steps,
         "stride": pictures.stride,
         "unreadable": pictures.unreadable,
-        "bothSigns": _colours(-1.0),
-        "neverNegative": _colours(0.0),
-        "nonfinite": "#" + bytes(NONFINITE).hex(),
         "series": [
             {
                 "layer": layers[series.layer],
                 "kind": series.kind,
                 "limits": run.limits(series.layer, series.kind) if number < len(chunks) else (0.0, 1.0),
-                "forms": series.forms,
+                "forms": [_form(form) for form in series.forms],
                 "chunks": chunks[number] if number < len(chunks) else [],
             }
             for number, series in enumerate(numbers.series)
@@ -224,36 +214,12 @@ def _all_layers(run: Run) -> list[str]:
     return found
 
 
-def _colours(low: float) -> str:
-    return bytes(ColourScale(low, 1.0).colours().reshape(-1).tolist()).hex()
+def _form(form: dict[str, Any]) -> dict[str, Any]:
+    return {"color" if name == "colour" else name: value for name, value in form.items()}
 
 
-def _page(heading: str, facts: dict[str, Any], blocks: dict[str, str]) -> bytes:
-    style, script = _part("report.css"), "\n".join(_part(f"{name}.js") for name in _SCRIPTS)
-    data = [f'<script type="application/json" id="facts">{_as_data(facts)}</script>']
-    data += [f'<script type="text/plain" id="{name}">{block}</script>' for name, block in blocks.items()]
-    filled = {
-        "policy": "; ".join(
-            [
-                "default-src 'none'",
-                f"script-src '{hash_of(script)}'",
-                f"style-src '{hash_of(style)}'",
-                "img-src data: blob:",
-                "base-uri 'none'",
-                "form-action 'none'",
-            ]
-        ),
-        "title": html.escape(" ".join(heading.split())[:200]),
-        "style": style,
-        "data": "\n".join(data),
-        "script": script,
-    }
-    page = re.sub(r"\{\{(\w+)\}\}", lambda found: filled[found[1]], _part("report.html"))
-    return page.encode("utf-8", "replace")
-
-
-def _part(name: str) -> str:
-    return (resources.files(__package__) / "page" / name).read_text(encoding="utf-8").replace("\r\n", "\n")
+def _page(bundle: Bundle, content: _Content, pictures: Pictures, blocks: dict[str, str]) -> bytes:
+    return bundle.page(content.heading, {"facts": _as_data(_facts(content, pictures)), **blocks}).encode()
 
 
 def _as_data(facts: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ import { el, replace } from "../../shared/dom";
 import type { Guide } from "../guide";
 import type { Hit } from "../pane/hit";
 import * as format from "../../shared/format";
+import { placeBeside } from "../../shared/tip";
 
 const DELAY = 350;
 
@@ -30,11 +31,7 @@ export class Tip {
       replace(this.element, ...lines.map((text, i) => el(i ? "div" : "strong", { text })));
       this.element.hidden = false;
       const box = canvas.getBoundingClientRect();
-      const own = this.element.getBoundingClientRect();
-      const x = Math.min(box.left + pointer[0] + 14, window.innerWidth - own.width - 8);
-      const y = box.top + pointer[1] + 18;
-      this.element.style.left = `${Math.max(4, x)}px`;
-      this.element.style.top = `${y + own.height > window.innerHeight ? y - own.height - 30 : y}px`;
+      placeBeside(this.element, box.left + pointer[0], box.top + pointer[1]);
     }, DELAY);
   }
 }

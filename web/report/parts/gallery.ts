@@ -1,0 +1,95 @@
+// All layers and kinds at one step, small. Only those on the screen are drawn.
+
+import { screenUnit } from "../../shared/canvas";
+import { byId, el } from "../../shared/dom";
+import * as format from "../../shared/format";
+import { type Series, nearestFrame } from "../data/run";
+import type { Guide, Part } from "../guide";
+import { pixelsOf } from "../pictures/codes";
+import { drawFrame } from "../pictures/drawing";
+import { planOf, subjectOf } from "../pictures/layout";
+import { limitsOf, scaleWords } from "../pictures/limits";
+
+interface Thumb {
+  series: Series;
+  canvas: HTMLCanvasElement;
+  isVisible: boolean;
+  key: string; // of what is drawn
+}
+
+export class Gallery implements Part {
+  private readonly thumbs = new Map<Element, Thumb>();
+  private readonly watcher: IntersectionObserver;
+
+  constructor(private readonly guide: Guide) {
+    const { run } = guide;
+    this.watcher = new IntersectionObserver(
+      (entries) => {
+        for (const entry of entries) this.thumbs.get(entry.target)!.isVisible = entry.isIntersecting;
+        guide.redraw();
+      },
+      { rootMargin: "200px" },
+    );
+    const layers = run.facts.layers.map((_, layer) => layer).filter((layer) => run.picturedKinds(layer).length);
+    const most = Math.max(...layers.map((layer) => run.picturedKinds(layer).length));
+    const gallery = byId("gallery");
+    gallery.classList.toggle("sparse", most === 1 && layers.length > 1); // layers stand beside each other
+    gallery.style.setProperty("--kinds", String(most));
+    gallery.replaceChildren(...layers.map((layer) => this.row(layer)));
+  }
+
+  private row(layer: number): HTMLElement {
+    const { run } = this.guide;
+    const thumbs = run.picturedKinds(layer).map((kind) => this.thumb(run.find(layer, kind)!));
+    const heading = el("h3", { text: run.name(layer, 60), title: run.title(layer) });
+    return el("div", { class: "gallery-row" }, heading, el("div", { class: "thumbs" }, ...thumbs));
+  }
+
+  private thumb(series: Series): HTMLElement {
+    const canvas = el("canvas");
+    Object.assign(canvas, { width: 0, height: 0 });
+    const click = (): void => {
+      this.guide.choose({ layer: series.layer, kind: series.kind });
+      byId("picture-card").scrollIntoView({ block: "start" });
+    };
+    const words = el("span", { text: this.guide.run.words(series) });
+    const button = el("button", { type: "button", class: "thumb", on: { click } }, el("div", { class: "frame" }, canvas), words);
+    this.thumbs.set(button, { series, canvas, isVisible: false, key: "" });
+    this.watcher.observe(button);
+    return button;
+  }
+
+  draw(): void {
+    const { run, state, series } = this.guide;
+    byId("gallery-step").textContent = `step ${run.stepText(state.at)} · ${scaleWords(run.allPictured, state.scale)}`;
+    for (const [button, thumb] of this.thumbs) {
+      button.classList.toggle("chosen", thumb.series === series);
+      if (thumb.isVisible) this.drawThumb(button as HTMLElement, thumb);
+    }
+  }
+
+  private drawThumb(button: HTMLElement, thumb: Thumb): void {
+    const { run, state, theme, album } = this.guide;
+    const { series, canvas } = thumb;
+    const frame = run.has(series, state.at) ? nearestFrame(series, state.at) : null;
+    const words = `${run.name(series.layer, 60)}, ${run.words(series)}`;
+    button.setAttribute("aria-label", run.has(series, state.at) ? words : `${words}: not recorded at this step`);
+    button.title = `${format.shortened(run.title(series.layer), 300)} · ${run.words(series)}`;
+    button.classList.toggle("gone", !frame);
+    canvas.hidden = !frame;
+    if (!frame) return;
+    const unit = screenUnit();
+    const box = canvas.parentElement!;
+    const room = { width: box.clientWidth * unit, height: box.clientHeight * unit, unit, isSmall: true };
+    const limits = limitsOf(run, series, frame, state.scale);
+    const key = `${frame.at} ${limits} ${room.width} ${room.height}`;
+    if (thumb.key === key) return;
+    const codes = album.codes(frame);
+    if (!codes) return;
+    thumb.key = key;
+    const subject = subjectOf(run.form(series, frame.at), frame, run.facts.stride);
+    const area = subject.planes === 3 ? subject.width * subject.height : 0;
+    const pixels = pixelsOf(codes, frame, limits, run.facts.levels, area);
+    drawFrame(canvas, planOf(subject, room), subject, pixels, unit, theme.faint);
+  }
+}

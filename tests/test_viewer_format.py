@@ -15,7 +15,7 @@ import torcheer
 from models import log
 from test_viewer_payload import HISTORIES
 from torcheer.viewer import payload_of
-from torcheer.web.schema import GRAPH, lean, whole
+from torcheer.web.schema import GRAPH, lean, required, whole
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "viewer_format.md").read_text(encoding="utf-8")
@@ -89,8 +89,8 @@ def test_payloads_have_no_key_that_is_not_documented(payloads):
     """And every one that has no default; and no default is written out."""
     for payload in payloads:
         for part, found in parts(payload):
-            assert set(found) <= set(GRAPH[part].keys), part
-            assert set(found) >= set(GRAPH[part].required), part
+            assert set(found) <= set(GRAPH[part]), part
+            assert set(found) >= set(required(GRAPH[part])), part
             assert lean(part, found) == found, part
 
 
@@ -101,7 +101,7 @@ def test_every_documented_key_occurs(payloads):
         for part, found in parts(payload):
             seen.setdefault(part, set()).update(found)
     for name, part in GRAPH.items():
-        assert seen[name] == set(part.keys), name
+        assert seen[name] == set(part), name
 
 
 VOLATILE = {

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from torcheer.web import colors
-from torcheer.web.schema import FORMAT, GRAPH, REPORT, VERSION, Key, Part
+from torcheer.web.schema import FORMAT, GRAPH, REPORT, TYPES, VERSION, Key, Part, defaults, required
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = "Written by `make web-types` from src/torcheer/web/{source}. Do not edit."
@@ -40,31 +40,27 @@ def _header(source: str) -> str:
 
 def _format(parts: dict[str, Part]) -> str:
     """An interface for each part, and the table by which `filled` in shared/filling.ts checks and completes data."""
-    types = {part.type for part in parts.values()}
-    interfaces = "\n".join(_interface(part) for part in parts.values())
-    table = "\n".join(_entry(part, types) for part in parts.values())
-    return f'import type {{ Parts }} from "../filling";\n\n{interfaces}\nexport const PARTS: Parts = {{\n{table}\n}};\n'
+    types = {_type(name) for name in parts}
+    made = ['import type { Parts } from "../filling";\n']
+    for name, part in parts.items():
+        made += [f"export interface {_type(name)} {{", *(f"  {one}: {key.type};" for one, key in part.items()), "}\n"]
+    made.append("export const PARTS: Parts = {")
+    for name, part in parts.items():
+        checks = ", ".join(f"{one}: {_check(key, types)}" for one, key in part.items())
+        made.append(f"  {_type(name)}: {{\n    required: {json.dumps(required(part))},")
+        made.append(f"    defaults: {json.dumps(defaults(part))},\n    checks: {{ {checks} }},\n  }},")
+    return "\n".join([*made, "};\n"])
 
 
-def _interface(part: Part) -> str:
-    keys = "\n".join(f"  {name}: {key.type};" for name, key in part.keys.items())
-    return f"export interface {part.type} {{\n{keys}\n}}\n"
-
-
-def _entry(part: Part, types: set[str]) -> str:
-    checks = ", ".join(f"{name}: {_check(key, types)}" for name, key in part.keys.items())
-    return (
-        f"  {part.type}: {{\n    required: {json.dumps(part.required)},\n"
-        f"    defaults: {json.dumps(part.defaults)},\n    checks: {{ {checks} }},\n  }},"
-    )
+def _type(name: str) -> str:
+    return TYPES.get(name, name.capitalize())
 
 
 def _check(key: Key, types: set[str]) -> str:
     """What JSON has to hold: a type of value, of which part its objects are, and whether it may be null."""
     plain = key.type.removesuffix(" | null")
     base = plain.removesuffix("[]")
-    is_list = plain.endswith("]")
-    kind = "list" if is_list else "object" if base in types or base.startswith("Record<") else base
+    kind = "list" if plain.endswith("]") else "object" if base in types or base.startswith("Record<") else base
     said = [f'is: "{kind}"']
     said += [f'of: "{base}"'] if base in types else []
     said += ["isNullable: true"] if plain != key.type else []
@@ -74,52 +70,38 @@ def _check(key: Key, types: set[str]) -> str:
 def _documented(page: Path, parts: dict[str, Part]) -> str:
     """A page of the documentation with the table in the section of each part written anew."""
     text = page.read_text(encoding="utf-8")
-    for part in parts.values():
-        section = re.compile(rf"(^## {part.title}\n(?:(?!^## |^\|).*\n)*)(?:^\|.*\n)*", re.MULTILINE)
-        text, count = section.subn(lambda found, part=part: found[1] + _table(part), text, count=1)
+    for name, part in parts.items():
+        rows = "\n".join(_row(one, key) for one, key in part.items())
+        table = f"| key | value | default |\n| --- | --- | --- |\n{rows}\n"
+        title = "Gradient" if name == "grad" else name.capitalize()
+        section = re.compile(rf"(^## {title}\n(?:(?!^## |^\|).*\n)*)(?:^\|.*\n)*", re.MULTILINE)
+        text, count = section.subn(lambda found, table=table: found[1] + table, text, count=1)
         if not count:
-            raise ValueError(f"{page} has no section '## {part.title}'.")
+            raise ValueError(f"{page} has no section '## {title}'.")
     return text
 
 
-def _table(part: Part) -> str:
-    rows = [
-        f"| `{name}` | {key.about} | {'' if key.is_required else f'`{json.dumps(key.default)}` '}|"
-        for name, key in part.keys.items()
-    ]
-    return "\n".join(["| key | value | default |", "| --- | --- | --- |", *rows, ""])
+def _row(name: str, key: Key) -> str:
+    return f"| `{name}` | {key.about} | {'' if key.is_required else f'`{json.dumps(key.default)}` '}|"
 
 
 # Colours ------------------------------------------------------------------------------------------------------------
 
 
 def _colors() -> str:
-    tones = ", ".join(f'"{_camel(name)}"' for name in colors.THEME).replace(", ", " | ")
     titles = {name: title for name, (title, *_) in colors.CATEGORIES.items()}
-    return "\n".join(
-        [
-            f"export const BOTH_SIGNS = {json.dumps(colors.BOTH_SIGNS)};",
-            f"export const NEVER_NEGATIVE = {json.dumps(colors.NEVER_NEGATIVE)};",
-            f"export const NONFINITE = {json.dumps(colors.NONFINITE)};",
-            "",
-            f"export const CATEGORY_TITLES = {json.dumps(titles, indent=2)};",
-            "export type Category = keyof typeof CATEGORY_TITLES;",
-            "",
-            "export interface CategoryLook {\n  fill: string;\n  accent: string;\n}",
-            "",
-            f"export type Tone = {tones};",
-            "",
-            "export interface Theme extends Record<Tone, string> {",
-            '  name: "light" | "dark";',
-            "  costRamp: string[];",
-            "  shareRamp: string[];",
-            "  categories: Record<Category, CategoryLook>;",
-            "}",
-            "",
-            f'export const THEMES: Record<Theme["name"], Theme> = {json.dumps(_themes(), indent=2)};',
-            "",
-        ]
-    )
+    constants = {
+        "BOTH_SIGNS": colors.BOTH_SIGNS,
+        "NEVER_NEGATIVE": colors.NEVER_NEGATIVE,
+        "NONFINITE": colors.NONFINITE,
+        "CATEGORY_TITLES": titles,
+        "THEMES": _themes(),
+    }
+    made = [f"export const {name} = {json.dumps(value, indent=2)} as const;\n" for name, value in constants.items()]
+    made.append("export type Category = keyof typeof CATEGORY_TITLES;")
+    made.append("export type ThemeName = keyof typeof THEMES;")
+    made.append("export type Theme = (typeof THEMES)[ThemeName];\n")
+    return "\n".join(made)
 
 
 def _themes() -> dict[str, object]:

@@ -54,7 +54,7 @@ def check_payload(found: Any, name: str = "the payload") -> None:
             f"{name} has version {found.get('version')!r:.60} of the format; this torcheer reads version {VERSION}. "
             "Write it again with this torcheer, or open it with the one that wrote it."
         )
-    for key, declared in GRAPH["payload"].keys.items():
+    for key, declared in GRAPH["payload"].items():
         kind = list if declared.type.endswith("[]") else {"string": str, "number": int}.get(declared.type, dict)
         if not isinstance(found.get(key), kind):
             raise InvalidArgument(f"{name} is damaged: {key!r} is missing or not what it should be.")

@@ -71,7 +71,7 @@ function fitted(columns: number, rows: number, width: number, tallest: number): 
   return [Math.max(1, Math.round(columns * whole)), Math.max(1, Math.round(rows * whole))];
 }
 
-function scaleBar(found: Preview, ramp: string[], width: number): HTMLElement | null {
+function scaleBar(found: Preview, ramp: readonly string[], width: number): HTMLElement | null {
   if (found.low === null || found.high === null) return null;
   const canvas = paintRamp(el("canvas", { class: "scale", role: "img", label: "Scale of colours" }), ramp);
   Object.assign(canvas.style, { width: `${width}px`, height: "8px" });

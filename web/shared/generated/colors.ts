@@ -1,8 +1,30 @@
 // Written by `make web-types` from src/torcheer/web/colors.py. Do not edit.
 
-export const BOTH_SIGNS = ["#083572", "#075DA0", "#3D8EC5", "#8EBFDF", "#E4E6E7", "#E4A988", "#CD6439", "#9F361B", "#6A211B"];
-export const NEVER_NEGATIVE = ["#190D32", "#2C215D", "#30427D", "#266791", "#2A8C9B", "#3EB094", "#7BCE80", "#BDE566", "#FAF65E"];
-export const NONFINITE = "#D400FF";
+export const BOTH_SIGNS = [
+  "#083572",
+  "#075DA0",
+  "#3D8EC5",
+  "#8EBFDF",
+  "#E4E6E7",
+  "#E4A988",
+  "#CD6439",
+  "#9F361B",
+  "#6A211B"
+] as const;
+
+export const NEVER_NEGATIVE = [
+  "#190D32",
+  "#2C215D",
+  "#30427D",
+  "#266791",
+  "#2A8C9B",
+  "#3EB094",
+  "#7BCE80",
+  "#BDE566",
+  "#FAF65E"
+] as const;
+
+export const NONFINITE = "#D400FF" as const;
 
 export const CATEGORY_TITLES = {
   "input": "input",
@@ -19,24 +41,9 @@ export const CATEGORY_TITLES = {
   "constant": "constant or buffer",
   "opaque": "opaque",
   "failed": "failed"
-};
-export type Category = keyof typeof CATEGORY_TITLES;
+} as const;
 
-export interface CategoryLook {
-  fill: string;
-  accent: string;
-}
-
-export type Tone = "page" | "surface" | "raised" | "sunken" | "ink" | "faint" | "border" | "accent" | "accentInk" | "tint" | "found" | "alarm" | "alarmTint" | "nonfinite" | "nonfiniteInk" | "grid" | "hatch" | "dots" | "edge" | "edgeFaint" | "box" | "boxBorder" | "inside" | "insideOdd" | "insideBorder" | "header" | "headerOdd" | "into" | "outOf" | "match" | "chip" | "missing" | "onlyLeft" | "onlyRight" | "changed";
-
-export interface Theme extends Record<Tone, string> {
-  name: "light" | "dark";
-  costRamp: string[];
-  shareRamp: string[];
-  categories: Record<Category, CategoryLook>;
-}
-
-export const THEMES: Record<Theme["name"], Theme> = {
+export const THEMES = {
   "light": {
     "name": "light",
     "page": "#F7F8FA",
@@ -261,4 +268,8 @@ export const THEMES: Record<Theme["name"], Theme> = {
       }
     }
   }
-};
+} as const;
+
+export type Category = keyof typeof CATEGORY_TITLES;
+export type ThemeName = keyof typeof THEMES;
+export type Theme = (typeof THEMES)[ThemeName];

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from torcheer.web import colors
-from torcheer.web.schema import FORMAT, GRAPH, REPORT, TYPES, VERSION, Key, Part, defaults, required
+from torcheer.web.schema import FORMAT, GRAPH, REPORT, TYPES, VERSION, Key, Part, required
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = "Written by `make web-types` from src/torcheer/web/{source}. Do not edit."
@@ -48,7 +48,8 @@ def _format(parts: dict[str, Part]) -> str:
     for name, part in parts.items():
         checks = ", ".join(f"{one}: {_check(key, types)}" for one, key in part.items())
         made.append(f"  {_type(name)}: {{\n    required: {json.dumps(required(part))},")
-        made.append(f"    defaults: {json.dumps(defaults(part))},\n    checks: {{ {checks} }},\n  }},")
+        template = {one: None if key.is_required else key.default for one, key in part.items()}
+        made.append(f"    template: {json.dumps(template)},\n    checks: {{ {checks} }},\n  }},")
     return "\n".join([*made, "};\n"])
 
 

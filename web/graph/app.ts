@@ -1,7 +1,7 @@
 // The application: holds the state, keeps the graphs and everything around them in step with it, and answers what the parts
 // of the page ask for.
 
-import { Acts } from "./controls/actions";
+import { Actions } from "./controls/actions";
 import type { Camera } from "./pane/camera";
 import type { Anchor } from "./pane/canvas";
 import { loadChoices, saveChoices } from "./state/choices";
@@ -28,7 +28,7 @@ export class App implements Guide {
   side = 0;
   readonly stages: Stage[];
   readonly comparison: Comparison | null;
-  readonly acts: Acts;
+  readonly actions: Actions;
   readonly parts: Parts;
   private readonly dark = window.matchMedia("(prefers-color-scheme: dark)");
   private readonly still = window.matchMedia("(prefers-reduced-motion: reduce)");
@@ -51,13 +51,13 @@ export class App implements Guide {
     this.state = { ...INITIAL, ...openToDepth(hierarchy, readableDepth(hierarchy)), ...loadChoices(), rolled, parts };
     this.pointing = new Pointing(
       this,
-      () => this.acts,
+      () => this.actions,
       () => this.narrow.matches,
     );
     this.stages = docs.map((doc) => this.makeStage(doc, source));
-    this.acts = new Acts(this);
+    this.actions = new Actions(this);
     const commands = commandsOf(this);
-    this.parts = new Parts(this, this.acts, commands, this.messages, this.pointing.tip.element);
+    this.parts = new Parts(this, this.actions, commands, this.messages, this.pointing.tip.element);
     this.address = new Address(isFrame, (selection) => this.follow(selection));
     listen(commands);
     this.dark.addEventListener("change", () => this.update(null));

@@ -8,37 +8,57 @@ interface Check {
 
 interface Part {
   required: string[];
-  defaults: Record<string, unknown>;
+  template: Record<string, unknown>; // every key: its default, or null. Copies of it are quick to fill, for they never grow.
   checks: Record<string, Check>;
 }
 
 export type Parts = Record<string, Part>;
 
-export class DataError extends Error {}
+/** Says what is wrong in some data, and where: `nodes[3].stats: "count" is missing.` */
+export class DataError extends Error {
+  constructor(
+    readonly reason: string,
+    readonly place = "",
+  ) {
+    super(place ? `${place}: ${reason}` : reason);
+  }
 
-/** Data of a part with every key that was left out; throws a DataError that says what is wrong where. */
-export function filled<T>(parts: Parts, name: string, given: unknown, where: string): T {
-  if (!isRecord(given)) throw new DataError(`Expected an object for ${where}.`);
-  const { required, defaults, checks } = parts[name]!;
-  for (const key of required) if (!(key in given)) throw new DataError(`"${key}" is missing in ${where}.`);
-  const made: Record<string, unknown> = { ...defaults, ...given };
+  /** The same, as seen from around the place. */
+  inside(place: string): DataError {
+    return new DataError(this.reason, this.place ? `${place}.${this.place}` : place);
+  }
+}
+
+/** Data of a part with every key that was left out; throws a DataError. */
+export function filled<T>(parts: Parts, name: string, given: unknown): T {
+  if (!isRecord(given)) throw new DataError("expected an object.");
+  const { required, template, checks } = parts[name]!;
+  for (const key of required) if (!(key in given)) throw new DataError(`"${key}" is missing.`);
+  const made: Record<string, unknown> = { ...template, ...given };
   for (const key in given) {
     const check = checks[key];
-    if (check) made[key] = checked(parts, check, given[key], `${where}, "${key}"`);
+    const value = given[key];
+    if (!check || (value === null && check.isNullable)) continue;
+    if (!isOfKind(value, check.is)) throw new DataError(`expected ${check.is === "object" ? "an" : "a"} ${check.is}.`, key);
+    const inner = check.of;
+    if (!inner) continue;
+    if (Array.isArray(value)) made[key] = value.map((one, i) => filledAt(parts, inner, one, key, i));
+    else made[key] = filledAt(parts, inner, value, key);
   }
   return made as T;
 }
 
-function checked(parts: Parts, check: Check, value: unknown, where: string): unknown {
-  if (value === null && check.isNullable) return null;
-  if (check.is === "list") {
-    if (!Array.isArray(value)) throw new DataError(`Expected a list for ${where}.`);
-    return check.of ? value.map((one, at) => filled(parts, check.of!, one, `${where}, number ${at}`)) : value;
+function filledAt(parts: Parts, name: string, given: unknown, key: string, i?: number): unknown {
+  try {
+    return filled(parts, name, given);
+  } catch (error) {
+    throw error instanceof DataError ? error.inside(i === undefined ? key : `${key}[${i}]`) : error;
   }
-  if (check.of) return filled(parts, check.of, value, where);
-  const isRight = check.is === "object" ? isRecord(value) : typeof value === check.is;
-  if (!isRight) throw new DataError(`Expected ${check.is === "object" ? "an object" : `a ${check.is}`} for ${where}.`);
-  return value;
+}
+
+function isOfKind(value: unknown, kind: string): boolean {
+  if (kind === "list") return Array.isArray(value);
+  return kind === "object" ? isRecord(value) : typeof value === kind;
 }
 
 export function isRecord(value: unknown): value is Record<string, unknown> {

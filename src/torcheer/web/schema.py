@@ -263,11 +263,6 @@ def required(part: Part) -> list[str]:
     return [name for name, key in part.items() if key.is_required]
 
 
-def defaults(part: Part) -> Plain:
-    """What the other keys are where they are left out."""
-    return {name: key.default for name, key in part.items() if not key.is_required}
-
-
 def lean(part: str, found: Plain) -> Plain:
     """What differs from the default.
 
@@ -283,4 +278,4 @@ def whole(part: str, given: Plain) -> Plain:
     return {**_DEFAULTS[part], **given}
 
 
-_DEFAULTS = {name: defaults(part) for name, part in GRAPH.items()}
+_DEFAULTS = {part: {name: key.default for name, key in keys.items() if not key.is_required} for part, keys in GRAPH.items()}

@@ -12,7 +12,7 @@ import type { Part } from "../state/state";
 
 const DEEPEST = 12;
 
-export class Acts {
+export class Actions {
   private depth: number;
 
   constructor(private readonly guide: Guide) {

@@ -1,6 +1,6 @@
 // Everything on the page around the graphs, put together and kept in step.
 
-import type { Acts } from "./actions";
+import type { Actions } from "./actions";
 import { Differences } from "../panels/differences";
 import { button, el } from "../../shared/dom";
 import { Finder } from "./finder";
@@ -31,7 +31,7 @@ export class Parts {
 
   constructor(
     private readonly guide: Guide,
-    private readonly acts: Acts,
+    private readonly actions: Actions,
     commands: Command[],
     messages: Messages,
     tip: HTMLElement,
@@ -47,13 +47,13 @@ export class Parts {
     this.legend = new LegendBox(guide);
     this.breadcrumb = new Breadcrumb(guide);
     this.differences = guide.comparison ? new Differences(guide, guide.comparison, close("differences")) : null;
-    this.toolbar = new Toolbar(guide, this.finder, acts);
+    this.toolbar = new Toolbar(guide, this.finder, actions);
     this.help = new Help(commands, close("help"));
     this.element = this.assemble(messages, tip);
   }
 
   private assemble(messages: Messages, tip: HTMLElement): HTMLElement {
-    const { guide, acts } = this;
+    const { guide, actions } = this;
     if (guide.docs.length > 1) {
       guide.docs.forEach(({ payload }, side) => {
         const text = `${side ? "Right" : "Left"}: ${payload.title}`;
@@ -63,9 +63,9 @@ export class Parts {
     const zoom = el(
       "div",
       { class: "zoom", role: "group", label: "Zoom" },
-      button("+", "Zoom in (+)", () => acts.zoom(1.3)),
-      button("−", "Zoom out (−)", () => acts.zoom(1 / 1.3)),
-      button("⤢", "Everything in sight (0)", () => acts.fit()),
+      button("+", "Zoom in (+)", () => actions.zoom(1.3)),
+      button("−", "Zoom out (−)", () => actions.zoom(1 / 1.3)),
+      button("⤢", "Everything in sight (0)", () => actions.fit()),
     );
     const graphs = el("div", { class: "graphs" }, ...guide.stages.map((stage) => stage.pane.element));
     const over = [this.breadcrumb.element, this.legend.element, zoom, messages.busy, messages.notice];
@@ -93,7 +93,7 @@ export class Parts {
 
   /** Shows the outline and moves the keys there, or hides it. */
   toggleTree(): void {
-    this.acts.togglePart("tree");
+    this.actions.togglePart("tree");
     if (this.guide.state.parts.has("tree")) this.tree.focus();
   }
 
@@ -111,7 +111,7 @@ export class Parts {
     const { guide } = this;
     const { side, state } = guide;
     const { view } = guide.stages[side]!;
-    const top = { title: guide.docs[side]!.payload.title, go: () => this.acts.fit() };
+    const top = { title: guide.docs[side]!.payload.title, go: () => this.actions.fit() };
     const child = guide.selectedChild();
     if (!view) return [top];
     const isSelected = child !== null && state.selection?.side === side;

@@ -1,6 +1,6 @@
 // The bar at the top: what the model is, the search, and how the graph is shown.
 
-import type { Acts } from "./actions";
+import type { Actions } from "./actions";
 import { button, el, replace } from "../../shared/dom";
 import type { Finder } from "./finder";
 import type { Guide } from "../guide";
@@ -21,14 +21,14 @@ export class Toolbar {
   constructor(
     private readonly guide: Guide,
     finder: Finder,
-    acts: Acts,
+    actions: Actions,
   ) {
     const { docs } = guide;
-    this.tree = button("☰", "Outline (m)", () => acts.togglePart("tree"), { class: "icon" });
-    this.roll = button("Rolled", "One box per layer, however often it ran (r)", () => acts.roll());
+    this.tree = button("☰", "Outline (m)", () => actions.togglePart("tree"), { class: "icon" });
+    this.roll = button("Rolled", "One box per layer, however often it ran (r)", () => actions.roll());
     this.roll.hidden = !docs.some((doc) => doc.hasPasses);
-    this.table = button("Table", "Table of operations and modules (t)", () => acts.togglePart("table"));
-    this.theme = button("◐", "Light or dark (g)", () => acts.switchTheme(), { class: "icon" });
+    this.table = button("Table", "Table of operations and modules (t)", () => actions.togglePart("table"));
+    this.theme = button("◐", "Light or dark (g)", () => actions.switchTheme(), { class: "icon" });
     this.metric = el("select", {
       label: "Colour by (b)",
       title: "Colour by (b)",
@@ -36,14 +36,14 @@ export class Toolbar {
     });
     this.metric.append(...METRICS.map((metric) => el("option", { value: metric.name, text: metric.title })));
     if (docs.length > 1)
-      this.differences = button("Differences", "What differs (v goes to the next)", () => acts.togglePart("differences"));
+      this.differences = button("Differences", "What differs (v goes to the next)", () => actions.togglePart("differences"));
     const depth = el(
       "span",
       { class: "group wide", role: "group", label: "How deep" },
-      button("−", "One level less", () => acts.deeper(-1)),
-      button("+", "One level more", () => acts.deeper(1)),
-      button("all", "Open everything (e)", () => acts.openAll()),
-      button("none", "Close everything (c)", () => acts.toDepth(1)),
+      button("−", "One level less", () => actions.deeper(-1)),
+      button("+", "One level more", () => actions.deeper(1)),
+      button("all", "Open everything (e)", () => actions.openAll()),
+      button("none", "Close everything (c)", () => actions.toDepth(1)),
     );
     this.element = el(
       "header",
@@ -57,9 +57,9 @@ export class Toolbar {
       this.factMenu(),
       this.differences,
       this.table,
-      this.saveMenu(acts),
+      this.saveMenu(actions),
       this.theme,
-      button("?", "Keys and help (?)", () => acts.togglePart("help"), { class: "icon" }),
+      button("?", "Keys and help (?)", () => actions.togglePart("help"), { class: "icon" }),
     );
     document.addEventListener("pointerdown", (event) => {
       for (const menu of this.element.querySelectorAll("details[open]")) {
@@ -103,11 +103,11 @@ export class Toolbar {
     return menu("Labels", "What is written on the boxes", ...choices);
   }
 
-  private saveMenu(acts: Acts): HTMLElement {
+  private saveMenu(actions: Actions): HTMLElement {
     const choice = (text: string, kind: "svg" | "png", isWhole: boolean): HTMLElement =>
       button(text, text, (event) => {
         (event.currentTarget as HTMLElement).closest("details")?.removeAttribute("open");
-        void acts.save(kind, isWhole);
+        void actions.save(kind, isWhole);
       });
     return menu(
       "Save",

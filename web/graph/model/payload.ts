@@ -17,7 +17,7 @@ export function readPayload(text: string): Payload {
     throw new DataError(`Expected the format "${FORMAT}" in the data of this page.`);
   if (raw["version"] !== VERSION)
     throw new DataError(`This viewer reads version ${VERSION} of the format; the data says ${String(raw["version"])}.`);
-  const payload = filled<Payload>(PARTS, "Payload", raw, "the data of this page");
+  const payload = filled<Payload>(PARTS, "Payload", raw);
   checkReferences(payload);
   return payload;
 }

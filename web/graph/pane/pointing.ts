@@ -1,6 +1,6 @@
 // What a click on the graph does, and what moving over it shows.
 
-import type { Acts } from "../controls/actions";
+import type { Actions } from "../controls/actions";
 import type { Guide } from "../guide";
 import { isBox } from "../model/hierarchy";
 import type { Hit } from "./hit";
@@ -19,7 +19,7 @@ export class Pointing {
 
   constructor(
     private readonly guide: Guide,
-    private readonly acts: () => Acts,
+    private readonly actions: () => Actions,
     private readonly isNarrow: () => boolean,
   ) {}
 
@@ -71,7 +71,7 @@ export class Pointing {
     const view = guide.stages[guide.side]!.view!;
     const { block, child, key } = view.items[item]!;
     if (name === "previous" || name === "next") {
-      this.acts().showBlock(item, block + (name === "next" ? 1 : -1));
+      this.actions().showBlock(item, block + (name === "next" ? 1 : -1));
       return;
     }
     const run = view.hierarchy.boxes[~child]!.key;

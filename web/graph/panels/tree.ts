@@ -110,7 +110,7 @@ export class Tree {
     };
     const isOpen = item !== undefined && item.isOpen;
     const toggle = (): void => this.guide.toggle(this.side, item!.child, { key: item!.key, pointer: null });
-    const acts: Record<string, () => void> = {
+    const actions: Record<string, () => void> = {
       ArrowDown: () => move(this.active + 1),
       ArrowUp: () => move(this.active - 1),
       PageDown: () => move(this.active + this.list.pageRows),
@@ -122,7 +122,7 @@ export class Tree {
       Enter: () => item && this.guide.go(this.side, childShown(view, this.active + 1)),
       " ": () => item && isBox(item.child) && toggle(),
     };
-    const act = acts[event.key];
+    const act = actions[event.key];
     if (!act) return;
     event.preventDefault();
     event.stopPropagation();

@@ -105,7 +105,7 @@ export class Run {
 
 /** Reads a run from the elements of a page, by their ids. */
 export async function readRun(textOf: (id: string) => string): Promise<Run> {
-  const facts = filled<Report>(PARTS, "Report", JSON.parse(textOf("facts")), "the data of this page");
+  const facts = filled<Report>(PARTS, "Report", JSON.parse(textOf("facts")));
   const [planes, histograms] = await Promise.all(["statistics", "histograms"].map((id) => unpacked(textOf(id))));
   return new Run(facts, planes!, histograms!);
 }

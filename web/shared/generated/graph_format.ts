@@ -154,57 +154,57 @@ export interface Edge {
 export const PARTS: Parts = {
   Payload: {
     required: ["format", "version", "made_by", "title", "facts", "files", "modules", "nodes", "edges"],
-    defaults: {},
+    template: {"format": null, "version": null, "made_by": null, "title": null, "facts": null, "files": null, "modules": null, "nodes": null, "edges": null},
     checks: { format: { is: "string" }, version: { is: "number" }, made_by: { is: "string" }, title: { is: "string" }, facts: { is: "object", of: "Facts" }, files: { is: "list", of: "SourceFile" }, modules: { is: "list", of: "ModuleCall" }, nodes: { is: "list", of: "OpNode" }, edges: { is: "list", of: "Edge" } },
   },
   Facts: {
     required: [],
-    defaults: {"operations": 0, "layers": 0, "modules": 0, "parameters": 0, "seconds": 0, "bytes": 0, "flops": null, "unknown_flops": 0, "is_recurrent": false, "failure": null, "notes": [], "left_out": ""},
+    template: {"operations": 0, "layers": 0, "modules": 0, "parameters": 0, "seconds": 0, "bytes": 0, "flops": null, "unknown_flops": 0, "is_recurrent": false, "failure": null, "notes": [], "left_out": ""},
     checks: { operations: { is: "number" }, layers: { is: "number" }, modules: { is: "number" }, parameters: { is: "number" }, seconds: { is: "number" }, bytes: { is: "number" }, flops: { is: "number", isNullable: true }, unknown_flops: { is: "number" }, is_recurrent: { is: "boolean" }, failure: { is: "string", isNullable: true }, notes: { is: "list" }, left_out: { is: "string" } },
   },
   SourceFile: {
     required: ["path", "lines"],
-    defaults: {},
+    template: {"path": null, "lines": null},
     checks: { path: { is: "string" }, lines: { is: "object" } },
   },
   ModuleCall: {
     required: ["key", "address", "class"],
-    defaults: {"call": 1, "num_calls": 1, "step": "", "parent": -1, "depth": 1, "training": false, "seconds": 0.0, "flops": null, "bytes": 0, "num_params": 0, "input_shapes": [], "output_shapes": [], "first": -1, "end": -1, "structure": "", "params_id": "", "source": null},
+    template: {"key": null, "address": null, "class": null, "call": 1, "num_calls": 1, "step": "", "parent": -1, "depth": 1, "training": false, "seconds": 0.0, "flops": null, "bytes": 0, "num_params": 0, "input_shapes": [], "output_shapes": [], "first": -1, "end": -1, "structure": "", "params_id": "", "source": null},
     checks: { key: { is: "string" }, address: { is: "string" }, class: { is: "string" }, call: { is: "number" }, num_calls: { is: "number" }, step: { is: "string" }, parent: { is: "number" }, depth: { is: "number" }, training: { is: "boolean" }, seconds: { is: "number" }, flops: { is: "number", isNullable: true }, bytes: { is: "number" }, num_params: { is: "number" }, input_shapes: { is: "list" }, output_shapes: { is: "list" }, first: { is: "number" }, end: { is: "number" }, structure: { is: "string" }, params_id: { is: "string" }, source: { is: "list", isNullable: true } },
   },
   OpNode: {
     required: ["key", "label", "type", "function"],
-    defaults: {"kind": "operation", "category": "arithmetic", "pass": 1, "num_passes": 1, "module": -1, "exits": [], "shape": null, "dtype": null, "device": null, "bytes": 0, "seconds": 0.0, "backward_seconds": null, "flops": null, "macs": null, "params": [], "buffers": [], "inplace": false, "role": "", "arguments": "", "composite": null, "error": "", "gradfunc": null, "stack": [], "source": -1, "departures": [], "saved": false, "stats": null, "grad": null, "preview": null},
+    template: {"key": null, "label": null, "kind": "operation", "type": null, "function": null, "category": "arithmetic", "pass": 1, "num_passes": 1, "module": -1, "exits": [], "shape": null, "dtype": null, "device": null, "bytes": 0, "seconds": 0.0, "backward_seconds": null, "flops": null, "macs": null, "params": [], "buffers": [], "inplace": false, "role": "", "arguments": "", "composite": null, "error": "", "gradfunc": null, "stack": [], "source": -1, "departures": [], "saved": false, "stats": null, "grad": null, "preview": null},
     checks: { key: { is: "string" }, label: { is: "string" }, kind: { is: "string" }, type: { is: "string" }, function: { is: "string" }, category: { is: "string" }, pass: { is: "number" }, num_passes: { is: "number" }, module: { is: "number" }, exits: { is: "list" }, shape: { is: "list", isNullable: true }, dtype: { is: "string", isNullable: true }, device: { is: "string", isNullable: true }, bytes: { is: "number" }, seconds: { is: "number" }, backward_seconds: { is: "number", isNullable: true }, flops: { is: "number", isNullable: true }, macs: { is: "number", isNullable: true }, params: { is: "list", of: "Param" }, buffers: { is: "list" }, inplace: { is: "boolean" }, role: { is: "string" }, arguments: { is: "string" }, composite: { is: "string", isNullable: true }, error: { is: "string" }, gradfunc: { is: "string", isNullable: true }, stack: { is: "list" }, source: { is: "number" }, departures: { is: "list" }, saved: { is: "boolean" }, stats: { is: "object", of: "Stats", isNullable: true }, grad: { is: "object", of: "Gradient", isNullable: true }, preview: { is: "object", of: "Preview", isNullable: true } },
   },
   Param: {
     required: ["name", "shape", "dtype", "numel"],
-    defaults: {"trainable": true},
+    template: {"name": null, "shape": null, "dtype": null, "trainable": true, "numel": null},
     checks: { name: { is: "string" }, shape: { is: "list" }, dtype: { is: "string" }, trainable: { is: "boolean" }, numel: { is: "number" } },
   },
   Stats: {
     required: ["count"],
-    defaults: {"min": null, "max": null, "mean": null, "std": null, "norm": null, "zeros": 0, "nan": 0, "inf": 0, "histogram": null},
+    template: {"count": null, "min": null, "max": null, "mean": null, "std": null, "norm": null, "zeros": 0, "nan": 0, "inf": 0, "histogram": null},
     checks: { count: { is: "number" }, min: { is: "number", isNullable: true }, max: { is: "number", isNullable: true }, mean: { is: "number", isNullable: true }, std: { is: "number", isNullable: true }, norm: { is: "number", isNullable: true }, zeros: { is: "number" }, nan: { is: "number" }, inf: { is: "number" }, histogram: { is: "object", of: "Histogram", isNullable: true } },
   },
   Histogram: {
     required: ["low", "high", "counts"],
-    defaults: {},
+    template: {"low": null, "high": null, "counts": null},
     checks: { low: { is: "number" }, high: { is: "number" }, counts: { is: "list" } },
   },
   Gradient: {
     required: ["shape"],
-    defaults: {"stats": null},
+    template: {"shape": null, "stats": null},
     checks: { shape: { is: "list" }, stats: { is: "object", of: "Stats", isNullable: true } },
   },
   Preview: {
     required: ["kind", "width", "height", "data"],
-    defaults: {"channels": 1, "low": null, "high": null, "diverging": false, "note": ""},
+    template: {"kind": null, "width": null, "height": null, "channels": 1, "data": null, "low": null, "high": null, "diverging": false, "note": ""},
     checks: { kind: { is: "string" }, width: { is: "number" }, height: { is: "number" }, channels: { is: "number" }, data: { is: "string" }, low: { is: "number", isNullable: true }, high: { is: "number", isNullable: true }, diverging: { is: "boolean" }, note: { is: "string" } },
   },
   Edge: {
     required: ["from", "to"],
-    defaults: {"positions": [], "shape": null, "dtype": null, "bytes": 0, "memory": false, "gradient": false},
+    template: {"from": null, "to": null, "positions": [], "shape": null, "dtype": null, "bytes": 0, "memory": false, "gradient": false},
     checks: { from: { is: "number" }, to: { is: "number" }, positions: { is: "list" }, shape: { is: "list", isNullable: true }, dtype: { is: "string", isNullable: true }, bytes: { is: "number" }, memory: { is: "boolean" }, gradient: { is: "boolean" } },
   },
 };

@@ -55,22 +55,22 @@ export interface Chunk {
 export const PARTS: Parts = {
   Report: {
     required: ["title", "model", "bytes", "max_bytes", "snapshots", "steps", "times", "notes", "metrics", "layers", "watched", "kinds", "fields", "edges", "least_fraction", "levels", "pictures", "stride", "unreadable", "series"],
-    defaults: {},
+    template: {"title": null, "model": null, "bytes": null, "max_bytes": null, "snapshots": null, "steps": null, "times": null, "notes": null, "metrics": null, "layers": null, "watched": null, "kinds": null, "fields": null, "edges": null, "least_fraction": null, "levels": null, "pictures": null, "stride": null, "unreadable": null, "series": null},
     checks: { title: { is: "string" }, model: { is: "string" }, bytes: { is: "number" }, max_bytes: { is: "number" }, snapshots: { is: "number" }, steps: { is: "list" }, times: { is: "list" }, notes: { is: "list" }, metrics: { is: "object" }, layers: { is: "list" }, watched: { is: "number" }, kinds: { is: "object" }, fields: { is: "list" }, edges: { is: "list" }, least_fraction: { is: "number" }, levels: { is: "number" }, pictures: { is: "list" }, stride: { is: "number" }, unreadable: { is: "list" }, series: { is: "list", of: "SeriesFacts" } },
   },
   SeriesFacts: {
     required: ["layer", "kind", "limits", "forms", "chunks"],
-    defaults: {},
+    template: {"layer": null, "kind": null, "limits": null, "forms": null, "chunks": null},
     checks: { layer: { is: "number" }, kind: { is: "string" }, limits: { is: "list" }, forms: { is: "list", of: "Form" }, chunks: { is: "list", of: "Chunk" } },
   },
   Form: {
     required: ["source", "shape", "dtype", "layout", "rows", "note", "color"],
-    defaults: {"columns": null, "axes": [], "totals": []},
+    template: {"source": null, "shape": null, "dtype": null, "layout": null, "rows": null, "columns": null, "note": null, "axes": [], "totals": [], "color": null},
     checks: { source: { is: "string" }, shape: { is: "list" }, dtype: { is: "string" }, layout: { is: "string" }, rows: { is: "list" }, columns: { is: "list", isNullable: true }, note: { is: "string" }, axes: { is: "list" }, totals: { is: "list" }, color: { is: "boolean" } },
   },
   Chunk: {
     required: ["block", "kept", "frames"],
-    defaults: {},
+    template: {"block": null, "kept": null, "frames": null},
     checks: { block: { is: "number" }, kept: { is: "list" }, frames: { is: "list" } },
   },
 };

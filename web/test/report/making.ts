@@ -60,6 +60,6 @@ export function runOf(series: Draft[], more: Record<string, unknown> = {}): Run 
   const codes = series.flatMap((one) =>
     Array.from({ length: EDGES.length + 1 }, (_, bin) => one.steps.map((_, at) => one.bins?.[at]?.[bin] ?? 0)).flat(),
   );
-  const facts = filled<Report>(PARTS, "Report", factsOf(series, more), "a test");
+  const facts = filled<Report>(PARTS, "Report", factsOf(series, more));
   return new Run(facts, planesOf(numbers), Uint8Array.from(codes));
 }

@@ -29,8 +29,8 @@ test("data that are not a report are refused with the reason", async () => {
   const read = (change: Record<string, unknown>): Promise<unknown> =>
     readRun(() => JSON.stringify({ ...factsOf([{ layer: "a", kind: "weight", steps: [null] }]), ...change }));
   await assert.rejects(read({ steps: undefined }), /"steps" is missing/);
-  await assert.rejects(read({ series: [{ layer: 0 }] }), /"kind" is missing in .*"series", number 0/);
-  await assert.rejects(read({ metrics: [] }), /an object for .*"metrics"/);
+  await assert.rejects(read({ series: [{ layer: 0 }] }), /series\[0\]: "kind" is missing/);
+  await assert.rejects(read({ metrics: [] }), /metrics: expected an object/);
 });
 
 test("a layer has the kinds that were recorded of it, in the order of all kinds", () => {

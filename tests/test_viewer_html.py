@@ -232,10 +232,11 @@ def test_the_size_of_a_page_is_kept(tmp_path):
         history.to_html(tmp_path / "page.html", max_bytes=1_000)
 
 
-def test_without_the_viewer_the_error_says_how_to_build_it(tmp_path):
+@pytest.mark.parametrize("program", ["graph", "report"])
+def test_without_a_program_the_error_says_how_to_build_it(program, tmp_path):
     for folder in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(ViewerNotBuilt, match="make web"):
-            read_bundle("graph", folder)
+        with pytest.raises(ViewerNotBuilt, match=f"the {program} page is not built: .*make web"):
+            read_bundle(program, folder)
 
 
 @pytest.mark.parametrize("name", ["", "nowhere/page.html", "file/page.html"])

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from torcheer import Xray
-from torcheer.errors import InvalidArgument, SnapshotNotFound
+from torcheer.errors import InvalidArgument, SnapshotNotFound, ViewerNotBuilt
+from torcheer.web.schema import REPORT, required
 from torcheer.xray.colours import NONFINITE, ColourScale
 from torcheer.xray.embedding import LEVELS, quantise
 from torcheer.xray.records import Entry, Snapshot
@@ -104,6 +105,24 @@ def test_a_path_that_cannot_be_written_is_told(run, tmp_path, path):
 def test_an_argument_of_the_wrong_sort_is_named(run, tmp_path, arguments, word):
     with pytest.raises(InvalidArgument, match=word):
         write_report(run, **({"path": tmp_path / "report.html"} | arguments))
+
+
+def test_without_the_built_program_the_error_says_how_to_build_it(run, tmp_path, monkeypatch):
+    """An editable install may have none; nothing is written then."""
+    monkeypatch.setattr("torcheer.web.page.resources.files", lambda package: tmp_path)
+    with pytest.raises(ViewerNotBuilt, match="make web"):
+        write_report(run, tmp_path / "report.html")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_facts_are_as_their_format_says(report):
+    """Every key that has no default is there, and no other than the declared ones."""
+    facts = facts_of(report)
+    parts = [("report", facts)] + [("series", one) for one in facts["series"]]
+    parts += [(name, one) for series in facts["series"] for name in ("form", "chunk") for one in series[f"{name}s"]]
+    assert {name for name, _ in parts} == set(REPORT)
+    for name, found in parts:
+        assert set(required(REPORT[name])) <= set(found) <= set(REPORT[name]), name
 
 
 def test_a_report_that_was_there_stays_when_writing_fails(run, tmp_path, monkeypatch):

@@ -3,7 +3,7 @@
 import { sizeCanvas } from "../../shared/canvas";
 import { type Theme, THEMES, rampPixels } from "../../shared/color";
 import { clamp } from "../../shared/scale";
-import type { Run } from "../data/run";
+import type { Run, Series } from "../data/run";
 
 export type Pen = CanvasRenderingContext2D;
 
@@ -84,21 +84,13 @@ export function drawNow(pen: Pen, at: number, { left, top, across, tall }: Plot,
   }
 }
 
-/** Where a series has nothing, or values that are not finite: hatched, and a bar of `tall` 5 at `y`. */
-export function drawGaps(
-  pen: Pen,
-  run: Run,
-  isThere: (at: number) => boolean,
-  isBad: (at: number) => boolean,
-  { left, top, across, tall }: Plot,
-  y: number,
-  theme: Theme,
-): void {
-  const wide = across / run.count;
+/** Snapshots that a series is not in are hatched; those with values that are not finite have a bar at `y`. */
+export function drawGaps(pen: Pen, run: Run, series: Series, plot: Plot, y: number, theme: Theme): void {
+  const wide = plot.across / run.count;
   for (let at = 0; at < run.count; at++) {
-    const x = left + at * wide;
-    if (!isThere(at)) hatch(pen, x, top, wide, tall, theme);
-    else if (isBad(at)) {
+    const x = plot.left + at * wide;
+    if (!run.has(series, at)) hatch(pen, x, plot.top, wide, plot.tall, theme);
+    else if (run.nonfinite(series, at) > 0) {
       pen.fillStyle = theme.nonfinite;
       pen.fillRect(x, y, Math.max(wide, 1), 5);
     }

@@ -96,8 +96,7 @@ export function drawHistogram(
   const pen = keep(canvas, `${series.index} ${width} ${theme.name}`, width, tall + top + 26, (still) => {
     still.fillStyle = theme.shareRamp[0]!;
     still.fillRect(left, top, across, tall);
-    const isThere = (i: number): boolean => run.has(series, i);
-    drawGaps(still, run, isThere, (i) => run.nonfinite(series, i) > 0, plot, top - 8, theme);
+    drawGaps(still, run, series, plot, top - 8, theme);
     if (filled) {
       paintBins(still, run, series, filled, plot, theme);
       drawBinTicks(still, run.facts.edges, filled, plot, theme);

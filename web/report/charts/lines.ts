@@ -100,8 +100,7 @@ export function drawLines(
   const x = (i: number): number => middleOf(i, left, across, run.count);
   const pen = keep(canvas, `${series.index} ${chart.id} ${width} ${theme.name}`, width, top + tall + 26, (still) => {
     drawLevels(still, chart, levelsOf(chart, low, high), y, plot, theme);
-    const isThere = (i: number): boolean => run.has(series, i);
-    drawGaps(still, run, isThere, (i) => run.nonfinite(series, i) > 0, plot, top + tall - 5, theme);
+    drawGaps(still, run, series, plot, top + tall - 5, theme);
     if (chart.hasBand) drawBand(still, run, series, x, y, theme);
     for (const field of chart.fields) {
       const isMain = chart.fields.length === 1 || field === "mean";

@@ -5,7 +5,6 @@ import { byId, el } from "../../shared/dom";
 import * as format from "../../shared/format";
 import { type Series, nearestFrame } from "../data/run";
 import type { Guide, Part } from "../guide";
-import { pixelsOf } from "../pictures/codes";
 import { drawFrame } from "../pictures/drawing";
 import { planOf, subjectOf } from "../pictures/layout";
 import { limitsOf, scaleWords } from "../pictures/limits";
@@ -69,7 +68,7 @@ export class Gallery implements Part {
   }
 
   private drawThumb(button: HTMLElement, thumb: Thumb): void {
-    const { run, state, theme, album } = this.guide;
+    const { run, state } = this.guide;
     const { series, canvas } = thumb;
     const frame = run.has(series, state.at) ? nearestFrame(series, state.at) : null;
     const words = `${run.name(series.layer, 60)}, ${run.words(series)}`;
@@ -84,12 +83,7 @@ export class Gallery implements Part {
     const limits = limitsOf(run, series, frame, state.scale);
     const key = `${frame.at} ${limits} ${room.width} ${room.height}`;
     if (thumb.key === key) return;
-    const codes = album.codes(frame);
-    if (!codes) return;
-    thumb.key = key;
     const subject = subjectOf(run.form(series, frame.at), frame, run.facts.stride);
-    const area = subject.planes === 3 ? subject.width * subject.height : 0;
-    const pixels = pixelsOf(codes, frame, limits, run.facts.levels, area);
-    drawFrame(canvas, planOf(subject, room), subject, pixels, unit, theme.faint);
+    if (drawFrame(this.guide, canvas, series, frame, subject, planOf(subject, room), unit)) thumb.key = key;
   }
 }

@@ -6,7 +6,7 @@ import * as format from "../../shared/format";
 import { clamp } from "../../shared/scale";
 import { type Frame, nearestFrame } from "../data/run";
 import type { Guide, Part, ScaleName } from "../guide";
-import { pixelsOf, rampFor } from "../pictures/codes";
+import { rampFor } from "../pictures/codes";
 import { drawFrame } from "../pictures/drawing";
 import { type Place, type Shown, placeAt, placeText, planOf, subjectOf } from "../pictures/layout";
 import { limitsOf, scaleOf } from "../pictures/limits";
@@ -81,7 +81,7 @@ export class Inspector implements Part {
   }
 
   private drawPicture(frame: Frame): void {
-    const { run, state, series, theme, album } = this.guide;
+    const { run, state, series } = this.guide;
     const form = run.form(series, frame.at);
     const subject = subjectOf(form, frame, run.facts.stride);
     const unit = screenUnit();
@@ -91,12 +91,9 @@ export class Inspector implements Part {
     const caption = pictureCaption(run, series, state.at, frame, subject, plan);
     byId("picture-about").textContent = caption;
     this.drawScale(frame, form.color);
-    const codes = album.codes(frame);
+    const codes = drawFrame(this.guide, this.canvas, series, frame, subject, plan, unit);
     this.canvas.setAttribute("aria-busy", String(!codes));
     if (!codes) return;
-    const limits = limitsOf(run, series, frame, state.scale);
-    const area = subject.planes === 3 ? subject.width * subject.height : 0;
-    drawFrame(this.canvas, plan, subject, pixelsOf(codes, frame, limits, run.facts.levels, area), unit, theme.faint);
     this.shown = { plan, subject, form, codes, frame, unit };
     if (document.activeElement === this.canvas && this.cursor) this.drawCursor(this.shown, this.cursor);
     const title = `${byId("picture-title").textContent}, step ${run.stepText(frame.at)}. ${caption}`;

@@ -15,7 +15,7 @@ from ..history import Operation
 from ..history.index import Index
 from ..history.text import plural
 from ..measure import Statistics, short, statistics_of
-from ..web.schema import Plain, lean
+from ..web.schema import GRAPH, Plain, lean
 from .previews import Plan, plan_of, preview_of
 
 _Found = TypeVar("_Found")
@@ -138,6 +138,7 @@ def _memory(tensor: Tensor) -> object:
 
 def _shown(found: Statistics) -> Plain:
     """Statistics as the page shows them."""
-    numbers = {name: short(getattr(found, name)) for name in ("min", "max", "mean", "std", "norm")}
+    values = {name: getattr(found, name) for name in GRAPH["stats"]}
+    numbers = {name: short(value) if isinstance(value, float) else value for name, value in values.items()}
     bins = {"low": numbers["min"], "high": numbers["max"], "counts": list(found.histogram)} if found.histogram else None
-    return {"count": found.count, "nan": found.nan, "inf": found.inf, **numbers, "zeros": found.zeros, "histogram": bins}
+    return {**numbers, "histogram": bins}

@@ -1,7 +1,7 @@
 """Colours of values: one scale for what has both signs, one for what is never negative, told apart by colour-blind readers too.
 
-They change evenly in lightness, so they read in grey print as well. They are written here, so that a figure, an animation and a
-page show the same value in the same colour, whatever is installed.
+They change evenly in lightness, so they read in grey print as well. They are those of `web/colors.py`, so that a figure, an
+animation and a page show the same value in the same colour, whatever is installed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 from ..errors import InvalidArgument
+from ..web import colors
 from .records import Entry
 from .run import Run, limits_of
 from .tiles import Array, Mosaic
@@ -23,12 +24,16 @@ _GRADIENTS = ("grad", "layer_grad")
 
 GAP = (255, 255, 255)
 INK = (22, 24, 29)
-NONFINITE = (212, 0, 255)  # in neither scale, and far from both of them for colour-blind readers too
 FAINT_SHARE = 0.1  # of a scale; what reaches less far is hardly seen
 NUM_COLOURS = 255  # odd, so that zero has a colour of its own in the middle of the scale with both signs
 
-_BOTH_SIGNS = "#083572 #075DA0 #3D8EC5 #8EBFDF #E4E6E7 #E4A988 #CD6439 #9F361B #6A211B"
-_NEVER_NEGATIVE = "#190D32 #2C215D #30427D #266791 #2A8C9B #3EB094 #7BCE80 #BDE566 #FAF65E"
+
+def _bytes(color: str) -> tuple[int, int, int]:
+    red, green, blue = bytes.fromhex(color[1:])
+    return red, green, blue
+
+
+NONFINITE = _bytes(colors.NONFINITE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +58,8 @@ class ColourScale:
 
     def colours(self, count: int = NUM_COLOURS) -> Array:
         """So many colours from the lowest value to the highest, as bytes of red, green and blue."""
-        anchors = (_BOTH_SIGNS if self.is_diverging else _NEVER_NEGATIVE).split()
-        stops = np.array([list(bytes.fromhex(anchor[1:])) for anchor in anchors], np.float64)
+        anchors = colors.BOTH_SIGNS if self.is_diverging else colors.NEVER_NEGATIVE
+        stops = np.array([_bytes(anchor) for anchor in anchors], np.float64)
         at = np.linspace(0.0, len(stops) - 1.0, count)
         return np.stack([np.interp(at, np.arange(len(stops)), channel) for channel in stops.T], axis=1).round().astype(np.uint8)
 

@@ -75,7 +75,7 @@ class Series:
         """The summary of a layer in one snapshot."""
         if not self.forms:
             self.forms.append(
-                {"layout": "none", "shape": [], "dtype": "", "source": "", "note": "", "rows": [], "colour": False}
+                {"layout": "none", "shape": [], "dtype": "", "source": "", "note": "", "rows": [], "color": False}
             )
         nothing = [None] * 4
         values = [found.parameters, *nothing, found.norm, None, found.nonfinite + found.grad_nonfinite, 0, None, None]
@@ -138,8 +138,7 @@ def read_numbers(run: Run, snapshots: Snapshots, bar: Bar) -> Numbers:
 def _form(entry: Entry) -> dict[str, Any]:
     """What is said of an entry, and how it is drawn."""
     names = "source", "shape", "dtype", "layout", "rows", "columns", "note"
-    is_colour = entry.is_colour and entry.columns == (0, 1, 2)
-    said = {"axes": axes_of(entry), "totals": totals_of(entry), "colour": is_colour}
+    said = {"axes": axes_of(entry), "totals": totals_of(entry), "color": entry.is_colour and entry.columns == (0, 1, 2)}
     return {name: getattr(entry, name) for name in names} | said
 
 

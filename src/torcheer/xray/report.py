@@ -195,7 +195,7 @@ def _facts(content: _Content, pictures: Pictures) -> dict[str, Any]:
                 "layer": layers[series.layer],
                 "kind": series.kind,
                 "limits": run.limits(series.layer, series.kind) if number < len(chunks) else (0.0, 1.0),
-                "forms": [_form(form) for form in series.forms],
+                "forms": series.forms,
                 "chunks": chunks[number] if number < len(chunks) else [],
             }
             for number, series in enumerate(numbers.series)
@@ -212,10 +212,6 @@ def _all_layers(run: Run) -> list[str]:
             found.insert(before + 1, layer)
         before = found.index(layer)
     return found
-
-
-def _form(form: dict[str, Any]) -> dict[str, Any]:
-    return {"color" if name == "colour" else name: value for name, value in form.items()}
 
 
 def _page(bundle: Bundle, content: _Content, pictures: Pictures, blocks: dict[str, str]) -> bytes:

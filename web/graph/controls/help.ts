@@ -9,11 +9,9 @@ export class Help {
   constructor(commands: Command[], onClose: () => void) {
     const groups = [...new Set(commands.map((command) => command.group))].map((group) => {
       const rows = commands
-        .filter(
-          (command) => command.group === group && (command.isActive === undefined || group !== "Compare" || command.isActive()),
-        )
-        .flatMap((command) => [el("dt", {}, ...written(command.written ?? command.keys)), el("dd", { text: command.title })]);
-      return rows.length ? el("section", {}, el("h3", { text: group }), el("dl", {}, ...rows)) : null;
+        .filter((command) => command.group === group)
+        .flatMap((command) => [el("dt", {}, ...written(command.keys)), el("dd", { text: command.title })]);
+      return el("section", {}, el("h3", { text: group }), el("dl", {}, ...rows));
     });
     const mouse = el(
       "section",
@@ -66,5 +64,6 @@ export class Help {
 }
 
 function written(keys: string[]): Node[] {
-  return keys.flatMap((key, i) => [...(i ? [document.createTextNode(" ")] : []), el("kbd", { text: key })]);
+  const shown = keys.length > 4 ? [keys[0]!, "…", keys.at(-1)!] : keys;
+  return shown.flatMap((key, i) => [...(i ? [document.createTextNode(" ")] : []), el("kbd", { text: key })]);
 }

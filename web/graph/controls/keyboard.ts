@@ -1,12 +1,10 @@
 // Every key and what it does; the help is made from the same list.
 
 export interface Command {
-  keys: string[]; // as they are written in the help, where nothing else is said
-  written?: string[];
+  keys: string[]; // as they are written in the help
   title: string;
   group: "Move" | "Open and close" | "Find" | "Select" | "Show" | "Compare";
   run: (event: KeyboardEvent) => void;
-  isActive?: () => boolean;
 }
 
 const NAMES: Record<string, string> = {
@@ -42,7 +40,7 @@ export function listen(commands: Command[]): void {
     const takesText =
       target instanceof HTMLInputElement || target instanceof HTMLTextAreaElement || target instanceof HTMLSelectElement;
     const isPressed = (event.key === "Enter" || event.key === " ") && target.closest("button, summary, a") !== null;
-    const command = commands.find((one) => one.keys.some((key) => isKey(event, key)) && (one.isActive?.() ?? true));
+    const command = commands.find((one) => one.keys.some((key) => isKey(event, key)));
     if (!command || isPressed) return;
     if (takesText && !event.ctrlKey && !event.metaKey && event.key !== "Escape") return;
     event.preventDefault();

@@ -11,66 +11,41 @@ export interface Measure {
   title: string;
   kind: string | null; // what a click leads to; null for all kinds together
   field: string;
-  summary?: string; // the field of a layer's summary, where it has one
+  summary: string; // the same in a layer's summary; empty where it is not there
   scale: "log" | "ratio" | "part" | "count";
   about: string;
 }
 
-const log = (id: string, title: string, kind: string, field: string, about: string, summary?: string): Measure => {
-  return { id, title, kind, field, scale: "log", about: `${about}, on a logarithmic scale.`, ...(summary ? { summary } : {}) };
-};
+const LOG = "on a logarithmic scale.";
+const UPDATES = "How far a training step moved each layer's parameters, as a part of their norm. About 10⁻³ is healthy.";
+const DEAD = "Units that were never above zero over several snapshots, as a part of all units.";
 
 export const MEASURES: Measure[] = [
-  log("grad", "Gradient norm", "grad", "norm", "Norm of the gradients of each layer's parameters", "grad_norm"),
-  {
-    id: "update",
-    title: "Update ratio",
-    kind: "weight",
-    field: "update_ratio",
-    summary: "update_ratio",
-    scale: "ratio",
-    about: "How far a training step moved each layer's parameters, as a part of their norm. About 10⁻³ is healthy.",
-  },
-  {
-    id: "dead",
-    title: "Dead units",
-    kind: "activation",
-    field: "dead",
-    summary: "dead",
-    scale: "part",
-    about: "Units that were never above zero over several snapshots, as a part of all units.",
-  },
-  {
-    id: "nonfinite",
-    title: "Not finite",
-    kind: null,
-    field: "nonfinite",
-    scale: "count",
-    about: "Values that are NaN or infinite, in any kind of a layer.",
-  },
-  log("layer_grad", "Output gradient norm", "layer_grad", "norm", "Norm of the gradient of each output"),
-  {
-    id: "zeros",
-    title: "Zero activations",
-    kind: "activation",
-    field: "zeros",
-    scale: "part",
-    about: "The part of each activation that is exactly zero.",
-  },
-  {
-    id: "zeros-weight",
-    title: "Zero weights",
-    kind: "weight",
-    field: "zeros",
-    scale: "part",
-    about: "The part of each weight that is exactly zero.",
-  },
-  log("weight-norm", "Weight norm", "weight", "norm", "Norm of each layer's parameters", "norm"),
-  log("weight-std", "Weight spread", "weight", "std", "Standard deviation of each weight"),
-  log("activation-norm", "Activation norm", "activation", "norm", "Norm of each activation"),
-  log("activation-std", "Activation spread", "activation", "std", "Standard deviation of each activation"),
-  log("layer-std", "Output spread", "layer", "std", "Standard deviation of each output"),
+  measure("grad", "Gradient norm", "grad", "norm", "log", `Norm of the gradients of each layer's parameters, ${LOG}`, "grad_norm"),
+  measure("update", "Update ratio", "weight", "update_ratio", "ratio", UPDATES, "update_ratio"),
+  measure("dead", "Dead units", "activation", "dead", "part", DEAD, "dead"),
+  measure("nonfinite", "Not finite", null, "", "count", "Values that are NaN or infinite, in any kind of a layer."),
+  measure("layer_grad", "Output gradient norm", "layer_grad", "norm", "log", `Norm of the gradient of each output, ${LOG}`),
+  measure("zeros", "Zero activations", "activation", "zeros", "part", "The part of each activation that is exactly zero."),
+  measure("zeros-weight", "Zero weights", "weight", "zeros", "part", "The part of each weight that is exactly zero."),
+  measure("weight-norm", "Weight norm", "weight", "norm", "log", `Norm of each layer's parameters, ${LOG}`, "norm"),
+  measure("weight-std", "Weight spread", "weight", "std", "log", `Standard deviation of each weight, ${LOG}`),
+  measure("activation-norm", "Activation norm", "activation", "norm", "log", `Norm of each activation, ${LOG}`),
+  measure("activation-std", "Activation spread", "activation", "std", "log", `Standard deviation of each activation, ${LOG}`),
+  measure("layer-std", "Output spread", "layer", "std", "log", `Standard deviation of each output, ${LOG}`),
 ];
+
+function measure(
+  id: string,
+  title: string,
+  kind: string | null,
+  field: string,
+  scale: Measure["scale"],
+  about: string,
+  summary = "",
+): Measure {
+  return { id, title, kind, field, summary, scale, about };
+}
 
 /** The value of a measure for a layer at a snapshot, null where it is missing, and how many values are not finite. */
 export interface Cell {
@@ -106,7 +81,7 @@ function cellOf(run: Run, measure: Measure, layer: number, at: number): Cell {
   const summary = measure.summary ? run.find(layer, SUMMARY) : undefined;
   const series = summary ?? run.find(layer, measure.kind);
   if (!series || !run.has(series, at)) return { value: null, bad: 0 };
-  const value = shareOf(run, series, summary ? measure.summary! : measure.field, at);
+  const value = shareOf(run, series, summary ? measure.summary : measure.field, at);
   return { value: Number.isFinite(value) ? value : null, bad: run.nonfinite(series, at) };
 }
 

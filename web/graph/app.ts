@@ -6,7 +6,7 @@ import type { Camera } from "./pane/camera";
 import type { Anchor } from "./pane/canvas";
 import { loadChoices, saveChoices } from "./state/choices";
 import type { Theme } from "../shared/color";
-import { applyTheme, themeFor } from "../shared/theme";
+import { applyTheme, screenScheme, themeFor } from "../shared/theme";
 import { commandsOf } from "./controls/commands";
 import { type Comparison, compare } from "./model/compare";
 import { Engine } from "./layout/engine";
@@ -30,7 +30,7 @@ export class App implements Guide {
   readonly comparison: Comparison | null;
   readonly actions: Actions;
   readonly parts: Parts;
-  private readonly dark = window.matchMedia("(prefers-color-scheme: dark)");
+  private readonly dark = screenScheme();
   private readonly still = window.matchMedia("(prefers-reduced-motion: reduce)");
   private readonly narrow = window.matchMedia("(max-width: 760px)");
   private readonly messages = new Messages();
@@ -93,8 +93,7 @@ export class App implements Guide {
   // What the parts ask for --------------------------------------------------------------------------------------------
 
   get theme(): Theme {
-    const { theme } = this.state;
-    return themeFor(theme, this.dark.matches);
+    return themeFor(this.state.theme, this.dark.matches);
   }
 
   get isAnimated(): boolean {

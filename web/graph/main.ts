@@ -2,11 +2,13 @@
 
 import { App } from "./app";
 import { el } from "../shared/dom";
+import { applyTheme, screenScheme, themeFor } from "../shared/theme";
 import { inflate } from "../shared/unpacking";
 import { serve } from "./layout/engine";
 import { Doc } from "./model/model_index";
 import { readPayload } from "./model/payload";
 import { hookOf } from "./hook";
+import { loadChoices } from "./state/choices";
 
 async function start(source: string): Promise<void> {
   const root = document.getElementById("app") ?? document.body.appendChild(el("div", { id: "app" }));
@@ -41,5 +43,6 @@ function measurer(): (text: string, font: string) => number {
 if (typeof document === "undefined") serve(self as unknown as Parameters<typeof serve>[0]);
 else {
   const source = document.currentScript?.textContent ?? "";
+  applyTheme(themeFor(loadChoices().theme ?? "auto", screenScheme().matches)); // before anything is seen
   document.addEventListener("DOMContentLoaded", () => void start(source));
 }

@@ -76,9 +76,10 @@ def _documented(page: Path, parts: dict[str, Part]) -> str:
         table = f"| key | value | default |\n| --- | --- | --- |\n{rows}\n"
         title = "Gradient" if name == "grad" else name.capitalize()
         section = re.compile(rf"(^## {title}\n(?:(?!^## |^\|).*\n)*)(?:^\|.*\n)*", re.MULTILINE)
-        text, count = section.subn(lambda found, table=table: found[1] + table, text, count=1)
-        if not count:
+        found = section.search(text)
+        if found is None:
             raise ValueError(f"{page} has no section '## {title}'.")
+        text = text[: found.start()] + found[1] + table + text[found.end() :]
     return text
 
 
@@ -107,7 +108,7 @@ def _colors() -> str:
 
 def _themes() -> dict[str, object]:
     made: dict[str, object] = {}
-    for number, name in enumerate(("light", "dark")):
+    for number, name in enumerate(colors.COST_RAMPS):
         looks = {
             one: {"fill": found[2 * number + 1], "accent": found[2 * number + 2]} for one, found in colors.CATEGORIES.items()
         }

@@ -123,9 +123,11 @@ function framesOf(chunk: Chunk): Frame[] {
 /** Numbers of which the first bytes come first, then the second, third and fourth. */
 function fromPlanes(planes: Uint8Array): Float32Array {
   const length = planes.length / 4;
-  const view = new DataView(new ArrayBuffer(planes.length));
-  for (let i = 0; i < planes.length; i++) view.setUint8(4 * (i % length) + Math.floor(i / length), planes[i]!);
-  return Float32Array.from({ length }, (_, i) => view.getFloat32(4 * i, true));
+  const bytes = new Uint8Array(planes.length);
+  for (let plane = 0; plane < 4; plane++) {
+    for (let i = 0; i < length; i++) bytes[4 * i + plane] = planes[plane * length + i]!;
+  }
+  return new Float32Array(bytes.buffer); // little-endian, as every browser's machine is
 }
 
 /** The frame nearest to a snapshot; most often its own. */

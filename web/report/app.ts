@@ -130,7 +130,8 @@ export class App implements Guide {
     document.addEventListener("keydown", (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey) return;
       const target = event.target as HTMLElement;
-      if (!target.matches("select, input, summary") && this.pressed(event.key, event.shiftKey, target.id)) event.preventDefault();
+      if (!target.matches("select, input, summary") && this.pressed(event.key, event.shiftKey, target.id))
+        event.preventDefault();
     });
     new ResizeObserver(() => this.redraw()).observe(byId("main"));
     screenScheme().addEventListener("change", (event) => {

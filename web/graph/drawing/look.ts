@@ -7,17 +7,7 @@ import type { Item, View } from "../layout/view";
 import * as format from "../../shared/format";
 
 export type FactName =
-  | "name"
-  | "shape"
-  | "dtype"
-  | "params"
-  | "time"
-  | "memory"
-  | "flops"
-  | "norm"
-  | "zeros"
-  | "gradient"
-  | "nonfinite";
+  "name" | "shape" | "dtype" | "params" | "time" | "memory" | "flops" | "norm" | "zeros" | "gradient" | "nonfinite";
 
 /** What the reader can choose; the others are written when boxes are coloured by them. */
 export const FACT_TITLES: Partial<Record<FactName, string>> = {

@@ -31,7 +31,7 @@ export class Shape {
     if (this.path) return this.path;
     const path = new Path2D();
     const c = this.commands;
-    for (let i = 0; i < c.length; ) {
+    for (let i = 0; i < c.length;) {
       const command = c[i++];
       if (command === 0) path.moveTo(c[i++]!, c[i++]!);
       else if (command === 1) path.lineTo(c[i++]!, c[i++]!);
@@ -49,7 +49,7 @@ export class Shape {
         .slice(from, from + count)
         .map(short)
         .join(" ");
-    for (let i = 0; i < c.length; ) {
+    for (let i = 0; i < c.length;) {
       const command = c[i++]!;
       const count = [2, 2, 6, 0][command]!;
       parts.push("MLCZ"[command]! + take(i, count));

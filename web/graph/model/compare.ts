@@ -116,7 +116,7 @@ function tabled(one: string[], other: string[], start: number, rows: number, col
     }
   }
   const pairs: [number, number][] = [];
-  for (let i = 0, j = 0; i < rows && j < columns; ) {
+  for (let i = 0, j = 0; i < rows && j < columns;) {
     if (one[start + i] === other[start + j]) pairs.push([start + i++, start + j++]);
     else if (lengths[(i + 1) * width + j]! >= lengths[i * width + j + 1]!) i++;
     else j++;

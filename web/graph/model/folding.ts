@@ -31,7 +31,7 @@ function foldChildren(b: number, forms: Forms, units: Unit[], boxes: Box[], wire
   if (children.length < FEWEST) return;
   const tokens = children.map((child) => forms.of(child));
   const kept: number[] = [];
-  for (let at = 0; at < children.length; ) {
+  for (let at = 0; at < children.length;) {
     const found = longestPattern(tokens, at, children);
     const times = found ? timesWiredAlike(found, at, children, boxes, wires) : 1;
     const part = children.slice(at, at + (found ? found.period * times : 1));

@@ -6,8 +6,7 @@ import type { ThemeChoice } from "../../shared/theme";
 
 /** Something of the graph, by its key; `side` says which of two compared models. Edges are between items of a view. */
 export type Selection =
-  | { kind: "unit" | "box"; key: string; side: number }
-  | { kind: "edge"; from: string; to: string; side: number };
+  { kind: "unit" | "box"; key: string; side: number } | { kind: "edge"; from: string; to: string; side: number };
 export type Trace = "none" | "ancestors" | "descendants" | "both";
 export type Part = "tree" | "panel" | "table" | "help" | "differences";
 

@@ -26,13 +26,7 @@ export const SHARE_PIXELS = {
 /** A drawing that stays the same while only the current step moves is made once for each key. */
 const kept = new WeakMap<HTMLCanvasElement, { key: string; still: HTMLCanvasElement }>();
 
-export function keep(
-  canvas: HTMLCanvasElement,
-  key: string,
-  width: number,
-  height: number,
-  draw: (still: Pen) => void,
-): Pen {
+export function keep(canvas: HTMLCanvasElement, key: string, width: number, height: number, draw: (still: Pen) => void): Pen {
   let found = kept.get(canvas);
   if (found?.key !== key) {
     found = { key, still: document.createElement("canvas") };
@@ -75,7 +69,10 @@ export function drawSteps(pen: Pen, run: Run, left: number, width: number, y: nu
 export function drawNow(pen: Pen, at: number, { left, top, across, tall }: Plot, total: number, theme: Theme): void {
   const x = middleOf(at, left, across, total);
   const wide = Math.max(across / total, 2);
-  for (const [color, size] of [[theme.surface, 2], [theme.ink, 1]] as const) {
+  for (const [color, size] of [
+    [theme.surface, 2],
+    [theme.ink, 1],
+  ] as const) {
     const line = 1.75 * size;
     pen.strokeStyle = pen.fillStyle = color;
     pen.lineWidth = line;

@@ -21,7 +21,15 @@ const UPDATES = "How far a training step moved each layer's parameters, as a par
 const DEAD = "Units that were never above zero over several snapshots, as a part of all units.";
 
 export const MEASURES: Measure[] = [
-  measure("grad", "Gradient norm", "grad", "norm", "log", `Norm of the gradients of each layer's parameters, ${LOG}`, "grad_norm"),
+  measure(
+    "grad",
+    "Gradient norm",
+    "grad",
+    "norm",
+    "log",
+    `Norm of the gradients of each layer's parameters, ${LOG}`,
+    "grad_norm",
+  ),
   measure("update", "Update ratio", "weight", "update_ratio", "ratio", UPDATES, "update_ratio"),
   measure("dead", "Dead units", "activation", "dead", "part", DEAD, "dead"),
   measure("nonfinite", "Not finite", null, "", "count", "Values that are NaN or infinite, in any kind of a layer."),
@@ -71,7 +79,9 @@ export function gridsOf(run: Run): Grid[] {
 }
 
 export function gridOf(run: Run, measure: Measure): Grid {
-  const cells = run.facts.layers.map((_, layer) => Array.from({ length: run.count }, (_, at) => cellOf(run, measure, layer, at)));
+  const cells = run.facts.layers.map((_, layer) =>
+    Array.from({ length: run.count }, (_, at) => cellOf(run, measure, layer, at)),
+  );
   const known = cells.flat().flatMap((one) => (one.value === null ? [] : [one.value]));
   return { measure, cells, ...decadesOf(known) };
 }
@@ -93,7 +103,10 @@ export function shareOf(run: Run, series: Series, field: string, at: number): nu
 }
 
 function allKinds(run: Run, layer: number, at: number): Cell {
-  const there = run.kindsOf(layer).map((kind) => run.find(layer, kind)!).filter((series) => run.has(series, at));
+  const there = run
+    .kindsOf(layer)
+    .map((kind) => run.find(layer, kind)!)
+    .filter((series) => run.has(series, at));
   const bad = there.reduce((sum, series) => sum + run.nonfinite(series, at), 0);
   return { value: there.length ? bad : null, bad };
 }
@@ -108,7 +121,10 @@ export function cellText(measure: Measure, { value, bad }: Cell): string {
 
 /** The powers of ten that most values lie between. A few far beyond, as in a run that explodes, do not stretch the scale. */
 export function decadesOf(values: number[]): Pick<Grid, "low" | "high" | "isLow" | "isHigh"> {
-  const powers = values.filter((value) => value > 0).map(Math.log10).sort((a, b) => a - b);
+  const powers = values
+    .filter((value) => value > 0)
+    .map(Math.log10)
+    .sort((a, b) => a - b);
   if (!powers.length) return { low: -1, high: 0, isLow: false, isHigh: false };
   const at = (part: number): number => powers[Math.round(part * (powers.length - 1))]!;
   const [least, most] = [at(0), at(1)];

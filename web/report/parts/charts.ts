@@ -19,7 +19,11 @@ export class Charts implements Part {
     const { run } = guide;
     const histogramText = (at: number, y: number): string => histogramTip(run, guide.series, this.histogramPlot!, at, y);
     this.listen(this.histogram, () => this.histogramPlot, histogramText);
-    this.listen(this.lines, () => this.linesPlot, (at) => linesText(run, guide.series, this.chart, at));
+    this.listen(
+      this.lines,
+      () => this.linesPlot,
+      (at) => linesText(run, guide.series, this.chart, at),
+    );
   }
 
   private listen(canvas: HTMLCanvasElement, plotOf: () => Plot | null, text: (at: number, y: number) => string): void {

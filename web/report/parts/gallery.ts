@@ -52,7 +52,12 @@ export class Gallery implements Part {
       byId("picture-card").scrollIntoView({ block: "start" });
     };
     const words = el("span", { text: this.guide.run.words(series) });
-    const button = el("button", { type: "button", class: "thumb", on: { click } }, el("div", { class: "frame" }, canvas), words);
+    const button = el(
+      "button",
+      { type: "button", class: "thumb", on: { click } },
+      el("div", { class: "frame" }, canvas),
+      words,
+    );
     this.thumbs.set(button, { series, canvas, isVisible: false, key: "" });
     this.watcher.observe(button);
     return button;

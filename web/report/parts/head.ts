@@ -19,7 +19,9 @@ export function fillHead(guide: Guide): void {
   byId("notes").hidden = !notes.sentences.length;
   byId("notes").querySelector("summary")!.textContent = notes.title;
   const items = notes.sentences.slice(0, MOST_NOTES).map((text) => el("li", { text }));
-  byId("notes").querySelector("ul")!.replaceChildren(...items);
+  byId("notes")
+    .querySelector("ul")!
+    .replaceChildren(...items);
 }
 
 function findingItem(guide: Guide, { tone, text, title = "", series, at }: Finding): HTMLElement {

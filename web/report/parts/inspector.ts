@@ -171,7 +171,10 @@ export class Inspector implements Part {
     if (!place) return;
     const pen = this.canvas.getContext("2d")!;
     const size = Math.max(6 * unit, place.tile.w / subject.width);
-    for (const [color, width] of [["#000", 3], ["#fff", 1.5]] as const) {
+    for (const [color, width] of [
+      ["#000", 3],
+      ["#fff", 1.5],
+    ] as const) {
       pen.strokeStyle = color;
       pen.lineWidth = width * unit;
       pen.strokeRect(x - size / 2, y - size / 2, size, size);

@@ -24,7 +24,9 @@ export class Overview implements Part {
     private readonly grids: Grid[],
   ) {
     this.thumbs = grids.map(() => el("canvas"));
-    byId("measures").replaceChildren(...grids.map(({ measure }, i) => this.choice(measure.id, measure.title, measure.about, i)));
+    byId("measures").replaceChildren(
+      ...grids.map(({ measure }, i) => this.choice(measure.id, measure.title, measure.about, i)),
+    );
     byId("map-labels").replaceChildren(
       ...guide.run.facts.layers.map((name, layer) => {
         const label = el("bdi", { text: format.shortened(name, 60) });
@@ -178,7 +180,12 @@ function rampElement(grid: Grid, theme: Theme): HTMLElement {
     tick.style.left = `${100 * level}%`;
     return tick;
   });
-  return el("div", { class: "ramp" }, paintRamp(el("canvas"), rampOf(grid, theme)), el("div", { class: "ramp-ticks" }, ...ticks));
+  return el(
+    "div",
+    { class: "ramp" },
+    paintRamp(el("canvas"), rampOf(grid, theme)),
+    el("div", { class: "ramp-ticks" }, ...ticks),
+  );
 }
 
 function drawArrow(pen: Pen, x: number, color: string): void {

@@ -53,7 +53,9 @@ export class TimeBar implements Part {
     const names = Object.keys(this.guide.run.facts.metrics);
     byId("metric-box").hidden = !names.length;
     const select = byId<HTMLSelectElement>("metric");
-    const options = names.map((value) => el("option", { value, text: format.shortened(value, 24), title: format.clean(value) }));
+    const options = names.map((value) =>
+      el("option", { value, text: format.shortened(value, 24), title: format.clean(value) }),
+    );
     select.replaceChildren(...options);
     select.value = this.guide.state.metric;
     select.classList.toggle("alone", names.length === 1);

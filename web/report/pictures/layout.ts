@@ -145,7 +145,9 @@ function planGrid(subject: Subject, { width, height, unit, isSmall }: Room): Pla
     return { x, y, w, h, index, row: subject.rows[filter]!, column: subject.columns[input]! };
   });
   const [xs, ys] = isTurned ? [subject.rows, subject.columns] : [subject.columns, subject.rows];
-  const texts = isSmall ? [] : [...above(xs, left, top, w + gap, w / 2, 24, unit), ...beside(ys, left, top, h + gap, h / 2, unit)];
+  const texts = isSmall
+    ? []
+    : [...above(xs, left, top, w + gap, w / 2, 24, unit), ...beside(ys, left, top, h + gap, h / 2, unit)];
   return { tiles, texts, isTurned, width: left + across * (w + gap) - gap, height: top + down * (h + gap) - gap };
 }
 
@@ -171,7 +173,15 @@ function planMatrix(subject: Subject, { width, height, unit, isSmall }: Room): P
 }
 
 /** Numbers over columns that are `size` apart, and beside rows. */
-function above(numbers: number[], left: number, top: number, size: number, middle: number, least: number, unit: number): Label[] {
+function above(
+  numbers: number[],
+  left: number,
+  top: number,
+  size: number,
+  middle: number,
+  least: number,
+  unit: number,
+): Label[] {
   return ticks(numbers.length, size, least * unit).map((at) => {
     return { x: left + at * size + middle, y: top - 4 * unit, text: String(numbers[at]), align: "center" };
   });

@@ -50,7 +50,9 @@ test("a module that only one model has is only in that one, with everything insi
 });
 
 test("shapes, dtypes and parameters that differ are named, with by how much", () => {
-  const left = sequence(["linear"], { 0: { shape: [1, 1000], params: [{ name: "w", dtype: "float32", shape: [1000, 4], numel: 4000 }] } });
+  const left = sequence(["linear"], {
+    0: { shape: [1, 1000], params: [{ name: "w", dtype: "float32", shape: [1000, 4], numel: 4000 }] },
+  });
   const right = sequence(["linear"], {
     0: { shape: [1, 10], dtype: "float16", params: [{ name: "w", dtype: "float32", shape: [10, 4], numel: 40 }] },
   });

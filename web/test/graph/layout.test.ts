@@ -162,15 +162,34 @@ test("a chain with an edge that skips it stays straight, and the edge goes aroun
 });
 
 test("a layout that is turned around twice is as it was", () => {
-  const { x, ins, outs, ...rest } = layoutBox(task(3, [[3, 0], [0, 1], [0, 2], [1, 4], [2, 4]], { ins: 1, outs: 1 }));
+  const { x, ins, outs, ...rest } = layoutBox(
+    task(
+      3,
+      [
+        [3, 0],
+        [0, 1],
+        [0, 2],
+        [1, 4],
+        [2, 4],
+      ],
+      { ins: 1, outs: 1 },
+    ),
+  );
   const layout = { x, ins, outs, ...rest };
   const once = mirrored(layout, [100, 100, 100]);
-  assert.deepEqual(once.x, x.map((left) => layout.width - left - 100));
+  assert.deepEqual(
+    once.x,
+    x.map((left) => layout.width - left - 100),
+  );
   assert.equal(mirrored(once, [100, 100, 100]), layout);
 });
 
 test("an edge back to an earlier box runs beside everything, from below to above", () => {
-  const made = task(3, [[0, 1], [1, 2], [2, 0]]);
+  const made = task(3, [
+    [0, 1],
+    [1, 2],
+    [2, 0],
+  ]);
   made.pieces[2] = { ...made.pieces[2]!, isFeedback: true, labelWidth: 40 };
   const { routes, x, y, width } = layoutBox(made);
   const { points, isLane } = routes[2]!;

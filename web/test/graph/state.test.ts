@@ -149,7 +149,10 @@ test("numbers are written short and right", () => {
   assert.deepEqual([512, 75_008, 61_100_840, 2.5e12].map(format.human), ["512", "75.0K", "61.1M", "2.5T"]);
   assert.deepEqual([0, 1023, 1024, 3 * 1024 ** 2].map(format.bytes), ["0 B", "1023 B", "1.0 KB", "3.0 MB"]);
   assert.deepEqual([0, 8.4e-7, 1.234e-5, 0.00456, 1.2].map(format.time), ["0 s", "840 ns", "12.3 µs", "4.56 ms", "1.20 s"]);
-  assert.deepEqual([0, -3, 0.12345, 1.5e-7, null].map((one) => format.figure(one)), ["0", "−3", "0.1235", "1.5e−7", "–"]);
+  assert.deepEqual(
+    [0, -3, 0.12345, 1.5e-7, null].map((one) => format.figure(one)),
+    ["0", "−3", "0.1235", "1.5e−7", "–"],
+  );
   assert.equal(format.passes([3, 1, 2, 7]), "1–3,7");
   assert.deepEqual([format.shape([1, -1, 4]), format.shape([]), format.shape(null)], ["1×?×4", "scalar", "shapes differ"]);
   assert.equal(format.shortened("abcdefghij", 5), "abc…ij".slice(0, 2) + "…" + "ij");
@@ -163,7 +166,8 @@ test("words can be read on every colour of both themes", () => {
   for (const theme of Object.values(THEMES)) {
     for (const look of Object.values(theme.categories))
       assert.ok(contrast(theme.ink, look.fill) > 6 && contrast(theme.faint, look.fill) > 4.5);
-    for (const fill of [theme.box, theme.inside, theme.insideOdd, theme.header, theme.headerOdd]) assert.ok(contrast(theme.faint, fill) > 4.5);
+    for (const fill of [theme.box, theme.inside, theme.insideOdd, theme.header, theme.headerOdd])
+      assert.ok(contrast(theme.faint, fill) > 4.5);
     for (let i = 0; i <= 20; i++) {
       const fill = rampColor(theme.costRamp, i / 20);
       assert.ok(contrast(readableInk(fill), fill) > 4, `${theme.name} ${fill}`);

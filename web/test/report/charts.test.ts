@@ -23,13 +23,10 @@ test("a histogram shows the bins that any step fills, with one to spare on each 
   const plot = plotHistogram(run, series!, 600);
   assert.deepEqual([binAt(plot, plot.top), binAt(plot, plot.top + plot.tall / 2), binAt(plot, 1e4)], [5, 3, 1]);
   assert.match(histogramCaption(run, series!, 0), /^Bars show step 0: about 100 % .* nearer to 0 than 0\.1\./);
-  assert.deepEqual([0, 2, 3, 5, 6].map((bin) => binText(run, bin)), [
-    "below −10",
-    "−1 … −0.1",
-    "nearer to 0 than 0.1",
-    "1 … 10",
-    "from 10 on",
-  ]);
+  assert.deepEqual(
+    [0, 2, 3, 5, 6].map((bin) => binText(run, bin)),
+    ["below −10", "−1 … −0.1", "nearer to 0 than 0.1", "1 … 10", "from 10 on"],
+  );
 });
 
 test("a histogram without a finite value says so", () => {
@@ -39,7 +36,16 @@ test("a histogram without a finite value says so", () => {
 });
 
 test("a logarithmic axis goes over whole powers of ten, and one with a mark shows it", () => {
-  const run = runOf([{ layer: "a", kind: "weight", steps: [{ norm: 0.03, update_ratio: 0.5 }, { norm: 4, update_ratio: 0 }] }]);
+  const run = runOf([
+    {
+      layer: "a",
+      kind: "weight",
+      steps: [
+        { norm: 0.03, update_ratio: 0.5 },
+        { norm: 4, update_ratio: 0 },
+      ],
+    },
+  ]);
   const [series] = run.series;
   const [low, high] = linesRange(run, series!, chart("norm"));
   assert.deepEqual([low, high].map(Math.log10).map(Math.round), [-2, 1]);
@@ -49,7 +55,16 @@ test("a logarithmic axis goes over whole powers of ten, and one with a mark show
 });
 
 test("a linear axis has round numbers and room for the band around the mean", () => {
-  const run = runOf([{ layer: "a", kind: "weight", steps: [{ mean: 1, std: 2 }, { mean: 2, std: 1 }] }]);
+  const run = runOf([
+    {
+      layer: "a",
+      kind: "weight",
+      steps: [
+        { mean: 1, std: 2 },
+        { mean: 2, std: 1 },
+      ],
+    },
+  ]);
   const [low, high] = linesRange(run, run.series[0]!, chart("values"));
   assert.ok(low < -1 && low > -2 && high > 3 && high < 4);
   assert.deepEqual(levelsOf(chart("values"), low, high), [-1, 0, 1, 2, 3]);
@@ -59,7 +74,10 @@ test("a series has the charts it has numbers for, and says its numbers in words"
   const steps = [{ mean: 0.5, std: 0.25, zeros: 1, count: 4, norm: 2, nan: 3 }, null];
   const run = runOf([{ layer: "a", kind: "weight", steps }]);
   const [series] = run.series;
-  assert.deepEqual(chartsOf(run, series!).map((one) => one.id), ["values", "norm", "zeros"]);
+  assert.deepEqual(
+    chartsOf(run, series!).map((one) => one.id),
+    ["values", "norm", "zeros"],
+  );
   assert.equal(linesText(run, series!, chart("values"), 0), "mean 0.5 ± 0.25");
   assert.equal(linesText(run, series!, chart("zeros"), 0), "zeros 25 %; 3 not finite");
   assert.equal(linesText(run, series!, chart("zeros"), 1), "not recorded");
@@ -76,8 +94,14 @@ test("a few values far beyond do not stretch the scale of a map", () => {
 test("the healthy update ratio is in the middle of its scale", () => {
   const run = runOf([{ layer: "a", kind: "weight", steps: [{ update_ratio: 1e-3 }] }]);
   const grid = gridOf(run, measure("update"));
-  assert.deepEqual([1e-9, 1e-6, 1e-3, 1, 7].map((value) => levelOf(grid, value)), [0, 0, 0.5, 1, 1]);
-  assert.deepEqual(legendTicks(grid).map(([, text]) => text), ["≤ 1e−6", "healthy 1e−3", "≥ 1"]);
+  assert.deepEqual(
+    [1e-9, 1e-6, 1e-3, 1, 7].map((value) => levelOf(grid, value)),
+    [0, 0, 0.5, 1, 1],
+  );
+  assert.deepEqual(
+    legendTicks(grid).map(([, text]) => text),
+    ["≤ 1e−6", "healthy 1e−3", "≥ 1"],
+  );
 });
 
 test("a map is of a layer's summary where it has one, and only measures with values have maps", () => {
@@ -87,23 +111,43 @@ test("a map is of a layer's summary where it has one, and only measures with val
     { layer: "b", kind: "grad", steps: [{ norm: 3 }, null] },
   ]);
   const { cells } = gridOf(run, measure("grad"));
-  assert.deepEqual(cells.map((row) => row.map((one) => one.value)), [[7, null], [3, null]]);
-  assert.deepEqual(gridsOf(run).map((grid) => grid.measure.id), ["grad", "nonfinite"]);
+  assert.deepEqual(
+    cells.map((row) => row.map((one) => one.value)),
+    [
+      [7, null],
+      [3, null],
+    ],
+  );
+  assert.deepEqual(
+    gridsOf(run).map((grid) => grid.measure.id),
+    ["grad", "nonfinite"],
+  );
   assert.equal(cellText(measure("grad"), cells[0]![0]!), "7 without those 2 not finite");
   assert.equal(cellText(measure("nonfinite"), { value: 0, bad: 0 }), "all finite");
 });
 
 test("where several snapshots share a column, what is not finite is seen", () => {
-  const row = [{ value: 1, bad: 0 }, { value: 2, bad: 5 }, { value: 3, bad: 0 }, { value: null, bad: 0 }];
+  const row = [
+    { value: 1, bad: 0 },
+    { value: 2, bad: 5 },
+    { value: 3, bad: 0 },
+    { value: null, bad: 0 },
+  ];
   assert.equal(cellFor(row, 0, 2), row[1]);
   assert.equal(cellFor(row, 1, 2), row[2]);
   assert.equal(cellFor(row, 3, 8), row[1]);
 });
 
 test("the slider and the curve over it have the same places", () => {
-  assert.deepEqual([0, 5, 10].map((at) => placeOnSlider(at, 11, 116)), [8, 58, 108]);
+  assert.deepEqual(
+    [0, 5, 10].map((at) => placeOnSlider(at, 11, 116)),
+    [8, 58, 108],
+  );
   assert.equal(placeOnSlider(0, 1, 100), 8);
-  assert.deepEqual([-5, 0, 49, 99, 500].map((x) => columnAt(x, 0, 100, 4)), [0, 0, 1, 3, 3]);
+  assert.deepEqual(
+    [-5, 0, 49, 99, 500].map((x) => columnAt(x, 0, 100, 4)),
+    [0, 0, 1, 3, 3],
+  );
 });
 
 test("a metric that falls far is drawn on a logarithmic scale, and a loss is shown first", () => {
@@ -118,6 +162,14 @@ test("a metric that falls far is drawn on a logarithmic scale, and a loss is sho
 
 test("a line is drawn through neighbours that are known", () => {
   const found: [number, number][] = [];
-  stretches(6, (at) => ![2, 4].includes(at), (first, last) => found.push([first, last]));
-  assert.deepEqual(found, [[0, 1], [3, 3], [5, 5]]);
+  stretches(
+    6,
+    (at) => ![2, 4].includes(at),
+    (first, last) => found.push([first, last]),
+  );
+  assert.deepEqual(found, [
+    [0, 1],
+    [3, 3],
+    [5, 5],
+  ]);
 });

@@ -24,7 +24,14 @@ test("the first step with values that are not finite is named, with the kind, th
 });
 
 test("the layer with most dead units is named when half are dead in the end", () => {
-  const layer = (name: string, dead: number) => ({ layer: name, kind: "activation", steps: [{ dead: 9, units: 10 }, { dead, units: 10 }] });
+  const layer = (name: string, dead: number) => ({
+    layer: name,
+    kind: "activation",
+    steps: [
+      { dead: 9, units: 10 },
+      { dead, units: 10 },
+    ],
+  });
   assert.deepEqual(texts(runOf([layer("a", 5), layer("b", 8), layer("c", 2)])), [
     "80 % of the units of b are dead in the end, and half or more in 1 other layer",
   ]);
@@ -63,7 +70,13 @@ test("what many snapshots say is said once, and what the file leaves out is name
     [0, ["again", "once"]],
     [3, ["again"]],
   ];
-  const run = runOf([{ layer: "a", kind: "weight", steps }], { notes, pictures: [0, 4], stride: 2, snapshots: 9, unreadable: [1] });
+  const run = runOf([{ layer: "a", kind: "weight", steps }], {
+    notes,
+    pictures: [0, 4],
+    stride: 2,
+    snapshots: 9,
+    unreadable: [1],
+  });
   const { title, sentences } = notesOf(run);
   assert.equal(title, "pictures of 2 of 5 snapshots, 2 notes");
   assert.deepEqual(sentences, [

@@ -40,7 +40,13 @@ test("feature maps, filters, colour filters and matrices are laid out as what th
   const points = subjectOf(formOf({ layout: "filters", rows: [0, 1], columns: null }), frameOf([2, 3, 1, 1]), 1);
   assert.deepEqual([points.shape, points.height, points.width], ["matrix", 2, 3]);
   const thinned = subjectOf(formOf({ rows: [0, 1, 2, 3], columns: [0, 1, 2] }), frameOf([2, 2]), 2);
-  assert.deepEqual([thinned.rows, thinned.columns], [[0, 2], [0, 2]]);
+  assert.deepEqual(
+    [thinned.rows, thinned.columns],
+    [
+      [0, 2],
+      [0, 2],
+    ],
+  );
 });
 
 test("tiles fit their room, do not overlap, and a point leads to the value under it", () => {
@@ -84,7 +90,9 @@ test("the scale of a step keeps zero in the middle where the run has both signs"
 });
 
 test("a caption says what of the tensor is shown, and when the picture is of another step", () => {
-  const run = runOf([{ layer: "fc", kind: "weight", steps: [{}, {}], more: { forms: [form({ source: "fc.weight", note: "noted" })] } }]);
+  const run = runOf([
+    { layer: "fc", kind: "weight", steps: [{}, {}], more: { forms: [form({ source: "fc.weight", note: "noted" })] } },
+  ]);
   const frame = frameOf([2, 3]);
   const subject = subjectOf(run.form(run.series[0]!, 0), frame, 1);
   const caption = pictureCaption(run, run.series[0]!, 1, frame, subject, planOf(subject, ROOM));

@@ -51,23 +51,43 @@ test("the picture of a step is its own or the nearest one, with the range that i
   ];
   const run = runOf([{ layer: "a", kind: "weight", steps: Array.from({ length: 6 }, () => ({})), more: { chunks } }]);
   const [series] = run.series;
-  assert.deepEqual([0, 1, 3, 5].map((at) => nearestFrame(series!, at)!.at), [0, 0, 4, 4]);
+  assert.deepEqual(
+    [0, 1, 3, 5].map((at) => nearestFrame(series!, at)!.at),
+    [0, 0, 4, 4],
+  );
   const [first, last] = series!.frames;
   assert.deepEqual([first!.low, first!.high, first!.isClipped], [-2, 2, false]);
   assert.deepEqual([last!.low, last!.high, last!.isClipped], [0, 3, true]);
 });
 
 test("pictures are unpacked when they are first wanted, each as what it adds to the one before", async () => {
-  const chunks = [{ block: 7, kept: [1, 2], frames: [[0, 1, 0], [1, 1, 0], [2, 1, 0]] }];
+  const chunks = [
+    {
+      block: 7,
+      kept: [1, 2],
+      frames: [
+        [0, 1, 0],
+        [1, 1, 0],
+        [2, 1, 0],
+      ],
+    },
+  ];
   const run = runOf([{ layer: "a", kind: "weight", steps: [{}, {}, {}], more: { chunks } }]);
   const asked: string[] = [];
   const text = packed(Uint8Array.from([10, 20, 5, 0, 250, 255]));
   await new Promise<void>((resolve) => {
-    const album = new Album((id) => (asked.push(id), text), () => {
-      const codes = run.series[0]!.frames.map((frame) => [...album.codes(frame)!]);
-      assert.deepEqual(codes, [[10, 20], [15, 20], [9, 19]]); // modulo 256
-      resolve();
-    });
+    const album = new Album(
+      (id) => (asked.push(id), text),
+      () => {
+        const codes = run.series[0]!.frames.map((frame) => [...album.codes(frame)!]);
+        assert.deepEqual(codes, [
+          [10, 20],
+          [15, 20],
+          [9, 19],
+        ]); // modulo 256
+        resolve();
+      },
+    );
     assert.equal(album.codes(run.series[0]!.frames[0]!), null);
     assert.equal(album.codes(run.series[0]!.frames[1]!), null);
   });

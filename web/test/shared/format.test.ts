@@ -26,8 +26,18 @@ test("times of any length", () => {
 });
 
 test("values that are not finite, and parts that are nearly nothing or all", () => {
-  assert.deepEqual([NaN, Infinity, -Infinity].map((one) => format.figure(one)), ["NaN", "∞", "−∞"]);
-  assert.deepEqual([0, 1e-5, 0.042, 0.48, 0.99999, 1].map(format.percent), ["0 %", "< 0.1 %", "4.2 %", "48 %", "> 99.9 %", "100 %"]);
+  assert.deepEqual(
+    [NaN, Infinity, -Infinity].map((one) => format.figure(one)),
+    ["NaN", "∞", "−∞"],
+  );
+  assert.deepEqual([0, 1e-5, 0.042, 0.48, 0.99999, 1].map(format.percent), [
+    "0 %",
+    "< 0.1 %",
+    "4.2 %",
+    "48 %",
+    "> 99.9 %",
+    "100 %",
+  ]);
   assert.deepEqual([1e-5, 0.01, -1000, 1e6].map(format.powerOfTen), ["1e−5", "0.01", "−1000", "1e6"]);
 });
 

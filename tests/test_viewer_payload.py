@@ -245,7 +245,7 @@ def test_gradients_have_statistics_and_times():
 
 def test_values_that_left_and_arguments_are_told():
     nodes = {node["label"]: node for node in filled(HISTORIES["decides"]())["nodes"]}
-    left = [node["departures"] for node in nodes.values() if node["departures"]]
+    left = [node["python_reads"] for node in nodes.values() if node["python_reads"]]
     assert left == [["__bool__ → True"]]
     assert any(node["arguments"] == "·, -1" for node in nodes.values())
     assert [node["role"] for node in nodes.values() if node["kind"] == "source"]

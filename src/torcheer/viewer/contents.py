@@ -83,7 +83,7 @@ class Contents:
                 "gradfunc": self.index.record(operation).gradfunc if operation >= 0 else None,
                 "stack": stack,
                 "source": source,
-                "departures": [_python_read(read) for read in node.python_reads],
+                "python_reads": [_python_read(read) for read in node.python_reads],
             },
         )
 

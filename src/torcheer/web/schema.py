@@ -140,7 +140,7 @@ GRAPH: dict[str, Part] = {
         "gradfunc": Key("string | null", "its autograd node", None),
         "stack": Key("[number, number, string][]", "list of `[file, line, function]`, outermost first", []),
         "source": Key("number", "which of these is the program's own innermost line", -1),
-        "departures": Key("string[]", 'list of values that left for Python: `"__bool__ → True"`', []),
+        "python_reads": Key("string[]", 'list of values that Python read: `"__bool__ → True"`', []),
         "saved": Key("boolean", "whether its activation was kept", False),
         "stats": Key("Stats | null", "Stats of the activation, if it was kept", None),
         "grad": Key("Gradient | null", "Gradient, of the last backward pass that was followed to here", None),

@@ -173,7 +173,7 @@ function callFacts(node: OpNode): Fact[] {
     ["arguments", node.arguments ? el("span", { class: "mono", text: node.arguments }) : null],
     ["part of", node.composite],
     ["backward", node.gradfunc],
-    ["left for Python", node.departures.join(", ")],
+    ["read by Python", node.python_reads.join(", ")],
   ];
 }
 

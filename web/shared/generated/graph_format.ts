@@ -89,7 +89,7 @@ export interface OpNode {
   gradfunc: string | null;
   stack: [number, number, string][];
   source: number;
-  departures: string[];
+  python_reads: string[];
   saved: boolean;
   stats: Stats | null;
   grad: Gradient | null;
@@ -174,8 +174,8 @@ export const PARTS: Parts = {
   },
   OpNode: {
     required: ["key", "label", "type", "function"],
-    template: {"key": null, "label": null, "kind": "operation", "type": null, "function": null, "category": "arithmetic", "pass": 1, "num_passes": 1, "module": -1, "exits": [], "shape": null, "dtype": null, "device": null, "bytes": 0, "seconds": 0.0, "backward_seconds": null, "flops": null, "macs": null, "params": [], "buffers": [], "inplace": false, "role": "", "arguments": "", "composite": null, "error": "", "gradfunc": null, "stack": [], "source": -1, "departures": [], "saved": false, "stats": null, "grad": null, "preview": null},
-    checks: { key: { is: "string" }, label: { is: "string" }, kind: { is: "string" }, type: { is: "string" }, function: { is: "string" }, category: { is: "string" }, pass: { is: "number" }, num_passes: { is: "number" }, module: { is: "number" }, exits: { is: "list" }, shape: { is: "list", isNullable: true }, dtype: { is: "string", isNullable: true }, device: { is: "string", isNullable: true }, bytes: { is: "number" }, seconds: { is: "number" }, backward_seconds: { is: "number", isNullable: true }, flops: { is: "number", isNullable: true }, macs: { is: "number", isNullable: true }, params: { is: "list", of: "Param" }, buffers: { is: "list" }, inplace: { is: "boolean" }, role: { is: "string" }, arguments: { is: "string" }, composite: { is: "string", isNullable: true }, error: { is: "string" }, gradfunc: { is: "string", isNullable: true }, stack: { is: "list" }, source: { is: "number" }, departures: { is: "list" }, saved: { is: "boolean" }, stats: { is: "object", of: "Stats", isNullable: true }, grad: { is: "object", of: "Gradient", isNullable: true }, preview: { is: "object", of: "Preview", isNullable: true } },
+    template: {"key": null, "label": null, "kind": "operation", "type": null, "function": null, "category": "arithmetic", "pass": 1, "num_passes": 1, "module": -1, "exits": [], "shape": null, "dtype": null, "device": null, "bytes": 0, "seconds": 0.0, "backward_seconds": null, "flops": null, "macs": null, "params": [], "buffers": [], "inplace": false, "role": "", "arguments": "", "composite": null, "error": "", "gradfunc": null, "stack": [], "source": -1, "python_reads": [], "saved": false, "stats": null, "grad": null, "preview": null},
+    checks: { key: { is: "string" }, label: { is: "string" }, kind: { is: "string" }, type: { is: "string" }, function: { is: "string" }, category: { is: "string" }, pass: { is: "number" }, num_passes: { is: "number" }, module: { is: "number" }, exits: { is: "list" }, shape: { is: "list", isNullable: true }, dtype: { is: "string", isNullable: true }, device: { is: "string", isNullable: true }, bytes: { is: "number" }, seconds: { is: "number" }, backward_seconds: { is: "number", isNullable: true }, flops: { is: "number", isNullable: true }, macs: { is: "number", isNullable: true }, params: { is: "list", of: "Param" }, buffers: { is: "list" }, inplace: { is: "boolean" }, role: { is: "string" }, arguments: { is: "string" }, composite: { is: "string", isNullable: true }, error: { is: "string" }, gradfunc: { is: "string", isNullable: true }, stack: { is: "list" }, source: { is: "number" }, python_reads: { is: "list" }, saved: { is: "boolean" }, stats: { is: "object", of: "Stats", isNullable: true }, grad: { is: "object", of: "Gradient", isNullable: true }, preview: { is: "object", of: "Preview", isNullable: true } },
   },
   Param: {
     required: ["name", "shape", "dtype", "numel"],

@@ -14,9 +14,9 @@ from typing import Any
 
 from ..errors import InvalidArgument
 from ..history.text import human_size
-from ..web.page import Bundle, plain_title, read_bundle
+from ..web.page import Bundle, packed, plain_title, read_bundle
 from ..web.schema import Plain
-from .payload import MAX_BYTES, Recorded, check_limit, packed, payload_of
+from .payload import MAX_BYTES, Recorded, check_limit, payload_of, text_of
 from .reading import check_payload
 from .writing import write
 
@@ -37,7 +37,7 @@ class Page:
 
     def __init__(self, title: str, payloads: list[Plain], bundle: Bundle) -> None:
         self.title = plain_title(title)
-        self._packed = [packed(payload) for payload in payloads]
+        self._packed = [packed(text_of(payload).encode()) for payload in payloads]
         self._bundle = bundle
 
     @cached_property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import zlib
@@ -199,13 +198,8 @@ def text_of(payload: Plain) -> str:
     return json.dumps(payload, separators=(",", ":"), allow_nan=False)
 
 
-def packed(payload: Plain) -> str:
-    """A payload as a page holds it: JSON, compressed by zlib, in base64."""
-    return base64.b64encode(zlib.compress(text_of(payload).encode())).decode()
-
-
 def packed_size(payload: Plain) -> int:
-    """How long that is."""
+    """How long a payload is as it stands in a page."""
     return page_bytes(len(zlib.compress(text_of(payload).encode())))
 
 

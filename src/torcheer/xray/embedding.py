@@ -8,10 +8,8 @@ Measured against lossless WebP it is as small, and needs nothing but zlib.
 
 from __future__ import annotations
 
-import base64
 import json
 import math
-import zlib
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -19,6 +17,7 @@ import numpy as np
 
 from ..errors import SnapshotNotFound
 from ..measure import NUM_BINS
+from ..web.page import packed
 from .captions import axes_of, totals_of
 from .progress import Bar
 from .records import KINDS, Entry, Kind, Summary, finite
@@ -38,7 +37,6 @@ FIELDS = (
 SUMMARY = "summary"  # what the page has beside the kinds: a few numbers of a layer, without pictures
 _CHUNK = 2_000_000  # codes that are unpacked together
 _AROUND_BLOCK = 64  # bytes
-_LEVEL = 6  # of zlib; 9 takes five times as long for one part in a hundred
 
 
 class Series:
@@ -148,14 +146,12 @@ def _form(entry: Entry) -> dict[str, Any]:
 def pack_statistics(all_series: list[Series]) -> str:
     """The numbers of every entry: for each series and field one float32 for each snapshot, NaN where there is none."""
     plain = np.stack([series.numbers for series in all_series]).astype("<f4").reshape(-1)
-    return pack(
-        plain.view(np.uint8).reshape(-1, 4).T.tobytes()
-    )  # the first bytes of all numbers, then the second: a quarter less
+    return packed(plain.view(np.uint8).reshape(-1, 4).T.tobytes())  # first all first bytes, then all second: a quarter less
 
 
 def pack_histograms(pictured: list[Series]) -> str:
     """The histogram of every entry: a byte for each bin, 0 where it is empty, else the logarithm of its part of all values."""
-    return pack(b"".join(series.histogram.tobytes() for series in pictured if series.histogram is not None))
+    return packed(b"".join(series.histogram.tobytes() for series in pictured if series.histogram is not None))
 
 
 def _as_levels(parts: Array) -> Array:
@@ -276,7 +272,7 @@ def _belongs(frame: Frame, group: list[tuple[int, Frame]]) -> bool:
 def _chunk(group: list[tuple[int, Frame]], blocks: list[str]) -> dict[str, Any]:
     codes = np.stack([frame.codes.reshape(-1) for _, frame in group])
     codes[1:] -= codes[:-1].copy()  # from one step to the next, modulo 256
-    blocks.append(pack(codes.tobytes()))
+    blocks.append(packed(codes.tobytes()))
     return {
         "block": len(blocks) - 1,
         "kept": list(group[0][1].codes.shape),
@@ -286,8 +282,3 @@ def _chunk(group: list[tuple[int, Frame]], blocks: list[str]) -> dict[str, Any]:
 
 def _short(value: float) -> float:
     return float(f"{value:.7g}")
-
-
-def pack(data: bytes) -> str:
-    """Bytes as compressed text, which the page unpacks with `DecompressionStream`."""
-    return base64.b64encode(zlib.compress(data, _LEVEL)).decode("ascii")

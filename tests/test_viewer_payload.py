@@ -16,7 +16,7 @@ import torcheer
 from models import Branching, Convolutional, Mlp, Stateful, log
 from torcheer.demo import AlexNet, Gpt2, SimpleRecurrent
 from torcheer.graph import Arguments, Node
-from torcheer.graph.structure import Block
+from torcheer.graph.block_equality import Block
 from torcheer.measure import Statistics, statistics_of
 from torcheer.viewer import payload_of, to_json
 from torcheer.viewer.contents import words_of

@@ -19,7 +19,7 @@ from torch import nn
 from torcheer import InvalidArgument, LayerNotFound, TorcheerError
 from torcheer.errors import RunInUse, SnapshotLost
 from torcheer.xray import ChosenFilters, FirstFilters, Limits, TopVarianceFilters, Xray
-from torcheer.xray.verify import compare_trainings
+from torcheer.xray.watch.verify import compare_trainings
 
 
 class Net(nn.Module):

@@ -18,8 +18,8 @@ from torch.utils.tensorboard import SummaryWriter
 from torcheer.errors import InvalidArgument, SnapshotLost
 from torcheer.measure import BIN_EDGES, statistics_of
 from torcheer.xray.exporting import bins_of, to_tensorboard, to_wandb
-from torcheer.xray.records import Entry, Snapshot
-from torcheer.xray.run import Run
+from torcheer.xray.snapshots.records import Entry, Snapshot
+from torcheer.xray.snapshots.run import Run
 from torcheer.xray.store import FileManager
 
 LIMITS = {"scalars": 0, "histograms": 0, "images": 0}  # keep everything

@@ -21,11 +21,11 @@ from torch import Tensor
 from torcheer import Xray
 from torcheer.errors import InvalidArgument, SnapshotNotFound, ViewerNotBuilt
 from torcheer.web.schema import REPORT, required
-from torcheer.xray.colours import NONFINITE, ColourScale
-from torcheer.xray.embedding import LEVELS, quantise
-from torcheer.xray.records import Entry, Snapshot
-from torcheer.xray.report import evenly, write_report
-from torcheer.xray.run import Run, limits_of
+from torcheer.xray.figures.colors import NONFINITE, ColourScale
+from torcheer.xray.report.html import evenly, write_report
+from torcheer.xray.report.page_payload import LEVELS, quantise
+from torcheer.xray.snapshots.records import Entry, Snapshot
+from torcheer.xray.snapshots.run import Run, limits_of
 from torcheer.xray.store import FileManager
 from xray_runs import make_entry, write_run
 
@@ -401,7 +401,7 @@ def test_every_layer_with_parameters_is_in_the_map(tmp_path, page):
 
 def test_a_long_run_is_shown_by_two_thousand_snapshots(tmp_path, page, monkeypatch):
     """Evenly, the first and the last among them; the head says how many there are."""
-    monkeypatch.setattr("torcheer.xray.report.MOST_SNAPSHOTS", 40)
+    monkeypatch.setattr("torcheer.xray.report.html.MOST_SNAPSHOTS", 40)
     kept = torch.ones(2, 3)
     run = write_run(tmp_path / "run", {step: [(make_entry("fc", "weight", kept, "matrix"), kept)] for step in range(100)})
     path = write_report(run, tmp_path / "report.html")

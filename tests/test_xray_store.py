@@ -20,7 +20,7 @@ from torcheer import InvalidArgument, SnapshotLost, TorcheerError
 from torcheer.errors import RunInUse, RunNotFound, SnapshotNotFound
 from torcheer.measure import statistics_of
 from torcheer.xray import Entry, FileManager, Run, Saved, Snapshot
-from torcheer.xray.figures import figure_of, figure_of_snapshot
+from torcheer.xray.figures.figure import figure_of, figure_of_snapshot
 
 
 def add(files: FileManager, step: int, values: torch.Tensor | None = None, layer: str = "conv1") -> Snapshot:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from torcheer import InvalidArgument, RunNotFound, SnapshotLost, SnapshotNotFound, Xray
-from torcheer.xray.figures import figure_of_snapshot
+from torcheer.xray.figures.figure import figure_of_snapshot
 
 
 def network():

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from torcheer.measure import statistics_of
-from torcheer.xray.records import Entry, Snapshot
-from torcheer.xray.run import Run
+from torcheer.xray.snapshots.records import Entry, Snapshot
+from torcheer.xray.snapshots.run import Run
 from torcheer.xray.store import FileManager
 
 

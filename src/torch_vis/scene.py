@@ -13,7 +13,7 @@ from typing import Any
 
 from torcheer import DrawingFailed, PictureOptions
 from torcheer.graph import Graph, Node
-from torcheer.graph.regrouping import restrict
+from torcheer.graph.views.regrouping import restrict
 from torcheer.render.dot import Places, box_name, dot_text, title_lines, title_width
 from torcheer.render.drawing import Drawing, DrawnEdge, DrawnNode, make_drawing
 from torcheer.render.graphviz import TooSlow, run_graphviz

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from torcheer.graph import Graph, Node
-from torcheer.history.text import human_size, plural
+from torcheer.history.printing.text import human_size, plural
 from torcheer.render.wording import clean, dimensions, human_count
 
 from .operations import Translation

@@ -17,9 +17,9 @@ from .capture.modules import wrapped_module
 from .capture.restore.randomness import RandomState
 from .containers import Arguments
 from .errors import InvalidArgument
-from .history.filling import explain, finish, open_session, run
-from .history.options import LogOptions, Options, read_options, shows_options
-from .history.selection import LayersToSave
+from .history.keeping.filling import explain, finish, open_session, run
+from .history.keeping.options import LogOptions, Options, read_options, shows_options
+from .history.keeping.selection import LayersToSave
 from .inputs import LEFT_OUT, as_arguments, explained
 from .model_history import ModelHistory
 from .render import Picture, make_picture, picture_options, present

@@ -21,7 +21,7 @@ from itertools import accumulate
 from ..functions.saved_for_backward import Saved, saved_by
 from ..history import History
 from ..history.index import Index
-from ..history.text import human_size
+from ..history.printing.text import human_size
 from ..records import NODE, Origin
 from .calls import FactsOf, TorchCall, calls_of
 from .storage import Storages

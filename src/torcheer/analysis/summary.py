@@ -8,9 +8,9 @@ from typing import Any
 
 from ..errors import InvalidArgument
 from ..history import History, Module, Operation
-from ..history.module_text import describe_shapes
 from ..history.param import not_counted
-from ..history.text import human_size, human_time, plural
+from ..history.printing.module_text import describe_shapes
+from ..history.printing.text import human_size, human_time, plural
 from ..records import Origin
 from .calls import FactsOf, calls_of
 from .cost import Cost, Expense, cost_of

@@ -33,8 +33,8 @@ from ..records import (
     bytes_of,
 )
 from ..torch_internals import DisableTorchFunction
-from .facts import Arguments, BufferUse, Place, PythonRead
 from .model import Edge, Graph, ModuleBox, Node, Shape
+from .node_details import Arguments, BufferUse, Place, PythonRead
 from .steps import Step, steps_of_calls
 
 _ONCE = ((1, 1),)

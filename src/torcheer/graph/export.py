@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ..history.param import Param
-from ..history.text import human_size, plural
-from .facts import BufferUse, PythonRead
+from ..history.printing.text import human_size, plural
+from .node_details import BufferUse, PythonRead
 
 if TYPE_CHECKING:
     from .model import Edge, Graph, ModuleBox, Node

@@ -19,7 +19,7 @@ from ..history.copying import refuse_pickling
 from ..history.param import Param
 from ..keys import Names, parse_key
 from .export import as_dict, as_networkx, listing
-from .facts import Arguments, BufferUse, Place, PythonRead
+from .node_details import Arguments, BufferUse, Place, PythonRead
 
 Kind = Literal[
     "input", "output", "operation", "opaque", "alias", "source", "failed", "buffer", "identity", "chain", "module", "omitted"

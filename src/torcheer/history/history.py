@@ -21,20 +21,20 @@ from .attributes import unknown_attribute
 from .backward import BackwardPass
 from .copying import copy_of_log, refuse_pickling
 from .difference import first_difference
-from .filling import run
 from .filtering import check_where, numbers_that_fit
 from .index import Index, Makers
-from .labels import LayerTable
+from .keeping.filling import run
+from .keeping.options import Options
+from .keeping.selection import LayersToSave
 from .layer import Layer
+from .layers.labels import LayerTable
 from .lookup import Found, Lookup
 from .module import Module, Modules
 from .operation import Operation
-from .options import Options
 from .param import Param, describe_param
+from .printing.table import row_of, write_csv
+from .printing.text import describe_history, history_html
 from .python_reads import PythonRead
-from .selection import LayersToSave
-from .table import row_of, write_csv
-from .text import describe_history, history_html
 
 if TYPE_CHECKING:
     import pandas

@@ -17,10 +17,10 @@ import torch
 from ..errors import ParameterChanged
 from ..records import FUNCTION, PARENTS, Log, ModuleCall, OperationRecord, Origin, RegisteredModule, StateRecord, bytes_of
 from ..tensor_memory import is_freed
-from .connection import CallCounts, input_descendants, output_ancestors
 from .copying import copy_of_log, refuse_pickling
-from .labels import LayerEntry, LayerTable
-from .places import holders_of_parameters
+from .layers.connection import CallCounts, input_descendants, output_ancestors
+from .layers.labels import LayerEntry, LayerTable
+from .layers.places import holders_of_parameters
 
 if TYPE_CHECKING:
     from .layer import Layer

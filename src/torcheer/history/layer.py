@@ -11,12 +11,12 @@ from torch import Tensor
 from ..source_places import SourceLine
 from .attributes import agreed, common, unknown_attribute
 from .index import Index
-from .labels import LayerEntry
+from .layers.labels import LayerEntry
 from .lookup import Lookup
 from .operation import Operation
 from .param import Param
+from .printing.text import describe_layer
 from .read_as_tensor import ReadAsTensor
-from .text import describe_layer
 
 if TYPE_CHECKING:
     from .module import Module

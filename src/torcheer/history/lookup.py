@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import AmbiguousKey, InvalidArgument, LayerNotFound
 from ..keys import Key, Meaning, Position, Several, Text, end_of, parse_key
 from .index import Index
-from .labels import LayerEntry
+from .layers.labels import LayerEntry
 from .names import IndexNames
 
 _SHOWN = 12  # of the layers a key fits, in an error

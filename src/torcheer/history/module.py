@@ -15,9 +15,9 @@ from ..tensor_memory import is_freed
 from .attributes import agreed, common, unknown_attribute
 from .index import Index
 from .layer import Layer
-from .module_text import describe_call, describe_module, describe_modules
 from .operation import Operation, freed_text
 from .param import Param, describe_param
+from .printing.module_text import describe_call, describe_module, describe_modules
 
 
 class Call:

@@ -17,7 +17,7 @@ from ..errors import InvalidArgument
 from ..functions import facts
 from ..records import FUNCTION, Log, ModuleCall, Origin
 from .index import Index
-from .labels import LayerTable
+from .layers.labels import LayerTable
 
 _FUSED = re.compile(r"attention|transformerencoderlayer")  # layer types that have a softmax inside
 

@@ -17,9 +17,9 @@ from ..torch_internals import DisableTorchFunction
 from .attributes import unknown_attribute
 from .lookup import Lookup
 from .param import Param, describe_param
+from .printing.text import describe_operation
 from .read_as_tensor import ReadAsTensor
 from .standing import Standing
-from .text import describe_operation
 
 if TYPE_CHECKING:
     from .layer import Layer

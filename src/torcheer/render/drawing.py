@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ..graph import Edge, Graph, ModuleBox, Node, add_gradient_edges
-from ..history.text import plural
+from ..history.printing.text import plural
 from .hubs import References, references
 from .options import PictureOptions, Value
 from .scale import Scale, make_scale

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import InvalidArgument
 from ..graph import Graph, Node
-from ..history.text import human_size, human_time
+from ..history.printing.text import human_size, human_time
 from .wording import human_count
 
 _FAR_APART = 50.0  # from this ratio on, a scale is logarithmic

@@ -10,7 +10,7 @@ import torch
 
 from ..errors import InvalidArgument
 from ..graph import Edge, Graph, ModuleBox, Node, format_passes
-from ..history.text import human_size, plural
+from ..history.printing.text import human_size, plural
 
 _WIDEST = 46  # characters in a line
 _SHAPES_SHOWN = 4

@@ -19,7 +19,7 @@ from ..functions import groups
 from ..functions.structure import takes_probabilities
 from ..history import History
 from ..history.difference import first_difference
-from ..history.filling import run
+from ..history.keeping.filling import run
 from ..records import TEMPLATE, Log, OperationRecord, Origin
 from ..tensor_memory import cloned, is_freed
 from .comparison import Agreement, difference, same_bits

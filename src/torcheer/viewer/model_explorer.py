@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..graph import Edge, Graph, ModuleBox, Node
-from ..history.text import human_size
+from ..history.printing.text import human_size
 from .contents import cut, words_of
 from .payload import Recorded
 from .writing import write

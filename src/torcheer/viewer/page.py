@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidArgument
-from ..history.text import human_size
+from ..history.printing.text import human_size
 from ..web.page import Bundle, packed, plain_title, read_bundle
 from ..web.schema import Plain
 from .payload import MAX_BYTES, Recorded, check_limit, payload_of, text_of

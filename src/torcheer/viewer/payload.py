@@ -17,7 +17,7 @@ from ..capture.restore.gc_pause import fewer_collections
 from ..errors import InvalidArgument
 from ..graph import Graph, add_gradient_edges
 from ..history.index import Index
-from ..history.text import human_size, plural
+from ..history.printing.text import human_size, plural
 from ..records import Failure
 from ..torch_internals import DisableTorchFunction
 from ..web.schema import FORMAT, VERSION, Plain, lean

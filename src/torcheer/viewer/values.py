@@ -13,7 +13,7 @@ from torch import Tensor
 from ..graph import Node
 from ..history import Operation
 from ..history.index import Index
-from ..history.text import plural
+from ..history.printing.text import plural
 from ..measure import Statistics, short, statistics_of
 from ..web.schema import GRAPH, Plain, lean
 from .previews import Plan, plan_of, preview_of

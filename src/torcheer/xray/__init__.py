@@ -2,18 +2,18 @@
 
 from ..measure import Statistics as Statistics
 from . import callbacks as callbacks
-from .keeping import Limits as Limits
-from .records import Entry as Entry
-from .records import Snapshot as Snapshot
-from .run import Run as Run
-from .saved import Saved as Saved
-from .selectors import ChosenFilters as ChosenFilters
-from .selectors import FirstFilters as FirstFilters
-from .selectors import RandomFilterSelectorType as RandomFilterSelectorType
-from .selectors import TopVarianceFilters as TopVarianceFilters
+from .snapshots.records import Entry as Entry
+from .snapshots.records import Snapshot as Snapshot
+from .snapshots.run import Run as Run
+from .snapshots.sampling import Limits as Limits
+from .snapshots.saved import Saved as Saved
 from .store import FileManager as FileManager
-from .tracer import ArchitectureTracer as ArchitectureTracer
-from .verify import Verification as Verification
+from .watch.selectors import ChosenFilters as ChosenFilters
+from .watch.selectors import FirstFilters as FirstFilters
+from .watch.selectors import RandomFilterSelectorType as RandomFilterSelectorType
+from .watch.selectors import TopVarianceFilters as TopVarianceFilters
+from .watch.tracer import ArchitectureTracer as ArchitectureTracer
+from .watch.verify import Verification as Verification
 from .xray import Xray as Xray
 
 

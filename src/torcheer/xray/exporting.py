@@ -15,12 +15,12 @@ import numpy as np
 
 from ..errors import InvalidArgument, SnapshotLost, SnapshotNotFound
 from ..measure import BIN_EDGES, Statistics
-from .captions import title_of
-from .colours import chosen_scale, paint, scales_of
-from .records import Entry, Snapshot
-from .run import Run
+from .figures.captions import title_of
+from .figures.colors import chosen_scale, paint, scales_of
+from .figures.tiles import make_mosaic
+from .snapshots.records import Entry, Snapshot
+from .snapshots.run import Run
 from .store import Snapshots
-from .tiles import make_mosaic
 
 _SIDE = 256  # pixels that the longer side of a picture has at least
 _FLATTEST = 4  # a matrix is stretched until its sides are no further apart

@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import TorcheerError
-from ..history.text import plural
-from .animation import write_gif, write_strip
-from .colours import ScaleName, check_scale
+from ..history.printing.text import plural
 from .drawing import Drawer, Drawing
 from .exporting import to_tensorboard, to_wandb
-from .figures import Displays, figure_of
-from .overview import check_layers
-from .pacing import Pace
-from .report import write_report
-from .run import Run
-from .saved import Saved
+from .figures.animation import write_gif, write_strip
+from .figures.colors import ScaleName, check_scale
+from .figures.figure import Displays, figure_of
+from .figures.overview import check_layers
+from .report.html import write_report
+from .snapshots.run import Run
+from .snapshots.saved import Saved
+from .snapshots.trouble import tell
+from .snapshots.writing import Writer
 from .store import FileManager
-from .trouble import tell
-from .watched import Watch
-from .writing import Writer
+from .watch.layer_finder import Watch
+from .watch.pacing import Pace
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

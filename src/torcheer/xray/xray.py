@@ -23,23 +23,23 @@ from ..files import file_name
 from ..functions.groups import UNSCALES
 from ..history import History
 from ..model_history import ModelHistory
-from .architecture import architecture_of, differences
-from .compiled import refusal_of_compiled_code, refuse_compiled
 from .drawing import Drawer
-from .keeping import Limits
-from .measuring import Measuring
-from .metrics import checked_metrics
-from .pacing import Pace
-from .probe import Probe
 from .reading import Reader
-from .selectors import Choices, RandomFilterSelectorType, Selector
+from .snapshots.metrics import checked_metrics
+from .snapshots.sampling import Limits
+from .snapshots.writing import Taken, Writer
 from .store import FileManager
 from .store.folder import free_folder
-from .summarising import Summariser
-from .updates import UpdateWatcher
-from .verify import Verification, compare_trainings
-from .watched import Watch, find, parse_layers
-from .writing import Taken, Writer
+from .watch.architecture import architecture_of, differences
+from .watch.compiled import refusal_of_compiled_code, refuse_compiled
+from .watch.layer_finder import Watch, find, parse_layers
+from .watch.measuring import Measuring
+from .watch.pacing import Pace
+from .watch.probe import Probe
+from .watch.selectors import Choices, RandomFilterSelectorType, Selector
+from .watch.summarising import Summariser
+from .watch.updates import UpdateWatcher
+from .watch.verify import Verification, compare_trainings
 
 
 class Xray(Reader):
@@ -68,7 +68,7 @@ class Xray(Reader):
             run. Where there is no run yet, one begins.
         loss_fn, target: with them the probe also runs backward: `loss_fn(output, target)`, or `loss_fn(output)` without a
             target. That gives the gradients of the layers' outputs. The model's own `.grad`s are not touched.
-        selector: which channels to keep where there are too many; see `torcheer.xray.selectors`. One for all layers, or a
+        selector: which channels to keep where there are too many; see `torcheer.xray.watch.selectors`. One for all layers, or a
             dictionary with one for convolutions, `"conv"`, and one for fully connected layers and all others, `"fc"`.
         limits: how many are too many.
         every: only steps that are a multiple of it are taken.

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import DrawingFailed
-from ..colours import ScaleName
-from ..figures import Displays, figure_of_snapshot, show_png
-from ..pacing import Pace
-from ..run import Run
-from ..trouble import Failure
+from ..figures.colors import ScaleName
+from ..figures.figure import Displays, figure_of_snapshot, show_png
+from ..snapshots.run import Run
+from ..snapshots.trouble import Failure
+from ..watch.pacing import Pace
 from .desk import Job, desk
 from .worker import figure_path
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ...files import write_whole
-from ..figures import figure_of_snapshot
-from ..run import Run
+from ..figures.figure import figure_of_snapshot
+from ..snapshots.run import Run
 from ..store import FileManager
 
 

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from ...errors import InvalidArgument, RunExists, RunInUse, SnapshotNotFound
 from ...files import write_whole
-from ..records import VERSION, Kind, Snapshot, snapshot_from_json, snapshot_to_json, tensor_key
+from ..snapshots.records import VERSION, Kind, Snapshot, snapshot_from_json, snapshot_to_json, tensor_key
 from . import lock, snapshot_file
 from .compaction import Compaction
 from .folder import FORMAT, as_folder, free_folder, has_snapshots, locked, read_about

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from ...errors import InvalidArgument, RunInUse, RunNotFound
-from ..checking import reader
-from ..records import VERSION
+from ..snapshots.checking import reader
+from ..snapshots.records import VERSION
 from . import lock
 
 FORMAT = "torcheer-xray"

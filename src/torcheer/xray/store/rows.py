@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 
-from ..records import Kind, Snapshot
+from ..snapshots.records import Kind, Snapshot
 
 Array = Any  # of NumPy, whose types are not followed
 Key = tuple[str, Kind]  # a layer and a kind

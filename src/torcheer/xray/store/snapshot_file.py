@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ...errors import SnapshotNotFound
-from ..records import Snapshot, snapshot_from_json
+from ..snapshots.records import Snapshot, snapshot_from_json
 
 
 def read_tensor(path: Path, snapshot: Snapshot, key: str) -> Tensor:

@@ -1,0 +1,1 @@
+"""What a history is to hold, and how it is filled."""

@@ -1,0 +1,176 @@
+"""Fills a history: runs a session for it, and afterwards keeps exactly what was asked for.
+
+Works on a `History` that is handed in, so that a history can also fill another one with a new pass.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from ...capture import Policy, Session, taking
+from ...capture.refusals import warn_if_empty
+from ...capture.restore.randomness import RandomState
+from ...containers import Arguments
+from ...errors import InvalidArgument, LayerNotFound, UnseenWork, UnseenWorkWarning, put_on
+from ...inputs import explained
+from ...keys import Key
+from ...records import LOST, UNSAVED, Held, Log, Origin
+from ..layers.labels import DEFAULT_FORMAT
+from ..printing.text import describe_failure
+from .early import EarlyAnswers
+from .options import Options
+from .selection import Keyed, LeavingModules, Nothing
+
+if TYPE_CHECKING:
+    from ..history import History
+
+
+def open_session(history: History, outermost: CodeType | None = None, *, backs_up_everything: bool = False) -> Session:
+    """A session that writes into `history`."""
+    options = history._options
+    policy = Policy(_selection(history, options), taking(options.output_device, options.activation_postfunc))
+    return Session(
+        history._log,
+        policy,
+        outermost,
+        time_on_device=options.time_on_device,
+        warns=options.unseen == "warn",
+        backs_up_everything=backs_up_everything,
+    )
+
+
+def run(
+    history: History,
+    model: Callable[..., Any],
+    arguments: Arguments,
+    random_seed: int | None,
+    random_state: RandomState | None = None,
+    *,
+    backs_up_everything: bool = False,
+    call: str = "log_forward_pass",
+) -> None:
+    """Run `model` once on arguments that `inputs.as_arguments` made, and record it into `history`.
+
+    With `backs_up_everything` all tensors are copied first, so that also what code nobody can watch does to them is undone.
+    `call` is the function of ours that the user called, for errors.
+    """
+    _check_seed(random_seed, random_state)
+    session = open_session(history, backs_up_everything=backs_up_everything)
+    with explained(model, arguments, call):
+        try:
+            session.run(model, *arguments, random_seed if random_state is None else random_state)
+        except BaseException as error:
+            explain(history, error)
+            raise
+    finish(history, session)
+    if not history._options.keep_orphans:
+        warn_if_empty(history._log)
+
+
+def finish(history: History, session: Session) -> None:
+    """Refuse what could not be seen, if that is wanted. Release what was kept only because it might have been wanted."""
+    unseen = session.recorder.unseen.message or _unseen_writes(history, session)
+    if unseen and history._options.unseen == "raise":
+        error = UnseenWork(f"{unseen} unseen='ignore' logs it all the same.")
+        error.history = history  # type: ignore[attr-defined]  # what the pass logged is not lost
+        raise error
+    _release_gradients(history)
+    wanted, selection = history._options.layers_to_save, session.keeper.selection
+    if not isinstance(wanted, Key) or not isinstance(selection, Keyed):
+        return
+    numbers = _numbers_meant(history, selection.settled(wanted))
+    log = history._log
+    for number in numbers:
+        if number >= 0:
+            _hold_arguments(log, number, numbers)
+    for number in range(len(log.rows)):
+        if number not in numbers:
+            log.forget(number)
+
+
+def _unseen_writes(history: History, session: Session) -> str:
+    """What was written to by something that could not be seen, in words; noted and warned of, but for what `restorer` told."""
+    log, restorer = history._log, session.recorder.restorer
+    overwritten = [number for number in sorted(log.overwritten()) if log.versions[number] != LOST]
+    names = [history._index.label(number) for number in overwritten if history._index.table.shows(number)]
+    told = restorer.written_unseen if restorer is not None else []
+    if not names and not told:
+        return ""
+    shown = ", ".join([*names, *told][:3]) + (", …" if len(names) + len(told) > 3 else "")
+    message = (
+        f"{shown} was written to by something that cannot be watched, such as another thread or a compiled extension, so that "
+        "is missing from this history. Run the model on one thread to log all of it."
+    )
+    if names:
+        history._log.notes.append(message)
+        if history._options.unseen == "warn":
+            warnings.warn(message, UnseenWorkWarning, stacklevel=3)
+    return message
+
+
+def _numbers_meant(history: History, key: Key) -> set[int]:
+    try:
+        return set(history._lookup.meaning(key).numbers)
+    except LayerNotFound as error:
+        error.history = history  # type: ignore[attr-defined]  # what the pass logged is not lost
+        raise
+
+
+def _release_gradients(history: History) -> None:
+    """From now on keep only the gradients that were asked for; let go of others that came during a recording."""
+    backward, wanted = history._log.backward, history._options.save_gradients
+    if backward is None or wanted == "all":
+        return
+    log = history._log
+    if wanted == "modules":
+        numbers = {number for call in log.modules for number in call.outputs}
+    else:
+        assert isinstance(wanted, Key)
+        numbers = _numbers_meant(history, wanted)
+    made = {log.operations[n].parents[0] for n in numbers if n >= 0 and log.operations[n].origin is Origin.OUTPUT}
+    backward.only(numbers | made)  # an output is the tensor some operation made
+
+
+def _hold_arguments(log: Log, number: int, kept: set[int]) -> None:
+    """Give an operation the arguments that would go with the operations about to be released."""
+    record = log.operations[number]
+    if not record.is_saved:
+        return
+    held = dict(record.details.held or {})
+    for slot, parent in enumerate(record.parents):
+        if parent >= 0 and parent not in kept and slot not in held and log.values[parent] is not UNSAVED:
+            held[slot] = Held(log.values[parent], log.versions[parent])
+    if held:
+        log.detail(number).held = held
+
+
+def explain(history: History, error: BaseException) -> None:
+    """Put the partial history on the error, and a note that says where it was raised."""
+    failure = history._log.failure
+    where = f"raised in {describe_failure(failure).splitlines()[0]}. " if failure is not None else ""
+    note = f"torcheer: {where}The partial history is on this exception, as error.history."
+    put_on(error, note, history=history)
+
+
+def _selection(history: History, options: Options) -> Any:
+    wanted = options.layers_to_save
+    if wanted == "all":
+        return None
+    if wanted == "none":
+        return Nothing()
+    if wanted == "modules":
+        return LeavingModules()
+    assert isinstance(wanted, Key)
+    return Keyed(history._log, wanted, EarlyAnswers(history), options.layer_label_format == DEFAULT_FORMAT)
+
+
+def _check_seed(seed: Any, state: Any) -> None:
+    if state is not None and not isinstance(state, RandomState):
+        raise InvalidArgument(f"random_state is the random_state of a history; got {type(state).__name__}: {state!r:.60}.")
+    if state is not None and seed is not None:
+        raise InvalidArgument("random_seed and random_state both say how the pass starts: give one of them.")
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63):
+        raise InvalidArgument(f"random_seed must be a whole number from 0 to 2**63 - 1, or None; got {seed!r}.")

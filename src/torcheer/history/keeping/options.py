@@ -1,0 +1,81 @@
+"""The options that every way of logging takes: named and typed once, checked once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Any, Literal, TypedDict, TypeVar, get_args
+
+import torch
+from torch import Tensor
+
+from ...errors import InvalidArgument
+from ..layers.labels import DEFAULT_FORMAT, check_format
+from .selection import LayersToSave, parse_layers_to_save
+
+Unseen = Literal["warn", "raise", "ignore"]
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class LogOptions(TypedDict, total=False):
+    """The options as named arguments; `log_forward_pass` says what each of them does."""
+
+    layers_to_save: LayersToSave
+    output_device: torch.device | str | None
+    activation_postfunc: Callable[[Tensor], Any] | None
+    save_gradients: bool | LayersToSave
+    time_on_device: bool
+    keep_orphans: bool
+    layer_label_format: str
+    unseen: Unseen
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of one recording, with what they are by default."""
+
+    layers_to_save: LayersToSave = "all"
+    output_device: torch.device | str | None = None
+    activation_postfunc: Callable[[Tensor], Any] | None = None
+    save_gradients: bool | LayersToSave = False
+    time_on_device: bool = False
+    keep_orphans: bool = False
+    layer_label_format: str = DEFAULT_FORMAT
+    unseen: Unseen = "warn"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers_to_save", parse_layers_to_save(self.layers_to_save))
+        wanted = self.save_gradients
+        if isinstance(wanted, bool):
+            wanted = "all" if wanted else "none"
+        object.__setattr__(self, "save_gradients", parse_layers_to_save(wanted))
+        check_format(self.layer_label_format)
+        if self.unseen not in get_args(Unseen):
+            raise InvalidArgument(f"unseen is one of {', '.join(map(repr, get_args(Unseen)))}; got {self.unseen!r}.")
+        if self.activation_postfunc is not None and not callable(self.activation_postfunc):
+            raise InvalidArgument(f"activation_postfunc must be a function of a tensor; got {self.activation_postfunc!r}.")
+
+
+def read_options(given: LogOptions, call: str) -> Options:
+    """The options that were given to `call` by name."""
+    known = [field.name for field in fields(Options)]
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            hint = f" Did you mean {near[0]}?" if near else f" It takes {', '.join(known)}."
+            raise InvalidArgument(f"{call} takes no option {name!r}.{hint}")
+    return Options(**given)
+
+
+def shows_options(function: _Function) -> _Function:
+    """Let `help` and notebooks show the options of a function one by one, where it takes them as `**options`."""
+    signature = inspect.signature(function)
+    own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    named = [
+        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+        for field in fields(Options)
+    ]
+    function.__signature__ = signature.replace(parameters=[*own, *named])  # type: ignore[attr-defined]  # functions take attributes
+    return function

@@ -1,0 +1,1 @@
+"""Which operations are the same layer, and how layers are named."""

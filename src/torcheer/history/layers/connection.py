@@ -1,0 +1,122 @@
+"""What is connected to what: descendants of inputs, ancestors of outputs, and what belongs to neither (orphans)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from ...records import FUNCTION, MODULE, PARENTS, Log, ModuleCall, Origin
+
+
+def connected_operations(log: Log) -> bytearray | None:
+    """Which operations are connected to an input or an output: those that depend on one, and all that these used.
+
+    None when all of them are.
+    """
+    found = input_descendants(log)
+    if log.is_recording:
+        _add_what_a_recording_shows(log, found)
+    outputs = _functions_of(log, Origin.OUTPUT)
+    for number in range(len(found) - 1, -1, -1):
+        if log.rows[number][FUNCTION] not in outputs:
+            break  # outputs come last
+        found[number] = 1
+    unknown = {number for number, is_found in enumerate(found) if not is_found}
+    also = {number: details.also for number, details in log.details.items() if details.also}
+    for number in range(len(found) - 1, -1, -1):
+        if not unknown:
+            return None
+        if not found[number]:
+            continue
+        used = log.rows[number][PARENTS:]
+        if number in also:
+            used += also[number]
+        if not unknown.isdisjoint(used):
+            for parent in unknown.intersection(used):
+                found[parent] = 1
+                unknown.discard(parent)
+    return found if unknown else None
+
+
+def _add_what_a_recording_shows(log: Log, found: bytearray) -> None:
+    """Add what ran outside of all modules, which is the code that was recorded, and what the models it called returned."""
+    for number, row in enumerate(log.rows):
+        if row[MODULE] < 0 and number not in log.hollow:
+            found[number] = 1
+    for call in log.modules:
+        if call.outer is None:
+            for number in call.outputs:
+                if number >= 0:
+                    found[number] = 1
+
+
+def input_descendants(log: Log) -> bytearray:
+    """Which operations are inputs or depend on one."""
+    inputs = _functions_of(log, Origin.INPUT)
+    found = bytearray(len(log.rows))
+    for number, row in enumerate(log.rows):
+        if row[FUNCTION] in inputs:
+            found[number] = 1
+            continue
+        if len(row) > PARENTS and row[PARENTS] >= 0 and found[row[PARENTS]]:  # most often the first one does
+            found[number] = 1
+            continue
+        for parent in row[PARENTS + 1 :]:
+            if parent >= 0 and found[parent]:
+                found[number] = 1
+                break
+        else:
+            if number in log.details:
+                found[number] = any(found[parent] for parent in log.details[number].also)
+    return found
+
+
+def output_ancestors(log: Log) -> bytearray:
+    """Which operations are outputs or have one depend on them."""
+    outputs = _functions_of(log, Origin.OUTPUT)
+    found = bytearray(row[FUNCTION] in outputs for row in log.rows)
+    for number in range(len(found) - 1, -1, -1):
+        if found[number]:
+            for parent in log.rows[number][PARENTS:]:
+                if parent >= 0:
+                    found[parent] = 1
+            if number in log.details:
+                for parent in log.details[number].also:
+                    found[parent] = 1
+    return found
+
+
+def _functions_of(log: Log, *origins: Origin) -> set[int]:
+    """The numbers of the functions that stand for these origins."""
+    return {number for number, function in enumerate(log.functions) if function.origin in origins}
+
+
+class CallCounts:
+    """How many calls of torch functions ran inside a module call.
+
+    A call that made several tensors counts once; inputs, sources and the like, and operations that are not shown, do not.
+    """
+
+    def __init__(self, log: Log, connected: bytearray | None) -> None:
+        made = _functions_of(log, Origin.OPERATION, Origin.OPAQUE)
+        uncounted = {number for number, row in enumerate(log.rows) if row[FUNCTION] not in made}
+        uncounted.update(number for number, details in log.details.items() if 0 <= details.call < number)
+        if connected is not None:
+            uncounted.update(number for number, is_connected in enumerate(connected) if not is_connected)
+        self._log = log
+        self._outputs: dict[int, frozenset[int]] = {}
+        self._uncounted = sorted(uncounted)
+
+    def inside(self, call: ModuleCall) -> int:
+        """How many ran inside `call`."""
+        end = call.end if call.end >= 0 else len(self._log.rows)
+        left_out = bisect_left(self._uncounted, end) - bisect_left(self._uncounted, call.first)
+        return max(0, end - call.first - left_out)
+
+    def is_alone(self, number: int, call: ModuleCall) -> bool:
+        """Whether an operation is the only one that ran inside a module call, and what left it."""
+        if not call.first <= number < call.end or self.inside(call) != 1:
+            return False
+        outputs = self._outputs.get(call.number)
+        if outputs is None:
+            outputs = self._outputs[call.number] = frozenset(call.outputs)
+        return number in outputs

@@ -1,0 +1,204 @@
+"""Tells the rounds of a loop from calls side by side, where operations without parameters ran several times at one place.
+
+An example:
+
+    q, k, v = map(heads, self.to_qkv(x).chunk(3))   # `heads` reshapes: three reshapes at one place
+    for t in range(3):
+        h = torch.sin(h + x[t])                     # three getitems, adds and sins
+    for mask in (causal(h), padding(h)):
+        h = h * mask                                # two muls, with what was computed at two places
+
+Each `sin` depends on the one before, so this is a loop: `add` and `sin` are one layer of three passes each, and so is
+`getitem`, of which every pass is used by another `add`. The reshapes ran side by side, in one round: they are three layers.
+The `mul`s are a loop over different things, as one over different blocks is: two layers.
+
+Operations at one place are passes of one layer if each is of another round. It is where
+
+1. they are downstream of different parameter-using operations, such as the passes of a shared layer;
+2. they depend on one another without such an operation between (a loop carries something from round to round), and whatever
+   else they use was made at one place. To write over elements (`mask[i] = 1`) does not depend on what was there;
+3. each is used by, or uses, another pass of a layer of which this is known.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Hashable
+
+from ...records import PARENTS, Log, Origin
+
+_COVERS = frozenset({"setitem", "fill", "zero", "copy"})  # write without reading what was there
+_GIVEN = frozenset({Origin.INPUT, Origin.SOURCE})
+_ROUNDS = 4  # of a loop: in so many, everything that it carries is seen
+
+Passes = dict[int, list[int]]  # by the first operation of a layer
+
+
+def separate(log: Log, first: list[int], nearest: list[int], by_parameters: Collection[int]) -> None:
+    """Make what ran side by side layers of their own.
+
+    `first` has, by operation, the first one of its layer, and is changed; `nearest` the parameter-using operation that it is
+    downstream of. The layers in `by_parameters` stay as they are.
+    """
+    repeated = _repeated(first)
+    doubtful = {
+        layer: passes
+        for layer, passes in repeated.items()
+        if layer not in by_parameters and len({nearest[number] for number in passes}) < len(passes)
+    }
+    if not doubtful:
+        return
+    known = {number for layer, passes in repeated.items() if layer not in doubtful for number in passes}
+    _know_loops(log, first, nearest, doubtful, known)
+    if not doubtful:
+        return
+    _follow(log, first, doubtful, known)
+    for passes in doubtful.values():
+        turns: Counter[int] = Counter()
+        layers: dict[int, int] = {}
+        for number in passes:
+            turn = 0
+            if number not in known:
+                turns[nearest[number]] += 1
+                turn = turns[nearest[number]]
+            first[number] = layers.setdefault(turn, number)
+
+
+def _repeated(first: list[int]) -> Passes:
+    """The layers of more than one pass."""
+    found: Passes = {}
+    for number, layer in enumerate(first):
+        if layer >= 0 and layer != number:
+            found.setdefault(layer, [layer]).append(number)
+    return found
+
+
+def _used(log: Log, number: int) -> tuple[int, ...]:
+    """The operations and states that an operation depends on, but for those it only writes over."""
+    used: tuple[int, ...] = log.rows[number][PARENTS:]
+    if number not in log.details:
+        return used
+    detail = log.details[number]
+    if detail.mutated and log.function_of(number).type in _COVERS:
+        slot = log.operations[number].overwritten
+        if slot is not None:
+            return used[:slot] + used[slot + 1 :]
+    return used + detail.also
+
+
+def _know_loops(log: Log, first: list[int], nearest: list[int], doubtful: Passes, known: set[int]) -> None:
+    """Of each layer that a loop carries, move the passes that used the same from `doubtful` to `known`: a layer each."""
+    carried = _carried(log, first, nearest, doubtful)
+    kinds = _kinds(log, first, doubtful, carried)
+    for layer in carried:
+        alike: defaultdict[int, list[int]] = defaultdict(list)
+        for number in doubtful.pop(layer):
+            alike[kinds[number]].append(number)
+        for passes in alike.values():
+            if len(passes) > 1:
+                known.update(passes)
+                for number in passes:
+                    first[number] = passes[0]
+        alone = [passes[0] for passes in alike.values() if len(passes) == 1]
+        if alone:
+            doubtful[layer] = alone
+
+
+def _carried(log: Log, first: list[int], nearest: list[int], doubtful: Passes) -> dict[int, set[int]]:
+    """The layers of which one pass depends on another, without a parameter-using operation between; and by which arguments."""
+    bits = {layer: 1 << place for place, layer in enumerate(doubtful)}
+    unknown = (1 << len(bits)) - 1
+    behind = [0] * len(first)  # by operation: the bits of the layers it belongs to or depends on
+    found: dict[int, set[int]] = {}
+    rounds: Counter[int] = Counter()
+    for number in range(min(doubtful), len(first)):
+        layer, here = first[number], nearest[number]
+        own, before = bits.get(layer, 0), 0
+        for slot, parent in enumerate(_used(log, number)):
+            if parent >= 0 and nearest[parent] == here:
+                before |= behind[parent]
+                if own & behind[parent]:
+                    found.setdefault(layer, set()).add(slot)
+        if own & before:
+            rounds[layer] += 1
+            if rounds[layer] == _ROUNDS:
+                unknown &= ~own
+                if not unknown:
+                    break
+        behind[number] = (before | own) & unknown
+    return found
+
+
+def _kinds(log: Log, first: list[int], doubtful: Passes, carried: dict[int, set[int]]) -> dict[int, int]:
+    """By operation: a number for its layer and the places where what it used, but for what a loop carries, was made."""
+    kinds: dict[int, int] = {}
+    numbers: dict[Hashable, int] = {}
+
+    def origin(used: int) -> Hashable:
+        if used < 0:
+            return used
+        if used in kinds:
+            return ("kind", kinds[used])
+        if log.function_of(used).origin in _GIVEN:
+            return "given"
+        call = log.details[used].call if used in log.details else -1
+        return first[call if call >= 0 else used]  # all that one call returned is of one kind
+
+    for number in sorted(number for passes in doubtful.values() for number in passes):
+        layer = first[number]
+        over = carried.get(layer, ())
+        used = [one for slot, one in enumerate(_used(log, number)) if slot not in over and (one < 0 or first[one] != layer)]
+        kinds[number] = numbers.setdefault((layer, frozenset(map(origin, used))), len(numbers))
+    return kinds
+
+
+def _follow(log: Log, first: list[int], doubtful: Passes, known: set[int]) -> None:
+    """Add to `known` the passes that each use, or are used by, another pass of a layer whose passes are known to be rounds."""
+    uses, users = _neighbours(log, first, doubtful)
+    waiting = deque(doubtful)
+    settled: set[int] = set()
+    while waiting:
+        layer = waiting.popleft()
+        if layer in settled:
+            continue
+        passes = doubtful[layer]
+        # the last one used and the first use: what all rounds use is no round of its own
+        following = max(
+            _paired(passes, uses, first, known, latest=True), _paired(passes, users, first, known, latest=False), key=len
+        )
+        if following:
+            settled.add(layer)
+            known.update(following)
+            beside = (first[other] for number in following for other in (*uses[number], *users[number]))
+            waiting.extend(dict.fromkeys(one for one in beside if one in doubtful))
+
+
+def _paired(
+    passes: list[int], beside: defaultdict[int, list[int]], first: list[int], known: set[int], *, latest: bool
+) -> list[int]:
+    """The passes that each go with another pass of one and the same layer: of the layer with which most do."""
+    pairs: defaultdict[int, dict[int, int]] = defaultdict(dict)
+    for number in passes:
+        for other in sorted(beside[number], reverse=not latest):  # what comes last stays
+            if other in known:
+                pairs[first[other]][number] = other
+    fitting = [list(pair) for pair in pairs.values() if 1 < len(pair) == len(set(pair.values()))]
+    return max(fitting, key=len, default=[])
+
+
+def _neighbours(
+    log: Log, first: list[int], doubtful: Passes
+) -> tuple[defaultdict[int, list[int]], defaultdict[int, list[int]]]:
+    """What each pass of these layers uses, and what uses it."""
+    uses: defaultdict[int, list[int]] = defaultdict(list)
+    users: defaultdict[int, list[int]] = defaultdict(list)
+    for number, layer in enumerate(first):
+        if layer < 0:
+            continue
+        used = [parent for parent in _used(log, number) if parent >= 0]
+        if layer in doubtful:
+            uses[number] = used
+        for parent in used:
+            if first[parent] in doubtful:
+                users[parent].append(number)
+    return uses, users

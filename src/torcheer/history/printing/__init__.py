@@ -1,0 +1,1 @@
+"""A history as text and as a table."""

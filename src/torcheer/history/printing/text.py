@@ -1,0 +1,332 @@
+"""Everything that is printed."""
+
+from __future__ import annotations
+
+import html
+import textwrap
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ...records import Failure, Log
+from ...source_places import source_of
+from ...torch_internals import DisableTorchFunction
+
+if TYPE_CHECKING:
+    from ..history import History
+    from ..index import Index
+    from ..layer import Layer
+    from ..operation import Operation
+    from ..python_reads import PythonRead
+
+_WIDTH = 100
+_LAYERS_SHOWN = 200
+_MODULE_LINES_SHOWN = 60
+_NAMES_SHOWN = 12
+_DECISIONS_SHOWN = 5
+
+
+def human_size(count: float) -> str:
+    """Bytes in units of 1024: `253.5 KB`."""
+    if count < 1024:
+        return f"{int(count)} B"
+    for unit in ("KB", "MB", "GB", "TB"):
+        count /= 1024
+        if count < 1024 or unit == "TB":
+            break
+    return f"{count:.1f} {unit}"
+
+
+def human_time(seconds: float) -> str:
+    """Seconds in few characters.
+
+    >>> human_time(0.0000021), human_time(0.35)
+    ('2.1 µs', '350 ms')
+    """
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
+        if seconds * factor >= 1 or unit == "µs":
+            break
+    return f"{seconds * factor:.3g} {unit}"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 tensor`, `2 tensors`."""
+    ending = "es" if noun.endswith("s") else "s"
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}{ending}"
+
+
+def describe_history(history: History) -> str:
+    """The text of `print(history)`."""
+    log = history._log
+    lines = [f"Log of {log.title} forward pass{_state(log)}:"]
+    lines.append(f"\tModel structure: {_structure(history)}; {plural(history.num_modules, 'total module')}.")
+    lines.append(
+        f"\t{plural(history.num_tensors_total, 'tensor')} ({human_size(history.tensor_fsize_total)}) computed in forward pass; "
+        f"{plural(history.num_tensors_saved, 'tensor')} ({human_size(history.tensor_fsize_saved)}) saved."
+    )
+    lines.append(
+        f"\t{plural(history.num_param_operations, 'parameter operation')} "
+        f"({history.num_params_total} params total; {human_size(history.params_fsize_total)})."
+    )
+    seed = log.random_seed if log.random_seed is not None else "none given; random_state=history.random_state repeats it"
+    lines.append(f"\tRandom seed: {seed}")
+    lines.append(f"\tTime elapsed: {history.time_elapsed:.3f}s")
+    placeholders = sum(not history._index.table.shows(number) for number in log.hollow if number < history._index.length)
+    hidden = history._index.length - len(history._index.operations) - placeholders
+    if hidden:
+        words = f"{plural(hidden, 'operation')} connected to no input or output"
+        lines.append(f"\t{words}, not shown (keep_orphans=True shows them).")
+    lines += _decisions(history)
+    lines += [f"\t{passed!r}" for passed in history.backward_passes]
+    lines += [f"\tNote: {note}" for note in log.notes]
+    if log.failure is not None:
+        lines.append(f"\tFailed: {describe_failure(log.failure)}")
+    hierarchy = module_hierarchy(history._index)
+    if hierarchy:
+        lines.append("\tModule Hierarchy:")
+        lines += [f"\t\t{line}" for line in _cut(hierarchy, _MODULE_LINES_SHOWN, "line")]
+    lines.append("\tLayers:")
+    entries = history._index.table.layers
+    names = [f"{entry.number}: {history._index.table.label(entry)}{_times(len(entry.passes))}" for entry in entries]
+    lines += [f"\t\t{name}" for name in _cut(names, _LAYERS_SHOWN, "layer")]
+    return "\n".join(lines)
+
+
+def _decisions(history: History) -> list[str]:
+    """Where truth values left for Python and may have decided what ran: each line once, with how often."""
+    found: dict[str, list[PythonRead]] = {}
+    for read in history.python_reads:
+        if read.is_truth_value:
+            found.setdefault(str(read.source), []).append(read)
+    if not found:
+        return []
+    lines = [f"\tData-dependent control flow: {plural(sum(map(len, found.values())), 'truth value')} left for Python:"]
+    for source, reads in list(found.items())[:_DECISIONS_SHOWN]:
+        what = reads[0].parent_layers[0].partition(":")[0] if reads[0].parent_layers else "a parameter"
+        values = {read.value for read in reads}
+        lines.append(f"\t\t{what} ({' and '.join(map(str, sorted(values, reverse=True)))}{_often(len(reads))}) at {source}")
+    if len(found) > _DECISIONS_SHOWN:
+        lines.append(f"\t\t… {plural(len(found) - _DECISIONS_SHOWN, 'line')} more …")
+    return lines
+
+
+def _often(count: int) -> str:
+    return f", {count} times" if count > 1 else ""
+
+
+def _times(passes: int) -> str:
+    return f" ({passes} passes)" if passes > 1 else ""
+
+
+def _state(log: Log) -> str:
+    if log.is_complete:
+        return ""
+    return " (incomplete: the pass failed)" if log.seconds else " (still running)"
+
+
+def _structure(history: History) -> str:
+    kind = "recurrent" if history.is_recurrent else "purely feedforward"
+    if history.is_recurrent:
+        kind += f" (at most {history.max_passes} passes)"
+    branching = "with branching" if history.is_branching else "without branching"
+    return f"{kind}, {branching}"
+
+
+def describe_failure(failure: Failure) -> str:
+    """Where a pass raised: the operation, its module, the source line."""
+    shapes = ", ".join(map(str, failure.shapes)) or "none"
+    where = (
+        f"in module {failure.module.address!r}" if failure.module and failure.module.address else "in the model's own forward"
+    )
+    line = source_of(failure.site, failure.module)
+    at = f", at {line}" if line is not None else ""
+    return f"operation {failure.function.name!r} (tensor shapes: {shapes}) {where}{at}\n\t\t{failure.error.splitlines()[0]}"
+
+
+def _cut(lines: list[str], limit: int, noun: str) -> list[str]:
+    """The lines, or the first and last of them around a count of those left out."""
+    if len(lines) <= limit:
+        return lines
+    head, tail = limit * 3 // 4, limit // 4
+    return [*lines[:head], f"… {plural(len(lines) - head - tail, noun)} more …", *lines[-tail:]]
+
+
+def module_hierarchy(index: Index) -> list[str]:
+    """The modules as an indented tree; neighbours without children share lines."""
+    children = index.module_children
+    named_roots = [address for address, module in index.log.registered.items() if module.is_root and address]
+    return _tree([*children.get("", []), *named_roots], children, "")
+
+
+def _tree(addresses: list[str], children: dict[str, list[str]], indent: str) -> list[str]:
+    lines: list[str] = []
+    plain: list[str] = []
+
+    def flush() -> None:
+        if plain:
+            lines.extend(textwrap.wrap(", ".join(plain), _WIDTH, initial_indent=indent, subsequent_indent=indent))
+            plain.clear()
+
+    for address in addresses:
+        below = children.get(address) or []
+        if not below:
+            plain.append(address)
+            continue
+        flush()
+        lines.append(f"{indent}{address}:")
+        lines += _tree(below, children, indent + "    ")
+    flush()
+    return lines
+
+
+def describe_operation(operation: Operation) -> str:
+    """The text of `print(operation)`."""
+    index = operation._index
+    passes = f", pass {operation.pass_num}/{operation.num_passes}" if operation.num_passes > 1 else ""
+    head = f"Layer {operation.layer_label}{passes}, operation {operation.operation_num}/{len(index.operations)}:"
+    return "\n".join([head, *_facts(operation)])
+
+
+def _facts(operation: Operation) -> list[str]:
+    lines = [
+        f"\tOutput tensor: shape={operation.tensor_shape}, dtype={operation.tensor_dtype}, "
+        f"size={human_size(operation.tensor_fsize)}"
+    ]
+    lines.append("\t\t" + _preview(operation))
+    lines += _gradient(operation)
+    lines.append(f"\tParams: {_params(operation)}")
+    lines.append(f"\tParent Layers: {_names(operation.parent_layers)}")
+    lines.append(f"\tChild Layers: {_names(operation.child_layers)}")
+    lines.append(f"\tFunction: {_function(operation)}")
+    lines.append(f"\tComputed inside module: {operation.containing_module or 'not computed inside a module'}")
+    if operation.source is not None:
+        lines.append(f"\tSource: {operation.source}")
+    lines.append(f"\tTime elapsed: {operation.func_time_elapsed: .3E}s")
+    exited = [name.rpartition(":")[0] if _called_once(operation, name) else name for name in operation.modules_exited]
+    lines.append(f"\tOutput of modules: {_names(exited)}")
+    if operation.bottom_level_module is not None:
+        lines.append(f"\tOutput of bottom-level module: {operation.bottom_level_module}")
+    lines.append(f"\tLookup keys: {_keys(operation.lookup_keys)}")
+    return lines
+
+
+def _gradient(operation: Operation) -> list[str]:
+    grads = operation.grads
+    if not grads:
+        return []
+    bad = f", {operation.grad_nonfinite} not finite" if operation.grad_nonfinite else ""
+    times = f" (of {len(grads)} backward passes, the last)" if len(grads) > 1 else ""
+    return [f"\tGradient: shape={operation.grad_shape}, size={human_size(operation.grad_fsize)}{bad}{times}"]
+
+
+def _called_once(operation: Operation, name: str) -> bool:
+    return len(operation._index.calls[name.rpartition(":")[0]]) == 1
+
+
+def _keys(keys: list[int | str]) -> str:
+    """Positions first, then names; a name that could be taken for a position is quoted."""
+    names = sorted(key for key in keys if isinstance(key, str))
+    shown = [*sorted(key for key in keys if isinstance(key, int)), *(repr(n) if n[0].isdigit() else n for n in names)]
+    return _names(shown, limit=40)
+
+
+def _function(operation: Operation) -> str:
+    if operation.is_input_layer or operation.is_output_layer or operation.origin == "source":
+        role = f" ({operation.io_role})" if operation.io_role else ""
+        return {"input": "none, given to the model", "output": "none, returned by the model"}.get(
+            operation.origin, "none, not made by any operation that was watched"
+        ) + role
+    inside = f", inside {operation.composite}" if operation.composite else ""
+    place = ", in place" if operation.is_inplace else ""
+    return f"{operation.func_applied_name} (gradfunc={operation.gradfunc}){place}{inside}"
+
+
+def _params(operation: Operation) -> str:
+    params = operation.parent_params
+    if not params:
+        return "no params used"
+    shapes = ", ".join(str(param.shape) for param in sorted(params, key=lambda p: len(p.shape)))
+    return (
+        f"Computed from params with shape {shapes}; {operation.num_params} params total "
+        f"({human_size(operation.parent_params_fsize)})"
+    )
+
+
+def _names(names: Iterable[object], limit: int = _NAMES_SHOWN) -> str:
+    listed = [str(name) for name in names]
+    if not listed:
+        return "none"
+    shown = ", ".join(listed[:limit])
+    return shown + (f", … ({len(listed) - limit} more)" if len(listed) > limit else "")
+
+
+def _preview(operation: Operation) -> str:
+    if not operation.has_saved_activations:
+        return "(not saved)"
+    value = operation.tensor_contents
+    if not isinstance(value, Tensor):
+        return textwrap.shorten(repr(value), _WIDTH)
+    with DisableTorchFunction(), torch.no_grad():
+        if value.layout is not torch.strided or value.is_nested or value.device.type == "meta":
+            return f"{type(value).__name__} ({value.layout}, {value.device})"
+        corner = value
+        while corner.dim() > 2:
+            corner = corner[0] if corner.shape[0] else corner.flatten(0, 1)
+        for dimension in range(corner.dim()):
+            corner = corner.narrow(dimension, 0, min(5, corner.shape[dimension]))
+        more = "..." if corner.numel() < value.numel() else ""
+        try:
+            return repr(corner.dequantize() if corner.is_quantized else corner) + more
+        except NotImplementedError:
+            return f"({value.dtype}, which torch stores but does not print)"
+
+
+def describe_layer(layer: Layer) -> str:
+    """The text of `print(layer)`: of its one operation, or of what its passes share."""
+    passes = layer.passes
+    if len(passes) == 1:
+        return describe_operation(passes[0])
+    first = passes[0]
+    shapes = list(dict.fromkeys(str(one.tensor_shape) for one in passes))
+    lines = [f"Layer {layer.label}, {len(passes)} passes ({_names([one.label for one in passes], 6)}):"]
+    size = sum(one.tensor_fsize for one in passes)
+    lines.append(f"\tOutput tensors: shape={_names(shapes, 4)}, dtype={first.tensor_dtype}, size={human_size(size)} in all")
+    lines.append(f"\tParams: {_params(first)}")
+    index = layer._index
+    parents = dict.fromkeys(index.layer_label(n) for one in passes for n in index.parents(one._number))
+    children = dict.fromkeys(index.layer_label(n) for one in passes for n in index.children.get(one._number, ()))
+    lines.append(f"\tParent Layers: {_names(parents)}")
+    lines.append(f"\tChild Layers: {_names(children)}")
+    lines.append(f"\tFunction: {_function(first)}")
+    lines.append(f"\tComputed inside module: {first.containing_module or 'not computed inside a module'}")
+    lines.append(f"\tTime elapsed: {sum(one.func_time_elapsed for one in passes): .3E}s in all")
+    lines.append(f"\tLookup keys: {_keys(layer.lookup_keys)}")
+    return "\n".join(lines)
+
+
+def history_html(history: History) -> str:
+    """A history as a notebook shows it: the facts, and a table of layers that opens."""
+    text = describe_history(history)
+    facts = text.partition("\n\tModule Hierarchy:")[0].partition("\n\tLayers:")[0]
+    cells = ("layer", "shape", "dtype", "size", "function", "module")
+    rows = []
+    for layer in history.layers[:_LAYERS_SHOWN]:
+        one = layer.passes[0]
+        values = (
+            layer.label + _times(layer.num_passes),
+            one.tensor_shape,
+            str(one.tensor_dtype).removeprefix("torch."),
+            human_size(one.tensor_fsize),
+            one.func_applied_name,
+            one.containing_module or "",
+        )
+        rows.append("<tr>" + "".join(f"<td>{html.escape(str(value))}</td>" for value in values) + "</tr>")
+    left = len(history.layers) - len(rows)
+    more = f"<p>… {left} more</p>" if left > 0 else ""
+    head = "".join(f"<th>{cell}</th>" for cell in cells)
+    return (
+        f"<div><pre>{html.escape(facts)}</pre><details><summary>{plural(len(history.layers), 'layer')}</summary>"
+        f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>{more}</details></div>"
+    )

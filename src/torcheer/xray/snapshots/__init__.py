@@ -1,0 +1,1 @@
+"""What is written down of a training, by whom, and how it is read."""

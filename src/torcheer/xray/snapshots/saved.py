@@ -1,0 +1,116 @@
+"""What a run holds: how many snapshots, of which layers and kinds, how much on disk. Prints as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...history.printing.text import human_size, plural
+from ..figures.captions import kept_of, number
+from .records import Kind, Summary
+from .run import Run
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True, slots=True)
+class SavedKind:
+    """One kind of one layer over a run."""
+
+    layer: str
+    kind: Kind
+    source: str
+    snapshots: int
+    first_step: int
+    last_step: int
+    shape: tuple[int, ...]  # of the whole tensor
+    kept: str  # "8 of 64 channels"
+
+
+class Saved:
+    """Everything a run holds: pictures of the layers that are watched, a summary of every layer with parameters."""
+
+    def __init__(self, run: Run) -> None:
+        self.folder = str(run.files.folder)
+        self.bytes = run.files.bytes
+        self.steps = run.steps()
+        self.snapshots = len(run.snapshots)
+        self.layers = run.layers
+        self.summaries: tuple[Summary, ...] = run.snapshot().summaries if self.snapshots else ()  # of the last snapshot
+        self.metrics = run.metrics
+        self.notes = run.notes
+        self.rows: list[SavedKind] = []
+        for layer in run.layers:
+            for kind in run.kinds(layer):
+                steps = run.steps(layer, kind)
+                entry = run.entry(layer, kind)
+                self.rows.append(
+                    SavedKind(layer, kind, entry.source, len(steps), steps[0], steps[-1], entry.shape, kept_of(entry))
+                )
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One dictionary for each kind of each layer."""
+        return [{name: getattr(row, name) for name in SavedKind.__slots__} for row in self.rows]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row for each kind of each layer. Needs pandas."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError("to_pandas() needs pandas: pip install pandas") from error
+        return pandas.DataFrame(self.to_rows())
+
+    def __str__(self) -> str:
+        span = (
+            f", step{'' if len(self.steps) == 1 else 's'} {_span(self.steps[0], self.steps[-1], ' to ')}" if self.steps else ""
+        )
+        head = f"{plural(self.snapshots, 'snapshot')}{span}, {human_size(self.bytes)} in {self.folder}"
+        if self.metrics:
+            head += f", with {', '.join(self.metrics)}"
+        head = "\n".join([head, *(f"Note: {note}" for note in self.notes)])
+        return "\n\n".join(part for part in (head, self._pictures(), self._summaries()) if part)
+
+    def _pictures(self) -> str:
+        """What is kept of the layers that are watched."""
+        if not self.rows:
+            return ""
+        table = [("layer", "kind", "of", "snapshots", "steps", "shape", "kept")]
+        for row in self.rows:
+            steps = _span(row.first_step, row.last_step, "…")
+            shape = "×".join(map(str, row.shape)) or "scalar"
+            table.append((row.layer, row.kind, row.source, str(row.snapshots), steps, shape, row.kept))
+        return _as_text(table)
+
+    def _summaries(self) -> str:
+        """The last summary of every layer with parameters."""
+        if not self.summaries:
+            return ""
+        table = [("summary of", "parameters", "norm", "gradient norm", "update ratio", "not finite", "dead units")]
+        for one in self.summaries:
+            norm, grad, ratio = (
+                number(value) if value is not None else "NaN" if is_bad else "–"
+                for value, is_bad in (
+                    (one.norm, one.nonfinite),
+                    (one.grad_norm, one.grad_nonfinite),
+                    (one.update_ratio, False),
+                )
+            )
+            bad, dead = one.nonfinite + one.grad_nonfinite, "–" if one.dead is None else f"{one.dead:,} of {one.units:,}"
+            table.append((one.layer, f"{one.parameters:,}", norm, grad, ratio, f"{bad:,}", dead))
+        return _as_text(table)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _as_text(table: Sequence[tuple[str, ...]]) -> str:
+    widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in table]
+    lines.insert(1, "  ".join("─" * width for width in widths))
+    return "\n".join(lines)
+
+
+def _span(first: int, last: int, between: str) -> str:
+    return f"{first}{between}{last}" if first != last else str(first)

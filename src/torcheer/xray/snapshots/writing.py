@@ -1,0 +1,196 @@
+"""Writes snapshots in the background: statistics, choice and files, while the training goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...measure.reading import pieces
+from ..store import FileManager
+from ..watch.selectors import Choices
+from ..watch.summarising import Reading
+from ..watch.updates import Pairs
+from .records import Snapshot, Summary, finite
+from .sampling import Limits, Measured, as_written, is_above_zero, keep, units_of
+from .trouble import Failure
+
+SNAPSHOTS_TO_BE_DEAD = 3
+
+
+@dataclass(slots=True)
+class Taken:
+    """What was taken at one moment and is yet to be written."""
+
+    step: int
+    time: float
+    measured: list[Measured]
+    notes: list[str]
+    updates: Pairs = field(default_factory=dict)  # of watched weights
+    readings: list[Reading] = field(default_factory=list)  # of all layers with parameters
+    moved: Pairs = field(default_factory=dict)  # of samples of their parameters
+    metrics: dict[str, Any] = field(default_factory=dict)  # numbers, or tensors of one value
+    ready: Any = None  # an event of the device, when the tensors are there
+
+
+class Writer:
+    """A thread that turns what was taken into snapshots on disk, in order."""
+
+    def __init__(self, files: FileManager, choices: Choices, limits: Limits, dtype: torch.dtype) -> None:
+        self.files = files
+        self.failures: list[Failure] = []
+        self._choices, self._limits, self._dtype = choices, limits, dtype
+        self._noted = dict(choices.made)
+        self._weights: dict[str, tuple[int, Tensor]] = {}  # by layer: the last one seen, and its step
+        self._samples: dict[str, tuple[int, Tensor]] = {}  # the same of samples of all layers
+        self._quiet: dict[str, tuple[int, Tensor]] = {}  # by layer: snapshots seen, and for how many each unit was silent
+        self._queue: queue.Queue[Taken | Callable[[], None] | None] = queue.Queue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, taken: Taken) -> None:
+        """Hand over what was taken. Waits for the one before: of a process that is killed only one is ever unwritten."""
+        self.flush()
+        self._start()
+        self._queue.put(taken)
+
+    def soon(self, call: Callable[[], None]) -> None:
+        """Call a function, on the thread of the writer, once everything handed over so far is written."""
+        self._start()
+        self._queue.put(call)
+
+    def _start(self) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=_work, args=(self, self._queue), name="torcheer-xray", daemon=True)
+            self._thread.start()
+
+    def flush(self) -> None:
+        """Wait until everything handed over is written."""
+        if self._thread is not None and self._thread.is_alive():
+            self._queue.join()
+
+    def close(self) -> None:
+        """Write what is left, and let go of the folder."""
+        self.flush()
+        if self._thread is not None and self._thread.is_alive():
+            self._queue.put(None)
+            self._thread.join()
+        self._thread = None
+        self.files.close()
+
+    def write(self, taken: Taken) -> None:
+        """Write one snapshot."""
+        if taken.ready is not None:
+            taken.ready.synchronize()
+        entries, tensors = [], {}
+        for measured in taken.measured:
+            if measured.make is not None:
+                measured.tensor, measured.make = measured.make(), None
+            self._note_update(measured, taken)
+            entry, kept = keep(measured, self._choices, self._limits, self._dead(measured))
+            entries.append(entry)
+            tensors[entry.key] = as_written(kept, measured.kind, self._dtype)
+        if self._choices.made != self._noted:
+            self.files.note(choices=self._choices.made)
+            self._noted = dict(self._choices.made)
+        snapshot = Snapshot(
+            number=self.files.next_number,
+            step=taken.step,
+            time=taken.time,
+            entries=tuple(entries),
+            summaries=tuple(self._summary(reading, taken) for reading in taken.readings),
+            metrics={name: float(value) for name, value in taken.metrics.items()},
+            notes=tuple(dict.fromkeys(taken.notes)),
+        )
+        self.files.write(snapshot, tensors)
+
+    def _note_update(self, measured: Measured, taken: Taken) -> None:
+        """How far one step moved a weight, measured around the optimizer's step, or as a mean since the last snapshot."""
+        if measured.kind != "weight":
+            return
+        layer, weight = measured.layer, measured.tensor
+        last = self._weights.get(layer)
+        self._weights[layer] = (taken.step, weight)
+        if layer in taken.updates:
+            measured.update_ratio = _ratio(*taken.updates[layer])
+        elif last is not None and last[0] < taken.step and last[1].shape == weight.shape:
+            steps = taken.step - last[0]
+            ratio = _ratio(last[1], weight)
+            measured.update_ratio = ratio / steps if ratio is not None else None
+            if steps > 1:
+                measured.notes.append(f"update ratio is a mean over {steps} steps")
+
+    def _summary(self, reading: Reading, taken: Taken) -> Summary:
+        """The few numbers of a layer, from what was read of it."""
+        last = self._samples.get(reading.layer)
+        if reading.sample is not None:
+            self._samples[reading.layer] = (taken.step, reading.sample)
+        ratio = None
+        if reading.layer in taken.moved:
+            ratio = _ratio(*taken.moved[reading.layer])
+        elif reading.sample is not None and last is not None and last[0] < taken.step and last[1].shape == reading.sample.shape:
+            ratio = _ratio(last[1], reading.sample)
+            ratio = ratio / (taken.step - last[0]) if ratio is not None else None
+        activation = reading.activation
+        return Summary(
+            layer=reading.layer,
+            parameters=reading.parameters,
+            norm=finite(reading.norm),
+            grad_norm=finite(reading.grad_norm) if reading.grad_norm is not None else None,
+            update_ratio=ratio,
+            nonfinite=reading.nonfinite,
+            grad_nonfinite=reading.grad_nonfinite,
+            dead=self._dead(activation, "/summary") if activation is not None else None,
+            units=units_of(activation) if activation is not None else None,
+        )
+
+    def _dead(self, measured: Measured, suffix: str = "") -> int | None:
+        """How many units were silent in this and the last snapshots, once there are enough of them to say."""
+        if measured.kind != "activation" or not measured.can_die:
+            return None
+        lives = is_above_zero(measured)
+        name = measured.layer + suffix
+        seen, silent = self._quiet.get(name, (0, torch.zeros(0, dtype=torch.int32, device="cpu")))
+        if silent.shape != lives.shape:
+            seen, silent = 0, torch.zeros(lives.shape, dtype=torch.int32, device="cpu")
+        silent = torch.where(lives, 0, silent + 1)
+        self._quiet[name] = (seen + 1, silent)
+        return int((silent >= SNAPSHOTS_TO_BE_DEAD).sum()) if seen + 1 >= SNAPSHOTS_TO_BE_DEAD else None
+
+
+def _work(writer: Writer, waiting: queue.Queue[Taken | Callable[[], None] | None]) -> None:
+    while True:
+        taken = waiting.get()
+        try:
+            if taken is None:
+                return
+            if not isinstance(taken, Taken):
+                taken()
+                continue
+            with torch.no_grad():
+                writer.write(taken)
+        except Exception as error:  # the training goes on; whoever takes the next snapshot is told
+            what = f"the snapshot of step {taken.step} was lost" if isinstance(taken, Taken) else "a figure could not be drawn"
+            writer.failures.append(Failure(f"snapshot: {type(error).__name__}", f"{what}: {type(error).__name__}: {error}"))
+        finally:
+            taken = None
+            waiting.task_done()
+
+
+def _ratio(before: Tensor, after: Tensor) -> float | None:
+    """How far a weight moved, as a part of its norm."""
+    moved = norm = 0.0
+    old, new = before.detach().reshape(-1), after.detach().reshape(-1)
+    wide = torch.complex128 if old.is_complex() else torch.float64
+    for one, other in zip(pieces(old), pieces(new), strict=True):
+        moved += float(torch.linalg.vector_norm(other.to(wide) - one.to(wide))) ** 2
+        norm += float(torch.linalg.vector_norm(one.to(wide))) ** 2
+    with contextlib.suppress(ZeroDivisionError, OverflowError):
+        ratio = (moved / norm) ** 0.5
+        return ratio if ratio < float("inf") else None
+    return None

@@ -1,0 +1,138 @@
+"""The probe: one pass of a fixed input through the model, which leaves model, gradients and random state as they were."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from ... import inputs
+from ...api import log_forward_pass
+from ...capture.modules import without_parallelism, wrapped_module
+from ...errors import InvalidArgument
+from ...model_history import ModelHistory
+
+_WHAT_IT_TAKES = (
+    "an input is a tensor, a tuple of arguments, a dictionary of named arguments, "
+    "a size such as (1, 3, 32, 32), or a list of sizes"
+)
+
+
+class Probe:
+    """A model, an input, and a loss to ask it about."""
+
+    def __init__(
+        self,
+        model: Module,
+        input: Any,
+        *,
+        loss_fn: Callable[..., Tensor] | None = None,
+        target: Any = None,
+        training: bool = False,
+        seed: int = 0,
+    ) -> None:
+        if not isinstance(model, Module):
+            raise InvalidArgument(f"model must be an nn.Module; got {type(model).__name__}.")
+        if loss_fn is not None and not callable(loss_fn):
+            raise InvalidArgument(f"loss_fn must be a function of the output and the target; got {type(loss_fn).__name__}.")
+        self.given = model
+        self.model = innermost(model)
+        self.args, self.kwargs = as_arguments(input, self.model, seed)
+        self.loss_fn = loss_fn
+        self.target = target
+        self.training = training
+
+    def look(self) -> ModelHistory:
+        """What the model does with the input, nothing kept."""
+        with self._explained(), _mode(self.model, self.training), torch.no_grad():
+            return log_forward_pass(self.model, self.args, self.kwargs, layers_to_save="none")
+
+    def run(self) -> ModelHistory:
+        """A pass, everything kept."""
+        with self._explained(), _mode(self.model, self.training), torch.no_grad():
+            return log_forward_pass(self.model, self.args, self.kwargs)
+
+    def _explained(self) -> contextlib.AbstractContextManager[None]:
+        return inputs.explained(self.model, (self.args, self.kwargs), "Xray")
+
+    def run_backward(self) -> tuple[ModelHistory, dict[str, Tensor]]:
+        """A pass and the backward pass of the loss; the gradients of parameters by name. No `.grad` is touched."""
+        assert self.loss_fn is not None
+        with _mode(self.model, self.training), torch.inference_mode(False), torch.enable_grad():
+            returned: list[Any] = []
+            handle = self.model.register_forward_hook(lambda module, args, output: returned.append(output))
+            try:
+                history = log_forward_pass(self.model, self.args, self.kwargs, save_gradients=True)
+            finally:
+                handle.remove()
+            loss = self.loss_fn(returned[-1]) if self.target is None else self.loss_fn(returned[-1], self.target)
+            if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
+                raise InvalidArgument(
+                    "loss_fn must return one number that depends on the model's output; got "
+                    + (f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__)
+                    + (", which requires no gradient." if isinstance(loss, Tensor) and loss.numel() == 1 else ".")
+                )
+            named = {name: param for name, param in self.model.named_parameters() if param.requires_grad}
+            gradients = torch.autograd.grad(loss.sum(), list(named.values()), allow_unused=True) if named else ()
+        return history, {name: grad for name, grad in zip(named, gradients, strict=True) if grad is not None}
+
+
+def innermost(model: Module) -> Module:
+    """The model that compiled and parallel wrappers are around."""
+    model = without_parallelism(model)
+    while (inner := wrapped_module(model)) is not None:
+        model = without_parallelism(inner)
+    return model
+
+
+@contextlib.contextmanager
+def _mode(model: Module, training: bool) -> Iterator[None]:
+    """Every module in one mode, and afterwards each in its own again: some may be frozen on purpose.
+
+    Transformer layers of torch have a fused kernel for evaluation, which a training never takes and which hides everything
+    inside; the probe goes without.
+    """
+    flags = [(module, module.training) for module in model.modules()]
+    is_fused = torch.backends.mha.get_fastpath_enabled()
+    try:
+        torch.backends.mha.set_fastpath_enabled(False)
+        for module, _ in flags:
+            module.training = training
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(is_fused)
+        for module, flag in flags:
+            module.training = flag
+
+
+# Inputs -----------------------------------------------------------------------------------------------------------
+
+
+def as_arguments(given: Any, model: Module, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and named arguments from an input, or made, always the same, from sizes."""
+    if _is_size(given):
+        return (_made([given], model, seed)[0],), {}
+    if isinstance(given, list) and given and all(_is_size(size) for size in given):
+        return tuple(_made(given, model, seed)), {}
+    if given is None or isinstance(given, (str, int, float)) or _is_size(given, least=None):
+        raise InvalidArgument(f"{_WHAT_IT_TAKES}; got {given!r}.")
+    return inputs.as_arguments(model, given, call="Xray")
+
+
+def _is_size(given: Any, least: int | None = 1) -> bool:
+    if not isinstance(given, (tuple, list)) or not given:
+        return False
+    return all(isinstance(n, int) and not isinstance(n, bool) and (least is None or n >= least) for n in given)
+
+
+def _made(sizes: list[Any], model: Module, seed: int) -> list[Tensor]:
+    """Normal numbers of these sizes, where the model is and of its type, from a generator of their own."""
+    first = next((p for p in model.parameters() if p.is_floating_point()), None)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.inference_mode(False):
+        made = [torch.randn(tuple(size), generator=generator, device="cpu") for size in sizes]
+        return [one.to(device=first.device, dtype=first.dtype) for one in made] if first is not None else made

@@ -30,8 +30,11 @@ ATTENTION = _names(
     "scaled_dot_product_efficient_attention scaled_dot_product_cudnn_attention scaled_dot_product_attention_math "
     "multi_head_attention_forward native_multi_head_attention flash_attention_forward efficient_attention_forward "
     "transformer_encoder_layer_fwd scaled_dot_product_fused_attention_overrideable triton_multi_head_attention "
-    "triton_scaled_dot_attention cudnn_attention_forward scaled_dot_product_attention_math_for_mps"
+    "triton_scaled_dot_attention cudnn_attention_forward scaled_dot_product_attention_math_for_mps flex_attention"
 )
+FUSED_LAYERS = _names(
+    "transformer_encoder_layer_fwd native_multi_head_attention"
+)  # called by torch's modules on their fast path
 ACTIVATIONS = _names(
     "relu relu6 leaky_relu prelu rrelu rrelu_with_noise elu selu celu gelu silu mish glu tanh sigmoid logsigmoid hardtanh "
     "hardswish hardsigmoid hardshrink softshrink tanhshrink softplus softsign softmax log_softmax softmin threshold "

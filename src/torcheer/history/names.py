@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import difflib
 import operator
-import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -14,12 +13,10 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import InvalidArgument
-from ..functions import facts
+from ..functions import facts, groups
 from ..records import FUNCTION, Log, ModuleCall, Origin
 from .index import Index
 from .layers.labels import LayerTable
-
-_FUSED = re.compile(r"attention|transformerencoderlayer")  # layer types that have a softmax inside
 
 
 class IndexNames:
@@ -123,7 +120,7 @@ class IndexNames:
             return f" {kind!r} is a type of layers: '{kind}_*' means all of them."
         if "softmax" not in kind:
             return ""
-        fused = [label for label, passes in self.labels() if _FUSED.search(self._table.log.function_of(passes[0]).type)]
+        fused = [label for label, passes in self.labels() if self._table.log.function_of(passes[0]).is_in(groups.ATTENTION)]
         if not fused:
             return ""
         shown = ", ".join(fused[:3]) + (", …" if len(fused) > 3 else "")

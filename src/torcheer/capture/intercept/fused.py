@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 _MACHINERY = sys.modules[TorchDispatchMode.__module__].__file__
 
-FUSED = frozenset({"_transformer_encoder_layer_fwd", "_native_multi_head_attention"})
 NOTE = (
     "attention ran on torch's fused path, as it does without torcheer in evaluation mode and without gradients: one operation "
     "stands for a whole layer. To see the operations inside, log with gradients enabled, or call "

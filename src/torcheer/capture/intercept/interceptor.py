@@ -20,7 +20,7 @@ from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
 from ...containers import PLAIN, template, tensors_in
-from ...functions import facts
+from ...functions import facts, groups
 from ...records import LOST, TENSOR, Composite, Details, Failure, Kind, PythonReadRecord, TorchFunction
 from ...torch_internals import (
     DisableTorchFunction,
@@ -37,7 +37,7 @@ from .call_sites import CallSites
 from .collectives import CollectiveWatch
 from .device_time import DeviceTimer
 from .draws import DrawWatch
-from .fused import FUSED, NOTE
+from .fused import NOTE
 from .writing import CallWriter
 
 _NOTHING = contextlib.nullcontext()
@@ -338,7 +338,7 @@ class Interceptor(TorchFunctionMode):
             return run(*args, **kwargs)
         if function.kind is Kind.PYTHON_READ:
             return self._run_python_read(function, run, args, kwargs, frame)
-        if function.name in FUSED and NOTE not in self.log.notes:
+        if function.is_in(groups.FUSED_LAYERS) and NOTE not in self.log.notes:
             self.log.notes.append(NOTE)
         return self._run_operation(function_number, function, run, args, kwargs, frame)
 

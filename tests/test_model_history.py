@@ -155,12 +155,23 @@ def test_the_public_names_are_these():
     assert sorted(n for n in vars(torcheer) if not n.startswith("_") and n[0].isupper()) == [
         *("ActivationLost", "ActivationNotSaved", "AmbiguousKey", "ArchitectureTracer", "Call", "DrawingFailed"),
         *("EmptyLogWarning", "FileManager", "GradientNotSaved", "GraphChanged", "GraphvizNotFound", "InvalidArgument", "Layer"),
-        *("LayerNotFound", "ModelHistory", "Module", "NotPicklable", "Operation", "PackageNotFoundError", "ParameterChanged"),
+        *(
+            "LayerNotFound",
+            "ModelHistory",
+            "Module",
+            "ModuleCalls",
+            "NotPicklable",
+            "Operation",
+            "PackageNotFoundError",
+            "ParameterChanged",
+        ),
         *("Picture", "PictureOptions", "RandomFilterSelectorType", "ReplayFailed", "RunExists", "RunInUse", "RunMismatch"),
         *("RunNotFound", "SeveralPasses", "SnapshotLost", "SnapshotNotFound", "StateNotRestored", "TorcheerError"),
-        *("UnseenWork", "UnseenWorkWarning", "ValidationReport", "ViewerNotBuilt", "Xray"),
+        *("TrainingStep", "UnseenWork", "UnseenWorkWarning", "ValidationReport", "ViewerNotBuilt", "Xray"),
     ]
-    assert {"log_forward_pass", "recording", "show_model_graph", "validate_forward_pass"} <= set(vars(torcheer))
+    assert {"log_forward_pass", "recording", "show_model_graph", "validate_forward_pass", "watch_modules"} <= set(
+        vars(torcheer)
+    )
 
 
 def _gradients(history, net, folder):

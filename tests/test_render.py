@@ -11,7 +11,7 @@ from models import Branching, Convolutional, Mlp, log
 from torcheer.demo import AlexNet, SimpleRecurrent
 from torcheer.errors import InvalidArgument
 from torcheer.graph import collapse, merge_ports, omit_middle
-from torcheer.render import PictureOptions, picture_options
+from torcheer.render import Companions, PictureOptions, lay_out, make_picture, picture_options
 from torcheer.render.dot import dot_text
 from torcheer.render.drawing import Drawing, make_drawing
 from torcheer.render.hubs import FEEDS_MANY
@@ -529,3 +529,53 @@ def test_leaving_out_the_middle_keeps_what_leads_in_and_out(alexnet):
 def test_merging_ports_leaves_other_graphs_alone(alexnet):
     assert merge_ports(alexnet.graph) is alexnet.graph
     assert collapse(merge_ports(alexnet.graph), depth=1).nodes
+
+
+# Laid out for other libraries ------------------------------------------------------------------------------------------
+
+
+def test_a_layout_has_every_node_edge_and_box_of_the_picture():
+    history = log(Convolutional(), torch.rand(2, 3, 8, 8))
+    options = picture_options({"nesting_depth": "all", "fold_repeats": False})
+    layout, picture = lay_out(history.graph, options), make_picture(history.graph, options)
+    assert layout.title == picture.title
+    assert layout.graph == picture.graph
+    assert [one.node.key for one in layout.nodes if not one.is_reference] == [node.key for node in picture.graph.nodes]
+    assert len(layout.edges) == len(picture.graph.edges)
+    assert not any(one.is_beside for one in (*layout.nodes, *layout.edges))
+    around = layout.bounds
+    for one in (*layout.nodes, *layout.boxes):
+        assert around.left <= one.place.left < one.place.right <= around.right
+        assert around.low <= one.place.low < one.place.high <= around.high
+    features = next(box for box in layout.boxes if box.lines[0] == "features")
+    inside = [one.place for one in layout.nodes if "features:1" in one.node.modules]
+    assert all(features.place.overlap(place) == pytest.approx(place.width * place.height) for place in inside)
+
+
+def test_companions_stand_beside_their_nodes_and_their_arrows_run_against_the_others():
+    graph = log(nn.Sequential(nn.Linear(2, 3), nn.ReLU()), torch.rand(1, 2)).graph
+    keys = [node.key for node in graph.nodes if node.kind == "operation"]
+    asked = []
+
+    def beside(view):
+        asked.append(view)
+        return Companions({key: (f"back of {key}", "two") for key in keys}, [(keys[1], keys[0]), (keys[0], "unknown")])
+
+    layout = lay_out(graph, beside=beside)
+    assert asked == [layout.graph]
+    companions = {one.node.key: one for one in layout.nodes if one.is_beside}
+    assert {key: one.lines for key, one in companions.items()} == {key: (f"back of {key}", "two") for key in keys}
+    up, led = sorted((edge for edge in layout.edges if edge.is_beside), key=lambda edge: edge.line, reverse=True)
+    assert (up.line, led.line) == ("solid", "dashed")
+    assert up.tip[1] > up.curve[0][1]
+    assert abs(up.tip[0] - companions[keys[0]].place.x) < companions[keys[0]].place.width
+    assert [node.key for node in graph.nodes] == [one.node.key for one in layout.nodes if not one.is_beside]
+
+
+def test_no_more_nodes_are_laid_out_than_asked_for():
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(2, 2), nn.ReLU()) for _ in range(8)])
+    graph = log(model, torch.rand(1, 2)).graph
+    assert len(lay_out(graph, most=18).nodes) == 18
+    assert len(lay_out(graph, picture_options({"fold_repeats": False}), most=12).nodes) == 10
+    with pytest.raises(torcheer.DrawingFailed, match="could be laid out"):
+        lay_out(graph, most=1)

@@ -22,7 +22,7 @@ import torcheer
 from models import Mlp, log
 from torcheer.demo import AlexNet, SimpleRecurrent
 from torcheer.errors import DrawingFailed, GraphvizNotFound, InvalidArgument
-from torcheer.render import graphviz, make_picture, picture, picture_options, showing, worker
+from torcheer.render import graphviz, layout, make_picture, picture_options, showing, worker
 from torcheer.render.graphviz import TooSlow, run_graphviz
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -410,14 +410,14 @@ class Stack(nn.Module):
 
 def test_what_is_too_slow_is_drawn_with_fewer_modules_open_and_says_so(monkeypatch):
     logged = torcheer.log_forward_pass(Stack(), torch.ones(1, 4))
-    real = picture.run_graphviz
+    real = layout.run_graphviz
 
     def slow_with_many(source, engine, form, limit):
         if source.count(" -> ") > 20:
             raise TooSlow("slow")
         return real(source, engine, form, limit)
 
-    monkeypatch.setattr(picture, "run_graphviz", slow_with_many)
+    monkeypatch.setattr(layout, "run_graphviz", slow_with_many)
     drawn = make_picture(logged.graph, picture_options({"nesting_depth": "all"}))
     assert len(drawn.graph.nodes) < 20
     assert any("took more than its time" in note for note in drawn.notes)
@@ -429,7 +429,7 @@ def test_what_cannot_be_laid_out_at_all_is_an_error_that_says_what_to_do(history
     def too_slow(*args):
         raise TooSlow("slow")
 
-    monkeypatch.setattr(picture, "run_graphviz", too_slow)
+    monkeypatch.setattr(layout, "run_graphviz", too_slow)
     with pytest.raises(DrawingFailed, match=r"time_limit=120.*nesting_depth=1"):
         make_picture(history.graph)
 

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.library import custom_op
 
+import torch_vis
 import torcheer
 from models import log, same, unchanged, world
 from torcheer import StateNotRestored
@@ -352,6 +353,17 @@ def test_an_input_that_torchscript_writes_to_is_put_back():
     log(model, given)
     torcheer.validate_forward_pass(model, given)
     assert torch.equal(given, before)
+
+
+@pytest.mark.parametrize("track_tensor_ops", [True, False])
+def test_what_could_not_be_restored_is_named_also_inside_an_except_block(track_tensor_ops):
+    try:
+        raise ValueError
+    except ValueError:
+        with pytest.warns(StateNotRestored, match="no way back"):
+            torch_vis.track_computational_graph_execution(
+                Holds(RuntimeError("no way back")), torch.rand(2, 4), track_tensor_ops=track_tensor_ops
+            )
 
 
 def test_an_input_that_a_compiled_function_writes_to_unseen_is_named():

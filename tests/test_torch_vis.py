@@ -7,7 +7,6 @@ import gc
 import json
 import random
 import weakref
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +21,6 @@ from torch_vis import (
     analyze_computational_graph_execution,
     track_computational_graph_execution,
 )
-from torch_vis.memory import cuda_memory, process_memory
 from torcheer import InvalidArgument
 
 
@@ -561,7 +559,7 @@ def test_layers_alone_on_a_device_are_timed_by_its_events(monkeypatch):
         def elapsed_time(self, after: Event) -> float:
             return after.at - self.at
 
-    monkeypatch.setattr("torch_vis.layers.cuda_is_used", lambda: True)
+    monkeypatch.setattr("torcheer.module_calls.watching.cuda_is_used", lambda: True)
     monkeypatch.setattr("torch.cuda.Event", Event)
     monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
@@ -595,18 +593,21 @@ def test_values_that_are_used_twice_again_and_again_are_followed_once():
 
 
 def test_memory_that_cannot_be_read_is_left_out(monkeypatch):
-    def unreadable(self: Path, *args: object, **kwargs: object) -> str:
-        raise OSError("no such file")
+    monkeypatch.setattr("torcheer.analysis.device._resident", lambda: None)
+    tracker = track_computational_graph_execution(nn.ReLU(), torch.ones(2))
+    assert tracker.memory == {}
+    assert "process_resident" not in tracker.get_graph_summary()["memory_usage"]
 
-    monkeypatch.setattr(Path, "read_text", unreadable)
-    assert process_memory() == {}
 
+def test_memory_of_a_device_is_that_of_all_devices_where_one_is_used(monkeypatch):
+    def held() -> set[str]:
+        return set(track_computational_graph_execution(nn.ReLU(), torch.ones(2), track_timing=False).memory["after"])
 
-def test_memory_of_a_device_that_is_not_used_is_left_out(monkeypatch):
-    monkeypatch.setattr("torch_vis.memory.cuda_is_used", lambda: False)
-    assert cuda_memory() == {}
-    monkeypatch.setattr("torch_vis.memory.cuda_is_used", lambda: True)
+    assert held() == {"process_resident"}
+    monkeypatch.setattr("torcheer.analysis.device.cuda_is_used", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     for name, size in (("memory_allocated", 1), ("memory_reserved", 10), ("max_memory_allocated", 100)):
-        monkeypatch.setattr(f"torch.cuda.{name}", lambda device, size=size: size * (device + 1))
-    assert cuda_memory() == {"cuda_allocated": 3, "cuda_reserved": 30, "cuda_peak_allocated": 300}
+        monkeypatch.setattr(f"torch.cuda.{name}", lambda device, size=size: size * ((device or 0) + 1))
+    tracker = track_computational_graph_execution(nn.ReLU(), torch.ones(2), track_timing=False)
+    told = {name: size for name, size in tracker.memory["before"].items() if name != "process_resident"}
+    assert told == {"cuda_allocated": 3, "cuda_reserved": 30, "cuda_peak_allocated": 300}

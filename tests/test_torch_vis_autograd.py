@@ -227,7 +227,7 @@ def test_the_gradients_of_a_picture_are_one_piece(name):
     model, given = made(name, False)
     scene = make_scene(track_computational_graph_execution(model, given))
     gradients = [node for node in scene.nodes if node.key.startswith("gradient of")]
-    arrows = [edge for edge in scene.edges if edge.kind == "gradient_flow" and edge.line == "solid"]
+    arrows = [edge for edge in scene.edges["gradient_flow"] if edge.line == "solid"]
     assert len(arrows) >= len(gradients) - 1 > 3
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import doctest
 import importlib
+import inspect
 import io
 import json
 import pkgutil
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +28,7 @@ from torch_vis import (
     track_computational_graph_execution,
     visualize_computational_graph,
 )
-from torch_vis.scene import TIME_LIMIT, Scene, make_scene
+from torch_vis.scene import Scene, make_scene
 from torcheer import InvalidArgument
 from torcheer.render.graphviz import run_graphviz
 
@@ -179,22 +182,22 @@ def test_nodes_stand_apart_and_arrows_end_at_them(name):
             apart_x = abs(one.x - other.x) >= (one.width + other.width) / 2 - 0.5
             apart_y = abs(one.y - other.y) >= (one.height + other.height) / 2 - 0.5
             assert apart_x or apart_y
-    left, low, right, high = scene.bounds
-    for edge in scene.edges:
+    around = scene.bounds
+    for edge in [edge for edges in scene.edges.values() for edge in edges]:
         assert (len(edge.curve) - 1) % 3 == 0
         x, y = edge.tip
-        assert left <= x <= right
-        assert low <= y <= high
+        assert around.left <= x <= around.right
+        assert around.low <= y <= around.high
         assert any(abs(x - p.x) <= p.width / 2 + 2 and abs(y - p.y) <= p.height / 2 + 2 for p in places)
 
 
 def test_data_goes_down_and_gradients_go_up():
     scene = scene_of(*DRAWN["mlp"]())
-    flows = {edge.kind for edge in scene.edges}
-    assert flows == {"data_flow", "gradient_flow"}
-    for edge in scene.edges:
-        if edge.line == "solid":
-            assert (edge.tip[1] < edge.curve[0][1]) == (edge.kind == "data_flow")
+    assert set(scene.edges) == {"data_flow", "gradient_flow"}
+    for kind, edges in scene.edges.items():
+        for edge in edges:
+            if edge.line == "solid":
+                assert (edge.tip[1] < edge.curve[0][1]) == (kind == "data_flow")
 
 
 def test_places_are_those_of_the_static_picture():
@@ -254,9 +257,10 @@ def test_a_layout_may_take_most_of_the_time_limit(monkeypatch):
         given.append(limit)
         return run_graphviz(text, engine, form, limit)
 
-    monkeypatch.setattr("torch_vis.scene.run_graphviz", watched)
+    monkeypatch.setattr("torcheer.render.layout.run_graphviz", watched)
     scene_of(nn.ReLU(), torch.ones(2))
-    assert TIME_LIMIT / 2 < given[0] < TIME_LIMIT
+    limit = torcheer.PictureOptions().time_limit
+    assert limit / 2 < given[0] < limit
 
 
 def test_names_are_text_and_not_markup():
@@ -300,6 +304,27 @@ def test_the_public_names():
         "track_computational_graph_execution",
         "visualize_computational_graph",
     }
+
+
+PUBLIC = {"torcheer", "torcheer.graph", "torcheer.module_calls", "torcheer.render"}
+
+
+@pytest.mark.parametrize("path", sorted(Path(torch_vis.__path__[0]).glob("*.py")), ids=lambda path: path.stem)
+def test_only_public_names_of_torcheer_are_used(path):
+    """What torch_vis imports is what torcheer's packages offer, and it reaches for no attribute that begins with `_`."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            imported = [alias.name for alias in node.names if alias.name.partition(".")[0] == "torcheer"]
+            assert set(imported) <= PUBLIC, imported
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and str(node.module).partition(".")[0] == "torcheer":
+            assert node.module in PUBLIC
+            offered = importlib.import_module(str(node.module))
+            for alias in node.names:
+                assert alias.name == "__version__" or not alias.name.startswith("_")
+                assert not inspect.ismodule(getattr(offered, alias.name)), f"{alias.name} is a module, not a name"
+        elif isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            assert isinstance(node.value, ast.Name), ast.unparse(node)
+            assert node.value.id == "self", ast.unparse(node)
 
 
 @pytest.mark.parametrize("name", [one.name for one in pkgutil.iter_modules(torch_vis.__path__)])

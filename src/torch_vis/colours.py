@@ -4,25 +4,16 @@ from __future__ import annotations
 
 from .structures import GRADIENT_FLOW, OperationType
 
-# fill, border
-COLOURS = {
-    OperationType.FORWARD: ("#DCE9F7", "#00538A"),
-    OperationType.LAYER_OP: ("#A9CFF2", "#00538A"),
-    OperationType.TENSOR_OP: ("#FFFFFF", "#5E636C"),
-    OperationType.MEMORY_OP: ("#BFE6D6", "#00684F"),
-    OperationType.BACKWARD: ("#FCE3D2", "#A84300"),
-    OperationType.GRADIENT_OP: ("#FFC9A0", "#A84300"),
-    OperationType.CUSTOM: ("#E3D3EE", "#6C3F8A"),
-    None: ("#F4F4F4", "#5E636C"),
-}
-NAMES = {
-    OperationType.FORWARD: "FORWARD (module)",
-    OperationType.LAYER_OP: "LAYER_OP (layer)",
-    OperationType.TENSOR_OP: "TENSOR_OP (torch function)",
-    OperationType.MEMORY_OP: "MEMORY_OP (input, allocation)",
-    OperationType.BACKWARD: "BACKWARD (module)",
-    OperationType.GRADIENT_OP: "GRADIENT_OP (autograd)",
-    OperationType.CUSTOM: "CUSTOM",
+# name, fill, border
+LOOKS = {
+    OperationType.FORWARD: ("FORWARD (module)", "#DCE9F7", "#00538A"),
+    OperationType.LAYER_OP: ("LAYER_OP (layer)", "#A9CFF2", "#00538A"),
+    OperationType.TENSOR_OP: ("TENSOR_OP (torch function)", "#FFFFFF", "#5E636C"),
+    OperationType.MEMORY_OP: ("MEMORY_OP (input, allocation)", "#BFE6D6", "#00684F"),
+    OperationType.BACKWARD: ("BACKWARD (module)", "#FCE3D2", "#A84300"),
+    OperationType.GRADIENT_OP: ("GRADIENT_OP (autograd)", "#FFC9A0", "#A84300"),
+    OperationType.CUSTOM: ("CUSTOM", "#E3D3EE", "#6C3F8A"),
+    None: ("output, reference", "#F4F4F4", "#5E636C"),
 }
 INK = "#16181D"
 FAINT = "#51565F"

@@ -61,7 +61,7 @@ def memory_usage(tracker: ComputationalGraphTracker) -> dict[str, Any] | None:
         return None
     nodes = tracker.nodes.values()
     made = _WORK if tracker.track_tensor_ops else (OperationType.LAYER_OP,)
-    layers = set() if tracker.track_tensor_ops else {node.id for node in tracker.graph.of_type(OperationType.LAYER_OP)}
+    layers = set() if tracker.track_tensor_ops else {node.id for node in nodes if node.operation_type is OperationType.LAYER_OP}
     roles = {"parameter": "parameter_bytes", "buffer": "buffer_bytes", "input": "input_bytes"}
     found: dict[str, Any] = dict.fromkeys([*roles.values(), "activation_bytes", "gradient_bytes"], 0)
     for node in nodes:

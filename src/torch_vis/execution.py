@@ -6,11 +6,8 @@ from typing import Any
 
 from torch.nn import Module
 
-from torcheer import InvalidArgument
-from torcheer.inputs import as_arguments, explained
-
 from .document import as_row, memory_usage, plain
-from .structures import OperationType
+from .structures import GraphNode, OperationType
 from .tracker import ComputationalGraphTracker
 
 _RAN = frozenset(OperationType) - {OperationType.FORWARD, OperationType.BACKWARD}
@@ -52,11 +49,7 @@ def track_computational_graph_execution(
 def _tracked(
     model: Any, input_tensor: Any, call: str, options: tuple[bool, bool, bool], *, include_loss: bool
 ) -> ComputationalGraphTracker:
-    if not isinstance(model, Module):
-        raise InvalidArgument(f"model must be an nn.Module; got {type(model).__name__}: {model!r:.80}.")
-    arguments = as_arguments(model, input_tensor, call=call)
-    with explained(model, arguments, call):
-        return ComputationalGraphTracker(model, *options).run(*arguments, include_loss=include_loss)
+    return ComputationalGraphTracker(model, *options).run(input_tensor, include_loss=include_loss, called=call)
 
 
 def analyze_computational_graph_execution(
@@ -96,17 +89,17 @@ def _performance(tracker: ComputationalGraphTracker) -> dict[str, Any]:
         "backward_time": summary["backward_time"],
         "operation_time": busy,
         "average_operation_time": busy / len(calls) if calls else 0.0,
-        "slowest_operations": [
-            {"id": node.id, "name": node.name, "module_name": node.module_name, "execution_time": node.execution_time}
-            for node in sorted(calls, key=lambda node: -(node.execution_time or 0.0))[:_SHOWN]
-        ],
-        "largest_operations": [
-            {"id": node.id, "name": node.name, "module_name": node.module_name, "memory_usage": node.memory_usage}
-            for node in sorted(calls, key=lambda node: -(node.memory_usage or 0))[:_SHOWN]
-        ],
+        "slowest_operations": _first(calls, "execution_time"),
+        "largest_operations": _first(calls, "memory_usage"),
         "memory_usage": memory_usage(tracker),
         **_work(tracker),
     }
+
+
+def _first(nodes: list[GraphNode], figure: str) -> list[dict[str, Any]]:
+    """The nodes with most of a figure, most first."""
+    order = sorted(nodes, key=lambda node: -(getattr(node, figure) or 0))[:_SHOWN]
+    return [{name: getattr(node, name) for name in ("id", "name", "module_name", figure)} for node in order]
 
 
 def _work(tracker: ComputationalGraphTracker) -> dict[str, Any]:

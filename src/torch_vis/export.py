@@ -9,8 +9,7 @@ from typing import Any
 
 from torch.nn import Module
 
-from torcheer import InvalidArgument
-from torcheer.files import write_whole
+from torcheer import InvalidArgument, write_whole
 
 from .execution import track_computational_graph_execution
 

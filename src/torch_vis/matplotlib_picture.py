@@ -7,31 +7,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .colours import BOX_BORDER, BOX_FILLS, COLOURS, FAINT, INK, NAMES, edge_colour
-from .scene import PlacedBox, PlacedEdge, PlacedNode, Scene
-from .structures import Point
+from torcheer.render import LaidOutBox, LaidOutEdge, Rect
+
+from .colours import BOX_BORDER, BOX_FILLS, FAINT, INK, LOOKS, edge_colour
+from .scene import PlacedNode, Scene
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Point = tuple[float, float]
 _LONGEST = 60.0  # inches of a side
 _ROOM = (0.6, 1.35)  # inches beside the drawing, and above and below it: title and legend
 
 
 def draw_with_matplotlib(scene: Scene) -> Figure:
     """The scene as a figure."""
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise ImportError("Matplotlib not available: renderer='matplotlib' needs it. Run: pip install matplotlib") from error
-    left, low, right, high = scene.bounds
-    inches = (right - left) / 72, (high - low) / 72
+    import matplotlib.pyplot as plt
+
+    bounds = scene.bounds
+    inches = bounds.width / 72, bounds.height / 72
     scale = min(1.0, _LONGEST / max(inches))
     figure: Figure = plt.figure(figsize=(max(inches[0] * scale + _ROOM[0], 5.5), inches[1] * scale + _ROOM[1]))
     axes = figure.add_subplot()
     axes.set_aspect("equal")
-    axes.set_xlim(left - 8, right + 8)
-    axes.set_ylim(low - 8, high + 8)
+    axes.set_xlim(bounds.left - 8, bounds.right + 8)
+    axes.set_ylim(bounds.low - 8, bounds.high + 8)
     axes.axis("off")
     _Drawer(axes).draw(scene)
     axes.set_title(f"Computational graph of {scene.title}\n{' '.join(scene.notes)}", fontsize=10, color=INK)
@@ -52,8 +52,9 @@ class _Drawer:
     def draw(self, scene: Scene) -> None:
         for box in scene.boxes:
             self._box(box)
-        for edge in scene.edges:
-            self._edge(edge)
+        for flow, edges in scene.edges.items():
+            for edge in edges:
+                self._edge(edge, edge_colour(flow))
         for node in scene.nodes:
             self._node(node)
         outlines, colours = zip(*self.written, strict=True) if self.written else ((), ())
@@ -61,17 +62,17 @@ class _Drawer:
         self.axes.add_collection(words, autolim=False)
         self._legend(scene)
 
-    def _box(self, box: PlacedBox) -> None:
+    def _box(self, box: LaidOutBox) -> None:
         fill = BOX_FILLS[(box.depth - 1) % len(BOX_FILLS)]
         self._rectangle(box.place, fill, BOX_BORDER, 0.8, rounding=4, order=1 + box.depth * 0.01)
         x, y = box.corner
-        room = box.place.x + box.place.width / 2 - x - 4
+        room = box.place.right - x - 4
         for number, line in enumerate(box.lines):
             at = (x, y + 10 * ((len(box.lines) - 1) / 2 - number))
             self._write(line, at, 8.5 if number == 0 else 7.5, self.plain if number else self.bold, FAINT, room, share=0)
 
     def _node(self, node: PlacedNode) -> None:
-        fill, border = COLOURS[node.kind]
+        _, fill, border = LOOKS[node.kind]
         place = node.place
         self._rectangle(place, fill, border, 1.2 if node.is_module else 0.9, rounding=0 if node.is_module else 3, order=5)
         sizes = [8.0 if node.is_small else 9.5] + [7.8] * (len(node.lines) - 1)
@@ -82,16 +83,14 @@ class _Drawer:
             middle = (place.x, top - number * step)
             self._write(line, middle, size, font, INK if number == 0 else FAINT, place.width - 6)
 
-    def _rectangle(self, place: Any, fill: str, border: str, width: float, *, rounding: float, order: float) -> None:
+    def _rectangle(self, place: Rect, fill: str, border: str, width: float, *, rounding: float, order: float) -> None:
         style = f"round,pad=0,rounding_size={rounding}" if rounding else "square,pad=0"
-        corner = (place.x - place.width / 2, place.y - place.height / 2)
-        patch = self.patches.FancyBboxPatch(
-            corner, place.width, place.height, boxstyle=style, facecolor=fill, edgecolor=border, linewidth=width, zorder=order
-        )
+        corner = place.left, place.low
+        look: dict[str, Any] = {"facecolor": fill, "edgecolor": border, "linewidth": width}
+        patch = self.patches.FancyBboxPatch(corner, place.width, place.height, boxstyle=style, zorder=order, **look)
         self.axes.add_patch(patch)
 
-    def _edge(self, edge: PlacedEdge) -> None:
-        colour = edge_colour(edge.kind)
+    def _edge(self, edge: LaidOutEdge, colour: str) -> None:
         dashes = {"dashed": (0, (4, 2)), "dotted": (0, (1, 2))}.get(edge.line, "solid")
         codes = [self.paths.MOVETO] + [self.paths.CURVE4] * (len(edge.curve) - 1)
         curve = self.paths(edge.curve, codes)
@@ -118,10 +117,9 @@ class _Drawer:
     def _legend(self, scene: Scene) -> None:
         handles: list[Any] = []
         for kind in scene.kinds:
-            fill, border = COLOURS[kind]
-            handles.append(self.patches.Patch(facecolor=fill, edgecolor=border, label=NAMES[kind]))
-        flows = dict.fromkeys(edge.kind for edge in scene.edges)
-        handles += [self.lines.Line2D([], [], color=edge_colour(flow), linewidth=1.2, label=flow) for flow in flows]
+            name, fill, border = LOOKS[kind]
+            handles.append(self.patches.Patch(facecolor=fill, edgecolor=border, label=name))
+        handles += [self.lines.Line2D([], [], color=edge_colour(flow), linewidth=1.2, label=flow) for flow in scene.edges]
         columns = 2 if len(handles) > 3 else max(len(handles), 1)
         self.axes.legend(
             handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncol=columns, fontsize=8, frameon=False

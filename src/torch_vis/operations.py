@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
+from torcheer import ModelHistory
 from torcheer.graph import Graph, Node
-from torcheer.history.param import Param
-from torcheer.model_history import ModelHistory
-from torcheer.records import ModuleCall, Origin
 
 from .gradients import Gradients
-from .passes import ModulePass, add_module_passes, add_state
+from .module_nodes import add_module_calls, add_state, node_id, param_facts
 from .structures import CALLS, DATA_FLOW, PARAMETER, GraphNode, OperationType, TrackedGraph
 
 
@@ -23,15 +20,15 @@ class Translation:
         self._on_device = on_device  # operations were timed where they ran
         self.graph = TrackedGraph()
         self.of: dict[int, str] = {}
-        self._log = history._log
+        self._operations = {one.number: one for one in history.operations}
+        calls = history.module_calls
+        self.calls = {one.label: one for one in calls}
         forward = history.graph
         self._add_operations(forward)
-        self.passes = self._module_passes()
-        self._find_sources()
-        self.gradients = Gradients(self.graph, history, self.passes)
-        add_module_passes(self.graph, self.passes.values())
+        self.gradients = Gradients(self.graph, history)
+        add_module_calls(self.graph, calls)
         self._connect(forward)
-        self.gradients.connect()
+        self.gradients.connect(self.calls)
 
     # Nodes --------------------------------------------------------------------------------------------------------
 
@@ -57,7 +54,6 @@ class Translation:
         first = nodes[0]
         entering = {edge for node in nodes for edge in forward.edges_in.get(node.key, ()) if not edge.is_memory}
         shapes = [edge.shape for edge in sorted(entering, key=lambda edge: edge.positions) if edge.shape is not None]
-        record = self._log.operations[first.operations[0]] if first.operations else None
         return GraphNode(
             id=f"{'input' if first.kind == 'input' else 'op'}:{first.key}",
             name=first.label,
@@ -69,33 +65,8 @@ class Translation:
             execution_time=first.seconds if first.kind not in ("input", "source", "buffer") else None,
             memory_usage=sum(node.bytes for node in nodes),
             metadata={**_metadata(first), **({"timed_by": "cuda"} if self._on_device else {})},
-            timestamp=record.started / 1e9 if record is not None and record.started else None,
+            timestamp=self._operations[first.operations[0]].started if first.operations else None,
         )
-
-    def _module_passes(self) -> dict[int, ModulePass]:
-        """Every module call of the history, by its number."""
-        found: dict[int, ModulePass] = {}
-        records = self._log.operations
-        modules = self.history.modules
-        for call in self._log.modules:
-            outer = found[call.outer.number] if call.outer is not None else None
-            one = ModulePass(call.address, call.class_name, call.call, outer, call.training)
-            if outer is not None:
-                outer.has_inner = True
-            one.input_shapes = [records[n].shape for n in call.inputs if n >= 0]
-            one.output_shapes = [records[n].shape for n in call.outputs if n >= 0]
-            one.bytes = sum(self.history._index.tensor_bytes(n) for n in dict.fromkeys(call.outputs) if n >= 0)
-            one.started, one.ended = call.started, call.started + call.elapsed
-            one.parameters = {param.name: param_facts(param) for param in modules[call.address].own_params}
-            if self._on_device:
-                one.seconds = self._device_seconds(call)
-            found[call.number] = one
-        return found
-
-    def _device_seconds(self, call: ModuleCall) -> float:
-        """What the operations inside a module took, each call once."""
-        inside = self._log.operations[call.first : call.end if call.end >= 0 else len(self._log.rows)]
-        return sum({record.call: record.elapsed for record in inside}.values()) / 1e9
 
     # Edges --------------------------------------------------------------------------------------------------------
 
@@ -114,44 +85,10 @@ class Translation:
             if here is None or node.kind == "output":
                 continue
             for param in (*node.params, *(use.buffer for use in node.buffers)):
-                state = add_state(graph, param.name, param_facts(param), is_buffer=param.is_buffer)
-                graph.connect(state, here, PARAMETER, param.shape, level="operation")
-            call = self._log.operations[node.operations[0]].module
+                graph.connect(add_state(graph, param), here, PARAMETER, param.shape, level="operation")
+            call = self._operations[node.operations[0]].module_call
             if call is not None and node.kind != "input":
-                graph.connect(self.passes[call.number].id, here, CALLS)
-
-    def _find_sources(self) -> None:
-        """What each layer was given by other layers, directly or through operations between them."""
-        for call in self._log.modules:
-            one = self.passes[call.number]
-            numbers: Iterable[int] = call.inputs
-            if one.has_inner:  # stands for its own code: only where that made the result
-                numbers = [n for n in call.outputs if n >= 0 and self._log.operations[n].module is call]
-            for number in numbers:
-                if number >= 0:
-                    shape = self._log.operations[number].shape
-                    for source in self._sources(number, call):
-                        one.sources.setdefault(source, shape)
-
-    def _sources(self, number: int, reader: ModuleCall) -> dict[str, None]:
-        """The ids of the nodes that the tensor `number` comes from, as seen from a module call that reads or returns it."""
-        found: dict[str, None] = {}
-        seen: set[int] = set()
-        waiting = [number]
-        around = set(reader.stack())
-        while waiting:
-            here = waiting.pop()
-            if here in seen:
-                continue
-            seen.add(here)
-            record = self._log.operations[here]
-            if record.module is not None and record.module not in around:
-                found[self.passes[record.module.number].id] = None
-            elif record.origin is Origin.INPUT and here in self.of:
-                found[self.of[here]] = None
-            else:
-                waiting += record.dependencies
-        return found
+                graph.connect(node_id(self.calls[call.label]), here, CALLS)
 
 
 def _type_of(node: Node) -> OperationType:
@@ -181,9 +118,3 @@ def _metadata(node: Node) -> dict[str, Any]:
         "source": node.source or None,
     }
     return {name: value for name, value in found.items() if value is not None}
-
-
-def param_facts(param: Param) -> dict[str, Any]:
-    """What is told of a parameter or buffer."""
-    dtype = str(param.dtype).removeprefix("torch.")
-    return {"shape": list(param.shape), "dtype": dtype, "trainable": param.is_trainable, "bytes": param.fsize}

@@ -6,13 +6,16 @@ import html
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from .colours import BOX_BORDER, BOX_FILLS, COLOURS, FAINT, INK, NAMES, edge_colour
-from .scene import PlacedBox, PlacedEdge, PlacedNode, Rectangle, Scene
-from .structures import OperationType, Point
+from torcheer.render import LaidOutBox, LaidOutEdge, Rect
+
+from .colours import BOX_BORDER, BOX_FILLS, FAINT, INK, LOOKS, edge_colour
+from .scene import PlacedNode, Scene
+from .structures import OperationType
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
+Point = tuple[float, float]
 _WIDTH, _HEIGHT = (700.0, 1600.0), (500.0, 2400.0)  # pixels, least and most
 _MARGIN = {"l": 20, "r": 20, "t": 80, "b": 20}
 _ROOM = 20.0  # around the drawing
@@ -22,18 +25,16 @@ _LEAST_FONT = 6.0
 
 def draw_with_plotly(scene: Scene) -> Figure:
     """The scene as an interactive figure."""
-    try:
-        import plotly.graph_objects as go
-    except ImportError as error:
-        raise ImportError("Plotly not available: renderer='plotly' needs it. Run: pip install plotly") from error
-    left, low, right, high = scene.bounds
-    wide, tall = right - left + 2 * _ROOM, high - low + 2 * _ROOM
+    import plotly.graph_objects as go
+
+    bounds = scene.bounds
+    wide, tall = bounds.width + 2 * _ROOM, bounds.height + 2 * _ROOM
     width = min(max(wide + _LEGEND, _WIDTH[0]), _WIDTH[1])
     height = min(max(tall + 100, _HEIGHT[0]), _HEIGHT[1])
     scale = min(1.0, (width - _LEGEND) / wide, (height - 100) / tall)
     figure = go.Figure()
-    for kind in dict.fromkeys(edge.kind for edge in scene.edges):
-        figure.add_traces(_edges(go, [edge for edge in scene.edges if edge.kind == kind], kind))
+    for flow, edges in scene.edges.items():
+        figure.add_traces(_edges(go, edges, flow))
     for operation_type in (*scene.kinds, None):
         nodes = [node for node in scene.nodes if node.kind is operation_type]
         if nodes:
@@ -49,8 +50,8 @@ def draw_with_plotly(scene: Scene) -> Figure:
         hovermode="closest",
         dragmode="pan",
         font={"color": INK},
-        xaxis={"visible": False, "range": [left - _ROOM, right + _ROOM]},
-        yaxis={"visible": False, "range": [low - _ROOM, high + _ROOM]},
+        xaxis={"visible": False, "range": [bounds.left - _ROOM, bounds.right + _ROOM]},
+        yaxis={"visible": False, "range": [bounds.low - _ROOM, bounds.high + _ROOM]},
         legend={"title": {"text": "operation type"}},
         shapes=[_shape(box) for box in scene.boxes],
         annotations=[_title(box, scale) for box in scene.boxes],
@@ -63,28 +64,11 @@ def draw_with_plotly(scene: Scene) -> Figure:
 
 def _nodes(go: Any, nodes: list[PlacedNode], kind: OperationType | None, scale: float) -> list[Any]:
     """Three traces: a square for the legend, the rectangles, and the words on them, which answer to the mouse."""
-    fill, border = COLOURS[kind]
-    name = NAMES[kind] if kind is not None else "output, reference"
+    name, fill, border = LOOKS[kind]
+    line = {"color": border, "width": 1.2}
+    square = {"symbol": "square", "size": 14, "color": fill, "line": line}
     xs, ys = _joined([list(_corners(node.place)) for node in nodes])
-    named = go.Scatter(
-        x=[None],
-        y=[None],
-        mode="markers",
-        marker={"symbol": "square", "size": 14, "color": fill, "line": {"color": border, "width": 1.2}},
-        name=name,
-        legendgroup=name,
-    )
-    rectangles = go.Scatter(
-        x=xs,
-        y=ys,
-        mode="lines",
-        fill="toself",
-        fillcolor=fill,
-        line={"color": border, "width": 1.2},
-        legendgroup=name,
-        showlegend=False,
-        hoverinfo="skip",
-    )
+    hidden = {"legendgroup": name, "showlegend": False}
     words = go.Scatter(
         x=[node.place.x for node in nodes],
         y=[node.place.y for node in nodes],
@@ -96,10 +80,13 @@ def _nodes(go: Any, nodes: list[PlacedNode], kind: OperationType | None, scale: 
         hoverinfo="text",
         hoverlabel={"bgcolor": fill, "bordercolor": border, "font": {"color": INK}, "align": "left"},
         customdata=[node.key for node in nodes],
-        legendgroup=name,
-        showlegend=False,
+        **hidden,
     )
-    return [named, rectangles, words]
+    return [
+        go.Scatter(x=[None], y=[None], mode="markers", marker=square, name=name, legendgroup=name),
+        go.Scatter(x=xs, y=ys, mode="lines", fill="toself", fillcolor=fill, line=line, hoverinfo="skip", **hidden),
+        words,
+    ]
 
 
 def _words(node: PlacedNode, scale: float) -> str:
@@ -110,19 +97,26 @@ def _words(node: PlacedNode, scale: float) -> str:
     return "<br>".join([f'<b style="font-size:{size:.1f}px">{name}</b>', *(facts if scale > 0.85 else ())])
 
 
-def _corners(place: Rectangle) -> Iterator[Point]:
-    for across, up in ((-1, -1), (1, -1), (1, 1), (-1, 1), (-1, -1)):
-        yield place.x + across * place.width / 2, place.y + up * place.height / 2
+def _corners(place: Rect) -> Iterator[Point]:
+    for x, y in ((0, 0), (1, 0), (1, 1), (0, 1), (0, 0)):
+        yield (place.left, place.right)[x], (place.low, place.high)[y]
 
 
-def _shape(box: PlacedBox) -> dict[str, Any]:
-    (left, low), _, (right, high), *_ = _corners(box.place)
-    fill = BOX_FILLS[(box.depth - 1) % len(BOX_FILLS)]
-    line = {"color": BOX_BORDER, "width": 1}
-    return {"type": "rect", "x0": left, "y0": low, "x1": right, "y1": high, "fillcolor": fill, "line": line, "layer": "below"}
+def _shape(box: LaidOutBox) -> dict[str, Any]:
+    place = box.place
+    return {
+        "type": "rect",
+        "x0": place.left,
+        "y0": place.low,
+        "x1": place.right,
+        "y1": place.high,
+        "fillcolor": BOX_FILLS[(box.depth - 1) % len(BOX_FILLS)],
+        "line": {"color": BOX_BORDER, "width": 1},
+        "layer": "below",
+    }
 
 
-def _title(box: PlacedBox, scale: float) -> dict[str, Any]:
+def _title(box: LaidOutBox, scale: float) -> dict[str, Any]:
     x, y = box.corner
     return {
         "x": x,
@@ -138,40 +132,24 @@ def _title(box: PlacedBox, scale: float) -> dict[str, Any]:
 # Edges ------------------------------------------------------------------------------------------------------------
 
 
-def _edges(go: Any, edges: list[PlacedEdge], kind: str) -> list[Any]:
+def _edges(go: Any, edges: list[LaidOutEdge], kind: str) -> list[Any]:
     """One trace for each way of drawing a line; the last point of every arrow is its head."""
     traces = []
+    colour = edge_colour(kind)
     for number, line in enumerate(dict.fromkeys(edge.line for edge in edges)):
-        ways = [[*_sampled(edge.curve), edge.tip] for edge in edges if edge.line == line]
+        ways = [edge.sampled() for edge in edges if edge.line == line]
         xs, ys = _joined(ways)
         sizes = [size for way in ways for size in [*[0] * (len(way) - 1), 11, 0]]
-        traces.append(
-            go.Scatter(
-                x=xs,
-                y=ys,
-                mode="lines+markers",
-                line={"color": edge_colour(kind), "width": 1.2, "dash": {"dashed": "dash", "dotted": "dot"}.get(line, "solid")},
-                marker={"symbol": "arrow", "angleref": "previous", "size": sizes, "color": edge_colour(kind)},
-                name=kind,
-                legendgroup=kind,
-                showlegend=number == 0,
-                hoverinfo="skip",
-            )
-        )
+        look = {"color": colour, "width": 1.2, "dash": {"dashed": "dash", "dotted": "dot"}.get(line, "solid")}
+        heads = {"symbol": "arrow", "angleref": "previous", "size": sizes, "color": colour}
+        shown = {"name": kind, "legendgroup": kind, "showlegend": number == 0, "hoverinfo": "skip"}
+        traces.append(go.Scatter(x=xs, y=ys, mode="lines+markers", line=look, marker=heads, **shown))
     noted = [edge for edge in edges if edge.text]
     if noted:
-        traces.append(
-            go.Scatter(
-                x=[edge.text_place[0] for edge in noted],
-                y=[edge.text_place[1] for edge in noted],
-                mode="text",
-                text=[html.escape(edge.text) for edge in noted],
-                textfont={"size": 8, "color": FAINT},
-                legendgroup=kind,
-                showlegend=False,
-                hoverinfo="skip",
-            )
-        )
+        across, up = zip(*(edge.text_place for edge in noted), strict=True)
+        text, font = [html.escape(edge.text) for edge in noted], {"size": 8, "color": FAINT}
+        hidden = {"legendgroup": kind, "showlegend": False, "hoverinfo": "skip"}
+        traces.append(go.Scatter(x=across, y=up, mode="text", text=text, textfont=font, **hidden))
     return traces
 
 
@@ -183,15 +161,3 @@ def _joined(ways: list[list[Point]]) -> tuple[list[float | None], list[float | N
         xs += [*(round(x, 2) for x, _ in way), None]
         ys += [*(round(y, 2) for _, y in way), None]
     return xs, ys
-
-
-def _sampled(curve: tuple[Point, ...], steps: int = 6) -> Iterator[Point]:
-    """Points along a Bézier curve."""
-    yield curve[0]
-    for start in range(0, len(curve) - 3, 3):
-        a, b, c, d = curve[start : start + 4]
-        for step in range(1, steps + 1):
-            t = step / steps
-            weights = (1 - t) ** 3, 3 * (1 - t) ** 2 * t, 3 * (1 - t) * t * t, t**3
-            x, y = (sum(w * p[i] for w, p in zip(weights, (a, b, c, d), strict=True)) for i in (0, 1))
-            yield x, y

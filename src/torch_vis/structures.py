@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 Shape = tuple[int, ...]
-Point = tuple[float, float]
 
 DATA_FLOW = "data_flow"  # a tensor went from one to the other
 GRADIENT_FLOW = "gradient_flow"  # a gradient did
@@ -88,22 +86,15 @@ class TrackedGraph:
 
     def finish(self, start: int | None) -> TrackedGraph:
         """Tell every node its neighbours, and put the nodes in the order they ran. `start` is when tracking began, in ns."""
+        parents: dict[str, list[str]] = {name: [] for name in self.nodes}
+        children: dict[str, list[str]] = {name: [] for name in self.nodes}
+        for source, target in dict.fromkeys((source, target) for source, target, _, _ in self._edges):
+            children[source].append(target)
+            parents[target].append(source)
         for node in self.nodes.values():
-            node.parent_ids, node.child_ids = [], []
+            node.parent_ids, node.child_ids = parents[node.id], children[node.id]
             if node.timestamp is not None:
                 node.timestamp = max(0.0, node.timestamp - start / 1e9) if start is not None else None
         order = sorted(self.nodes.values(), key=lambda node: -1.0 if node.timestamp is None else node.timestamp)
         self.nodes = {node.id: node for node in order}
-        for source, target in dict.fromkeys((source, target) for source, target, _, _ in self._edges):
-            _listed(self.nodes[source].child_ids).append(target)
-            _listed(self.nodes[target].parent_ids).append(source)
         return self
-
-    def of_type(self, *types: OperationType) -> Iterable[GraphNode]:
-        """The nodes of these types."""
-        return (node for node in self.nodes.values() if node.operation_type in types)
-
-
-def _listed(ids: list[str] | None) -> list[str]:
-    assert ids is not None
-    return ids

@@ -7,24 +7,16 @@ from time import perf_counter_ns as now
 from types import TracebackType
 from typing import Any
 
+import torch
 from torch.nn import Module
 
 import torcheer
-from torcheer import InvalidArgument, ModelHistory
-from torcheer.errors import put_on
+from torcheer import InvalidArgument, ModelHistory, ModuleCalls, TrainingStep
 
 from .document import as_document, summarize
-from .layers import LayerWatcher
-from .memory import cuda_is_used, cuda_memory, process_memory
+from .module_nodes import add_inputs, add_module_calls
 from .operations import Translation
-from .passes import add_module_passes
-from .running import Step, undone, without_compiling
-from .structures import GraphEdge, GraphNode, OperationType, TrackedGraph
-
-
-def _nothing(operation: object) -> bool:
-    """Of no operation is the gradient to be kept: only where it went is wanted."""
-    return False
+from .structures import GraphEdge, GraphNode, TrackedGraph
 
 
 class ComputationalGraphTracker:
@@ -55,16 +47,16 @@ class ComputationalGraphTracker:
         track_tensor_ops: bool = True,
     ) -> None:
         if not isinstance(model, Module):
-            raise InvalidArgument(f"a tracker follows an nn.Module; got {type(model).__name__}.")
+            raise InvalidArgument(f"model must be an nn.Module; got {type(model).__name__}: {model!r:.80}.")
         self.model = model
         self.track_memory = bool(track_memory)
         self.track_timing = bool(track_timing)
         self.track_tensor_ops = bool(track_tensor_ops)
         self.history: ModelHistory | None = None  # what torcheer recorded, where every operation was followed
         self._leave: contextlib.ExitStack | None = None
-        self._watcher: LayerWatcher | None = None
+        self._calls: ModuleCalls | None = None  # where only modules were
         self._start = self._end = 0
-        self._on_device = False
+        self._uses_cuda = self._on_device = False
         self._memory: dict[str, dict[str, int]] = {}
         self._translation: Translation | None = None
         self._graph: TrackedGraph | None = None
@@ -73,119 +65,96 @@ class ComputationalGraphTracker:
 
     def start_tracking(self) -> ComputationalGraphTracker:
         """Begin to follow whatever runs on this thread. What was tracked before is forgotten."""
-        if self.is_tracking:
-            raise InvalidArgument("this tracker is tracking already: call stop_tracking() first.")
-        self._forget()
-        self._on_device = self.track_timing and cuda_is_used()
+        self._begin()
         leave = contextlib.ExitStack()
-        self._memory["before"] = self._sample()
         if self.track_tensor_ops:
             self.history = leave.enter_context(torcheer.recording(self.model, **self._options))
         else:
-            self._watcher = LayerWatcher(self.model, timing=self.track_timing)
-            leave.enter_context(without_compiling(self.model))
-            leave.callback(self._watcher.stop)
-            self._watcher.start()
+            self._calls = leave.enter_context(torcheer.watch_modules(self.model, timing=self.track_timing))
         self._leave = leave
         self._start = now()
         return self
 
     def stop_tracking(self) -> ComputationalGraphTracker:
         """End it. From now on the tracker can be asked."""
-        self._stop(None, None, None)
+        self.__exit__(None, None, None)
         return self
-
-    def _stop(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._leave is None:
-            raise InvalidArgument("this tracker is not tracking: call start_tracking() first.")
-        self._end = now()
-        leave, self._leave = self._leave, None
-        leave.__exit__(kind, error, trace)
-        self._close()
-        if error is not None:
-            self._put_on(error)
 
     def __enter__(self) -> ComputationalGraphTracker:
         return self.start_tracking()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._stop(kind, error, trace)
+        if self._leave is None:
+            raise InvalidArgument("this tracker is not tracking: call start_tracking() first.")
+        self._end = now()
+        leave, self._leave = self._leave, None
+        leave.__exit__(kind, error, trace)
+        self._close(error)
 
     @property
     def is_tracking(self) -> bool:
         """Whether it is following anything now."""
         return self._leave is not None
 
-    def run(
-        self, input_args: tuple[Any, ...], input_kwargs: dict[str, Any], *, include_loss: bool = False
-    ) -> ComputationalGraphTracker:
+    def run(self, input_tensor: Any, *, include_loss: bool = False, called: str = "tracker.run") -> ComputationalGraphTracker:
         """Track one forward and backward pass of the model, and leave everything as it was."""
-        if self.is_tracking:
-            raise InvalidArgument("this tracker is tracking already: call stop_tracking() first.")
-        self._forget()
-        self._on_device = self.track_timing and cuda_is_used()
-        self._memory["before"] = self._sample()
-        step = Step(self.model, include_loss=include_loss)
-        try:
-            if self.track_tensor_ops:
-                self._log(step, input_args, input_kwargs)
-            else:
-                self._watch(step, input_args, input_kwargs)
-        except BaseException as error:
-            if self.history is not None or self._watcher is not None:
-                self._close()
-                self._put_on(error)
-            raise
-        self._close()
-        return self
-
-    def _log(self, step: Step, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        step = TrainingStep(self.model, input_tensor, include_loss=include_loss, called=called)
+        self._begin()
         began = now()
         try:
-            self.history = torcheer.log_forward_pass(step, args, kwargs, **self._options)
+            if self.track_tensor_ops:
+                step.log(**self._options)
+            else:
+                step.watch_modules(timing=self.track_timing)
         except BaseException as error:
-            self.history = getattr(error, "history", None)  # what was logged until then
+            self._take(step, began)
+            self._close(error)
             raise
-        finally:
-            if self.history is not None:
-                seconds = self.history.time_by_phase
-                self._start = began + int(seconds.get("setup", 0) * 1e9)
-                self._end = self._start + int(seconds.get("forward", 0) * 1e9)
+        self._take(step, began)
+        self._close(None)
+        return self
 
-    def _watch(self, step: Step, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        with undone(step, args, kwargs) as (step, args, kwargs), without_compiling(step.model):
-            self._watcher = watcher = LayerWatcher(step.model, timing=self.track_timing)
-            watcher.start()
-            self._start = now()
-            try:
-                step(*args, **kwargs)
-            finally:
-                self._end = now()
-                watcher.stop()
+    def _take(self, step: TrainingStep, began: int) -> None:
+        self.history, self._calls = step.history, step.module_calls
+        if self.history is not None:
+            seconds = self.history.time_by_phase
+            self._start = began + int(seconds.get("setup", 0) * 1e9)
+            self._end = self._start + int(seconds.get("forward", 0) * 1e9)
+        elif self._calls is not None:
+            self._start, self._end = self._calls.started, self._calls.ended
 
-    def _put_on(self, error: BaseException) -> None:
+    def _begin(self) -> None:
+        if self.is_tracking:
+            raise InvalidArgument("this tracker is tracking already: call stop_tracking() first.")
+        self.history = self._calls = self._graph = self._translation = None
+        self._uses_cuda = torcheer.device_memory().allocated is not None
+        self._on_device = self.track_timing and self._uses_cuda
+        self._memory = {"before": self._sample()}
+
+    def _close(self, error: BaseException | None) -> None:
         """Let an exception lead to what was tracked until it was raised."""
-        put_on(error, "torch_vis: what was tracked until then is on this exception, as error.tracker.", tracker=self)
+        self._memory["after"] = self._sample()
+        if error is not None and (self.history is not None or self._calls is not None):
+            note = "torch_vis: what was tracked until then is on this exception, as error.tracker."
+            torcheer.put_on(error, note, tracker=self)
 
     @property
     def _options(self) -> dict[str, Any]:
         """What torcheer is to record: everything that ran, no tensors, and times where the work is done."""
-        return {
-            "layers_to_save": "none",
-            "save_gradients": _nothing,
-            "keep_orphans": True,
-            "time_on_device": self._on_device,
-        }
-
-    def _close(self) -> None:
-        self._memory["after"] = self._sample()
-
-    def _forget(self) -> None:
-        self.history = self._watcher = self._graph = self._translation = None
-        self._memory = {}
+        chosen: dict[str, Any] = {"layers_to_save": "none", "keep_orphans": True, "time_on_device": self._on_device}
+        return {**chosen, "save_gradients": lambda operation: False}  # of none is the gradient kept: where it went is wanted
 
     def _sample(self) -> dict[str, int]:
-        return {**process_memory(), **cuda_memory()} if self.track_memory else {}
+        """What the process and all CUDA devices hold, where that can be read."""
+        if not self.track_memory:
+            return {}
+        process = torcheer.device_memory("cpu").process
+        found = {"process_resident": process} if process is not None else {}
+        if self._uses_cuda:
+            held = [torcheer.device_memory(number) for number in range(torch.cuda.device_count())]
+            for name in ("allocated", "reserved", "peak_allocated"):
+                found[f"cuda_{name}"] = sum(getattr(one, name) for one in held)
+        return found
 
     # What was seen ------------------------------------------------------------------------------------------------
 
@@ -195,7 +164,7 @@ class ComputationalGraphTracker:
         if self._graph is None:
             if self.is_tracking:
                 raise InvalidArgument("this tracker is still tracking: call stop_tracking() first.")
-            if self.history is None and self._watcher is None:
+            if self.history is None and self._calls is None:
                 raise InvalidArgument("nothing was tracked yet: call start_tracking(), run the model, and stop_tracking().")
             self._graph = self._translated()
         return self._graph
@@ -205,11 +174,10 @@ class ComputationalGraphTracker:
             self._translation = Translation(self.history, on_device=self._on_device)
             graph = self._translation.graph
         else:
-            assert self._watcher is not None
+            assert self._calls is not None
             graph = TrackedGraph()
-            for name, facts in self._watcher.inputs.items():
-                graph.add(_input_node(name, facts))
-            add_module_passes(graph, self._watcher.finished)
+            add_inputs(graph, self._calls)
+            add_module_calls(graph, self._calls)
         for node in graph.nodes.values():
             if not self.track_memory:
                 node.memory_usage = None
@@ -258,20 +226,7 @@ class ComputationalGraphTracker:
         return self.history.notes if self.history is not None else []
 
     def __repr__(self) -> str:
-        if self.is_tracking or (self.history is None and self._watcher is None):
-            return f"<ComputationalGraphTracker of {type(self.model).__name__}: {'tracking' if self.is_tracking else 'empty'}>"
-        return (
-            f"<ComputationalGraphTracker of {type(self.model).__name__}: {len(self.nodes)} nodes, {len(self.edges)} edges, "
-            f"{self.execution_time:.4f} s>"
-        )
-
-
-def _input_node(name: str, facts: dict[str, Any]) -> GraphNode:
-    return GraphNode(
-        id=name,
-        name=name.replace(":", "_"),
-        operation_type=OperationType.MEMORY_OP,
-        output_shapes=[tuple(facts["shape"])],
-        memory_usage=facts["bytes"],
-        metadata={"role": "input", "dtype": facts["dtype"]},
-    )
+        name = f"ComputationalGraphTracker of {type(self.model).__name__}"
+        if self.is_tracking or (self.history is None and self._calls is None):
+            return f"<{name}: {'tracking' if self.is_tracking else 'empty'}>"
+        return f"<{name}: {len(self.nodes)} nodes, {len(self.edges)} edges, {self.execution_time:.4f} s>"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from torcheer.graph import Graph, Node
-from torcheer.history.printing.text import human_size, plural
-from torcheer.render.wording import clean, dimensions, human_count
+from torcheer.render import clean, dimensions, human_count, human_size, plural
 
 from .operations import Translation
 from .structures import GRADIENT_FLOW, GraphNode, OperationType, Shape
@@ -21,12 +20,10 @@ class Words:
         self._nodes = translation.graph.nodes
         self._of = translation.of
         self._gradients = translation.gradients.by_operation
-        self._flows = [
-            edge
-            for edge in translation.graph.edges
-            if edge.edge_type == GRADIENT_FLOW and (edge.metadata or {}).get("level") == "operation"
-        ]
-        self._with_inner = {one.address for one in translation.passes.values() if one.has_inner}
+        self._num_gradients = translation.gradients.count
+        flows = [edge for edge in translation.graph.edges if edge.edge_type == GRADIENT_FLOW]
+        self._flows = [edge for edge in flows if (edge.metadata or {}).get("level") == "operation"]
+        self._with_inner = {one.address for one in translation.calls.values() if one.has_inner}
         self._times = times
         self._sizes = sizes
         self._alone: set[str] = set()
@@ -131,7 +128,7 @@ class Words:
 
     def notes(self, graph: Graph, whole: Graph) -> tuple[str, ...]:
         """What a reader must know about a view of a graph."""
-        backward = sum(len(names) for names in self._gradients.values())
+        backward = self._num_gradients
         forward = sum(1 for node in whole.nodes if node.kind not in ("input", "output"))
         gradients = plural(backward, "autograd node") if backward else "no gradients"
         found = [f"{plural(forward, 'operation')}, {gradients}."]

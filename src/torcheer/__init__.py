@@ -2,6 +2,7 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
+from .analysis import device_memory as device_memory
 from .api import log_forward_pass as log_forward_pass
 from .api import recording as recording
 from .api import show_model_graph as show_model_graph
@@ -32,14 +33,19 @@ from .errors import TorcheerError as TorcheerError
 from .errors import UnseenWork as UnseenWork
 from .errors import UnseenWorkWarning as UnseenWorkWarning
 from .errors import ViewerNotBuilt as ViewerNotBuilt
+from .errors import put_on as put_on
+from .files import write_whole as write_whole
 from .history import Call as Call
 from .history import Layer as Layer
 from .history import Module as Module
 from .history import Operation as Operation
 from .model_history import ModelHistory as ModelHistory
+from .module_calls import ModuleCalls as ModuleCalls
+from .module_calls import watch_modules as watch_modules
 from .render import Picture as Picture
 from .render import PictureOptions as PictureOptions
 from .replay import ValidationReport as ValidationReport
+from .training_step import TrainingStep as TrainingStep
 from .xray import ArchitectureTracer as ArchitectureTracer
 from .xray import FileManager as FileManager
 from .xray import RandomFilterSelectorType as RandomFilterSelectorType

@@ -13,7 +13,7 @@ from torch.nn import Module
 from .analysis import Summary
 from .analysis.summary import DEFAULT_COLUMNS
 from .capture import Session
-from .capture.modules import wrapped_module
+from .capture.addresses import innermost
 from .capture.restore.randomness import RandomState
 from .containers import Arguments
 from .errors import InvalidArgument
@@ -223,6 +223,5 @@ def _arguments(model: Any, input_args: Any, input_kwargs: Any, call: str) -> Arg
 
 
 def _title(model: Any) -> str:
-    while (inner := wrapped_module(model)) is not None:
-        model = inner
+    model = innermost(model)
     return getattr(model, "__name__", None) or type(model).__name__

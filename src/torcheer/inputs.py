@@ -21,7 +21,7 @@ from typing import Any, Final
 from torch.nn import Module
 from torch.utils.data import DataLoader, Dataset
 
-from .capture.modules import without_parallelism, wrapped_module
+from .capture.addresses import innermost, without_parallelism
 from .containers import Arguments, is_tensor
 from .errors import InvalidArgument
 from .torch_internals import FunctionSchema, has_global_pre_hooks
@@ -126,9 +126,7 @@ def _called_function(model: Any) -> Any:
     """The function that gets the arguments: a module's forward, behind compiled and parallel wrappers."""
     if isinstance(model, functools.partial) and isinstance(model.func, Module):
         return functools.partial(_called_function(model.func), *model.args, **model.keywords)
-    model = without_parallelism(model)
-    while (inner := wrapped_module(model)) is not None:
-        model = without_parallelism(inner)
+    model = innermost(model)
     if not isinstance(model, Module):
         return model
     own = _signature(type(model).__call__, False)  # a class may have a __call__ of its own, which mostly hands everything on
@@ -294,8 +292,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _name(model: Any) -> str:
-    while (inner := wrapped_module(model)) is not None:
-        model = inner
+    model = innermost(model)
     if isinstance(model, Module):
         return f"{type(model).__name__}.forward"
     return str(getattr(model, "__qualname__", None) or type(model).__name__)

@@ -14,6 +14,7 @@ from .analysis.summary import DEFAULT_COLUMNS
 from .graph import Graph, Node, build_graph
 from .history import History, Layer, Module, Operation
 from .history.index import Makers
+from .module_calls import ModuleCalls, module_calls_of
 from .render import Picture, make_picture, picture_options, show
 from .replay import Change, ValidationReport, replay, validate
 from .viewer import Page, to_html, to_json, to_model_explorer
@@ -161,6 +162,18 @@ class ModelHistory(History):
     def to_model_explorer(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
         """The graph as Google's Model Explorer reads it, also written to a file if there is a path."""
         return to_model_explorer(self, path)
+
+    @property
+    def module_calls(self) -> ModuleCalls:
+        """Every module call, forward and backward, with what other calls gave it.
+
+        >>> import torch, torcheer
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())
+        >>> calls = torcheer.log_forward_pass(model, torch.ones(1, 2)).module_calls
+        >>> [source.label for source in calls[2].sources]
+        ['0:1']
+        """
+        return module_calls_of(self)
 
     # What it cost -------------------------------------------------------------------------------------------------
 

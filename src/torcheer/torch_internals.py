@@ -56,6 +56,11 @@ def address_of(storage: torch.UntypedStorage) -> int:
     return address
 
 
+def cuda_is_used() -> bool:
+    """Whether this process has used CUDA. Public, but without types."""
+    return torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]  # torch's own
+
+
 # Transforms of torch.func ------------------------------------------------------------------------------------------------
 
 # Tensors inside vmap, grad and jvp wrap others. Without these, what happens inside a transform cannot be followed.
@@ -77,8 +82,8 @@ def is_inside_vmap() -> bool:
 
 # Autograd ----------------------------------------------------------------------------------------------------------------
 
-# The number that the next node gets; nodes of one thread are numbered in the order they are made. Without it torch_vis could
-# not tell which nodes a module made, other than by walking the graph.
+# The number that the next node gets; nodes of one thread are numbered in the order they are made. Without it watch_modules
+# could not tell which nodes a module made, other than by walking the graph.
 next_sequence_number: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]  # not in torch's stubs
 # The number of the backward pass that is running, -1 outside. Without it passes that nest could not be told apart.
 current_graph_task: Callable[[], int] = torch._C._current_graph_task_id

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from ..torch_internals import cuda_is_used
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
@@ -30,8 +32,7 @@ def device_memory(device: torch.device | str | int | None = None) -> DeviceMemor
     wanted = torch.device(device) if device is not None and not isinstance(device, int) else device
     is_cuda = not isinstance(wanted, torch.device) or wanted.type == "cuda"
     cuda = torch.cuda
-    in_use = cuda.is_available() and cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch's own
-    if not (is_cuda and in_use):
+    if not (is_cuda and cuda_is_used()):
         return DeviceMemory(_resident(), None, None, None)
     return DeviceMemory(
         _resident(), cuda.memory_allocated(wanted), cuda.memory_reserved(wanted), cuda.max_memory_allocated(wanted)

@@ -1,13 +1,7 @@
-"""Module entries and exits, by two global hooks.
-
-Addresses are those of `named_modules`, except that wrappers are looked through: users see neither `_orig_mod.` of a compiled
-model nor `module.` of a parallel one. A module reached under several names has one address, its first, and knows the others.
-A module that belongs to no known model becomes a root of its own, named after its class.
-"""
+"""Module entries and exits, by two global hooks. Addresses are those of `addresses.py`."""
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
@@ -24,33 +18,15 @@ from ..cleaning import cleaning
 from ..containers import PLAIN, Other, find_tensors, outline, tensors_in
 from ..records import TENSOR, UNSAVED, ModuleCall, RegisteredModule
 from ..torch_internals import DisableTorchFunction, global_module_hooks, is_functorch_wrapped, is_transforming
+from .addresses import addressed, class_name, free_address
 from .identity.tensor_table import storage_of
 from .intercept.call_sites import CallSites, Forward
 from .intercept.fused import decision_of, is_about_to_fuse, leave, named_arguments, switches_here, watch_functions, watch_fused
 from .intercept.interceptor import Interceptor
 from .recorder import Recorder
 
-_WRAPPED_AS = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
 _ONE_TENSOR = (TENSOR,)
 _NONE: dict[str, Any] = {}
-_PARALLEL = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
-
-
-def wrapped_module(module: Any) -> Module | None:
-    """What a compiled or parallel wrapper holds; None for a module that is no wrapper."""
-    cls = type(module)
-    attribute = _WRAPPED_AS.get(cls.__name__)
-    if attribute is None or not cls.__module__.startswith("torch."):
-        return None
-    inner = getattr(module, attribute, None)
-    return inner if isinstance(inner, Module) else None
-
-
-def without_parallelism(model: Any) -> Any:
-    """The model a parallel wrapper replicates, so that it runs here, alone and on this thread."""
-    while isinstance(model, _PARALLEL):
-        model = model.module
-    return model
 
 
 class ModuleWatcher:
@@ -74,23 +50,12 @@ class ModuleWatcher:
         """Give every module in `root` its address, in registration order. Returns those that were new."""
         new: list[Module] = []
         known, registered = self._registered, self.log.registered
-        names: dict[type, str] = {}
         in_transform = is_transforming()
-        waiting = [(prefix, root)]
-        while waiting:
-            address, module = waiting.pop()
-            key = id(module)
-            if key in known:
-                self._note_other_address(module, address)
-                continue
+        for address, module in addressed(root, prefix, known, self._note_other_address):
             new.append(module)
-            cls = type(module)
-            name = names.get(cls)  # most modules are of few classes
-            inner = None if name is not None else wrapped_module(module)
-            if inner is not None:
-                known[key] = None
+            if address is None:
+                known[id(module)] = None
                 self.recorder.has_wrappers = True
-                waiting.append((address, inner))
                 continue
             parameters, buffers = module._parameters, module._buffers
             if in_transform:
@@ -99,26 +64,17 @@ class ModuleWatcher:
                 self.recorder.registered.update(map(id, parameters.values()))
             if buffers:
                 self.recorder.registered.update(map(id, buffers.values()))
-            if name is None:
-                name = _class_name(module)
-                if not issubclass(cls, torch.jit.ScriptModule) and cls.__name__ not in _WRAPPED_AS:
-                    names[cls] = name
-            known[key] = registered[address] = RegisteredModule(
+            known[id(module)] = registered[address] = RegisteredModule(
                 address,
-                name,
+                class_name(module),
                 _copied(parameters) if parameters else _NONE,
                 _copied(buffers) if buffers else _NONE,
                 address == prefix,
-                cls,
+                type(module),
                 (),
                 0,
                 is_made_running and address == prefix,
             )
-            if module._modules:
-                start = f"{address}." if address else ""
-                below = [(start + name, child) for name, child in module._modules.items() if child is not None]
-                below.reverse()
-                waiting += below
         self._known += new
         return new
 
@@ -286,15 +242,9 @@ class ModuleWatcher:
         return tensors
 
     def free_name(self, module: Module) -> str:
-        """An address for a new root, after its class: inside the module that runs, if one does."""
+        """An address for a new root."""
         stack = self.recorder.stack
-        prefix = f"{stack[-1].address}." if stack and stack[-1].address else ""
-        name = unique = prefix + _class_name(wrapped_module(module) or module)
-        count = 1
-        while unique in self.log.registered:
-            count += 1
-            unique = f"{name}_{count}"
-        return unique
+        return free_address(module, stack[-1].address if stack else "", self.log.registered)
 
     def _shelter(self, module: Module, args: tuple[Any, ...]) -> None:
         """What runs inside TorchScript cannot be seen writing, so what it may write to is copied first."""
@@ -314,42 +264,3 @@ def _outside_transforms(registered: dict[str, Any]) -> dict[str, Any]:
 
 def _copied(registered: Any) -> dict[str, Any]:
     return registered.copy() if type(registered) is dict else dict(registered.items())
-
-
-def _class_name(module: Module) -> str:
-    cls = type(module)
-    if issubclass(cls, torch.jit.ScriptModule):  # keeps the name of the class it was compiled from
-        return str(getattr(module, "original_name", cls.__name__))
-    return cls.__name__
-
-
-def roots_of(model: Any) -> list[tuple[Module, str]]:
-    """The modules a callable is known to hold: itself, or those it is bound to, closes over or has as attributes."""
-    if isinstance(model, Module):
-        return [(model, "")]
-    owner = getattr(model, "__self__", None)
-    if isinstance(owner, Module):
-        return [(owner, "")]
-    held = {name: value for name, value in _held(model).items() if isinstance(value, Module)}
-    return [(module, name) for name, module in held.items()]
-
-
-def modules_among(values: Iterable[Any]) -> list[Module]:
-    """The modules that are given as arguments, with all that is inside them."""
-    return [inner for value in values if isinstance(value, Module) for inner in value.modules()]
-
-
-def _held(model: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    code, cells = getattr(model, "__code__", None), getattr(model, "__closure__", None)
-    for name, cell in zip(code.co_freevars if code else (), cells or (), strict=False):
-        with contextlib.suppress(ValueError):  # an empty cell
-            found[name] = cell.cell_contents
-    if hasattr(model, "__dict__") and not isinstance(model, type):
-        found.update(vars(model))
-    if hasattr(model, "func") and hasattr(model, "args"):  # functools.partial
-        found.update(_held(model.func))
-        found.update({f"args_{i}": v for i, v in enumerate(model.args)})
-        if isinstance(model.func, Module):
-            found[type(model.func).__name__] = model.func
-    return found

@@ -12,22 +12,24 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from ..containers import Path, find_tensors, shares_no_container
+from ..containers import Path, find_tensors
 from ..records import Log, Origin
 from ..torch_internals import DisableTorchFunction, may_be_compiled, run_uncompiled
+from .addresses import roots_of, without_parallelism
 from .intercept.call_sites import CallSites
 from .intercept.device_time import DeviceTimer
 from .intercept.fused import leave_all
 from .intercept.interceptor import Interceptor
 from .keep.keeper import Keeper
 from .keep.policy import Policy
-from .modules import ModuleWatcher, modules_among, roots_of, without_parallelism
+from .modules import ModuleWatcher
 from .recorder import Recorder
 from .refusals import refuse_inside_vmap, refuse_unrun
 from .restore.gc_pause import fewer_collections
+from .restore.left_as_found import left_as_found
 from .restore.randomness import RandomState, seed_everything
 from .restore.recursion import deeper_calls
-from .restore.restore_state import StateRestorer, not_copied
+from .restore.restore_state import StateRestorer
 
 Start = int | RandomState | None  # a seed, or the random state to start from; None: the state that is found
 
@@ -55,6 +57,7 @@ class Session:
         self.interceptor = Interceptor(self.recorder, self.sites, None, timer)
         self.watcher = ModuleWatcher(self.recorder, self.sites, self.interceptor)
         self._leave = contextlib.ExitStack()
+        self._started = 0.0
         self._backs_up_everything = backs_up_everything  # all tensors, before the pass: also writes nobody saw are undone
 
     def __enter__(self) -> Session:
@@ -76,7 +79,7 @@ class Session:
     def run(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], start: Start) -> None:
         """Run `model` once and record it; afterwards nothing outside the log has changed."""
         refuse_inside_vmap()
-        with fewer_collections(), deeper_calls():
+        with fewer_collections():
             self._run(without_parallelism(model), args, kwargs, start)
 
     def _run(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], start: Start) -> None:
@@ -84,37 +87,22 @@ class Session:
         self.sites.stop_before(Session._call.__code__)
         with DisableTorchFunction():
             inputs = [*find_tensors(args, ("args",)), *find_tensors(kwargs, ("kwargs",))]
-            given, (args, kwargs) = (args, kwargs), shares_no_container((args, kwargs))
-            own = (*not_copied(given[0], args), *not_copied(given[1], kwargs))
-            modules = [*self._register(model), *modules_among((*args, *kwargs.values()))]
-            restorer = StateRestorer(modules, [tensor for _, tensor in inputs], own, model)
-        before = RandomState.now()
-        error: BaseException | None = None
-        started = ended = 0.0
-        try:
-            self._prepare(restorer, inputs)
+            modules = self._register(model)
+        tensors = [tensor for _, tensor in inputs]
+        with left_as_found(model, modules, tensors, (args, kwargs), self.log.notes) as undone:
+            self._leave_as_found(undone, entered)
+            self._prepare(undone.restorer, inputs)
             self.log.random_seed = start if isinstance(start, int) else None
             if isinstance(start, RandomState):
                 start.restore()
             elif start is not None:
                 seed_everything(start)
-            self.log.random_state = RandomState.now() if start is not None else before
-            started = perf_counter()
-            result = self._call(model, args, kwargs)
-            ended = perf_counter()
+            self.log.random_state = RandomState.now() if start is not None else undone.random
+            result = self._call(model, undone.args, undone.kwargs)
             refuse_unrun(result, self.log)
             with DisableTorchFunction():
                 self._note_outputs(result)
             del result
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            started, ended = started or perf_counter(), ended or perf_counter()
-            with DisableTorchFunction():
-                self._leave_as_found(restorer, before, error)
-            self.log.seconds.update(setup=started - entered, forward=ended - started, cleanup=perf_counter() - ended)
-            restorer.finish(self.log.notes, error is not None)
 
     def _prepare(self, restorer: StateRestorer, inputs: list[tuple[Path, Tensor]]) -> None:
         with DisableTorchFunction():
@@ -134,16 +122,20 @@ class Session:
         if self.recorder.gradients is not None:
             self.recorder.gradients.watch([tensor for _, tensor in outputs])
 
-    def _leave_as_found(self, restorer: StateRestorer, before: RandomState, error: BaseException | None) -> None:
-        """Restore everything and close the log; each step is taken whatever the one before raised."""
-        with contextlib.ExitStack() as steps:  # runs the last one first
-            steps.callback(self._close, error)
-            steps.callback(self._note_lazy_states, restorer)
-            steps.callback(before.restore)
-            steps.callback(restorer.restore)
-            steps.callback(lambda: list(map(self.keeper.before_write, restorer.written_storages())))
-            if restorer.sharded_modules():
-                steps.callback(self.recorder.outside.keep_passing_states)
+    def _leave_as_found(self, undone: left_as_found, entered: float) -> None:
+        """When the pass is over: what is kept is protected before anything is restored, then the log is closed."""
+        restorer = undone.restorer
+        undone.first.callback(lambda: list(map(self.keeper.before_write, restorer.written_storages())))
+        if restorer.sharded_modules():
+            undone.first.callback(self.recorder.outside.keep_passing_states)
+        undone.last.callback(self._note_times, entered)
+        undone.last.callback(lambda: self._close(undone.error))
+        undone.last.callback(self._note_lazy_states, restorer)
+
+    def _note_times(self, entered: float) -> None:
+        now = perf_counter()
+        started, forward = self._started or now, self.log.seconds.get("forward", 0.0)
+        self.log.seconds.update(setup=started - entered, forward=forward, cleanup=now - started - forward)
 
     def _note_lazy_states(self, restorer: StateRestorer) -> None:
         """What the operations of the pass read first of a lazy parameter had no elements."""

@@ -30,6 +30,7 @@ from .views.pruning import drop_output_nodes as drop_output_nodes
 from .views.pruning import prune_dead_ends as prune_dead_ends
 from .views.pruning import prune_internal as prune_internal
 from .views.pruning import show_internal as show_internal
+from .views.regrouping import restrict as restrict
 from .views.rolling import format_passes as format_passes
 from .views.rolling import roll as roll
 from .views.rolling import unroll as unroll

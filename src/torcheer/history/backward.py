@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..backward_records import BackwardRecord, NodeRecord
 from .index import Index
 from .lookup import Lookup
+from .operation import Operation
 
 
 class BackwardOperation:
@@ -46,6 +49,11 @@ class BackwardOperation:
         return next((one for one in numbers if table.shows(one)), None)
 
     @property
+    def operation(self) -> Operation | None:
+        """The forward operation; None for parameters and `other`."""
+        return Operation(self._index, self._number) if self._number is not None else None
+
+    @property
     def layer_label(self) -> str | None:
         """The label of the forward operation (with its pass, if there are several); None for parameters and `other`."""
         return self._index.label(self._number) if self._number is not None else None
@@ -64,6 +72,11 @@ class BackwardOperation:
             return self.param.rpartition(".")[0] or None if self.param is not None else None
         call = self._index.record(self._number).module
         return (call.address or None) if call is not None else None
+
+    @property
+    def started(self) -> float:
+        """When it began to run, in seconds on `time.perf_counter`."""
+        return self._record.started / 1e9
 
     @property
     def time_elapsed(self) -> float:
@@ -85,6 +98,16 @@ class BackwardOperation:
         """The shapes of the gradients that went out: of what the forward operation used."""
         return list(self._record.made)
 
+    @property
+    def grad_input_fsize(self) -> int:
+        """The bytes of the gradients that went out, in the dtype of the forward operation; in float32 where it is not known."""
+        number, log = self._record.operation, self._index.log
+        if self.role == "other":
+            dtype = torch.float32
+        else:
+            dtype = log.operations[number].dtype if number >= 0 else self._index.state(number).tensor.dtype
+        return sum(math.prod(shape) for shape in self._record.made if shape is not None) * dtype.itemsize
+
     def __repr__(self) -> str:
         what = self.layer_label or self.param or "nothing that was logged"
         shapes = ", ".join(map(str, self.grad_output_shapes)), ", ".join(map(str, self.grad_input_shapes))
@@ -105,6 +128,25 @@ class BackwardPass:
     def operations(self) -> list[BackwardOperation]:
         """Every node that ran, in order."""
         return [BackwardOperation(self._index, record) for record in self._record.nodes]
+
+    @property
+    def edges(self) -> list[tuple[int, int]]:
+        """Which node's gradients went to which, as places in `operations`: autograd's `next_functions`, each as often.
+
+        A backward pass inside a node, as checkpointing runs one, begins with what that node was given.
+        """
+        nodes = self._record.nodes
+        runs: dict[int, list[int]] = {}  # by autograd node: when it ran; checkpointing may run one several times
+        for place, record in enumerate(nodes):
+            runs.setdefault(record.node, []).append(place)
+        found = []
+        for place, record in enumerate(nodes):
+            targets = [[run for run in runs.get(target, ()) if run > place] for target in record.onward]
+            found += [(place, later[0]) for later in targets if later]
+        led = {target for _, target in found}
+        places = {id(record): place for place, record in enumerate(nodes)}
+        begun = [(place, places[id(inner)]) for place, record in enumerate(nodes) for inner in record.inner]
+        return found + [(place, inner) for place, inner in begun if inner not in led]
 
     def of(self, key: Any) -> list[BackwardOperation]:
         """The nodes of an operation or layer, by any key that finds it, or of a parameter, by name; in the order they ran.

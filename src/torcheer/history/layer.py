@@ -19,7 +19,7 @@ from .printing.text import describe_layer
 from .read_as_tensor import ReadAsTensor
 
 if TYPE_CHECKING:
-    from .module import Module
+    from .module import Call, Module
 
 
 class Layer(ReadAsTensor):
@@ -44,6 +44,7 @@ class Layer(ReadAsTensor):
     layer_type: str = common()
     layer_number: int = common()
     operation_num: int = common()
+    number: int = common()
     pass_num: int = common()
     has_saved_activations: bool = common()
     tensor_contents: Any = common()
@@ -60,6 +61,7 @@ class Layer(ReadAsTensor):
     grad_nonfinite: int = common()
     func_applied: Callable[..., Any] | None = common()
     func_applied_name: str = common()
+    started: float | None = common()
     func_time_elapsed: float = common()
     creation_args: tuple[Any, ...] = common()
     creation_kwargs: dict[str, Any] = common()
@@ -84,6 +86,7 @@ class Layer(ReadAsTensor):
     same_call_layers: list[str] = common()
     parent_arg_positions: dict[str, str] = common()
     module: Module | None = common()
+    module_call: Call | None = common()
     containing_module: str | None = common()
     containing_modules: list[str] = common()
     modules_entered: list[str] = common()

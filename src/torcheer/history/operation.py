@@ -219,6 +219,11 @@ class Operation(Standing, ReadAsTensor):
         return self._record.function.name
 
     @property
+    def started(self) -> float | None:
+        """When the function was called, in seconds on `time.perf_counter`; None where nothing was called."""
+        return self._record.started / 1e9 if self._record.started else None
+
+    @property
     def func_time_elapsed(self) -> float:
         """Seconds the function took."""
         return self._record.elapsed / 1e9

@@ -9,7 +9,7 @@ from ..records import ModuleCall, OperationRecord, Origin
 from .index import Index
 
 if TYPE_CHECKING:
-    from .module import Module
+    from .module import Call, Module
 
 
 class Standing:
@@ -24,6 +24,11 @@ class Standing:
     @property
     def _record(self) -> OperationRecord:
         return self._index.log.operations[self._number]
+
+    @property
+    def number(self) -> int:
+        """Its number in the recording, by which the nodes of a graph name the `operations` they stand for."""
+        return self._number
 
     # Neighbours -------------------------------------------------------------------------------------------------
 
@@ -79,6 +84,12 @@ class Standing:
         """The innermost module this ran in, with `.address`; the model itself in its own forward; None in no module."""
         call = self._record.module
         return self._index.makers.module(self._index, self._index.log.registered[call.address]) if call is not None else None
+
+    @property
+    def module_call(self) -> Call | None:
+        """The innermost module call this ran in; that of the model itself in its own forward; None in no module."""
+        call, module = self._record.module, self.module
+        return module[call.call] if call is not None and module is not None else None
 
     @property
     def containing_module(self) -> str | None:

@@ -1,8 +1,20 @@
-"""Pictures of graphs."""
+"""Pictures of graphs: drawn, or laid out for another library to draw; and the words on them."""
 
+from ..history.printing.text import human_size as human_size
+from ..history.printing.text import plural as plural
+from .layout import Companions as Companions
+from .layout import LaidOutBox as LaidOutBox
+from .layout import LaidOutEdge as LaidOutEdge
+from .layout import LaidOutNode as LaidOutNode
+from .layout import Layout as Layout
+from .layout import lay_out as lay_out
 from .options import PictureOptions as PictureOptions
 from .options import picture_options as picture_options
 from .picture import Picture as Picture
 from .picture import make_picture as make_picture
+from .placing import Rect as Rect
 from .showing import present as present
 from .showing import show as show
+from .wording import clean as clean
+from .wording import dimensions as dimensions
+from .wording import human_count as human_count

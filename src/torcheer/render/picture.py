@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
-from ..errors import DrawingFailed, InvalidArgument
+from ..errors import InvalidArgument
 from ..files import write_whole
 from ..graph import Graph
 from .dot import Places, box_name, dot_text
 from .drawing import Drawing, make_drawing
-from .graphviz import TooSlow, run_graphviz
+from .graphviz import run_graphviz
+from .layout import LEAST, first_laid_out
 from .options import PictureOptions
 from .placing import read_layout, size_of
 from .svg import light_svg
@@ -24,7 +24,6 @@ from .wording import clean
 FORMATS = ("svg", "png", "pdf", "dot")
 _LONGEST = 16_000  # pixels of a side of a PNG
 _AREA = 60e6  # pixels of a PNG
-_LEAST = 5.0  # seconds that even the last and smallest view gets
 
 
 class Picture:
@@ -42,7 +41,7 @@ class Picture:
         self.notes = drawing.notes
         self._drawing = drawing
         self._places = places
-        self._limit = max(time_limit, _LEAST)
+        self._limit = max(time_limit, LEAST)
 
     @property
     def title(self) -> str:
@@ -121,27 +120,9 @@ def make_picture(graph: Graph, options: PictureOptions | None = None) -> Picture
     """Lay a graph out; what is too large or too slow is drawn with fewer modules open, and the picture says so."""
     options = options or PictureOptions()
     check_drawable(graph)
-    end = time.monotonic() + options.time_limit
-    slow = 0
-    for view in views(graph, options):
-        if slow:
-            note = f"Laying out {slow:,} nodes took more than its time; this view has fewer."
-            view = View(view.graph, (*view.notes, note))
-        drawing = make_drawing(view, options)
-        left = max(end - time.monotonic(), 0.0)
-        limit = left if view.size <= 60 else left * 0.6
-        try:
-            laid_out = run_graphviz(
-                dot_text(drawing, edge_texts=False), "dot", "json0", max(limit, min(_LEAST, options.time_limit))
-            )
-        except TooSlow:
-            slow = view.size
-            continue
-        return Picture(view, drawing, read_layout(laid_out, drawing), options.time_limit)
-    raise DrawingFailed(
-        f"no view of {graph.title} could be laid out within {options.time_limit:g} s. Give it more time (time_limit=120), or "
-        "draw less of it (nesting_depth=1)."
-    )
+    tries, limit = views(graph, options), options.time_limit
+    view, drawing, laid_out = first_laid_out(tries, lambda view: make_drawing(view, options), graph.title, limit)
+    return Picture(view, drawing, read_layout(laid_out, drawing), limit)
 
 
 def _with(drawing: Drawing, attributes: dict[str, str]) -> Drawing:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -25,6 +25,24 @@ class Rect:
     low: float
     right: float
     high: float
+
+    @property
+    def x(self) -> float:
+        """Of the middle."""
+        return (self.left + self.right) / 2
+
+    @property
+    def y(self) -> float:
+        """Of the middle."""
+        return (self.low + self.high) / 2
+
+    @property
+    def width(self) -> float:
+        return self.right - self.left
+
+    @property
+    def height(self) -> float:
+        return self.high - self.low
 
     def overlap(self, other: Rect) -> float:
         """The area that two have in common."""
@@ -94,7 +112,7 @@ def read_layout(laid_out: bytes, drawing: Drawing) -> Places:
     edges = {int(one["id"][1:]): one["pos"] for one in found.get("edges", ()) if "pos" in one and "id" in one}
     grid = _Grid()
     for one in nodes.values():
-        grid.add_rect(_node_rect(one))
+        grid.add_rect(node_rect(one))
     ways = {number: _polyline(pos) for number, pos in edges.items()}
     for number, way in ways.items():
         for a, b in pairwise(way):
@@ -133,7 +151,8 @@ def size_of(places: Places) -> tuple[float, float]:
     return right - left, high - low
 
 
-def _node_rect(node: dict[str, Any]) -> Rect:
+def node_rect(node: dict[str, Any]) -> Rect:
+    """Where a node is, as Graphviz writes it."""
     x, y = map(float, node["pos"].split(","))
     half_width, half_height = float(node["width"]) * 36, float(node["height"]) * 36
     return Rect(x - half_width, y - half_height, x + half_width, y + half_height)
@@ -144,21 +163,22 @@ def _sides(rect: Rect) -> Iterator[tuple[Point, Point]]:
     return zip(corners, corners[1:] + corners[:1], strict=True)
 
 
+def read_point(text: str) -> Point:
+    """A point, as Graphviz writes it."""
+    x, y = text.split(",")[:2]
+    return float(x), float(y)
+
+
+def read_way(pos: str) -> tuple[Point | None, list[Point], Point | None]:
+    """An arrow, as Graphviz writes it: the tip at its tail, if it has one there, a Bézier curve, and the tip at its head."""
+    words = pos.split()
+    tips = {word[0]: read_point(word[2:]) for word in words if word[:2] in ("s,", "e,")}
+    return tips.get("s"), [read_point(word) for word in words if word[0] not in "se"], tips.get("e")
+
+
 def _polyline(pos: str) -> list[Point]:
     """An arrow as a line with many corners, from tail to head."""
-    points: list[Point] = []
-    start: Point | None = None
-    end: Point | None = None
-    for word in pos.split():
-        if word[:2] in ("s,", "e,"):
-            x, y = word[2:].split(",")
-            if word[0] == "e":
-                end = (float(x), float(y))
-            else:
-                start = (float(x), float(y))
-        else:
-            x, y = word.split(",")
-            points.append((float(x), float(y)))
+    start, points, end = read_way(pos)
     way = [start] if start is not None else []
     way += points[:1]
     for i in range(0, len(points) - 3, 3):
@@ -169,13 +189,16 @@ def _polyline(pos: str) -> list[Point]:
 
 
 def _curve(points: list[Point]) -> Iterator[Point]:
-    a, b, c, d = points
-    steps = max(2, min(12, int(math.dist(a, d) / 8)))
+    return along_curve(points, max(2, min(12, int(math.dist(points[0], points[3]) / 8))))
+
+
+def along_curve(points: Sequence[Point], steps: int) -> Iterator[Point]:
+    """Points along a Bézier curve of four, without the first."""
     for step in range(1, steps + 1):
         t = step / steps
         u = 1 - t
         weights = (u * u * u, 3 * u * u * t, 3 * u * t * t, t * t * t)
-        x, y = (sum(w * p[i] for w, p in zip(weights, (a, b, c, d), strict=True)) for i in (0, 1))
+        x, y = (sum(w * p[i] for w, p in zip(weights, points, strict=True)) for i in (0, 1))
         yield x, y
 
 

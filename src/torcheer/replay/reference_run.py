@@ -6,7 +6,6 @@ Afterwards the model, its inputs and the random states are as they were.
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any
@@ -14,15 +13,13 @@ from typing import Any
 from torch import Tensor
 from torch.nn import Module
 
+from ..capture.addresses import roots_of, without_parallelism, wrapped_module
 from ..capture.identity.tensor_table import unwrap
-from ..capture.modules import modules_among, roots_of, without_parallelism, wrapped_module
-from ..capture.restore.randomness import RandomState
-from ..capture.restore.recursion import deeper_calls
-from ..capture.restore.restore_state import StateRestorer, not_copied
-from ..containers import Arguments, shares_no_container
+from ..capture.restore.left_as_found import left_as_found
+from ..containers import Arguments
 from ..records import Log, ModuleCall
 from ..tensor_memory import FREED, cloned, has_memory, is_freed
-from ..torch_internals import DisableTorchFunction, global_module_hooks, is_functorch_wrapped, run_uncompiled, without_modes
+from ..torch_internals import global_module_hooks, is_functorch_wrapped, run_uncompiled, without_modes
 from .comparison import Agreement, difference, same_bits
 from .report import Check
 from .walk import holds_set, tensors_of
@@ -33,26 +30,16 @@ def run_plainly(model: Callable[..., Any], arguments: Arguments, log: Log) -> li
 
     A tensor whose memory the model freed is `FREED`.
     """
-    args, kwargs = shares_no_container(arguments)
-    own = (*not_copied(arguments[0], args), *not_copied(arguments[1], kwargs))
-    given = tensors_of((args, kwargs), into_objects=True)
-    modules = [inner for root, _ in roots_of(model) for inner in root.modules()] + modules_among((*args, *kwargs.values()))
-    with DisableTorchFunction():
-        restorer = StateRestorer(modules, given, own, model)
-    before = RandomState.now()
-    try:
-        restorer.back_up_everything([source for one in log.source_tensors if (source := one()) is not None])
+    given = tensors_of(arguments, into_objects=True)
+    modules = [inner for root, _ in roots_of(model) for inner in root.modules()]
+    with left_as_found(model, modules, given, arguments, []) as undone:
+        undone.restorer.back_up_everything([source for one in log.source_tensors if (source := one()) is not None])
         if log.random_state is not None:
             log.random_state.restore()
-        with run_uncompiled(), deeper_calls():
-            result = without_parallelism(model)(*args, **kwargs)
+        with run_uncompiled():
+            result = without_parallelism(model)(*undone.args, **undone.kwargs)
         returned = tensors_of(result, into_objects=True)
         return [cloned(tensor.detach()) if has_memory(tensor) else FREED for tensor in returned]
-    finally:
-        with contextlib.ExitStack() as steps:  # each is taken whatever another raises
-            steps.callback(before.restore)
-            steps.callback(restorer.restore)
-        restorer.finish([], sys.exc_info()[0] is not None)
 
 
 class HookWatch:

@@ -7,7 +7,7 @@ from types import CodeType
 
 from torch.nn import Module
 
-from ...capture.modules import wrapped_module
+from ...capture.addresses import wrapped_module
 from ...errors import InvalidArgument
 from ...torch_internals import compiled_and_disabled_functions, may_be_compiled
 

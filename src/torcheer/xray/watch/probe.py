@@ -12,7 +12,7 @@ from torch.nn import Module
 
 from ... import inputs
 from ...api import log_forward_pass
-from ...capture.modules import without_parallelism, wrapped_module
+from ...capture.addresses import innermost
 from ...errors import InvalidArgument
 from ...model_history import ModelHistory
 
@@ -79,14 +79,6 @@ class Probe:
             named = {name: param for name, param in self.model.named_parameters() if param.requires_grad}
             gradients = torch.autograd.grad(loss.sum(), list(named.values()), allow_unused=True) if named else ()
         return history, {name: grad for name, grad in zip(named, gradients, strict=True) if grad is not None}
-
-
-def innermost(model: Module) -> Module:
-    """The model that compiled and parallel wrappers are around."""
-    model = without_parallelism(model)
-    while (inner := wrapped_module(model)) is not None:
-        model = without_parallelism(inner)
-    return model
 
 
 @contextlib.contextmanager

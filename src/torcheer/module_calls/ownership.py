@@ -12,13 +12,12 @@ from typing import Any
 
 from torch import Tensor
 
-from torcheer.capture.keep.keeper import version_of
-
-from .passes import ModulePass
-from .structures import Shape
+from ..capture.keep.keeper import version_of
+from .calls import ModuleInput, ModulePass, Shape
 
 Node = Any  # of autograd
-Sources = dict[str, Shape | None]
+Source = ModulePass | ModuleInput
+Sources = dict[Source, Shape | None]
 LEAF = 2**62  # nodes that accumulate have the greatest number there is
 
 
@@ -27,8 +26,8 @@ class Ownership:
 
     def __init__(self, hook: Callable[[Node, ModulePass], None]) -> None:
         self._hook = hook
-        # By the id of a tensor: the node of the graph it is from, and how often it had been written to then.
-        self._made: dict[int, tuple[weakref.ref[Tensor], str, int]] = {}
+        # By the id of a tensor: what it is from, and how often it had been written to then.
+        self._made: dict[int, tuple[weakref.ref[Tensor], Source, int]] = {}
         self._owners: list[ModulePass | None] = []  # of autograd's nodes, by number from `_first`
         self._behind: dict[int, Sources] = {}  # by number: what was found there
         self._first = 0
@@ -43,12 +42,12 @@ class Ownership:
         self._owners.clear()
         self._behind.clear()
 
-    def claim(self, tensor: Tensor, name: str) -> None:
-        """A tensor is from the node `name` of the graph."""
-        self._made[id(tensor)] = (weakref.ref(tensor), name, version_of(tensor))
+    def claim(self, tensor: Tensor, source: Source) -> None:
+        """A tensor is what `source` is or returned."""
+        self._made[id(tensor)] = (weakref.ref(tensor), source, version_of(tensor))
 
-    def known(self, tensor: Tensor, *, as_it_was: bool = True) -> str | None:
-        """The node of the graph a tensor is from, if it is the very tensor that was claimed, and was not written to since."""
+    def known(self, tensor: Tensor, *, as_it_was: bool = True) -> Source | None:
+        """What a tensor is from, if it is the very tensor that was claimed, and was not written to since."""
         found = self._made.get(id(tensor))
         if found is None or found[0]() is not tensor or (as_it_was and found[2] != version_of(tensor)):
             return None
@@ -69,7 +68,7 @@ class Ownership:
             self._behind = {number: found for number, found in self._behind.items() if number < first}
 
     def producers(self, tensor: Tensor, around: ModulePass | None) -> Sources:
-        """The nodes of the graph a tensor comes from: as it is, by what autograd remembers, or else as a view.
+        """The calls and inputs a tensor comes from: as it is, by what autograd remembers, or else as a view.
 
         `around` is the call in whose own code it may have been made.
         """
@@ -104,7 +103,7 @@ class Ownership:
             elif number >= 0:
                 owner = self._owners[number] if number < len(self._owners) else None
                 if owner is not None and owner is not around and owner.ended:
-                    found[owner.id] = None
+                    found[owner] = None
                     continue
                 if owner is None and around is not None:
                     self._owners += [None] * (number + 1 - len(self._owners))

@@ -1,15 +1,16 @@
-"""Follows modules only: two global hooks for the forward pass, and hooks on autograd's nodes for the backward pass.
+"""Watches modules only: two global hooks for the forward pass, and hooks on autograd's nodes for the backward pass.
 
-This is `track_tensor_ops=False`: no torch function is watched, so a pass costs microseconds per module and not per operation.
-Which node of autograd belongs to which module is told by torch's sequence numbers: those a module made while it ran are its
-own. Neither tensors nor nodes are kept; hooks go with the graph they are on, and do nothing after `stop`.
+No torch function is watched, so a pass costs microseconds per module and not per operation. Which node of autograd belongs to
+which module is told by torch's sequence numbers: those a module made while it ran are its own. Neither tensors nor nodes are
+kept; hooks go with the graph they are on, and do nothing afterwards.
 """
 
 from __future__ import annotations
 
 import weakref
-from contextlib import ExitStack
-from functools import cached_property, partial
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import partial
 from threading import get_ident
 from time import perf_counter_ns as now
 from typing import Any
@@ -17,100 +18,143 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Module
+from torch.nn.parameter import is_lazy
 
-from torcheer.capture.modules import wrapped_module
-from torcheer.containers import tensors_in
-from torcheer.torch_internals import DisableTorchFunction, current_graph_task, global_module_hooks, next_sequence_number
-
-from .memory import cuda_is_used
+from ..capture.addresses import addressed, class_name, free_address
+from ..cleaning import Cleaning, cleaning
+from ..containers import tensors_in
+from ..errors import InvalidArgument
+from ..history import Param
+from ..records import bytes_of, facts_of
+from ..torch_internals import (
+    DisableTorchFunction,
+    cuda_is_used,
+    current_graph_task,
+    global_module_hooks,
+    next_sequence_number,
+    run_uncompiled,
+)
+from .calls import ModuleBackward, ModuleCalls, ModuleInput, ModulePass, Shape
 from .ownership import Node, Ownership, Sources, last_nodes, node_of
-from .passes import BackwardPass, ModulePass, tensor_facts
-from .structures import Shape
 
 _MANY = 8  # nodes of a layer that are looked at one by one
 
 
-class _Running:
-    """A module call that has not returned."""
+def watch_modules(model: Module, *, timing: bool = True) -> Cleaning[ModuleCalls]:
+    """Inside, every call of a module is written down, with its shapes, bytes and times, forward and backward.
 
-    __slots__ = ("entering", "events", "first", "module", "one")
+    >>> import torch, torcheer
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())
+    >>> with torcheer.watch_modules(model) as calls:
+    ...     model(torch.ones(1, 2)).sum().backward()
+    >>> [(call.label, call.output_shapes, len(call.backward)) for call in calls]
+    [(':1', [(1, 3)], 1), ('0:1', [(1, 3)], 1), ('1:1', [(1, 3)], 1)]
+
+    Args:
+        model: the model; other modules that run meanwhile are watched too, and named after their classes.
+        timing: where CUDA is in use, time by events on the device, read when the calls are first looked at.
+
+    The code in the block is the user's own, so its effects stay. Tensors are not kept. Compiled models run as they are
+    written. Limits: work on other threads is not seen; without gradients a call's `sources` are known only where it was given
+    the very tensor that another returned, or a view of it.
+    """
+    if not isinstance(model, Module):
+        raise InvalidArgument(f"watch_modules() takes an nn.Module; got {type(model).__name__}.")
+    return _Watcher(model, timing=timing).watching()
+
+
+class _Running:
+    """A module call, and what is needed of it until its backward passes are over."""
+
+    __slots__ = ("entering", "events", "first", "module", "one", "with_grad", "with_grad_out")
 
     def __init__(self, one: ModulePass, module: Module, first: int) -> None:
         self.one = one
         self.module = module
         self.first = first  # torch's number of the first autograd node it may make
         self.entering: Sources = {}
-        self.events: tuple[Any, Any] | None = None
+        self.events: tuple[Any, Any] | None = None  # of the device, to be read at the end
+        self.with_grad: list[tuple[Shape, int]] = []  # inputs that require gradients, and their bytes
+        self.with_grad_out: list[Shape] = []  # results that do
 
 
-class LayerWatcher:
-    """Writes down every module call between `start` and `stop`."""
+class _Watcher:
+    """Writes down every module call while it is `watching`."""
 
     def __init__(self, model: Module, *, timing: bool) -> None:
-        self.passes: list[ModulePass] = []
-        self.inputs: dict[str, dict[str, Any]] = {}  # facts of what was given to a module from outside
+        self._inputs: list[ModuleInput] = []
+        self._passes: list[ModulePass] = []
+        self._ran: list[_Running] = []
         self._timing = timing
         self._thread = get_ident()
         self._addresses: dict[int, tuple[str | None, Module]] = {}  # by id; None for wrappers, which are looked through
-        self._modules: dict[str, Module] = {}  # those that were called
-        self._calls: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
         self._stack: list[_Running] = []
-        self._hooks = ExitStack()
         self._ownership = Ownership(self._hook)
         self._unexplained: list[tuple[weakref.ref[Tensor], Sources, Shape]] = []
         self._is_on = False
-        self._pending: list[tuple[ModulePass, Any, Any]] = []  # events of the device, to be read at the end
+        self._events: dict[ModuleBackward, list[Any]] = defaultdict(list)  # of the device: begin and end
         self._cuda = False
         self._register(model, "")
 
     def _register(self, root: Module, prefix: str) -> None:
-        waiting = [(prefix, root)]
-        while waiting:
-            address, module = waiting.pop()
-            if id(module) in self._addresses:
-                continue
-            inner = wrapped_module(module)
-            self._addresses[id(module)] = (address if inner is None else None, module)
-            if inner is not None:
-                waiting.append((address, inner))
-                continue
-            start = f"{address}." if address else ""
-            waiting += [(start + name, child) for name, child in reversed(module._modules.items()) if child is not None]
+        for address, module in addressed(root, prefix, self._addresses):
+            self._addresses[id(module)] = (address, module)
 
-    def start(self) -> None:
-        """Begin to watch."""
-        self._ownership.begin(next_sequence_number())
-        self._cuda = self._timing and cuda_is_used()
-        self._is_on = True
-        self._hooks.enter_context(global_module_hooks(self._enter, self._exit))
-
-    def stop(self) -> None:
-        """End it, and read what the device measured."""
-        self._is_on = False
-        self._hooks.close()
+    @cleaning
+    def watching(self) -> Iterator[ModuleCalls]:
+        """Inside, every module of this thread is watched."""
+        calls = ModuleCalls(self._passes, self._inputs, self._settle)
+        has_wrappers = any(address is None for address, _ in self._addresses.values())
+        with run_uncompiled(has_wrappers=has_wrappers), global_module_hooks(self._enter, self._exit):
+            self._ownership.begin(next_sequence_number())
+            self._cuda = self._timing and cuda_is_used()
+            self._is_on = calls.is_running = True
+            calls.started = now()
+            yield calls
+            calls.ended = now()
+        self._is_on = calls.is_running = False
         for container in (self._stack, self._addresses, self._ownership, self._unexplained):
             container.clear()
 
-    @cached_property
-    def finished(self) -> list[ModulePass]:
-        """Every module call, with what can be told only at the end: the backward passes of modules around others, and times."""
+    def _settle(self) -> None:
+        """Work out what can be told only at the end: the backward passes of modules around others, and the device's times."""
         if self._cuda:
             torch.cuda.synchronize()
-        for one, began, ended in self._pending:
-            one.seconds = began.elapsed_time(ended) / 1e3
-        self._pending.clear()
-        parameters = {address: _parameters(address, module) for address, module in self._modules.items()}
-        self._modules.clear()
-        for one in reversed(self.passes):  # inner calls come after those around them
-            _widen(one)
-            one.parameters = parameters[one.address]
+        params: dict[str, list[Param]] = {}
+        for running in reversed(self._ran):  # inner calls come after those around them
+            one = running.one
+            if running.events is not None and one.ended:
+                one.device_seconds = running.events[0].elapsed_time(running.events[1]) / 1e3
+            if one.address not in params:
+                params[one.address] = _params(one.address, running.module)
+            one.params = params[one.address]
+            self._widen(one)
             for passed in one.backward.values():
-                passed.given, passed.made = one.returned, [shape for shape, _ in one.grown]
-                passed.bytes = sum(size for _, size in one.grown)
-        for passed in [passed for one in self.passes for passed in one.backward.values() if len(passed.events) == 2]:
-            passed.seconds = passed.events[0].elapsed_time(passed.events[1]) / 1e3
-            passed.events.clear()
-        return self.passes
+                passed.grad_output_shapes = running.with_grad_out
+                passed.grad_input_shapes = [shape for shape, _ in running.with_grad]
+                passed.bytes = sum(size for _, size in running.with_grad)
+        for passed, events in self._events.items():
+            if len(events) == 2:
+                passed.device_seconds = events[0].elapsed_time(events[1]) / 1e3
+        self._ran.clear()
+        self._events.clear()
+
+    def _widen(self, one: ModulePass) -> None:
+        """The backward pass of a module begins with the first of those inside it and ends with the last."""
+        if one.outer is None:
+            return
+        for task, inner in one.backward.items():
+            outer = one.outer.backward.get(task)
+            if outer is None:
+                outer = one.outer.backward[task] = ModuleBackward(inner.started, inner.ended)
+                self._events[outer] = list(self._events[inner])
+            if inner.started < outer.started:
+                outer.started = inner.started
+                self._events[outer][:1] = self._events[inner][:1]
+            if inner.ended > outer.ended:
+                outer.ended = inner.ended
+                self._events[outer][1:] = self._events[inner][1:]
 
     # Forward ------------------------------------------------------------------------------------------------------
 
@@ -120,20 +164,21 @@ class LayerWatcher:
         with DisableTorchFunction():
             known = self._addresses.get(id(module))
             if known is None:
-                self._register(module, self._free_name(type(module).__name__))
+                around = self._stack[-1].one.address if self._stack else ""
+                self._register(module, free_address(module, around, {address for address, _ in self._addresses.values()}))
                 known = self._addresses[id(module)]
             address = known[0]
             if address is None:
                 return
-            self._calls[address] = call = self._calls.get(address, 0) + 1
-            self._modules[address] = module
+            self._counts[address] = count = self._counts.get(address, 0) + 1
             stack = self._stack
             outer = stack[-1].one if stack else None
-            one = ModulePass(address, type(module).__name__, call, outer, module.training)
+            one = ModulePass(address, class_name(module), count, outer, module.training)
             if outer is not None:
                 outer.has_inner = True
-            self.passes.append(one)
             running = _Running(one, module, next_sequence_number())
+            self._passes.append(one)
+            self._ran.append(running)
             self._read(running, args)
             stack.append(running)
             if self._cuda:
@@ -155,7 +200,6 @@ class LayerWatcher:
         with DisableTorchFunction():
             if running.events is not None:
                 running.events[1].record()
-                self._pending.append((running.one, *running.events))
             if kwargs:
                 self._read(running, kwargs)
             self._leave(running, tensors_in(result), (args, kwargs))
@@ -168,13 +212,13 @@ class LayerWatcher:
             shape, size = _facts(tensor)
             one.input_shapes.append(shape)
             if tensor.requires_grad:
-                one.grown.append((shape, size))
+                running.with_grad.append((shape, size))
             sources = self._ownership.producers(tensor, self._stack[-1].one if self._stack else None)
             if not sources and not self._stack:
-                name = f"input:{len(self.inputs) + 1}"
-                self.inputs[name] = tensor_facts(tensor)
-                self._ownership.claim(tensor, name)
-                sources = {name: None}
+                given_here = ModuleInput(str(len(self._inputs) + 1), shape, tensor.dtype, size)
+                self._inputs.append(given_here)
+                self._ownership.claim(tensor, given_here)
+                sources = {given_here: None}
             for source in sources:
                 running.entering[source] = shape
             if not sources:
@@ -200,7 +244,7 @@ class LayerWatcher:
             one.output_shapes.append(shape)
             one.bytes += size
             if tensor.requires_grad:
-                one.returned.append(shape)
+                running.with_grad_out.append(shape)
             if ownership.known(tensor) is None:
                 own.append(tensor)
                 node = node_of(tensor)
@@ -215,17 +259,8 @@ class LayerWatcher:
         for node in nodes:
             node.register_prehook(partial(self._backward_begins, one))
         for tensor in own:
-            ownership.claim(tensor, one.id)
+            ownership.claim(tensor, one)
         ownership.finish(first, end, one)
-
-    def _free_name(self, name: str) -> str:
-        prefix = f"{self._stack[-1].one.address}." if self._stack and self._stack[-1].one.address else ""
-        taken = {address for address, _ in self._addresses.values()}
-        unique, count = prefix + name, 1
-        while unique in taken:
-            count += 1
-            unique = f"{prefix}{name}_{count}"
-        return unique
 
     # Backward -----------------------------------------------------------------------------------------------------
 
@@ -263,33 +298,36 @@ class LayerWatcher:
         passed = self._passed(one)
         passed.ended = now()
         if self._cuda:
-            if len(passed.events) == 1:
-                passed.events.append(_event())
-            passed.events[1].record()
+            events = self._events[passed]
+            if len(events) == 1:
+                events.append(_event())
+            events[1].record()
 
-    def _passed(self, one: ModulePass) -> BackwardPass:
+    def _passed(self, one: ModulePass) -> ModuleBackward:
         task = current_graph_task()
         passed = one.backward.get(task)
         if passed is None:
             time = now()
-            passed = one.backward[task] = BackwardPass(time, time)
+            passed = one.backward[task] = ModuleBackward(time, time)
             if self._cuda:
-                passed.events.append(_recorded())
+                self._events[passed].append(_recorded())
         return passed
 
 
-def _parameters(address: str, module: Module) -> dict[str, dict[str, Any]]:
-    """What is told of a module's own parameters, by full name."""
+def _params(address: str, module: Module) -> list[Param]:
+    """A module's own parameters."""
     start = f"{address}." if address else ""
-    return {start + name: tensor_facts(value) for name, value in module._parameters.items() if value is not None}
+    own = [(start + name, value) for name, value in module._parameters.items() if value is not None]
+    shapes = [tuple(value.shape) if not is_lazy(value) else (0,) for _, value in own]
+    return [Param(name, shape, one.dtype, one.requires_grad, False) for (name, one), shape in zip(own, shapes, strict=True)]
 
 
 def _facts(tensor: Tensor) -> tuple[Shape, int]:
     """Shape and bytes."""
     if type(tensor) is Tensor and tensor.layout is torch.strided:
         return tuple(tensor.shape), tensor.nbytes
-    facts = tensor_facts(tensor)
-    return tuple(facts["shape"]), facts["bytes"]
+    shape, dtype, _ = facts_of(tensor)
+    return shape, bytes_of(shape, dtype)
 
 
 def _event() -> Any:
@@ -300,17 +338,3 @@ def _recorded() -> Any:
     event = _event()
     event.record()
     return event
-
-
-def _widen(one: ModulePass) -> None:
-    """The backward pass of a module begins with the first of those inside it and ends with the last."""
-    if one.outer is None:
-        return
-    for task, inner in one.backward.items():
-        outer = one.outer.backward.setdefault(task, BackwardPass(inner.started, inner.ended, events=list(inner.events)))
-        if inner.started < outer.started:
-            outer.started = inner.started
-            outer.events[:1] = inner.events[:1]
-        if inner.ended > outer.ended:
-            outer.ended = inner.ended
-            outer.events[1:] = inner.events[1:]

@@ -1,0 +1,56 @@
+"""Runs a pass of a model and leaves everything as it was: the one place that logging, validating and watching modules ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from torch import Tensor
+from torch.nn import Module
+
+from ...containers import Arguments, shares_no_container
+from ...torch_internals import DisableTorchFunction
+from .randomness import RandomState
+from .recursion import deeper_calls
+from .restore_state import StateRestorer, not_copied
+
+
+class left_as_found:  # noqa: N801 - used as a function: `with left_as_found(…) as undone`
+    """Inside, a pass may run; afterwards the modules, the inputs, the arguments and the random states are as they were.
+
+    `inputs` are the tensors among the arguments. The pass is to be run with `args` and `kwargs`, whose containers are copies.
+    Each step of restoring is taken whatever another one raises. What could not be restored is added to `notes`, and a warning
+    names it unless the pass raised.
+    """
+
+    def __init__(
+        self, model: Callable[..., Any], modules: list[Module], inputs: list[Tensor], arguments: Arguments, notes: list[str]
+    ) -> None:
+        with DisableTorchFunction():
+            self.args, self.kwargs = shares_no_container(arguments)
+            own = (*not_copied(arguments[0], self.args), *not_copied(arguments[1], self.kwargs))
+            values = (*self.args, *self.kwargs.values())
+            given = [inner for value in values if isinstance(value, Module) for inner in value.modules()]
+            self.restorer = StateRestorer([*modules, *given], inputs, own, model)
+        self.random = RandomState.now()  # before the pass
+        self.error: BaseException | None = None  # what the pass raised, while it is undone
+        self.first = ExitStack()  # what to do when the pass is over, before anything is restored
+        self.last = ExitStack()  # what to do when everything is restored
+        self._notes = notes
+        self._deeper = deeper_calls()
+
+    def __enter__(self) -> left_as_found:
+        self._deeper.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self.error = error
+        with DisableTorchFunction(), ExitStack() as steps:  # the one that is added last is taken first
+            steps.push(self.last)
+            steps.callback(self.random.restore)
+            steps.callback(self.restorer.restore)
+            steps.push(self.first)
+            steps.push(self._deeper)
+        self.error = None  # it leads to frames, and these to tensors
+        self.restorer.finish(self._notes, error is not None)

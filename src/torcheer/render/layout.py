@@ -1,0 +1,210 @@
+"""A graph laid out but not drawn: rectangles, curves and words with their places, for whichever library draws them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..errors import DrawingFailed
+from ..graph import Graph, Node
+from .dot import Places, box_name, dot_text, title_lines, title_width
+from .drawing import Drawing, DrawnEdge, DrawnNode, make_drawing
+from .graphviz import TooSlow, run_graphviz
+from .options import PictureOptions
+from .placing import Point, Rect, along_curve, node_rect, read_layout, read_point, read_way
+from .themes import Look
+from .views import View, check_drawable, views
+
+LEAST = 5.0  # seconds that even the last and smallest view gets
+_LOOK = Look("#FFFFFF", "#000000")
+
+
+@dataclass(frozen=True, slots=True)
+class Companions:
+    """Further nodes, each beside one of the graph, and arrows among them that run against those of the graph: gradients."""
+
+    lines: Mapping[str, tuple[str, ...]]  # what is written on each, by the key of the node it stands beside
+    edges: Iterable[tuple[str, str]] = ()  # from and to, by these keys
+
+
+@dataclass(frozen=True, slots=True)
+class LaidOutNode:
+    """A node with its words and its place."""
+
+    node: Node  # of the graph: which it is, stands beside, or (a small reference) stands for
+    lines: tuple[str, ...]
+    place: Rect
+    is_reference: bool = False
+    is_beside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LaidOutEdge:
+    """An arrow: a Bézier curve of 3n + 1 points, and the tip behind its last one."""
+
+    curve: tuple[Point, ...]
+    tip: Point
+    line: str = "solid"  # or dashed, dotted
+    text: str = ""
+    text_place: Point = (0.0, 0.0)
+    is_beside: bool = False  # leads to a node that stands beside one of the graph
+
+    def sampled(self, steps: int = 6) -> list[Point]:
+        """Points along the curve, as many for each part of it, and the tip."""
+        parts = [self.curve[start : start + 4] for start in range(0, len(self.curve) - 3, 3)]
+        return [self.curve[0], *(point for part in parts for point in along_curve(part, steps)), self.tip]
+
+
+@dataclass(frozen=True, slots=True)
+class LaidOutBox:
+    """A module around what ran in it."""
+
+    lines: tuple[str, ...]
+    depth: int
+    place: Rect
+    corner: Point  # where the title begins, halfway up
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Everything in a picture. y grows upwards, and a unit is a point of print."""
+
+    title: str
+    graph: Graph  # the view that is laid out
+    nodes: tuple[LaidOutNode, ...]
+    edges: tuple[LaidOutEdge, ...]
+    boxes: tuple[LaidOutBox, ...]
+
+    @property
+    def bounds(self) -> Rect:
+        """The rectangle around all of it."""
+        places = [node.place for node in self.nodes] + [box.place for box in self.boxes]
+        points = [point for edge in self.edges for point in edge.curve]
+        xs = [x for place in places for x in (place.left, place.right)] + [x for x, _ in points]
+        ys = [y for place in places for y in (place.low, place.high)] + [y for _, y in points]
+        return Rect(min(xs), min(ys), max(xs), max(ys))
+
+
+def lay_out(
+    graph: Graph,
+    options: PictureOptions | None = None,
+    *,
+    most: int | None = None,
+    beside: Callable[[Graph], Companions] | None = None,
+) -> Layout:
+    """Find a place for everything in the picture of a graph.
+
+    >>> import torch, torcheer
+    >>> from torcheer.render import lay_out
+    >>> layout = lay_out(torcheer.log_forward_pass(torch.nn.ReLU(), torch.ones(2)).graph)
+    >>> [node.lines[0] for node in sorted(layout.nodes, key=lambda node: -node.place.y)]
+    ['input_1_0', 'relu_1_1', 'output_1_2']
+
+    Args:
+        graph: what to lay out; as in pictures, what is too large or too slow is laid out with fewer modules open.
+        options: as of a picture.
+        most: a graph of up to so many nodes is laid out as it is; of a larger one, a view that has no more and leaves no
+            operations out. Where there is none, `DrawingFailed` is raised.
+        beside: gives further nodes for the view that is laid out.
+    """
+    options = options or PictureOptions()
+    check_drawable(graph)
+
+    def draw(view: View) -> Drawing:
+        drawing = make_drawing(view, options)
+        return _with_companions(drawing, view.graph, beside(view.graph)) if beside is not None else drawing
+
+    view, drawing, laid_out = first_laid_out(_views(graph, options, most), draw, graph.title, options.time_limit)
+    return _read(drawing, view.graph, laid_out)
+
+
+def _views(graph: Graph, options: PictureOptions, most: int | None) -> Iterator[View]:
+    if most is None:
+        yield from views(graph, options)
+        return
+    if len(graph.nodes) <= most:
+        yield View(graph)
+    for view in views(graph, options):
+        if view.size <= most and not any(node.kind == "omitted" for node in view.graph.nodes):
+            yield view
+
+
+def first_laid_out(
+    tries: Iterable[View], draw: Callable[[View], Drawing], title: str, time_limit: float
+) -> tuple[View, Drawing, bytes]:
+    """The first view whose layout Graphviz finds within the time, with what it wrote."""
+    end = time.monotonic() + time_limit
+    slow = 0
+    for view in tries:
+        if slow:
+            note = f"Laying out {slow:,} nodes took more than its time; this view has fewer."
+            view = View(view.graph, (*view.notes, note))
+        drawing = draw(view)
+        left = max(end - time.monotonic(), 0.0)
+        limit = max(left if view.size <= 60 else left * 0.6, min(LEAST, time_limit))
+        try:
+            return view, drawing, run_graphviz(dot_text(drawing, edge_texts=False), "dot", "json0", limit)
+        except TooSlow:
+            slow = view.size
+    raise DrawingFailed(
+        f"no view of {title} could be laid out within {time_limit:g} s. Give it more time (time_limit=120), or "
+        "draw less of it (nesting_depth=1)."
+    )
+
+
+# Companions -------------------------------------------------------------------------------------------------------
+
+
+def _with_companions(drawing: Drawing, graph: Graph, companions: Companions) -> Drawing:
+    """The drawing with further nodes, whose names begin with `g`, and the arrows between them.
+
+    For the layout, arrows that go against the graph's own are turned round, so that both stand side by side.
+    """
+    ids = {node.key: node.id for node in drawing.nodes if not node.is_reference}
+    back = {node.key: f"g{ids[node.key]}" for node in graph.nodes if node.key in companions.lines}
+    nodes = [DrawnNode(name, key, companions.lines[key], _LOOK, "box") for key, name in back.items()]
+    order = {node.key: place for place, node in enumerate(graph.nodes)}
+    between = [(source, target) for source, target in companions.edges if source in back and target in back]
+    edges = [
+        DrawnEdge(back[source], back[target], weight=6, is_backward=order[source] > order[target]) for source, target in between
+    ]
+    led = {target for _, target in between}
+    edges += [DrawnEdge(ids[key], back[key], line="dashed") for key in back if key not in led]
+    return replace(drawing, nodes=(*drawing.nodes, *nodes), edges=(*drawing.edges, *edges), seen=(), scale=None)
+
+
+# Places -----------------------------------------------------------------------------------------------------------
+
+
+def _read(drawing: Drawing, graph: Graph, laid_out: bytes) -> Layout:
+    places = read_layout(laid_out, drawing)
+    objects: dict[str, Any] = {one["name"]: one for one in json.loads(laid_out).get("objects", ()) if "pos" in one}
+    nodes = [
+        LaidOutNode(graph.by_key[one.key], one.lines, node_rect(objects[one.id]), one.is_reference, one.id[0] == "g")
+        for one in drawing.nodes
+        if one.id in objects
+    ]
+    edges = [_edge(number, edge, places) for number, edge in enumerate(drawing.edges) if places.edges.get(number)]
+    boxes = []
+    for number, box in enumerate(drawing.boxes):
+        if (name := box_name(number)) in places.boxes:
+            bounds, title = places.boxes[name]
+            place = Rect(*map(float, bounds.split(",")))
+            lines = title_lines(box, places.cuts.get(name, 0))
+            x, y = read_point(title)
+            boxes.append(LaidOutBox(lines, box.depth, place, (max(x - title_width(lines) / 2, place.left + 5), y)))
+    return Layout(drawing.title, graph, tuple(nodes), tuple(edges), tuple(boxes))
+
+
+def _edge(number: int, edge: DrawnEdge, places: Places) -> LaidOutEdge:
+    start, points, end = read_way(places.edges[number])
+    if edge.is_backward:  # laid out the other way
+        points.reverse()
+        end = start
+    is_noted = number in places.edge_texts
+    text_place = read_point(places.edge_texts[number]) if is_noted else (0.0, 0.0)
+    text = edge.text if is_noted else ""
+    return LaidOutEdge(tuple(points), end or points[-1], edge.line, text, text_place, edge.target[0] == "g")

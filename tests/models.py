@@ -162,3 +162,29 @@ def is_upstream(history: torcheer.ModelHistory, one: str, other: str) -> bool:
             return True
         waiting += history[label].parent_layers
     return False
+
+
+class Attending(nn.Module):
+    """Encodes a sequence, then decodes one, looking back at every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.GRUCell(4, 4)
+        self.decoder = nn.GRUCell(8, 4)
+        self.out = nn.Linear(4, 4)
+
+    def forward(self, t: Tensor) -> Tensor:
+        h, seen = torch.zeros(2, 4), []
+        for step in range(t.shape[0]):
+            h = self.encoder(t[step], h)
+            seen.append(h)
+        memory = torch.stack(seen, 1)
+        y = h = torch.zeros(2, 4)
+        made = []
+        for _ in range(5):
+            weights = torch.softmax(torch.einsum("btd,bd->bt", memory, h), -1)
+            context = torch.einsum("bt,btd->bd", weights, memory)
+            h = self.decoder(torch.cat([y, context], -1), h)
+            y = self.out(h)
+            made.append(y)
+        return torch.stack(made)

@@ -62,7 +62,7 @@ QUERIES = frozenset(
 BACKWARD = frozenset({"backward"})
 
 # Composites by the rule (Python around other calls) that a person means as one operation, and that make exactly
-# one inner operation. `tests/test_functions.py` opens each of them and counts.
+# one inner operation. `tests/functions/test_functions.py` opens each of them and counts.
 SINGLE: frozenset[Callable[..., Any]] = frozenset(
     getattr(owner, name)
     for owner, names in (

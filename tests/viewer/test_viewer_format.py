@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from test_viewer_payload import HISTORIES
 from torch import nn
 
 import torcheer
 from models import log
-from test_viewer_payload import HISTORIES
 from torcheer.viewer import payload_of
 from torcheer.web.schema import GRAPH, lean, required, whole
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "viewer_format.md").read_text(encoding="utf-8")
 spec = importlib.util.spec_from_file_location("generate", ROOT / "web" / "generate.py")
 generate = importlib.util.module_from_spec(spec)

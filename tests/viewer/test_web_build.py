@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
 hatch_build = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(hatch_build)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from test_recurrence import layers, linear, model
 from torch import nn
 
 from models import log
-from test_recurrence import layers, linear, model
 from torcheer.graph import roll
 
 x = torch.rand(2, 4)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-
 from test_viewer_payload import HISTORIES
+
 from torcheer import InvalidArgument
 
 

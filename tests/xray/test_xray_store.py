@@ -189,7 +189,7 @@ def test_a_full_disk_leaves_nothing_half_written(files, monkeypatch):
 
 KILLED = """
     import sys, torch
-    sys.path.insert(0, {tests!r})
+    sys.path[:0] = {tests!r}
     from test_xray_store import add
     from torcheer.xray import FileManager
     files = FileManager.create({folder!r}, {{"title": "Net"}})
@@ -203,7 +203,9 @@ KILLED = """
 @pytest.mark.parametrize("after", [0.05, 0.21, 0.4])
 def test_a_process_that_is_killed_loses_at_most_the_snapshot_it_was_writing(tmp_path, after):
     """kill -9 while writing: all that is listed can be read, numbers have no gap, and another process goes on."""
-    program = textwrap.dedent(KILLED.format(tests=os.path.dirname(__file__), folder=str(tmp_path)))
+    program = textwrap.dedent(
+        KILLED.format(tests=[os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__))], folder=str(tmp_path))
+    )
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline().strip() == "ready"

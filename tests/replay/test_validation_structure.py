@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 import torcheer
 from torcheer.replay.edges import STRUCTURE
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 x = torch.rand(3, 4)
 many = torch.tensor([7, 5, 3, 2])
 few = torch.tensor([2, 3, 1, 2])

@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from test_recurrence import layers, linear, model
 from torch import Tensor, nn
 
 import torcheer
 from models import log
-from test_recurrence import layers, linear, model
 from torcheer.graph import build_graph, collapse, expand_identities, roll
 
 x = torch.rand(2, 4)

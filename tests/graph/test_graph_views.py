@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 import torchvision
 import transformers
+from test_graph import edge, graph_of, labels, pairs
 from torch import Tensor, nn
 
 import torcheer
 from models import Convolutional, Mlp, log
-from test_graph import edge, graph_of, labels, pairs
 from torcheer import InvalidArgument, LayerNotFound
 from torcheer.graph import (
     Edge,

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import torcheer
-from models import Branching, Convolutional, Mlp, Stateful, log, unchanged
+from models import Attending, Branching, Convolutional, Mlp, Stateful, log, unchanged
 from programs import COLUMNS, ROWS, Program, programs
-from test_recurrence import Attending
 from torcheer.functions import facts
 from torcheer.records import FUNCTION, PARENTS
 from torcheer.replay import validate_against

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import torcheer
-from models import log
+from models import Attending, log
 
 x = torch.rand(2, 4)
 
@@ -427,32 +427,6 @@ def test_gates_in_one_matrix():
     history = log(model(forward, x=nn.Linear(4, 16), h=nn.Linear(4, 16)), torch.rand(3, 2, 4))
     assert [name for name in layers(history) if name.startswith("chunk")] == [f"chunk_{n}×3" for n in (1, 2, 3, 4)]
     assert all(name.endswith("×3") for name in layers(history)[1:])
-
-
-class Attending(nn.Module):
-    """Encodes a sequence, then decodes one, looking back at every step."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder = nn.GRUCell(4, 4)
-        self.decoder = nn.GRUCell(8, 4)
-        self.out = linear()
-
-    def forward(self, t: Tensor) -> Tensor:
-        h, seen = torch.zeros(2, 4), []
-        for step in range(t.shape[0]):
-            h = self.encoder(t[step], h)
-            seen.append(h)
-        memory = torch.stack(seen, 1)
-        y = h = torch.zeros(2, 4)
-        made = []
-        for _ in range(5):
-            weights = torch.softmax(torch.einsum("btd,bd->bt", memory, h), -1)
-            context = torch.einsum("bt,btd->bd", weights, memory)
-            h = self.decoder(torch.cat([y, context], -1), h)
-            y = self.out(h)
-            made.append(y)
-        return torch.stack(made)
 
 
 def test_seq2seq_with_attention():

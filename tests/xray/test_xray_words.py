@@ -10,10 +10,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from test_xray_figures import notebook  # noqa: F401  # a fixture
 from torch import Tensor, nn
 
 import torcheer as tl
-from test_xray_figures import notebook  # noqa: F401  # a fixture
 from torcheer.errors import SnapshotNotFound
 from torcheer.xray.drawing import desk
 from torcheer.xray.drawing.desk import Desk, Job

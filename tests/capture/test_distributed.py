@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 def results(tmp_path_factory):
     """What every program raised on every rank, as text, by name; a program that did not end is missing."""
     folder = tmp_path_factory.mktemp("distributed")
-    tests = Path(__file__).parent
+    tests = Path(__file__).parents[1]
     paths = [str(tests), str(Path(torcheer.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
     logs = [folder / f"results_{rank}" for rank in range(WORLD)]

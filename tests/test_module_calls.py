@@ -181,6 +181,15 @@ def test_a_step_that_raised_still_tells_its_module_calls():
     assert [one.label for one in step.module_calls] == [":1", "0:1", "1:1"]
 
 
+def test_a_step_shows_the_lines_of_the_program_as_a_log_does():
+    net, x = model(), given()
+    logged = torcheer.log_forward_pass(net, x).operations
+    stepped = torcheer.TrainingStep(net, x, include_loss=True).log().operations
+    told = {one.label: str(one.source) for one in stepped if one.label.partition("_")[0] not in ("sum", "output")}
+    assert told == {one.label: str(one.source) for one in logged if not one.is_output_layer}
+    assert [one.source for one in stepped if one.layer_type == "sum"] == [None]
+
+
 def test_without_gradients_a_step_is_the_forward_pass():
     with torch.no_grad():
         calls = torcheer.TrainingStep(model(), given()).watch_modules()

@@ -1,22 +1,17 @@
-"""One step of a model, forward and backward, logged or watched, that leaves everything as it was.
-
-The backward pass begins as from the sum of the outputs: with ones. Nothing has to be computed for that, so nothing besides the
-model's own operations is recorded.
-"""
+"""One step of a model, forward and backward, logged or watched, that leaves everything as it was."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
 from torch.nn import Module
 
 from .api import log_forward_pass
 from .capture.addresses import without_parallelism
+from .capture.forward_backward import ForwardBackward
 from .capture.restore.left_as_found import left_as_found
 from .containers import find_tensors
-from .errors import InvalidArgument, put_on
+from .errors import InvalidArgument
 from .history.keeping.options import LogOptions
 from .inputs import as_arguments, explained
 from .model_history import ModelHistory
@@ -61,7 +56,7 @@ class TrainingStep:
         self.history = None
         try:
             with explained(self.model, self._arguments, self._called):
-                self.history = log_forward_pass(_Run(self.model, self.include_loss), *self._arguments, **options)
+                self.history = log_forward_pass(ForwardBackward(self.model, self.include_loss), *self._arguments, **options)
         except BaseException as error:
             self.history = getattr(error, "history", None)
             raise
@@ -82,56 +77,5 @@ class TrainingStep:
         ):
             undone.restorer.back_up_everything()
             with watch_modules(model, timing=timing) as self.module_calls:
-                _Run(model, self.include_loss)(*undone.args, **undone.kwargs)
+                ForwardBackward(model, self.include_loss)(*undone.args, **undone.kwargs)
         return self.module_calls
-
-
-class _Run:
-    """The step as a function."""
-
-    def __init__(self, model: Module, include_loss: bool) -> None:
-        self.__self__ = model  # addresses are those within it
-        self.__name__ = type(model).__name__
-        self.include_loss = include_loss
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        result = self.__self__(*args, **kwargs)
-        if torch.is_grad_enabled():
-            with DisableTorchFunction():
-                found = {id(tensor): tensor for _, tensor in find_tensors(result)}
-                usable = [one for one in found.values() if one.layout is torch.strided and not one.is_nested]
-                roots = [one for one in usable if one.requires_grad]
-            if roots:
-                _run_backward([_sum(roots)] if self.include_loss else roots)
-        return result
-
-
-def _sum(tensors: list[Tensor]) -> Tensor:
-    parts = [(torch.view_as_real(tensor) if tensor.is_complex() else tensor).sum() for tensor in tensors]
-    loss = parts[0]
-    for part in parts[1:]:
-        loss = loss + part.to(loss.device)
-    return loss
-
-
-def _run_backward(roots: list[Tensor]) -> None:
-    with DisableTorchFunction():
-        ones = [_ones(root) for root in roots]
-
-    def backward(*tensors: Tensor) -> None:
-        torch.autograd.backward(tensors, ones)
-
-    try:
-        if torch.overrides.has_torch_function(tuple(roots)):  # a recording is told that gradients are about to be written
-            torch.overrides.handle_torch_function(backward, tuple(roots), *roots)
-        else:
-            backward(*roots)
-    except Exception as error:
-        put_on(error, "torcheer: the backward pass from the outputs raised this; under torch.no_grad() none is run.")
-        raise
-
-
-def _ones(root: Tensor) -> Tensor:
-    """The gradient of the sum of a tensor's values (of a complex one, of both parts), as a view of one value."""
-    one = torch.ones((), dtype=root.dtype, device=root.device)
-    return (one * (1 + 1j) if root.is_complex() else one).expand(root.shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import itertools
 import pkgutil
 import re
 from pathlib import Path
@@ -57,3 +58,33 @@ def test_the_readme_starts_with_the_two_commands():
     top = (ROOT / "README.md").read_text(encoding="utf-8")[:600]
     assert "make demo" in top
     assert "make test" in top
+
+
+def listed_folders() -> dict[Path, str]:
+    """The folders in the list of docs/architecture.md, each with what is said on its line and those of its files."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    found: dict[Path, str] = {}
+    around: list[tuple[int, Path]] = []  # the folders that a line is inside of, with their indentation
+    for line in text[text.index("    src/torcheer/") : text.index("Imports point one way")].splitlines():
+        depth, words = len(line) - len(line.lstrip()), line.split()
+        around = [(indent, folder) for indent, folder in around if indent < depth]
+        outer = around[-1][1] if around else Path()
+        folders = [outer / word for word in itertools.takewhile(lambda word: word.endswith("/"), words)]
+        found.update(dict.fromkeys(folders, line))
+        if folders:
+            around.append((depth, folders[0]))
+        elif words:
+            found[outer] += line
+    return found
+
+
+def test_the_architecture_names_every_folder_of_code():
+    there = {path.parent.relative_to(ROOT) for path in (*ROOT.glob("src/**/*.py"), *ROOT.glob("web/*/*.ts"))}
+    assert there <= listed_folders().keys() | {Path("web/shared/generated")}
+
+
+def test_the_folders_and_files_that_the_architecture_names_are_there():
+    for folder, said in listed_folders().items():
+        assert (ROOT / folder).is_dir()
+        for name in re.findall(r"\b\w+\.py\b", said):
+            assert (ROOT / folder / name).is_file() or name == "schema.py", f"{folder}/{name}"

@@ -368,7 +368,8 @@ def train(callbacks, folder, **options):
     sizes = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
     model = BertForSequenceClassification(BertConfig(**sizes, max_position_embeddings=16))
     examples = [{"input_ids": torch.randint(50, (8,)), "labels": torch.tensor(i % 2)} for i in range(24)]
-    quiet = {"report_to": [], "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True, "use_cpu": True}
+    quiet = {"report_to": [], "save_strategy": "no", "disable_tqdm": True, "use_cpu": True}
+    quiet["logging_strategy"] = "steps" if "logging_steps" in options else "no"
     arguments = TrainingArguments(str(folder), max_steps=5, per_device_train_batch_size=2, **quiet, **options)
     trainer = Trainer(model, arguments, train_dataset=examples, callbacks=callbacks)
     trainer.train()
@@ -397,6 +398,16 @@ def test_stored_gradients_are_those_the_optimizer_gets(tmp_path, accumulate):
         np.testing.assert_array_equal(run.tensor(DENSE, "grad", step), gradient)
     assert recorder.norms == pytest.approx([0.01] * 5, rel=1e-3)
     assert run.entry(DENSE, "grad").note == "clipped to norm 0.01"
+
+
+def test_numbers_that_the_trainer_logged_are_metrics_of_the_next_snapshot(tmp_path):
+    """Its steps and epochs are none: the snapshot has a step of its own."""
+    watch = TrainerXray(TOKENS, [DENSE], folder=tmp_path / "run")
+    _, trainer = train([watch], tmp_path, logging_steps=1)
+    run = watch.xray.run
+    logged = [one["loss"] for one in trainer.state.log_history if "loss" in one]
+    assert [run.snapshot(step).metrics.get("loss") for step in run.steps()] == pytest.approx([None, *logged[:4]])
+    assert not {"step", "epoch"} & set(run.metrics)
 
 
 def test_unclipped_gradients_have_no_note(tmp_path):

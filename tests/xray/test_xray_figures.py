@@ -364,6 +364,7 @@ def test_statistics_in_words_are_short():
     words = statistics_in_words(make_entry("fc", "layer", kept, "matrix"))
     assert words[0] == "mean −0.0123"
     assert "zeros <0.1 %" in words
+    assert "min −0.0123 … max 0" in words
     assert statistics_in_words(make_entry("fc", "layer", torch.full((2, 2), NAN), "matrix")) == ["no finite value"]
 
 

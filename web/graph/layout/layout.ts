@@ -62,7 +62,12 @@ export function layoutBox(task: Task): Layout {
   return new Drawing(task, rows, placed).finished();
 }
 
-/** Each child as high as what leads to it allows; what no input leads to, just above what it leads to. */
+const ALONE_IN_A_ROW = 3;
+
+/**
+ * Each child as high as what leads to it allows; what no input leads to, just above what it leads to; and what has no edge, since
+ * a hub feeds it, below all others, a few side by side: a row of all of them would push the model out of sight.
+ */
 function rowsOf(task: Task): number[] {
   const count = task.widths.length;
   const total = count + task.ins + task.outs;
@@ -83,6 +88,11 @@ function rowsOf(task: Task): number[] {
     if (isFed[at]) continue;
     const below = out[at]!.filter((piece) => piece.to < count).map((piece) => rows[piece.to]!);
     if (below.length) rows[at] = Math.max(rows[at]!, Math.min(...below) - 1);
+  }
+  const alone = rows.slice(0, count).flatMap((_, at) => (into[at]!.length || out[at]!.length || task.anchored[at] ? [] : [at]));
+  if (alone.length < count) {
+    const joined = rows.slice(0, count).filter((_, at) => !alone.includes(at));
+    alone.forEach((at, i) => (rows[at] = Math.max(...joined) + 1 + Math.floor(i / ALONE_IN_A_ROW)));
   }
   const last = Math.max(start - 1, ...rows.slice(0, count));
   for (let port = 0; port < task.ins; port++) rows[count + port] = 0;

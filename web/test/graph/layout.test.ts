@@ -161,6 +161,14 @@ test("a chain with an edge that skips it stays straight, and the edge goes aroun
   assert.equal(ins[0], width / 2);
 });
 
+test("boxes without an edge stand below the others, a few side by side", () => {
+  const { y } = layoutBox(task(9, [[0, 1]], { anchored: [true, ...new Array<boolean>(8).fill(false)] }));
+  assert.ok(y[1]! > y[0]!);
+  const alone = y.slice(2);
+  assert.ok(alone.every((top) => top > y[1]!));
+  assert.equal(new Set(alone).size, 3);
+});
+
 test("a layout that is turned around twice is as it was", () => {
   const { x, ins, outs, ...rest } = layoutBox(
     task(

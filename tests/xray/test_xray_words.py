@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import threading
 import types
@@ -20,8 +21,9 @@ from torcheer.xray.drawing.desk import Desk, Job
 from torcheer.xray.figures.captions import statistics_in_words
 from torcheer.xray.figures.figure import Displays, show_png
 from torcheer.xray.snapshots.records import Snapshot
+from torcheer.xray.snapshots.run import limits_of
 from torcheer.xray.snapshots.sampling import Limits, Measured, is_above_zero, keep
-from torcheer.xray.snapshots.saved import Saved
+from torcheer.xray.snapshots.saved import Saved, _as_text
 from torcheer.xray.watch.pacing import Pace
 from torcheer.xray.watch.selectors import Choices, RandomFilterSelectorType
 from torcheer.xray.watch.tracer import ArchitectureTracer
@@ -242,3 +244,39 @@ def test_a_model_without_gradients_can_be_traced() -> None:
     assert str(tracer).splitlines()[0] == "Best: 3 layers"
     frozen = nn.Linear(3, 2).requires_grad_(False)
     assert ArchitectureTracer(frozen, torch.rand(2, 3)).layers == ["input_1_0", "linear_1_1", "output_1_2"]
+
+
+def test_most_values_of_a_weight_lie_between_low_and_high(tmp_path):
+    """In whatever order they come; a few that are far away do not count."""
+    model = nn.Linear(40, 50)
+    values = torch.linspace(-1, 1, 2000)[torch.randperm(2000, generator=torch.Generator().manual_seed(0))]
+    values[7], values[1200] = 1000.0, -1000.0
+    with torch.no_grad():
+        model.weight.copy_(values.reshape(50, 40))
+    with tl.Xray(model, torch.ones(1, 40), {"": ["weight"]}, folder=tmp_path / "run") as xray:
+        xray.take_graphs()
+    entry = xray.run.entry("", "weight")
+    assert -1 <= entry.low < -0.9
+    assert 0.9 < entry.high <= 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "low", "high", "expected"),
+    [
+        ("weight", -3.0, 2.0, (-3.0, 3.0)),
+        ("weight", 0.5, 2.0, (-2.0, 2.0)),
+        ("layer", -1.0, 4.0, (-4.0, 4.0)),
+        ("layer", 0.5, 4.0, (0.0, 4.0)),
+        ("layer", 0.0, 0.0, (0.0, 1.0)),
+    ],
+)
+def test_colours_reach_as_far_as_the_values_do(kind, low, high, expected):
+    """On both sides of zero where there are negative values, or may be; from zero on otherwise."""
+    kept = torch.linspace(low, high, 101).reshape(1, -1)
+    entry = dataclasses.replace(make_entry("fc", kind, kept, "matrix"), low=low, high=high)
+    assert limits_of(entry) == expected
+
+
+def test_tables_have_a_line_below_their_head():
+    lines = _as_text([("layer", "norm"), ("conv1", "1.5")]).splitlines()
+    assert lines == ["layer  norm", "─────  ────", "conv1  1.5"]

@@ -78,7 +78,9 @@ def log_forward_pass(
     arguments = _arguments(model, input_args, input_kwargs, "log_forward_pass")
     if vis_opt not in ("none", "unrolled", "rolled"):
         raise InvalidArgument(f"vis_opt is one of 'none', 'unrolled', 'rolled'; got {vis_opt!r}.")
-    history = ModelHistory(_title(model), read_options(options, "log_forward_pass"))
+    history = ModelHistory(
+        _title(model), read_options(options, "log_forward_pass", "input_kwargs", "random_seed", "random_state", "vis_opt")
+    )
     run(history, model, arguments, random_seed, random_state)
     if vis_opt != "none":
         try:

@@ -202,3 +202,36 @@ def test_operations_inside_functionalize_are_logged_from_the_input_on(saved):
         assert torch.equal(history["mul_1"].activation, x * 2)
         assert torch.equal(history["output_1"].activation, model(x))
     assert torcheer.validate_forward_pass(model, x)
+
+
+def parents_of(model, t, label):
+    history = torcheer.log_forward_pass(model, t)
+    return [parent.label for parent in history[label].parents], history
+
+
+def test_inside_a_transform_a_tensor_is_the_view_it_is():
+    """Not whatever view of the same memory was recorded last."""
+    t = torch.rand(2, 6)
+
+    def by_grad(t):
+        a, b = t[0], t[1]
+        return torch.func.grad(lambda p: (p * 2).sum())(a).sum() + b.sum()
+
+    parents, history = parents_of(by_grad, t, "mul_1")
+    assert parents == ["getitem_1_1"]
+    assert torch.equal(history["mul_1"].inputs[0], t[0])
+    assert parents_of(lambda t: (t[0], torch.vmap(torch.sin)(t)), t, "sin_1")[0] == ["input_1_0"]
+    attention, parts = torch.nn.functional.scaled_dot_product_attention, torch.rand(2, 4, 12)
+    history = torcheer.log_forward_pass(lambda t: torch.vmap(attention)(*t.chunk(3, -1)), parts)
+    (fused,) = history.filter(type=attention)
+    assert [parent.label.rpartition("_")[0] for parent in fused.parents] == ["chunk_1", "chunk_2", "chunk_3"]
+
+
+def test_what_ran_before_in_another_transform_does_not_matter():
+    layer = nn.Linear(4, 4)
+
+    def model(t):
+        gradient = torch.func.grad(lambda a: layer(a).sum())(t[0])
+        return torch.vmap(layer)(t).sum() + gradient.sum()
+
+    assert torcheer.validate_forward_pass(model, torch.rand(2, 4))

@@ -33,3 +33,20 @@ def test_an_unknown_option_names_the_nearest_one():
         torcheer.log_forward_pass(MODEL, X, layer_to_save="none")
     with pytest.raises(torcheer.InvalidArgument, match=r"no option 'zzz'. It takes layers_to_save, .*, unseen"):
         torcheer.recording(MODEL, zzz=1)
+    with pytest.raises(torcheer.InvalidArgument, match=r"Did you mean random_seed\?"):
+        torcheer.log_forward_pass(MODEL, X, random_sed=1)
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ({"output_device": "bla"}, "output_device is a device of this machine"),
+        ({"output_device": 3.5}, "output_device is a device of this machine"),
+        ({"layer_label_format": 3}, "layer_label_format is a text"),
+        ({"keep_orphans": "no"}, "keep_orphans is True or False"),
+        ({"time_on_device": "yes"}, "time_on_device is True or False"),
+    ],
+)
+def test_options_of_the_wrong_kind_say_what_they_are(option, expected):
+    with pytest.raises(torcheer.InvalidArgument, match=expected):
+        torcheer.log_forward_pass(MODEL, X, **option)

@@ -258,3 +258,12 @@ def test_the_loop_of_the_story_runs_where_another_process_watches(folder, monkey
     with Xray(nn.Linear(3, 2), (1, 3), ["linear_1"], folder=folder) as xray:
         assert not xray.take_graphs()
         assert xray.show_last_graphs() is None
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")  # torch's own
+def test_a_parameter_without_elements_does_not_stop_a_training(tmp_path):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 0))
+    with Xray(model, torch.rand(2, 4), ["0"], folder=tmp_path / "run") as xray:
+        for step in range(2):
+            xray.take_graphs(step)
+    assert xray.run.steps() == [0, 1]

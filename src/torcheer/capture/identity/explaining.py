@@ -99,10 +99,10 @@ class Explainer:
         relatives = [(n, other) for n, other in self._relatives(storage) if storage in self._storages_of(other)]
         if not relatives:
             return self._inside_state(tensor, storage)
-        if is_functorch_wrapped(tensor):
-            twins = relatives
-        else:
-            twins = [(n, other) for n, other in relatives if is_functorch_wrapped(other) or is_same_view(tensor, other)]
+        inner = unwrap(tensor)
+        twins = [(n, other) for n, other in relatives if is_same_view(inner, unwrap(other))]
+        if not twins and (inner is not tensor or any(is_functorch_wrapped(other) for _, other in relatives)):
+            twins = relatives  # a transform made a view of it
         if twins:
             return self._table.point(tensor, max(n for n, _ in twins), storage)
         number, relative = max(relatives, key=lambda pair: (is_inside(tensor, pair[1]), pair[0]))

@@ -52,19 +52,32 @@ class Options:
             wanted = "all" if wanted else "none"
         object.__setattr__(self, "save_gradients", parse_layers_to_save(wanted))
         check_format(self.layer_label_format)
+        for name in ("time_on_device", "keep_orphans"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidArgument(f"{name} is True or False; got {getattr(self, name)!r}.")
+        _check_device(self.output_device)
         if self.unseen not in get_args(Unseen):
             raise InvalidArgument(f"unseen is one of {', '.join(map(repr, get_args(Unseen)))}; got {self.unseen!r}.")
         if self.activation_postfunc is not None and not callable(self.activation_postfunc):
             raise InvalidArgument(f"activation_postfunc must be a function of a tensor; got {self.activation_postfunc!r}.")
 
 
-def read_options(given: LogOptions, call: str) -> Options:
-    """The options that were given to `call` by name."""
+def _check_device(device: Any) -> None:
+    try:
+        if device is not None:
+            torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
+        reason = str(error).partition("\n")[0]
+        raise InvalidArgument(f"output_device is a device of this machine, such as 'cpu'; got {device!r}: {reason}") from None
+
+
+def read_options(given: LogOptions, call: str, *others: str) -> Options:
+    """The options that were given by name to `call`, which has `others` as arguments of its own."""
     known = [field.name for field in fields(Options)]
     for name in given:
         if name not in known:
-            near = get_close_matches(name, known, 1)
-            hint = f" Did you mean {near[0]}?" if near else f" It takes {', '.join(known)}."
+            near = get_close_matches(name, [*known, *others], 1)
+            hint = f" Did you mean {near[0]}?" if near else f" It takes {', '.join([*others, *known])}."
             raise InvalidArgument(f"{call} takes no option {name!r}.{hint}")
     return Options(**given)
 

@@ -184,6 +184,8 @@ def check_format(label_format: str) -> str:
     """The format, if it can make labels that tell layers apart."""
     if label_format == DEFAULT_FORMAT:
         return DEFAULT_FORMAT
+    if not isinstance(label_format, str):
+        raise InvalidArgument(f"layer_label_format is a text such as '{{type}}_{{number}}'; got {label_format!r}.")
     try:
         names = {name for _, name, _, _ in string.Formatter().parse(label_format) if name is not None}
         label_format.format(type="relu", type_number=1, number=1)

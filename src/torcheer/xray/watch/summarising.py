@@ -181,7 +181,7 @@ def _sample(parameters: list[Tensor]) -> Tensor:
 
 def _stride(parameter: Tensor) -> int:
     """How far apart sampled values are: so that they do not all come from the same columns."""
-    stride = -(-parameter.numel() // _SAMPLE)
+    stride = -(-parameter.numel() // _SAMPLE) or 1
     while stride > 1 and math.gcd(stride, parameter.shape[-1]) > 1:
         stride += 1
     return stride

@@ -286,3 +286,15 @@ def test_many_rounds_are_grouped_in_linear_time():
 
     history = log(model(forward), x, layers_to_save="none")
     assert layers(history) == ["sin_1×20000", "getitem_1×20000", "relu_1×20000", "mul_1×20000", "add_1×20000"]
+
+
+def test_the_condition_of_a_while_loop_is_one_layer():
+    """Also the first time, when it looks at what the loop begins with."""
+
+    def forward(t):
+        while t.sum() < 30:
+            t = t + 1
+        return t
+
+    history = log(forward, torch.zeros(2, 4))
+    assert [(layer.layer_type, len(layer.passes)) for layer in history.layers][1:4] == [("sum", 5), ("lt", 5), ("add", 4)]

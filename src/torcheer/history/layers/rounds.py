@@ -164,7 +164,9 @@ def _follow(log: Log, first: list[int], doubtful: Passes, known: set[int]) -> No
         passes = doubtful[layer]
         # the last one used and the first use: what all rounds use is no round of its own
         following = max(
-            _paired(passes, uses, first, known, latest=True), _paired(passes, users, first, known, latest=False), key=len
+            _with_entry(log, passes, uses, *_paired(passes, uses, first, known, latest=True)),
+            _paired(passes, users, first, known, latest=False)[0],
+            key=len,
         )
         if following:
             settled.add(layer)
@@ -175,15 +177,25 @@ def _follow(log: Log, first: list[int], doubtful: Passes, known: set[int]) -> No
 
 def _paired(
     passes: list[int], beside: defaultdict[int, list[int]], first: list[int], known: set[int], *, latest: bool
-) -> list[int]:
-    """The passes that each go with another pass of one and the same layer: of the layer with which most do."""
+) -> tuple[list[int], int]:
+    """The passes that each go with another pass of one and the same layer, and that layer: the one with which most do."""
     pairs: defaultdict[int, dict[int, int]] = defaultdict(dict)
     for number in passes:
         for other in sorted(beside[number], reverse=not latest):  # what comes last stays
             if other in known:
                 pairs[first[other]][number] = other
-    fitting = [list(pair) for pair in pairs.values() if 1 < len(pair) == len(set(pair.values()))]
-    return max(fitting, key=len, default=[])
+    fitting = [(list(pair), layer) for layer, pair in pairs.items() if 1 < len(pair) == len(set(pair.values()))]
+    return max(fitting, key=lambda fit: len(fit[0]), default=([], -1))
+
+
+def _with_entry(log: Log, passes: list[int], uses: defaultdict[int, list[int]], paired: list[int], layer: int) -> list[int]:
+    """These passes, each of which uses another pass of `layer`, and the one before them that uses what the loop begins with.
+
+    `while x.sum() < 30: x = x + 1`: the first `sum` uses what the first `add` uses, and every other one what an `add` made.
+    """
+    others = [number for number in passes if number not in paired]
+    is_entry = len(others) == 1 and bool(paired) and others[0] < min(paired)
+    return [*others, *paired] if is_entry and set(uses[others[0]]) & set(_used(log, layer)) else paired
 
 
 def _neighbours(

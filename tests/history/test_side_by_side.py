@@ -298,3 +298,17 @@ def test_the_condition_of_a_while_loop_is_one_layer():
 
     history = log(forward, torch.zeros(2, 4))
     assert [(layer.layer_type, len(layer.passes)) for layer in history.layers][1:4] == [("sum", 5), ("lt", 5), ("add", 4)]
+
+
+def test_the_condition_may_look_at_what_several_operations_carry_on():
+    """The first round's condition looks at the input, later ones at what the last operation of a round made."""
+
+    def forward(t):
+        while t.sum() < 30 and t.max() < 100:
+            t = t + 1
+            t = t + t * 0.01
+        return t
+
+    history = log(forward, torch.zeros(2, 4))
+    passes = [(layer.layer_type, len(layer.passes)) for layer in history.layers]
+    assert passes[1:-1] == [("sum", 5), ("lt", 5), ("max", 4), ("lt", 4), ("add", 4), ("mul", 4), ("add", 4)]

@@ -155,6 +155,7 @@ def _kinds(log: Log, first: list[int], doubtful: Passes, carried: dict[int, set[
 def _follow(log: Log, first: list[int], doubtful: Passes, known: set[int]) -> None:
     """Add to `known` the passes that each use, or are used by, another pass of a layer whose passes are known to be rounds."""
     uses, users = _neighbours(log, first, doubtful)
+    begins = _beginnings(log, first, known)
     waiting = deque(doubtful)
     settled: set[int] = set()
     while waiting:
@@ -162,9 +163,10 @@ def _follow(log: Log, first: list[int], doubtful: Passes, known: set[int]) -> No
         if layer in settled:
             continue
         passes = doubtful[layer]
+        using, layer_used = _paired(passes, uses, first, known, latest=True)
         # the last one used and the first use: what all rounds use is no round of its own
         following = max(
-            _with_entry(log, passes, uses, *_paired(passes, uses, first, known, latest=True)),
+            _with_entry(passes, uses, using, begins[layer_used]),
             _paired(passes, users, first, known, latest=False)[0],
             key=len,
         )
@@ -188,14 +190,28 @@ def _paired(
     return max(fitting, key=lambda fit: len(fit[0]), default=([], -1))
 
 
-def _with_entry(log: Log, passes: list[int], uses: defaultdict[int, list[int]], paired: list[int], layer: int) -> list[int]:
-    """These passes, each of which uses another pass of `layer`, and the one before them that uses what the loop begins with.
+def _with_entry(passes: list[int], uses: defaultdict[int, list[int]], paired: list[int], begins: set[int]) -> list[int]:
+    """These passes, each of which uses what the round before carried on, and the one before them, in the first round.
 
-    `while x.sum() < 30: x = x + 1`: the first `sum` uses what the first `add` uses, and every other one what an `add` made.
+    `while x.sum() < 30: x = x + 1`: the first `sum` uses what the loop begins with, and every other one what an `add` made.
     """
     others = [number for number in passes if number not in paired]
     is_entry = len(others) == 1 and bool(paired) and others[0] < min(paired)
-    return [*others, *paired] if is_entry and set(uses[others[0]]) & set(_used(log, layer)) else paired
+    return [*others, *paired] if is_entry and not begins.isdisjoint(uses[others[0]]) else paired
+
+
+def _beginnings(log: Log, first: list[int], known: set[int]) -> defaultdict[int, set[int]]:
+    """By layer that a loop carries: what stands in its place in the first round."""
+    rounds: defaultdict[int, list[int]] = defaultdict(list)
+    for number in sorted(known):
+        rounds[first[number]].append(number)
+    found: defaultdict[int, set[int]] = defaultdict(set)
+    for passes in rounds.values():
+        if len(passes) > 1:
+            for begins, carried in zip(_used(log, passes[0]), _used(log, passes[1]), strict=False):
+                if begins != carried and carried in known:
+                    found[first[carried]].add(begins)
+    return found
 
 
 def _neighbours(

@@ -90,8 +90,7 @@ def _mark(tensor: Tensor, on_device: bool) -> Mark:
     if (type(tensor) is not Parameter and type(tensor) is not Tensor) or tensor.is_nested:
         return Mark(version, address)
     length = tensor.nbytes if tensor.is_contiguous() else _extent(tensor)
-    before = tensor.storage_offset()
-    if tensor.untyped_storage().nbytes() < length + (before * tensor.element_size() if before else 0):
+    if tensor.untyped_storage().nbytes() < tensor.storage_offset() * tensor.element_size() + length:
         return Mark(version, address)  # torch would read beyond its memory
     if not is_near:
         return Mark(version, address, *_view_elsewhere(tensor, length // tensor.element_size()))

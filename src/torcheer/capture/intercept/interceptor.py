@@ -69,8 +69,8 @@ class Interceptor(TorchFunctionMode):
         self._nodes = recorder.nodes
         self._arguments = ArgumentReader(recorder)
         is_plain = self.keeper.is_plain and recorder.gradients is None and timer is None
-        self._writer = CallWriter(recorder, is_plain=is_plain, autocast_met=self._met.clear)
-        recorder.transform_met = self._leave_plain_path
+        self._writer = CallWriter(recorder, is_plain=is_plain, when_not_plain=self._met.clear)
+        recorder.transform_met = self._writer.leave_plain_path  # tensors of `functionalize` look plain and are not
         self.timer = timer
         self._is_nested = False
         self._collectives: CollectiveWatch | None = None  # where there are other processes
@@ -208,12 +208,6 @@ class Interceptor(TorchFunctionMode):
         if way == _MAY_DRAW:
             self._draws.note(number)
         return result
-
-    def _leave_plain_path(self) -> None:
-        """From now on nothing is ordinary: inside `functionalize` tensors look plain and are not."""
-        if self._writer.is_plain:
-            self._writer.is_plain = False
-            self._met.clear()
 
     def _meet(self, func: Any) -> tuple[int, int, TorchFunction]:
         function = facts(func)

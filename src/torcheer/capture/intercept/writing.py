@@ -25,14 +25,14 @@ CallPart = tuple[int, tuple[Any, ...], tuple[str, ...], int, int, int, int]
 class CallWriter:
     """Writes the rows of the calls of one recording.
 
-    `is_plain` says that every tensor is kept as it is and nothing else is asked of a row. `autocast_met` is called where
-    autocast is on: it has to be noted for every call from then on.
+    `is_plain` says that every tensor is kept as it is and nothing else is asked of a row. `when_not_plain` is called when that
+    is no longer so.
     """
 
-    def __init__(self, recorder: Recorder, *, is_plain: bool, autocast_met: Callable[[], None]) -> None:
+    def __init__(self, recorder: Recorder, *, is_plain: bool, when_not_plain: Callable[[], None]) -> None:
         self.composite: Composite | None = None  # the Python function of torch that is running, if its inside is the log
         self.is_plain = is_plain
-        self._autocast_met = autocast_met
+        self._when_not_plain = when_not_plain
         self._recorder = recorder
         self._log = recorder.log
         self._keeper = recorder.keeper
@@ -130,11 +130,16 @@ class CallWriter:
         else:
             self._log.details[number] = dataclasses.replace(details, call=call, output_path=path)
 
+    def leave_plain_path(self) -> None:
+        """From now on no operation is ordinary."""
+        if self.is_plain:
+            self.is_plain = False
+            self._when_not_plain()
+
     def note_context(self, number: int) -> None:
         """Note the composite an operation is inside of, and autocast, which shows first as reduced precision."""
         if is_any_autocast_enabled():
-            self.is_plain = False  # from now on every operation is asked
-            self._autocast_met()
+            self.leave_plain_path()  # it has to be noted for every operation from now on
             self._log.detail(number).autocast = autocast_state()
         if self.composite is not None:
             self._log.detail(number).composite = self.composite

@@ -425,9 +425,19 @@ class Log:
         """
         if self._lost is None:
             with DisableTorchFunction():
-                pairs = enumerate(zip(self.values, self.versions, strict=True))
-                self._lost = {number for number, (value, version) in pairs if version != -1 and was_overwritten(value, version)}
+                self._lost = set() if self._has_versions(self.versions) else self._find_overwritten()
         return self._lost
+
+    def _has_versions(self, versions: list[int]) -> bool:
+        """Whether all that is kept are tensors of these versions: a quick look that finds nothing in most logs."""
+        try:
+            return [value._version for value in self.values] == versions
+        except (AttributeError, RuntimeError):  # not a tensor, or one whose writes torch does not count
+            return False
+
+    def _find_overwritten(self) -> set[int]:
+        pairs = enumerate(zip(self.values, self.versions, strict=True))
+        return {number for number, (value, version) in pairs if version != -1 and was_overwritten(value, version)}
 
     def mark_freed(self, number: int) -> None:
         """The memory of an operation's kept tensor is gone."""

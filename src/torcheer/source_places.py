@@ -41,13 +41,14 @@ class CodeTable:
         self._numbers: dict[int, int] = {}  # by id; `_codes` keeps them alive
         self._spans: dict[int, list[Any]] = {}  # by number, of codes that were asked
 
-    def number(self, code: CodeType) -> int:
-        """The number of a code, which is given one when it is first met."""
-        number = self._numbers.get(id(code))
-        if number is None:
-            number = self._numbers[id(code)] = len(self._codes)
-            self._codes.append(code)
-        return number
+    def numbers(self, codes: list[CodeType]) -> tuple[int, ...]:
+        """The numbers of codes, which are given one when they are first met."""
+        known = self._numbers
+        for code in codes:
+            if id(code) not in known:
+                known[id(code)] = len(self._codes)
+                self._codes.append(code)
+        return tuple([known[id(code)] for code in codes])
 
     def facts(self, code: int) -> CodeFacts:
         return CodeFacts.of(self._codes[code])
@@ -67,7 +68,7 @@ class CodeTable:
         return span if span is not None and None not in span else instruction
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen, which would make it four times as slow to create
 class Site:
     """A place in the program: the chain of frames up to the enclosing module's forward, innermost first."""
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Final
 
 import torch
 from torch.nn import Parameter
 
 from .record_views import Views
-from .tensor_marks import Mark, is_counted, is_same_sample, marks_of
+from .tensor_marks import Marks
 
+_is_near: Final[Callable[[torch.Tensor], bool]] = attrgetter("is_cpu")
 _BESIDE: Final = 8  # how many others of its kind are asked whether they were changed, where one is not watched as a whole
 
 
@@ -57,7 +60,7 @@ class States(Views[StateRecord]):
     def __init__(self) -> None:
         self.tensors: list[torch.Tensor] = []
         self.before: dict[int, torch.Tensor] = {}  # by (negative) number, where the recording overwrote one for good
-        self._marks: list[Mark] = []  # by which it is seen whether one changed since the recording ended
+        self._marks: Marks | None = None  # by which it is seen whether one changed since the recording ended
 
     def __len__(self) -> int:
         return len(self.tensors)
@@ -67,35 +70,36 @@ class States(Views[StateRecord]):
 
     def mark(self) -> None:
         """The recording is over: what changes from now on is noticed."""
-        is_near = all(tensor.is_cpu for tensor in self.tensors)
+        is_near = all(map(_is_near, self.tensors))
         sampled = () if is_near else {place for kind in self._kinds().values() for place in _spread(kind)}
-        self._marks = marks_of(self.tensors, sampled)
+        self._marks = Marks(self.tensors, sampled)
 
     def is_changed(self, place: int) -> bool:
         """Whether torch counted a write since the recording, the memory is another, or a sample of the elements is."""
-        return bool(self._marks) and bool(self._changes([place])[0])
+        return self._marks is not None and bool(self._changes(self._marks, [place])[0])
 
     def may_be_changed(self, place: int) -> bool:
         """Whether one may have been changed where nobody looks, as others of its kind were.
 
         A fused optimizer changes all parameters that it was given, but of an embedding only the rows that were used.
         """
-        if not self._marks or self._marks[place].is_whole:
+        marks = self._marks
+        if marks is None or marks.is_whole(place):
             return False
         kind = _kind(self.tensors[place])
-        if kind == "frozen" or (kind == "buffer" and self._marks[place].sample is not None):
+        if kind == "frozen" or (kind == "buffer" and marks.samples[place] is not None):
             return False
-        sampled = [other for other in self._kinds()[kind] if self._marks[other].sample is not None]
+        sampled = [other for other in self._kinds()[kind] if marks.samples[other] is not None]
         beside = sorted(sampled, key=lambda other: abs(other - place))[:_BESIDE]
-        return "uncounted" in self._changes(beside)
+        return "uncounted" in self._changes(marks, beside)
 
-    def _changes(self, places: list[int]) -> list[str]:
+    def _changes(self, before: Marks, places: list[int]) -> list[str]:
         """How each of these changed: `"counted"` by torch, `"uncounted"`, or not at all."""
-        marks = marks_of([self.tensors[place] for place in places], range(len(places)))
+        now = Marks([self.tensors[place] for place in places], range(len(places)))
         found = []
-        for before, now in zip([self._marks[place] for place in places], marks, strict=True):
-            is_same = is_same_sample(before, now)
-            found.append("counted" if is_counted(before, now) else "" if is_same else "uncounted")
+        for its_place, place in enumerate(places):
+            is_same = before.is_same_sample(place, now, its_place)
+            found.append("counted" if before.is_counted(place, now, its_place) else "" if is_same else "uncounted")
         return found
 
     def _kinds(self) -> dict[str, list[int]]:
@@ -107,7 +111,7 @@ class States(Views[StateRecord]):
 
     def __copy__(self) -> States:
         new = States()
-        new.tensors, new.before, new._marks = list(self.tensors), dict(self.before), list(self._marks)
+        new.tensors, new.before, new._marks = list(self.tensors), dict(self.before), self._marks
         return new
 
 

@@ -152,6 +152,26 @@ def test_a_module_with_attributes_from_before_its_init_is_put_back():
     assert model.late is late
 
 
+class Renamer(torch.nn.Module):
+    """Moves an attribute to another name while it runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = object()
+
+    def forward(self, x):
+        self.after = self.before
+        del self.before
+        return x + 1
+
+
+def test_an_attribute_that_the_pass_renames_has_its_name_again():
+    model = Renamer()
+    torcheer.log_forward_pass(model, torch.ones(2))
+    assert "before" in vars(model)
+    assert "after" not in vars(model)
+
+
 def test_lazy_modules_stay_lazy():
     model = nn.Sequential(nn.LazyLinear(4), nn.ReLU())
     history = log(model, x)

@@ -109,7 +109,7 @@ class CallSites:
             if self.when_new is not None:
                 self.when_new(codes)
             number = self._numbers[chain] = len(self._sites)
-            self._sites.append(Site(tuple(map(self._table.number, codes)), chain[1::2], number, self._table))
+            self._sites.append(Site(self._table.numbers(codes), chain[1::2], number, self._table))
         return number
 
     def around(self, frame: FrameType | None) -> Site:

@@ -201,6 +201,8 @@ class StateRestorer:
             notes.append(message)
             if not is_failing:  # the error of the pass is what the user has to see
                 warnings.warn(message, StateNotRestored, stacklevel=2)
+        for remembered in (self._attributes, self._filled, self._modules, self._objects.pieces):
+            remembered.clear()  # thousands of objects that the collector would otherwise look at once more
         if self.interrupt is not None:
             raise self.interrupt
 
@@ -243,6 +245,7 @@ class StateRestorer:
         for attributes, saved, own, others in self._attributes:
             if (
                 len(attributes) != len(saved)
+                or next(reversed(attributes), None) is not next(reversed(saved), None)  # the last name: one was renamed
                 or (own and attributes["training"] is not saved["training"])
                 or not all(map(is_, islice(attributes.values(), own, None), others))
             ):

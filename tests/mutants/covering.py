@@ -31,16 +31,22 @@ class Covering:
     seconds: dict[str, float]
 
     def tests(self, fault: Fault) -> list[str]:
-        """The tests that run the line of a fault, those named after its file first among equally quick ones."""
+        """The tests that run the line of a fault, the quickest first; those named after its file or folder count as quicker."""
         lines = self.lines.get(fault.file, {})
         names = set() if _is_run_at_import(self.texts[fault.file], fault) else set(lines.get(fault.line, ()))
         if not names:  # or it is not seen as a line of its own: the tests of the function, else of the file
             first, last = _extent(self.texts[fault.file], fault)
             names = {name for line in range(first, last + 1) for name in lines.get(line, ())}
             names = names or {name for tests in lines.values() for name in tests}
-        stem = Path(fault.file).stem
+        stem, folder = Path(fault.file).stem, f"{_TESTS}/{fault.folder}/"
         known = [name for name in names if name in self.seconds]
-        return sorted(known, key=lambda name: (self.seconds[name] * (0.2 if stem in name.split("::")[0] else 1.0), name))
+
+        def rank(name: str) -> tuple[float, str]:
+            file = _file_of(name)
+            is_near = 0.2 if stem in Path(file).stem else 0.5 if file.startswith(folder) else 1.0
+            return self.seconds[name] * is_near, name
+
+        return sorted(known, key=rank)
 
     def within(self, tests: list[str], budget_s: float) -> tuple[list[str], float]:
         """As many of these tests, from the first on, as take `budget_s` together; and how long those take."""
@@ -64,7 +70,7 @@ def find_covering(sources: Path, folder: Path, fresh: bool = False) -> Covering:
     kept = folder / "covering.json"
     folder.mkdir(parents=True, exist_ok=True)
     before = Covering({}, {}, {}, {}) if fresh or not kept.exists() else _load(kept)
-    digests = {name: digest for path in sorted(_TESTS.glob("test_*.py")) for name, digest in _tests_in(path)}
+    digests = {name: digest for path in sorted(_TESTS.rglob("test_*.py")) for name, digest in _tests_in(path)}
     changed = {name for name, digest in digests.items() if before.digests.get(name) != digest}
     texts = {path.relative_to(sources).as_posix(): path.read_text() for path in sorted(sources.rglob("*.py"))}
     if changed:

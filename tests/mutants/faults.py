@@ -102,6 +102,8 @@ def _visit(node: ast.AST, function: str) -> Iterator[tuple[ast.expr | ast.stmt, 
             yield from _visit(part, inner)
     elif isinstance(node, (ast.Raise, ast.Assert, ast.Import, ast.ImportFrom, ast.JoinedStr)):
         return  # wordings, and what only the type checker needs
+    elif isinstance(node, ast.keyword) and node.arg == "strict":
+        return  # of zip: an assertion
     elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
         return
     elif isinstance(node, ast.AnnAssign):

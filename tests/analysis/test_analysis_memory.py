@@ -238,22 +238,6 @@ def test_views_and_in_place_results_cost_nothing():
     }
 
 
-def test_reshape_copies_where_strides_demand_it():
-    def f(x: Tensor) -> Tensor:
-        return x.reshape(4).reshape(2, 2).T.reshape(4)
-
-    history = log(f, torch.ones(2, 2), layers_to_save="none")
-    assert memory_of(history).live == (16, 16, 16, 16, 32, 32)
-    assert memory_of(log(f, torch.ones(2, 2))).live == (16, 16, 16, 16, 32, 32)
-
-
-def test_the_layout_of_elementwise_results_is_followed():
-    def f(x: Tensor) -> Tensor:
-        return torch.relu(x.T).T.reshape(6)  # relu's result is laid out like its argument
-
-    assert memory_of(log(f, torch.ones(2, 3), layers_to_save="none")).live == (24, 24, 48, 48, 48, 48)
-
-
 def test_a_module_holds_its_arguments_while_it_runs():
     class Two(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

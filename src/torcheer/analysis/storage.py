@@ -19,6 +19,8 @@ from .calls import FactsOf, TorchCall, calls_of
 Strides = tuple[int, ...]
 
 _LAID_OUT_LIKE = groups.DROPOUTS | {"gelu", "clone", "scaled_dot_product_attention"}
+_LAID_OUT_AS_ASKED = groups.CONVERSIONS | {"clone", "contiguous"}
+_RANKS = {torch.channels_last: 4, torch.channels_last_3d: 5}
 
 
 class Storages:
@@ -77,9 +79,9 @@ class Storages:
             return 0 if self._is_basic(call) else None
         if name in groups.CONVERSIONS:
             same = self._facts.of(number)[1:] == self._facts.of(parents[0])[1:]
-            return 0 if same and not (call.value(-1, "copy") or call.value(-1, "memory_format")) else None
+            return 0 if same and not call.value(-1, "copy") and self._has_format(parents[0], _format(call)) else None
         if name == "contiguous":
-            return 0 if call.value(1, "memory_format") is None and self.strides(parents[0]) == _contiguous(call.shape) else None
+            return 0 if self._has_format(parents[0], _format(call)) else None
         if name in groups.RESHAPES:
             return 0 if self.reshapes_freely(parents[0], self._facts.of(number)[0]) else None
         if name in groups.DROPOUTS:  # hands back its argument where there is nothing to drop
@@ -88,6 +90,13 @@ class Storages:
         if name in groups.ONE_FOR_EACH:
             return number - call.numbers[0]
         return 0 if function.is_view else None
+
+    def _has_format(self, number: int, layout: torch.memory_format) -> bool:
+        """Whether a tensor is laid out as asked for, so that nothing is copied. Strides of dimensions of one do not count."""
+        if layout is torch.preserve_format:
+            return True
+        is_plain = number >= 0 and number not in self._strides and layout is torch.contiguous_format
+        return is_plain or self._meta(number).is_contiguous(memory_format=layout)
 
     def _is_basic(self, call: TorchCall) -> bool:
         """Whether an index makes a view: no lists, masks or tensors of indices in it."""
@@ -124,7 +133,11 @@ class Storages:
         return None
 
     def _inherited(self, call: TorchCall, shape: tuple[int, ...]) -> Strides | None:
-        if call.name != "contiguous" and (call.function.is_elementwise or call.name in _LAID_OUT_LIKE):
+        layout = _format(call) if call.name in _LAID_OUT_AS_ASKED else torch.preserve_format
+        if layout is not torch.preserve_format:
+            rank = _RANKS.get(layout, len(shape))  # a transform hides dimensions
+            return tuple(torch.empty(shape, device="meta", memory_format=layout).stride()) if rank == len(shape) else None
+        if call.function.is_elementwise or call.name in _LAID_OUT_LIKE:
             for parent in call.parents:
                 if self._facts.of(parent)[0] == shape:
                     is_plain = parent >= 0 and parent not in self._strides
@@ -156,6 +169,14 @@ class Storages:
 
 def _memory(tensor: Tensor) -> int:
     return address_of(tensor.untyped_storage())
+
+
+def _format(call: TorchCall) -> torch.memory_format:
+    """How a call is asked to lay its result out."""
+    is_contiguous = call.name == "contiguous"
+    default = torch.contiguous_format if is_contiguous else torch.preserve_format
+    asked: torch.memory_format = call.value(1 if is_contiguous else -1, "memory_format", default)
+    return asked
 
 
 def _contiguous(shape: tuple[int, ...]) -> Strides:

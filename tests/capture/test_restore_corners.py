@@ -428,3 +428,24 @@ def test_validation_puts_back_a_tensor_that_a_function_closes_over():
 
     assert torcheer.validate_forward_pass(model, x)
     assert torch.equal(memory, torch.zeros(4))
+
+
+def test_gradients_of_nested_parameters_are_put_back():
+    """The memory of a nested tensor is not strided, so its values are copied, and not its bytes."""
+
+    class Nested(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)]))
+
+        def forward(self, t):
+            self.weight.grad.mul_(2)
+            return t + sum(part.sum() for part in self.weight.unbind())
+
+    model = Nested()
+    sum(part.sum() * n for part, n in zip(model.weight.unbind(), (5, 7), strict=True)).backward()
+    before = model.weight.grad
+    history = torcheer.log_forward_pass(model, torch.ones(3))
+    assert model.weight.grad is before
+    assert [part.unique().tolist() for part in before.unbind()] == [[5.0], [7.0]]
+    assert not history.notes

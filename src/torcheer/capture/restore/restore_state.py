@@ -276,7 +276,8 @@ class StateRestorer:
     def _restore_gradients(self) -> None:
         for tensor, gradient in self._gradients or ():
             old = gradient.tensor if gradient is not None else None
-            self._try(setattr, (tensor, "grad", old), self._name_of_gradient, tensor)
+            if tensor.grad is not old:
+                self._try(setattr, (tensor, "grad", old), self._name_of_gradient, tensor)
             if gradient is not None:
                 self._try(gradient.restore, (), self._name_of_gradient, tensor)
 

@@ -59,8 +59,8 @@ def _is_same(tensor: Tensor, view: Tensor) -> bool:
     """Whether two tensors are the same elements of the same memory."""
     try:
         return tensor.is_set_to(view) and tensor.dtype is view.dtype
-    except RuntimeError:  # not strided
-        return storage_of(tensor) == storage_of(view) and tensor.shape == view.shape
+    except RuntimeError:  # not strided; nested tensors have no shape to ask for
+        return storage_of(tensor) == storage_of(view) and (tensor.is_nested or tensor.shape == view.shape)
 
 
 def _is_strided(tensor: Tensor) -> bool:

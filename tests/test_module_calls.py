@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import time
 import weakref
+from typing import ClassVar
 
 import pytest
 import torch
@@ -150,6 +152,81 @@ def test_a_call_that_raised_is_there_and_no_hook_stays():
     assert [one.label for one in calls] == [":1", "0:1", "1:1"]
     assert all(one.time_elapsed >= 0 for one in calls)
     assert (dict(module_hooks._global_forward_hooks), dict(module_hooks._global_forward_pre_hooks)) == before
+
+
+def test_calls_that_an_interrupt_left_do_not_take_the_place_of_others():
+    """Torch calls no hook of a module that `KeyboardInterrupt` leaves, so the calls around it end for it."""
+
+    class Interrupted(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise KeyboardInterrupt
+
+    class Catching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Sequential(Interrupted())
+            self.last = nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            try:
+                self.inner(x)
+            except KeyboardInterrupt:
+                return x * 2
+
+    net = nn.Sequential(Catching(), nn.Linear(4, 2))
+    with torcheer.watch_modules(net) as calls:
+        net(given()).sum().backward()
+    told = [(one.label, one.outer.label if one.outer else None, one.output_shapes, one.ended > 0) for one in calls]
+    assert told == [
+        (":1", None, [(3, 2)], True),
+        ("0:1", ":1", [(3, 4)], True),
+        ("0.inner:1", "0:1", [], False),
+        ("0.inner.0:1", "0.inner:1", [], False),
+        ("1:1", ":1", [(3, 2)], True),
+    ]
+    assert [source.label for source in calls[4].sources] == ["0:1"]
+
+
+class Slow(torch.autograd.Function):
+    """Notes when its backward pass is over."""
+
+    ended: ClassVar[list[int]] = []
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        time.sleep(0.002)
+        Slow.ended.append(time.perf_counter_ns())
+        return gradient
+
+
+@pytest.mark.parametrize("operations", [1, 2, 7, 12])
+@pytest.mark.parametrize("wants_gradient", [True, False])
+def test_the_backward_pass_of_a_layer_ends_with_its_first_operation(operations, wants_gradient):
+    """However many operations come after it, and also where gradients go to parameters only."""
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.rand(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = Slow.apply(x * self.weight)
+            for _ in range(operations):
+                x = x * 2
+            return x
+
+    net = nn.Sequential(nn.Identity(), Layer())
+    Slow.ended.clear()
+    with torcheer.watch_modules(net) as calls:
+        net(torch.rand(3, 4, requires_grad=wants_gradient)).sum().backward()
+    (passed,) = calls[-1].backward.values()
+    assert passed.started <= Slow.ended[0] - 2_000_000
+    assert passed.ended >= Slow.ended[0]
+    assert passed.time_elapsed == (passed.ended - passed.started) / 1e9 >= 0.002
 
 
 def test_tensors_are_not_kept():

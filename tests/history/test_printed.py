@@ -67,6 +67,18 @@ def test_a_module_is_printed_with_its_names_its_calls_and_what_is_inside(again: 
     assert [line.split()[0] for line in printed[11:12]] == ["block"]
 
 
+def test_a_module_says_how_often_it_was_called() -> None:
+    model = Again()
+    model.unused = nn.Linear(4, 4)
+    history = tl.log_forward_pass(model, torch.rand(2, 4))
+    heads = {address: str(history.modules[address]).splitlines()[0] for address in ("", "block", "unused")}
+    assert heads == {
+        "": "Module (the model): Again, called once",
+        "block": "Module 'block': Sequential, called 5 times",
+        "unused": "Module 'unused': Linear, not called",
+    }
+
+
 def test_a_call_is_printed_with_what_it_got_and_gave(again: tl.ModelHistory) -> None:
     call = again.modules["block.0"].calls[1]
     printed = str(call).splitlines()

@@ -461,6 +461,17 @@ def test_residual_chains_are_straight_and_skips_are_not():
     assert edge(drawing, "sin_1_1", "add_1_4").weight == 1
 
 
+def test_a_solid_line_is_not_said_in_the_text_and_any_other_is():
+    with torcheer.recording(save_gradients=True) as history:
+        loss = nn.Linear(3, 2)(torch.ones(1, 3)).sum()
+    loss.backward()
+    drawing = drawn(history, show_gradients=True)
+    said = [line for line in dot_text(drawing).splitlines() if " -> " in line]
+    assert {edge.line for edge in drawing.edges} == {"solid", "dashed"}
+    for edge, line in zip(drawing.edges, said, strict=True):
+        assert ("style=" in line) == (edge.line != "solid"), (edge.line, line)
+
+
 def test_nodes_stand_in_execution_order_in_the_text():
     text = dot_text(drawn(torcheer.log_forward_pass(Branching(), torch.ones(2, 4))))
     places = [text.index(f"n{number} [") for number in range(5)]

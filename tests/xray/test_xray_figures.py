@@ -392,6 +392,28 @@ def test_every_word_of_a_snapshot_is_readable(tmp_path):
         check_words_are_readable(figure_of_snapshot(run, layers=names))
 
 
+def test_the_words_of_a_snapshot_have_sizes_by_what_they_are(tmp_path):
+    """Each is drawn as large as it was when its line was broken: the title, the layers, what a picture is, and remarks."""
+    figure = figure_of_snapshot(many_layers(tmp_path, ["a", "b"], notes=("loss scale 65536",)), 5)
+    sizes = {text.get_text(): text.get_fontsize() for text in shown_texts(figure)}
+    assert sizes["Stripes · step 5"] == 11
+    assert sizes["a"] == sizes["b"] == 10
+    (colours,) = (size for words, size in sizes.items() if words.startswith("colours: "))
+    assert colours == sizes["loss scale 65536"] == 8
+
+
+def test_a_picture_without_values_has_no_colour_bar(tmp_path):
+    """There is nothing that its colours could stand for; the picture beside it has one."""
+    empty, full = torch.zeros(0, 4, 4), weights(3, 4, 4)
+    found = [(make_entry(name, "layer", kept, "maps"), kept) for name, kept in (("a", empty), ("b", full))]
+    run = write_run(tmp_path, {5: found})
+
+    def bars(*layers: str) -> int:
+        return sum(bool(axes.collections) for axes in figure_of_snapshot(run, layers=list(layers)).axes)
+
+    assert (bars("a"), bars("b"), bars("a", "b")) == (0, 1, 1)
+
+
 def test_pictures_of_a_kind_stand_below_each_other(tmp_path):
     """Their left edges line up, whatever numbers are beside them, and so do the tops of a row."""
     run = many_layers(tmp_path, ["a", "b", "c"])

@@ -23,7 +23,8 @@ from torcheer.errors import InvalidArgument, SnapshotNotFound, ViewerNotBuilt
 from torcheer.web.schema import REPORT, required
 from torcheer.xray.figures.colors import NONFINITE, ColourScale
 from torcheer.xray.report.html import evenly, write_report
-from torcheer.xray.report.page_payload import LEVELS, quantise
+from torcheer.xray.report.page_payload import LEVELS, Album, quantise, read_numbers
+from torcheer.xray.report.progress import Bar
 from torcheer.xray.snapshots.records import Entry, Snapshot
 from torcheer.xray.snapshots.run import Run, limits_of
 from torcheer.xray.store import FileManager
@@ -191,6 +192,27 @@ def test_steps_are_chosen_evenly_with_the_first_and_the_last(count, number):
     gaps = np.diff(chosen)
     assert (chosen[0], chosen[-1], len(chosen)) == (0, count - 1, min(count, number))
     assert gaps.size == 0 or gaps.max() - gaps.min() <= 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "kept", "values"),
+    [
+        ((2, 4, 5), (2, 2, 3), [0, 2, 4, 10, 12, 14, 20, 22, 24, 30, 32, 34]),  # maps: pixels of every channel
+        ((4, 5), (2, 3), [0, 2, 4, 10, 12, 14]),  # a matrix: rows and columns
+        ((5, 1, 2, 2), (3, 1, 2, 2), [0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19]),  # filters: whole ones
+    ],
+)
+def test_thinned_pictures_keep_every_second_pixel_row_or_filter(tmp_path, shape, kept, values):
+    tensor = torch.arange(math.prod(shape), dtype=torch.float32).reshape(shape)
+    layout = {2: "matrix", 3: "maps", 4: "filters"}[len(shape)]
+    run = write_run(tmp_path, {1: [(make_entry("a", "weight", tensor, layout, is_colour=False), tensor)]})
+    snapshots = run.snapshots
+    album = Album(run, snapshots, read_numbers(run, snapshots, Bar("", 1, "")).pictured)
+    pictures = album.packed([0], stride=2)
+    ((chunk,),) = pictures.chunks
+    assert (chunk["kept"], pictures.codes) == (list(kept), math.prod(kept))
+    codes = np.frombuffer(zlib.decompress(base64.b64decode(pictures.blocks[0])), np.uint8)
+    assert np.rint(codes * chunk["frames"][0][1] / LEVELS).tolist() == values
 
 
 def noisy(tmp_path: Path, steps: int, side: int = 64) -> Run:

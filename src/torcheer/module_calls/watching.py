@@ -190,11 +190,10 @@ class _Watcher:
         stack = self._stack
         if get_ident() != self._thread or not stack:
             return
-        if stack[-1].module is not module:
-            if not any(running.module is module for running in stack):
-                return
-            while stack[-1].module is not module:  # an interrupt left these without an exit
-                stack.pop()
+        if not any(running.module is module for running in stack):
+            return
+        while stack[-1].module is not module:  # an interrupt left these without an exit
+            stack.pop()
         running = stack.pop()
         running.one.ended = ended
         with DisableTorchFunction():

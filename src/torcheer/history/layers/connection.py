@@ -19,7 +19,7 @@ def connected_operations(log: Log) -> bytearray | None:
     for number in range(len(found) - 1, -1, -1):
         if log.rows[number][FUNCTION] not in outputs:
             break  # outputs come last
-        found[number] = 1
+        found[number] = True
     unknown = {number for number, is_found in enumerate(found) if not is_found}
     also = {number: details.also for number, details in log.details.items() if details.also}
     for number in range(len(found) - 1, -1, -1):
@@ -32,7 +32,7 @@ def connected_operations(log: Log) -> bytearray | None:
             used += also[number]
         if not unknown.isdisjoint(used):
             for parent in unknown.intersection(used):
-                found[parent] = 1
+                found[parent] = True
                 unknown.discard(parent)
     return found if unknown else None
 
@@ -41,12 +41,12 @@ def _add_what_a_recording_shows(log: Log, found: bytearray) -> None:
     """Add what ran outside of all modules, which is the code that was recorded, and what the models it called returned."""
     for number, row in enumerate(log.rows):
         if row[MODULE] < 0 and number not in log.hollow:
-            found[number] = 1
+            found[number] = True
     for call in log.modules:
         if call.outer is None:
             for number in call.outputs:
                 if number >= 0:
-                    found[number] = 1
+                    found[number] = True
 
 
 def input_descendants(log: Log) -> bytearray:
@@ -55,14 +55,14 @@ def input_descendants(log: Log) -> bytearray:
     found = bytearray(len(log.rows))
     for number, row in enumerate(log.rows):
         if row[FUNCTION] in inputs:
-            found[number] = 1
+            found[number] = True
             continue
         if len(row) > PARENTS and row[PARENTS] >= 0 and found[row[PARENTS]]:  # most often the first one does
-            found[number] = 1
+            found[number] = True
             continue
         for parent in row[PARENTS + 1 :]:
             if parent >= 0 and found[parent]:
-                found[number] = 1
+                found[number] = True
                 break
         else:
             if number in log.details:
@@ -78,10 +78,10 @@ def output_ancestors(log: Log) -> bytearray:
         if found[number]:
             for parent in log.rows[number][PARENTS:]:
                 if parent >= 0:
-                    found[parent] = 1
+                    found[parent] = True
             if number in log.details:
                 for parent in log.details[number].also:
-                    found[parent] = 1
+                    found[parent] = True
     return found
 
 

@@ -262,6 +262,26 @@ def test_times_are_those_of_the_pass() -> None:
     assert 0 < sum(times) <= history.time_elapsed <= whole
 
 
+def test_the_time_of_a_log_is_that_of_its_phases() -> None:
+    """What the model sleeps is part of its forward pass, and of no other phase and no operation."""
+
+    def sleeping(t: Tensor) -> Tensor:
+        time.sleep(0.05)
+        return t.sin()
+
+    tl.log_forward_pass(sleeping, torch.ones(3))
+    started = time.perf_counter()
+    history = tl.log_forward_pass(sleeping, torch.ones(3))
+    whole = time.perf_counter() - started
+    phases = history.time_by_phase
+    assert set(phases) == {"setup", "forward", "cleanup", "functions"}
+    assert all(seconds > 0 for seconds in phases.values())
+    assert phases["forward"] >= 0.05 > phases["setup"] + phases["cleanup"] + phases["functions"]
+    assert history.time_elapsed == pytest.approx(phases["setup"] + phases["forward"] + phases["cleanup"])
+    assert history.time_elapsed <= whole
+    assert phases["functions"] == history["sin_1"].func_time_elapsed
+
+
 def test_times_of_recordings_and_replays_are_theirs() -> None:
     started = time.perf_counter()
     with tl.recording() as recorded:

@@ -295,9 +295,47 @@ def test_an_object_that_leads_to_very_many_others_is_left_alone():
     model = Holder(chain, visit)
     log(model, x)
     assert (chain.visited, chain.following.visited) == (1, 1)
+    log(Holder(chain.following, visit), x)  # as many as there may be
+    assert (chain.following.visited, chain.following.following.visited) == (1, 0)
     short = Node(Node(None))
     log(Holder(short, visit), x)  # another object of that class
     assert (short.visited, short.following.visited) == (0, 0)
+
+
+@pytest.mark.parametrize("kind", [list, dict.fromkeys, set, collections.deque])
+def test_a_container_that_leads_to_too_much_is_put_back_itself(kind):
+    """What is in it is left alone, but for what another attribute leads to."""
+    nodes = [Node(None) for _ in range(object_state.LIMIT + 1)]
+    container = kind(nodes)
+    kept = list(container)
+
+    def change(value):
+        value.clear()
+        nodes[0].visited = nodes[1].visited = 7
+
+    model = Holder(container, change)
+    model.other = nodes[1]
+    log(model, x)
+    assert container == kind(kept)
+    assert kind is set or list(container) == kept
+    assert [node.visited for node in nodes[:3]] == [7, 0, 0]
+
+
+def test_arrays_are_copied_as_long_as_there_is_room_and_named_beyond(monkeypatch):
+    """The room is for all arrays of a pass together."""
+    monkeypatch.setattr(object_state, "ROOM", 1_000)
+    arrays = [np.zeros(100), np.zeros(25)]  # 800 bytes and 200: they fit, to the last byte
+
+    def change(value):
+        for array in value:
+            array[:] = 1
+
+    log(Holder(arrays, change), x)
+    assert [array.sum() for array in arrays] == [0, 0]
+    arrays.append(np.zeros(101))  # is met first, and leaves 192 bytes
+    with pytest.warns(StateNotRestored, match="NumPy array of 200 bytes, which is too large.* NumPy array of 800 bytes"):
+        log(Holder(arrays, change), x)
+    assert [array.sum() for array in arrays] == [100, 25, 0]
 
 
 class Counting(logging.Handler):

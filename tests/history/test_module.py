@@ -331,6 +331,33 @@ def test_the_address_of_a_module_that_gave_nothing_is_an_error(key, message):
         log(Model(), x)[key]
 
 
+def test_arguments_of_a_call_are_there_also_when_their_class_was_met_before():
+    class Setting:
+        pass
+
+    class Scale(nn.Module):
+        def forward(self, t, setting, *, by, also=None):
+            return t * by
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = Scale()
+
+        def forward(self, t):
+            return self.scale(self.scale(t, Setting(), by=2.0, also=Setting()), Setting(), by=3.0)
+
+    first, second = log(Model(), x).modules["scale"].calls
+    for call, by, given in ((first, 2.0, x), (second, 3.0, x * 2)):
+        assert torch.equal(call.args[0], given)
+        assert repr(call.args[1]) == repr(first.args[1])
+        assert "Setting" in repr(call.args[1])
+        assert len(call.args) == 2
+        assert call.kwargs["by"] == by
+    assert sorted(first.kwargs) == ["also", "by"]
+    assert list(second.kwargs) == ["by"]
+
+
 def test_lists_of_things_read_as_lists():
     history = log(Twice(), x)
     assert repr(history.modules["block:2"].outputs) == "[<Operation relu_1_2:2: float32 (3, 4)>]"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, filterfalse
 from threading import current_thread, get_ident
 from time import perf_counter_ns as now
 from types import FrameType
@@ -61,7 +61,8 @@ class ModuleWatcher:
             if in_transform:
                 parameters, buffers = _outside_transforms(parameters), _outside_transforms(buffers)
             if parameters:
-                self.recorder.registered.update(map(id, parameters.values()))
+                met = filterfalse(self.recorder.is_computed, parameters.values()) if is_made_running else parameters.values()
+                self.recorder.registered.update(map(id, met))
             if buffers:
                 self.recorder.registered.update(map(id, buffers.values()))
             known[id(module)] = registered[address] = RegisteredModule(

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Parameter
+from torch.nn.parameter import is_lazy
 
 from ..records import UNSAVED, Details, Log, ModuleCall, Origin, Row, TorchFunction, facts_of
 from ..torch_internals import DisableTorchFunction, is_functorch_wrapped
@@ -83,6 +84,13 @@ class Recorder:
             if is_foreign:
                 self.memory.lend(tensor, "outside")
             return entry
+
+    def is_computed(self, tensor: Tensor | None) -> bool:
+        """Whether a parameter was worked out from an input."""
+        if tensor is None or is_lazy(tensor):
+            return False
+        with DisableTorchFunction():
+            return self._explainer.is_computed(self.table.storage_of(tensor))
 
     def state(self, tensor: Tensor) -> Entry:
         tensors = self.log.states.tensors

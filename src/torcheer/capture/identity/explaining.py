@@ -35,7 +35,7 @@ class Explainer:
 
     def explain(self, tensor: Tensor, storage: int | None, leaving: ModuleCall | None) -> Entry:
         """The entry of a tensor that no record stands for yet; `leaving` is the module call it comes out of, if it does."""
-        if isinstance(tensor, Parameter) and not self._is_computed(storage):
+        if isinstance(tensor, Parameter) and not self.is_computed(storage):
             return self._recorder.state(tensor)
         known = self._alias(tensor, storage) or (self._wrapper(tensor) if type(tensor) not in PLAIN_CLASSES else None)
         if known is not None:
@@ -81,7 +81,7 @@ class Explainer:
         outside = [(self._table.find(tensor), tensor) for tensor in self._recorder.outside.living_in(storage)]
         return [(entry.number, tensor) for entry, tensor in outside if entry is not None]
 
-    def _is_computed(self, storage: int | None) -> bool:
+    def is_computed(self, storage: int | None) -> bool:
         """Whether what is in this storage was worked out from an input: such a parameter was made, not met, by the model."""
         waiting = [number for number, _ in self._relatives(storage)]
         seen: set[int] = set()

@@ -268,3 +268,85 @@ def test_inputs_that_a_model_does_not_take_are_refused_with_the_right_call(model
     with pytest.raises(tl.InvalidArgument) as caught:
         tl.log_forward_pass(model, given)
     assert said in str(caught.value)
+
+
+# Limits of what is printed ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("count", "said"), [(12, "add_12_12"), (13, "add_12_12, … (1 more)"), (15, "add_12_12, … (3 more)")])
+def test_a_dozen_parents_are_named_and_the_others_counted(count: int, said: str) -> None:
+    def program(t: Tensor) -> Tensor:
+        a, b, c, d, e, f, g = t + 1, t + 2, t + 3, t + 4, t + 5, t + 6, t + 7
+        h, i, j, k, m, n, o, p = t + 8, t + 9, t + 10, t + 11, t + 12, t + 13, t + 14, t + 15
+        return torch.stack([a, b, c, d, e, f, g, h, i, j, k, m, n, o, p][:count])
+
+    printed = str(tl.log_forward_pass(program, torch.ones(2))["stack_1"]).splitlines()
+    (parents,) = (line for line in printed if "Parent Layers" in line)
+    assert parents.endswith(", add_11_11, " + said)
+
+
+def test_a_history_of_200_layers_is_printed_whole_and_of_a_longer_one_the_rest_is_counted() -> None:
+    """Also the hierarchy of its modules, from 61 lines on."""
+
+    def printed(blocks: int) -> list[str]:
+        model = nn.Sequential(*(nn.Sequential(nn.Linear(1, 1), nn.ReLU()) for _ in range(blocks)))
+        return str(tl.log_forward_pass(model, torch.ones(1))).splitlines()
+
+    whole, long = printed(99), printed(100)  # 198 and 200 layers, with the input and the output
+    assert len([line for line in whole if re.match(r"\t\t\d+: ", line)]) == 200
+    assert len([line for line in long if re.match(r"\t\t\d+: ", line)]) == 200
+    assert not any("layer" in line and "more" in line for line in whole)
+    assert [line for line in long if "layers more" in line] == ["\t\t… 2 layers more …"]
+    for blocks, lines in ((30, 0), (31, 2), (45, 30)):  # two lines each
+        (hidden,) = [line for line in printed(blocks) if "lines more" in line] or ["… 0 lines"]
+        assert hidden.strip().startswith(f"… {lines} lines")
+
+
+@pytest.mark.parametrize(("count", "more"), [(5, []), (6, ["\t\t… 1 line more …"]), (8, ["\t\t… 3 lines more …"])])
+def test_five_lines_that_decided_are_printed_and_the_others_counted(count: int, more: list[str]) -> None:
+    def program(t: Tensor) -> Tensor:
+        one, two, three, four = (t > 0).all(), (t > 1).all(), (t > 2).all(), (t > 3).all()
+        five, six, seven, eight = (t > 4).all(), (t > 5).all(), (t > 6).all(), (t > 7).all()
+        found = bool(one)
+        found |= bool(two)
+        found |= bool(three)
+        found |= bool(four)
+        found |= bool(five)
+        if count > 5:
+            found |= bool(six)
+        if count > 6:
+            found |= bool(seven)
+            found |= bool(eight)
+        return t + found
+
+    printed = str(tl.log_forward_pass(program, torch.ones(2))).splitlines()
+    start = printed.index(f"\tData-dependent control flow: {count} truth values left for Python:")
+    said = printed[start + 1 : start + 6]
+    assert all(" at " in line for line in said)
+    assert said[0].startswith("\t\tall_1_2 (True) at ")
+    assert said[1].startswith("\t\tall_2_4 (False) at ")
+    assert printed[start + 6 : start + 6 + len(more)] == more
+    assert not more or not any(" at " in line for line in printed[start + 7 :])
+
+
+def test_the_tree_counts_a_parameter_once_and_says_where_it_is_shared() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+            self.b.weight = self.c.weight = self.a.weight
+            self.c.bias = self.a.bias
+
+        def forward(self, t: Tensor) -> Tensor:
+            return self.c(self.b(self.a(t)))
+
+    assert str(tl.log_forward_pass(Tied(), torch.ones(2, 4)).modules).splitlines() == [
+        "module   class   calls  in      out         params",
+        "───────  ──────  ─────  ──────  ──────  ──────────",
+        "(model)  Tied        1  (2, 4)  (2, 4)           –",
+        "├─ a     Linear      1  (2, 4)  (2, 4)          20",
+        "├─ b     Linear      1  (2, 4)  (2, 4)  4 (shared)",
+        "└─ c     Linear      1  (2, 4)  (2, 4)  – (shared)",
+        "───────  ──────  ─────  ──────  ──────  ──────────",
+        "params: 24 (96 B); trainable 24, frozen 0",
+    ]

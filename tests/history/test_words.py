@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import csv
 import io
+import operator
 import threading
 import warnings
 
@@ -315,6 +316,30 @@ def test_filter_returns_operations_that_fit_everything_asked(loop, history):
         history.filter(module="fc9")
     with pytest.raises(InvalidArgument, match="layer type"):
         history.filter(type=3)
+
+
+def test_a_type_that_torch_has_and_that_did_not_run_means_nothing_and_another_is_refused():
+    history = log(lambda t: torch.linalg.norm(t), x)
+    assert [one.label for one in history.filter(type="linalg_norm")] == ["linalgnorm_1_1"]
+    for name in ("linalg_svd", "linalgsvd", "special_erf", "fft_rfft", "svd", "conv2d", "source", "__matmul__"):
+        assert history.filter(type=name) == [], name
+    with pytest.raises(LayerNotFound, match="no type of layers is called 'linalg_nrom'. The nearest are 'linalgnorm'"):
+        history.filter(type="linalg_nrom")
+
+
+def test_operators_of_python_mean_what_they_do_to_tensors():
+    history = log(lambda t: -(t / 2 + 1) @ t.t(), x)
+    for function, label in (
+        (operator.truediv, "div_1_1"),
+        (operator.add, "add_1_2"),
+        (operator.__add__, "add_1_2"),
+        (operator.neg, "neg_1_3"),
+        (operator.matmul, "matmul_1_5"),
+        (torch.div, "div_1_1"),
+        (torch.Tensor.__truediv__, "div_1_1"),
+    ):
+        assert [layer.layer_label for layer in history[function]] == [label], function
+        assert [one.label for one in log(lambda t: -(t / 2 + 1) @ t.t(), x, layers_to_save=[function]).saved] == [label]
 
 
 def test_filter_takes_classes_as_keys_do(history, loop):

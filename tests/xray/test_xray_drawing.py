@@ -13,6 +13,7 @@ from torch import nn
 
 from torcheer import DrawingFailed, InvalidArgument, SnapshotLost, Xray
 from torcheer.xray.drawing import drawer
+from torcheer.xray.watch.pacing import Pace
 
 
 @pytest.fixture
@@ -41,6 +42,31 @@ def training(tmp_path):
 
 def pictures(tmp_path):
     return sorted(path.name for path in (tmp_path / "run" / "figures").iterdir())
+
+
+def test_a_drawing_says_what_it_is_of(tmp_path):
+    drawing = drawer.Drawing(None, None, None)
+    assert repr(drawing) == "<drawing of the last snapshot>"
+    drawing.step = 7
+    assert repr(drawing) == "<drawing of step 7>"
+    drawing.path = tmp_path / "last.png"
+    assert repr(drawing) == f"<drawing of step 7 in {tmp_path / 'last.png'}>"
+
+
+def test_what_is_drawn_already_is_shown_again_in_another_cell(monkeypatch):
+    """And not in the cell that shows it, nor before it is drawn."""
+    shown, cells = [], iter([(True, "a"), (True, "b"), (False, "b"), (True, "c")])
+    one = drawer.Drawer(Pace())
+    monkeypatch.setattr(one, "_displays", SimpleNamespace(place=lambda name: next(cells)))
+    monkeypatch.setattr(drawer, "show_png", lambda png, place: shown.append((png, place)))
+    first = one.draw(None, 1, None, None, soon=lambda begin: None)
+    assert one.draw(None, 1, None, None, soon=None) is first
+    assert shown == []
+    first.png = b"picture"
+    assert one.draw(None, 1, None, None, soon=None) is first
+    assert shown == []
+    assert one.draw(None, 1, None, None, soon=None) is first
+    assert shown == [(b"picture", "c")]
 
 
 def test_the_training_does_not_draw(training, tmp_path, monkeypatch, capsys):

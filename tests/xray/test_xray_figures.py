@@ -414,6 +414,35 @@ def test_a_picture_without_values_has_no_colour_bar(tmp_path):
     assert (bars("a"), bars("b"), bars("a", "b")) == (0, 1, 1)
 
 
+def test_layers_with_one_picture_each_stand_side_by_side(tmp_path):
+    """A row each would leave most of the figure empty. Every picture has the name of its layer and its kind above it."""
+    names = [LONG, "b", "c"]
+    found = [(make_entry(name, "weight", weights(8, 3, 5, 5), "filters"), weights(8, 3, 5, 5)) for name in names]
+    figure = figure_of_snapshot(write_run(tmp_path, {5: found}))
+    places = [image.axes.get_position() for image in images(figure)]
+    assert len({round(place.y1, 6) for place in places}) == 1
+    assert len({round(place.x0, 6) for place in places}) == 3
+    assert texts(figure).count("weight") == 3
+    check_words_are_readable(figure)
+
+
+@pytest.mark.parametrize("shape", [(3, 300), (300, 3), (200, 200), (1, 64)])
+def test_a_matrix_of_any_shape_has_room_in_its_figure(tmp_path, shape):
+    """With pixels that are at most as much wider than tall, or taller than wide, as it takes to see them."""
+    figure = figure_of(single(tmp_path, "fc", "weight", weights(*shape), "matrix"), "fc", "weight")
+    (place,) = (image.axes.get_position() for image in images(figure))
+    assert 0 <= place.x0 < place.x1 <= 1
+    assert 0 <= place.y0 < place.y1 <= 1
+    width, height = figure.get_size_inches()
+    assert 0.2 < width / height < 5
+
+
+def test_rows_and_columns_of_a_figure_are_called_by_what_they_are(tmp_path):
+    figure = figure_of(single(tmp_path, "fc", "weight", weights(30, 20), "matrix", axes=("unit", "input")), "fc", "weight")
+    said = {text.get_text(): text.get_rotation() for text in shown_texts(figure)}
+    assert (said["unit"], said["input"]) == (90, 0)
+
+
 def test_pictures_of_a_kind_stand_below_each_other(tmp_path):
     """Their left edges line up, whatever numbers are beside them, and so do the tops of a row."""
     run = many_layers(tmp_path, ["a", "b", "c"])

@@ -444,7 +444,10 @@ def test_a_report_tells_how_far_it_is(run, tmp_path, monkeypatch):
     for wanted in (True, False):
         monkeypatch.setattr(sys, "stderr", Terminal())
         write_report(run, tmp_path / "report.html", progress=wanted)
-        assert ("6/6 snapshots" in sys.stderr.getvalue()) == wanted
+        said = sys.stderr.getvalue()
+        assert ("report.html: numbers [" in said) == ("report.html: pictures [" in said) == wanted
+        assert ("6/6 snapshots" in said) == wanted
+        assert ("6/6 rounds" in said) == wanted
 
 
 def test_a_gradient_that_vanishes_is_seen_on_the_scale_of_its_step(run, report, page):

@@ -21,6 +21,7 @@ from torcheer.errors import RunInUse, RunNotFound, SnapshotNotFound
 from torcheer.measure import statistics_of
 from torcheer.xray import Entry, FileManager, Run, Saved, Snapshot
 from torcheer.xray.figures.figure import figure_of, figure_of_snapshot
+from torcheer.xray.store.compaction import Compaction
 
 
 def add(files: FileManager, step: int, values: torch.Tensor | None = None, layer: str = "conv1") -> Snapshot:
@@ -95,6 +96,41 @@ def test_the_index_can_be_made_again_from_the_files(files):
     files.rebuild_index()
     assert len((files.folder / "index.jsonl").read_text().splitlines()) == 3
     assert FileManager.open(files.folder).snapshots == written
+
+
+@pytest.mark.parametrize("how", ["rebuilt", "resumed", "appended"])
+def test_every_row_knows_where_its_line_of_the_index_is(files, how):
+    """So that a snapshot is read from its line, and not from a file of many megabytes."""
+    for step in range(3):
+        add(files, step, torch.rand(4, 3, 5, 5) * 10**step)  # lines of several lengths
+    index = files.folder / "index.jsonl"
+    if how == "rebuilt":
+        files.rebuild_index()
+    elif how == "resumed":
+        files.close()
+        index.write_bytes(index.read_bytes()[:-30])
+        files = FileManager.create(files.folder, {}, resume=True)
+    add(files, 3)
+    text = index.read_bytes()
+    lines = [json.loads(text[row["at"] : row["at"] + row["length"]]) for row in files.snapshots.table]
+    assert [line["step"] for line in lines] == [0, 1, 2, 3]
+    assert sum(int(row["length"]) for row in files.snapshots.table) == len(text)
+    files.close()
+
+
+def test_an_index_is_copied_a_piece_at_a_time(files, monkeypatch):
+    """A writer that makes room is not kept waiting by the whole index."""
+    monkeypatch.setattr("torcheer.xray.store.compaction._PIECE", 1000)
+    for step in range(8):
+        add(files, step)
+    index, rows = files.folder / "index.jsonl", files.rows.copy()
+    copying, sizes = Compaction(index), []
+    while copying.advance(rows[::2]) is None:
+        sizes.append((files.folder / ".index.jsonl.part").stat().st_size)
+    longest = int(rows["length"].max())
+    assert len(sizes) >= 2
+    assert all(1000 < after - before <= 1000 + longest for before, after in zip([0, *sizes], sizes, strict=False))
+    assert [json.loads(line)["step"] for line in index.read_text().splitlines()] == [0, 2, 4, 6]
 
 
 def test_a_line_without_its_file_is_left_out(files):

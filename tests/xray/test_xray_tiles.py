@@ -8,7 +8,7 @@ import torch
 
 from torcheer import InvalidArgument
 from torcheer.xray.figures.colors import GAP, NONFINITE, ColourScale, paint, reaches_beyond
-from torcheer.xray.figures.tiles import choose_columns, make_mosaic
+from torcheer.xray.figures.tiles import ASPECT, choose_columns, make_mosaic
 from xray_runs import make_entry
 
 
@@ -66,6 +66,12 @@ def test_every_map_is_found_at_its_tile(shape):
         assert (tile_values(mosaic, tile) == channel).all()
     assert (~mosaic.gaps).sum() == sum(tile.height * tile.width for tile in mosaic.tiles)
     assert np.isnan(mosaic.values[mosaic.gaps]).all()
+
+
+@pytest.mark.parametrize("shape", [(64, 2, 2), (64, 2, 40), (64, 40, 2), (100, 3, 9)])
+def test_small_tiles_make_a_picture_near_the_wanted_shape_with_the_gaps_between_them(shape):
+    mosaic = make_mosaic(np.zeros(shape, np.float32), make_entry("a", "layer", torch.zeros(shape), "maps"))
+    assert 0.5 < mosaic.width / mosaic.height / ASPECT < 2
 
 
 def test_tiles_are_one_pixel_apart():

@@ -185,6 +185,8 @@ def test_calls_that_an_interrupt_left_do_not_take_the_place_of_others():
         ("1:1", ":1", [(3, 2)], True),
     ]
     assert [source.label for source in calls[4].sources] == ["0:1"]
+    assert [(one.time_elapsed, one.bytes, one.ended) for one in calls[2:4]] == [(0, 0, 0)] * 2
+    assert repr(calls[3]) == "<ModulePass 0.inner.0:1 of Interrupted: (3, 4) → , 0.000E+00s>"
 
 
 class Slow(torch.autograd.Function):
@@ -204,9 +206,9 @@ class Slow(torch.autograd.Function):
 
 
 @pytest.mark.parametrize("operations", [1, 2, 7, 12])
-@pytest.mark.parametrize("wants_gradient", [True, False])
-def test_the_backward_pass_of_a_layer_ends_with_its_first_operation(operations, wants_gradient):
-    """However many operations come after it, and also where gradients go to parameters only."""
+@pytest.mark.parametrize("onward", ["to a layer", "to a layer, before its parameters", "to an input", "to parameters alone"])
+def test_the_backward_pass_of_a_layer_ends_with_its_first_operation(operations, onward):
+    """However many operations come after it, wherever gradients go on to from there."""
 
     class Layer(nn.Module):
         def __init__(self) -> None:
@@ -214,15 +216,15 @@ def test_the_backward_pass_of_a_layer_ends_with_its_first_operation(operations, 
             self.weight = nn.Parameter(torch.rand(4))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            x = Slow.apply(x * self.weight)
+            x = Slow.apply(x) * self.weight if onward.endswith("before its parameters") else Slow.apply(x * self.weight)
             for _ in range(operations):
                 x = x * 2
             return x
 
-    net = nn.Sequential(nn.Identity(), Layer())
+    net = nn.Sequential(nn.Linear(4, 4) if onward.startswith("to a layer") else nn.Identity(), Layer())
     Slow.ended.clear()
     with torcheer.watch_modules(net) as calls:
-        net(torch.rand(3, 4, requires_grad=wants_gradient)).sum().backward()
+        net(torch.rand(3, 4, requires_grad=onward == "to an input")).sum().backward()
     (passed,) = calls[-1].backward.values()
     assert passed.started <= Slow.ended[0] - 2_000_000
     assert passed.ended >= Slow.ended[0]

@@ -323,7 +323,7 @@ def test_a_type_that_torch_has_and_that_did_not_run_means_nothing_and_another_is
     assert [one.label for one in history.filter(type="linalg_norm")] == ["linalgnorm_1_1"]
     for name in ("linalg_svd", "linalgsvd", "special_erf", "fft_rfft", "svd", "conv2d", "source", "__matmul__"):
         assert history.filter(type=name) == [], name
-    with pytest.raises(LayerNotFound, match="no type of layers is called 'linalg_nrom'. The nearest are 'linalgnorm'"):
+    with pytest.raises(LayerNotFound, match=r"no type of layers is called 'linalg_nrom'\. The nearest are 'linalgnorm'"):
         history.filter(type="linalg_nrom")
 
 

@@ -472,6 +472,14 @@ def test_a_solid_line_is_not_said_in_the_text_and_any_other_is():
         assert ("style=" in line) == (edge.line != "solid"), (edge.line, line)
 
 
+@pytest.mark.parametrize("theme", THEMES)
+def test_arrows_and_their_words_have_the_colours_of_the_theme(theme):
+    drawing = drawn(log(Mlp(), torch.ones(1, 4)), theme=theme)
+    (said,) = (line for line in dot_text(drawing).splitlines() if line.startswith("  edge ["))
+    assert f'color="{THEMES[theme].edge}" fontcolor="{THEMES[theme].faint}"' in said
+    assert " fontsize=8 arrowsize=0.6 penwidth=0.9];" in said
+
+
 def test_nodes_stand_in_execution_order_in_the_text():
     text = dot_text(drawn(torcheer.log_forward_pass(Branching(), torch.ones(2, 4))))
     places = [text.index(f"n{number} [") for number in range(5)]

@@ -23,6 +23,7 @@ from models import Mlp, log
 from torcheer.demo import AlexNet, SimpleRecurrent
 from torcheer.errors import DrawingFailed, GraphvizNotFound, InvalidArgument
 from torcheer.render import graphviz, layout, make_picture, picture_options, showing, worker
+from torcheer.render.dot import dot_text
 from torcheer.render.graphviz import TooSlow, run_graphviz
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -454,6 +455,33 @@ def test_a_chain_of_10000_is_drawn():
     assert any("left out" in note for note in drawn.notes)
 
 
+def pixels(png: bytes) -> tuple[int, int]:
+    return int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")
+
+
+def test_a_png_is_as_sharp_as_its_size_allows(history, monkeypatch):
+    """Two pixels for each point; fewer where it would have more pixels, or a longer side, than a program can open."""
+    width, height = pixels(make_picture(history.graph).to_bytes("png"))
+    monkeypatch.setattr("torcheer.render.picture._AREA", width * height / 4)
+    assert pixels(make_picture(history.graph).to_bytes("png")) == pytest.approx((width / 2, height / 2), rel=0.03)
+    monkeypatch.undo()
+    monkeypatch.setattr("torcheer.render.picture._LONGEST", max(width, height) / 5)
+    assert pixels(make_picture(history.graph).to_bytes("png")) == pytest.approx((width / 5, height / 5), rel=0.05)
+
+
+def test_graphviz_is_told_where_everything_is_when_it_draws(history):
+    """A picture is laid out once; every form of it has the same places. The DOT that a user gets is without them."""
+    picture = make_picture(history.graph)
+    assert " pos=" not in picture.dot
+    lines = dot_text(picture._drawing, picture._places).splitlines()
+    nodes = [line for line in lines if re.match(r"\s*n\d+ \[", line)]
+    edges = [line for line in lines if re.match(r"\s*n\d+ -> n\d+ \[", line)]
+    assert len(nodes) == len(history.graph.nodes)
+    assert len(edges) == len(history.graph.edges)
+    assert all(re.search(r' pos="[-\d.]+,[-\d.]+', line) for line in nodes)
+    assert len({re.search(r' pos="([^"]+)', line)[1] for line in nodes}) == len(nodes)
+
+
 def test_a_very_tall_picture_still_makes_a_png():
     logged = torcheer.log_forward_pass(Stack(6, 50), torch.ones(1, 4), layers_to_save="none")
     png = make_picture(logged.graph, picture_options({"nesting_depth": "all"})).to_bytes("png")
@@ -503,6 +531,16 @@ def _worker_that_sees(folder: Path) -> str:
     source = Path(worker.__file__).read_text().replace("sys.path.append(folder)", "sys.path.insert(0, folder)")
     path.write_text(source)
     return str(path)
+
+
+@pytest.mark.parametrize("has_python", [True, False])
+@pytest.mark.parametrize("has_system", [True, False])
+def test_pygraphviz_is_tried_first_and_then_the_program(monkeypatch, has_python, has_system):
+    monkeypatch.setattr(graphviz, "_pygraphviz_folder", lambda: "/packages" if has_python else None)
+    monkeypatch.setattr(graphviz.shutil, "which", lambda name: f"/bin/{name}" if has_system else None)
+    python = [[sys.executable, "-I", worker.__file__, "/packages", "nop2", "svg"]]
+    system = [["/bin/dot", "-Knop2", "-Tsvg"]]
+    assert graphviz._commands("nop2", "svg") == [*(python if has_python else []), *(system if has_system else [])]
 
 
 def test_what_graphviz_complains_about_is_passed_on():

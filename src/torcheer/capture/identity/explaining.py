@@ -76,8 +76,10 @@ class Explainer:
         if storage in self._table.shared:
             return self._table.living_in(storage) + self._recorder.memory.lent_in(storage)
         kept = self._recorder.keeper.kept_in(storage)
-        if kept or not self._recorder.keeper.is_plain:
-            return kept or self._table.living_in(storage)
+        if not self._recorder.keeper.is_plain:  # what is kept is not all that was recorded
+            return kept + self._table.living_in(storage)
+        if kept:
+            return kept
         outside = [(self._table.find(tensor), tensor) for tensor in self._recorder.outside.living_in(storage)]
         return [(entry.number, tensor) for entry, tensor in outside if entry is not None]
 

@@ -86,6 +86,8 @@ def finish(history: History, session: Session) -> None:
     for number in numbers:
         if number >= 0:
             _hold_arguments(log, number, numbers)
+    if log.backward is not None:
+        numbers |= set(history._index.outputs)  # for the user to run backward from
     for number in range(len(log.rows)):
         if number not in numbers:
             log.forget(number)

@@ -229,9 +229,11 @@ class History:
 
     @property
     def tensor_fsize_saved(self) -> int:
-        index, values = self._index, self._log.values
-        saved = (number for number in index.operations if values[number] is not UNSAVED and number not in index.outputs)
-        return sum(map(index.tensor_bytes, saved))
+        """Bytes of the tensors that are saved. An output adds nothing where the operation that made it is saved, too."""
+        index, rows = self._index, self._log.rows
+        saved = {number for number in index.operations if self._log.values[number] is not UNSAVED}
+        again = {number for number in saved & index.outputs if rows[number][PARENTS] < 0 or rows[number][PARENTS] in saved}
+        return sum(map(index.tensor_bytes, saved - again))
 
     @property
     def num_param_operations(self) -> int:

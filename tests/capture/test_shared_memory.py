@@ -321,6 +321,60 @@ def test_memory_whose_storage_was_emptied_is_not_read():
     assert torch.equal(history["output"].tensor_contents, x * 3 + 1)
 
 
+@pytest.mark.parametrize("options", [{}, {"layers_to_save": "none"}])
+def test_memory_that_a_storage_is_given_and_filled_with_is_a_write(options):
+    """A storage copies and resizes itself unseen, as FSDP lets it: what is read then is no older value of the tensor."""
+
+    def model(t):
+        y = t * 2
+        memory = y.untyped_storage()
+        memory.resize_(0)
+        memory = y.untyped_storage()
+        other = t * 3
+        memory.resize_(48)
+        memory.copy_(other.untyped_storage())
+        return y + 1
+
+    history = log(model, x.clone(), **options)
+    assert [(one.layer_label_short, one.parent_layers) for one in history.operations] == [
+        ("input_1", []),
+        ("mul_1", ["input_1_0"]),
+        ("mul_2", ["input_1_0"]),
+        ("untypedstoragewrite_1", ["mul_1_1"]),
+        ("add_1", ["untypedstoragewrite_1_3"]),
+        ("output_1", ["add_1_4"]),
+    ]
+    if not options:
+        assert torch.equal(history["mul_1"].tensor_contents, x * 2)
+        assert torch.equal(history["untypedstoragewrite_1"].tensor_contents, x * 3)
+        assert torch.equal(history["output"].tensor_contents, x * 3 + 1)
+        assert history.validate()
+
+
+def test_a_buffer_that_is_filled_for_the_pass_alone_is_a_write_and_empty_again():
+    class Fills(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("b", torch.zeros(3, 4))
+            self.whole = torch.full((3, 4), 5.0)
+            self.b.untyped_storage().resize_(0)
+
+        def forward(self, t):
+            memory = self.b.untyped_storage()
+            memory.resize_(48)
+            memory.copy_(self.whole.untyped_storage())
+            y = t + self.b
+            memory.resize_(0)
+            return y
+
+    model = Fills()
+    history = log(model, x.clone())
+    assert history["add_1"].parent_layers == ["input_1_0", "untypedstoragewrite_1_1"]
+    assert torch.equal(history["untypedstoragewrite_1"].tensor_contents, model.whole)
+    assert torch.equal(history["output"].tensor_contents, x + 5)
+    assert model.b.untyped_storage().nbytes() == 0
+
+
 def test_a_buffer_whose_storage_the_model_empties_is_put_back():
     class Frees(nn.Module):
         def __init__(self):

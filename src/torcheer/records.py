@@ -6,20 +6,19 @@ number: `n >= 0` is `log.operations[n]`, `n < 0` is `log.states[-1 - n]` (a para
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
-from torch.nn.parameter import is_lazy
 
 from .backward_records import BackwardLog
 from .functions import Kind as Kind
 from .functions import Origin as Origin
 from .functions import TorchFunction as TorchFunction
 from .record_views import Views
+from .shapes import shape_of
 from .source_places import CodeTable, Site
 from .state_records import StateRecord as StateRecord
 from .state_records import States as States
@@ -455,25 +454,4 @@ def was_overwritten(value: Any, version: int) -> bool:
 
 def facts_of(tensor: torch.Tensor) -> Facts:
     """What can be told of a tensor without reading it."""
-    return _shape(tensor), tensor.dtype, tensor.device
-
-
-def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
-    """The shape, with -1 for each ragged dimension of a nested tensor; () of a parameter that is yet to be made."""
-    if is_lazy(tensor):
-        return ()
-    if not tensor.is_nested:
-        return tuple(tensor.shape)
-    shape = []
-    for dimension in range(tensor.dim()):
-        try:
-            size = tensor.size(dimension)
-            shape.append(size if type(size) is int else -1)
-        except RuntimeError:
-            shape.append(-1)
-    return tuple(shape)
-
-
-def bytes_of(shape: tuple[int, ...], dtype: torch.dtype) -> int:
-    """The size of such a tensor; 0 where a dimension is ragged."""
-    return 0 if min(shape, default=0) < 0 else math.prod(shape) * dtype.itemsize
+    return shape_of(tensor), tensor.dtype, tensor.device

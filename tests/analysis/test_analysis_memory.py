@@ -333,3 +333,22 @@ def test_device_memory_reads_the_process():
     memory = device_memory()
     assert memory.process is None or memory.process > 2**20
     assert device_memory("cpu").allocated is None
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
+@pytest.mark.parametrize("save", ["all", "none"])
+def test_nested_tensors_take_the_bytes_of_their_samples(layout, save):
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+    given = torch.nested.nested_tensor([torch.randn(2, 4), torch.randn(3, 4)], layout=layout)
+    history = torcheer.log_forward_pass(model, given, layers_to_save=save, save_gradients=save == "all")
+    sizes = [layer.tensor_fsize for layer in history]
+    assert sizes == [4 * 5 * width for width in (4, 5, 5, 3, 3)]
+    assert history.tensor_fsize_total == sum(sizes[:-1])
+    assert memory_of(history).peak >= sum(sizes[1:4])
+    assert [node.bytes for node in history.graph.nodes] == sizes
+    if save == "all":
+        parts = history["output"].tensor_contents.unbind()
+        history.log_backward(sum(part.sum() for part in parts))
+        made = {node.name: node.grad_input_fsize for node in history.backward_passes[0].operations}
+        assert made["ReluBackward0"] == 4 * 5 * 5

@@ -267,3 +267,36 @@ def test_a_parameter_without_elements_does_not_stop_a_training(tmp_path):
         for step in range(2):
             xray.take_graphs(step)
     assert xray.run.steps() == [0, 1]
+
+
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
+def test_nested_outputs_are_taken(layout, folder):
+    """What is shown of a nested tensor is its first sample; statistics and dead units are those of all samples."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU())
+    with torch.no_grad():
+        model[0].bias[2] = -100.0
+    samples = [torch.randn(2, 4), torch.randn(3, 4)]
+    given = torch.nested.nested_tensor(samples, layout=layout)
+    with Xray(model, given, {"0": {"layer": True, "activation": True}}, folder=folder) as xray:
+        for _ in range(3):
+            xray.take_graphs()
+    entry = xray.run.entry("0", "activation")
+    expected = [model(sample).detach() for sample in samples]
+    assert entry.shape == (2, -1, 6)
+    assert entry.statistics.count == 5 * 6
+    assert entry.statistics.max == pytest.approx(float(torch.cat(expected).max()))
+    assert (entry.dead, entry.units) == (1, 6)
+    assert "the first of 2 samples" in entry.note
+    assert torch.from_numpy(xray.run.tensor("0", "activation")).allclose(expected[0], atol=1e-2)
+    assert "2×?×6" in str(xray.saved())
+
+
+def test_nested_outputs_whose_samples_have_different_units_are_taken(folder):
+    """Units that differ from sample to sample are none that could be called dead."""
+    given = torch.nested.nested_tensor([torch.randn(2), torch.randn(3)], layout=torch.jagged)
+    with Xray(nn.Sequential(nn.ReLU()), given, ["0"], folder=folder) as xray:
+        for _ in range(3):
+            xray.take_graphs()
+    entry = xray.run.entry("0", "layer")
+    assert (entry.shape, entry.statistics.count, entry.dead) == ((2, -1), 5, None)

@@ -5,7 +5,6 @@ Everything is read from the log's rows, so it is there whether or not activation
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -24,9 +23,9 @@ from ..records import (
     Facts,
     Log,
     TorchFunction,
-    bytes_of,
     facts_of,
 )
+from ..shapes import bytes_of, elements_of
 from ..torch_internals import DisableTorchFunction
 
 
@@ -107,12 +106,12 @@ class TorchCall:
     def given(self) -> int:
         """How many values the first tensor argument has."""
         parents = self.parents
-        return math.prod(self._facts.of(parents[0])[0]) if parents else 0
+        return elements_of(self._facts.of(parents[0])[0]) if parents else 0
 
     @property
     def made(self) -> int:
         """How many values came out, of all results together."""
-        return sum(math.prod(self._facts.of(number)[0]) for number in self.numbers)
+        return sum(elements_of(self._facts.of(number)[0]) for number in self.numbers)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -161,7 +160,7 @@ class FactsOf:
         return self._made[number] if number >= 0 else self._states[-1 - number]
 
     def bytes(self, number: int) -> int:
-        """The size of a tensor; 0 where a dimension is ragged."""
+        """The size of a tensor."""
         shape, dtype, _ = self.of(number)
         return bytes_of(shape, dtype)
 

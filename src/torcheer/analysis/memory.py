@@ -180,7 +180,7 @@ class _Lives:
             if call.node is None or call.function.func is None:
                 continue
             saved = saved_by(call, self.storages)
-            if saved is None:
+            if saved is None or (saved.hidden and not call.has_known_shapes):
                 self.unknown[call.name] += 1
                 continue
             self.saved[call.numbers[0]] = saved

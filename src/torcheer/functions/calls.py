@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
+
+from ..shapes import elements_of
 
 if TYPE_CHECKING:
     from .facts import TorchFunction
@@ -25,7 +26,7 @@ class Operand(NamedTuple):
 
     @property
     def numel(self) -> int:
-        return math.prod(self.shape)
+        return elements_of(self.shape)
 
 
 class Call(Protocol):

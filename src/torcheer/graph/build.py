@@ -30,8 +30,8 @@ from ..records import (
     ModuleCall,
     Origin,
     Row,
-    bytes_of,
 )
+from ..shapes import RaggedShape, bytes_of
 from ..torch_internals import DisableTorchFunction
 from .model import Edge, Graph, ModuleBox, Node, Shape
 from .node_details import Arguments, BufferUse, Place, PythonRead
@@ -197,6 +197,8 @@ class _Builder:
         return found
 
     def _bytes(self, shape: Shape, dtype: torch.dtype) -> int:
+        if isinstance(shape, RaggedShape):
+            return bytes_of(shape, dtype)
         found = self._sizes.get((shape, dtype))
         if found is None:
             found = self._sizes[shape, dtype] = bytes_of(shape, dtype)

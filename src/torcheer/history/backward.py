@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..backward_records import BackwardRecord, NodeRecord
+from ..shapes import bytes_of
 from .index import Index
 from .lookup import Lookup
 from .operation import Operation
@@ -106,7 +106,7 @@ class BackwardOperation:
             dtype = torch.float32
         else:
             dtype = log.operations[number].dtype if number >= 0 else self._index.state(number).tensor.dtype
-        return sum(math.prod(shape) for shape in self._record.made if shape is not None) * dtype.itemsize
+        return sum(bytes_of(shape, dtype) for shape in self._record.made if shape is not None)
 
     def __repr__(self) -> str:
         what = self.layer_label or self.param or "nothing that was logged"

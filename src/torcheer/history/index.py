@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import ParameterChanged
-from ..records import FUNCTION, PARENTS, Log, ModuleCall, OperationRecord, Origin, RegisteredModule, StateRecord, bytes_of
+from ..records import FUNCTION, PARENTS, Log, ModuleCall, OperationRecord, Origin, RegisteredModule, StateRecord
+from ..shapes import bytes_of
 from ..tensor_memory import is_freed
 from .copying import copy_of_log, refuse_pickling
 from .layers.connection import CallCounts, input_descendants, output_ancestors
@@ -85,7 +86,7 @@ class Index:
         return self.table.label_of(number)
 
     def tensor_bytes(self, number: int) -> int:
-        """The size of an operation's tensor in bytes; 0 where a dimension is ragged."""
+        """The size of an operation's tensor in bytes."""
         shape, dtype, _ = self.log.operations[number].facts
         return bytes_of(shape, dtype)
 

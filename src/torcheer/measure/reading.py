@@ -20,8 +20,8 @@ def dense(tensor: Tensor) -> Tensor | None:
     if tensor.device.type == "meta" or is_lazy(tensor):
         return None
     if tensor.is_nested:
-        parts = [part.reshape(-1) for part in tensor.unbind()]
-        return torch.cat(parts) if parts else None
+        parts = [part.detach().reshape(-1) for part in tensor.unbind()]
+        return torch.cat(parts) if parts else torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     if tensor.layout is not torch.strided:
         return tensor.detach().to_dense() if tensor.numel() <= _DENSE else None
     values = tensor.detach()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 import torch
@@ -10,6 +9,7 @@ import torch
 from ..backward_records import BackwardRecord, NodeRecord
 from ..history import History
 from ..records import ModuleCall, Origin
+from ..shapes import bytes_of
 from .calls import ModuleBackward, ModuleCalls, ModuleInput, ModulePass
 
 _OF_OPERATIONS = ("result", "inside", "derivative")  # roles of nodes that came from an operation
@@ -109,7 +109,7 @@ class _Logged:
                 passed.grad_output_shapes = [operations[n].shape for n in dict.fromkeys(call.outputs) if n in reached]
                 made = [operations[n] for n in dict.fromkeys(call.inputs) if n >= 0 and n in reached]
                 passed.grad_input_shapes = [one.shape for one in made]
-                passed.bytes = sum(math.prod(one.shape) * one.dtype.itemsize for one in made)
+                passed.bytes = sum(bytes_of(one.shape, one.dtype) for one in made)
 
     def _extend(self, number: int, node: NodeRecord) -> None:
         """A node that ran is part of the backward pass of every module its operation ran in."""

@@ -25,7 +25,8 @@ from ..cleaning import Cleaning, cleaning
 from ..containers import tensors_in
 from ..errors import InvalidArgument
 from ..history import Param
-from ..records import bytes_of, facts_of
+from ..records import facts_of
+from ..shapes import bytes_of
 from ..torch_internals import (
     DisableTorchFunction,
     cuda_is_used,

@@ -11,6 +11,7 @@ import torch
 from ..errors import InvalidArgument
 from ..graph import Edge, Graph, ModuleBox, Node, format_passes
 from ..history.printing.text import human_size, plural
+from ..shapes import bytes_of
 
 _WIDEST = 46  # characters in a line
 _SHAPES_SHOWN = 4
@@ -117,9 +118,8 @@ def _tensor(node: Node) -> str:
     if node.shape is None:
         return f"{node.dtype or 'dtypes differ'}, shapes differ · {human_size(node.bytes)} in all"
     dtype = getattr(torch, node.dtype or "", None)
-    known = isinstance(dtype, torch.dtype) and all(size >= 0 for size in node.shape)
-    size = math.prod(node.shape) * dtype.itemsize if known and dtype is not None else 0
-    return f"{node.dtype or 'dtypes differ'} {dimensions(node.shape)}" + (f" · {human_size(size)}" if known else "")
+    size = f" · {human_size(bytes_of(node.shape, dtype))}" if isinstance(dtype, torch.dtype) else ""
+    return f"{node.dtype or 'dtypes differ'} {dimensions(node.shape)}{size}"
 
 
 def _marks(node: Node) -> list[str]:

@@ -20,7 +20,7 @@ export function whyNone(run: Run, series: Series, at: number, frame: Frame | nul
 
 export function pictureCaption(run: Run, series: Series, at: number, frame: Frame, subject: Subject, plan: Plan): string {
   const form = run.form(series, frame.at);
-  const lines = [`Shows ${shownParts(form, subject)}`, `tensor of ${form.shape.join(" × ") || "one value"}, ${form.dtype}`];
+  const lines = [`Shows ${shownParts(form, subject)}`, `tensor of ${form.shape.map((size) => (size < 0 ? "?" : String(size))).join(" × ") || "one value"}, ${form.dtype}`];
   if (subject.shape === "grid")
     lines.push(plan.isTurned ? "filters go across, input channels down" : "filters go down, input channels across");
   const layer = run.facts.layers[series.layer]!;

@@ -13,7 +13,7 @@ def title_of(entry: Entry, step: int) -> str:
 
 def shape_of(entry: Entry) -> str:
     """The shape of the whole tensor: `8 × 3 × 5 × 5`."""
-    return " × ".join(map(str, entry.shape)) or "one value"
+    return " × ".join("?" if size < 0 else str(size) for size in entry.shape) or "one value"
 
 
 def source_of(entry: Entry) -> str:

@@ -41,7 +41,7 @@ class Entry:
     layer: str  # as the user named it
     kind: Kind
     source: str  # what it is of: `features.0.weight`, `relu_1_2`
-    shape: tuple[int, ...]  # of the whole tensor
+    shape: tuple[int, ...]  # of the whole tensor; -1 for a ragged dimension
     dtype: str
     layout: Layout
     rows: tuple[int, ...]  # which channels, filters or rows are kept, as numbers of the whole tensor

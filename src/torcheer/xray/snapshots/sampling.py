@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...errors import InvalidArgument, TorcheerError
 from ...measure import dense, statistics_of
+from ...shapes import shape_of
 from ..watch.selectors import CONVOLUTION, Choices
 from .records import Entry, Kind, Layout, finite
 
@@ -67,11 +68,11 @@ class _Part:
 
 def keep(measured: Measured, choices: Choices, limits: Limits, dead: int | None = None) -> tuple[Entry, Tensor]:
     """The entry of a tensor, and the part of it to write."""
-    tensor, statistics = dense(measured.tensor), statistics_of(measured.tensor)
+    notes = list(measured.notes)
+    tensor, statistics = _shown(measured.tensor, notes), statistics_of(measured.tensor)
     if tensor is None or statistics is None:
         raise TorcheerError(f"{measured.source} has no values to read: it is on the meta device, or a large sparse tensor.")
-    notes = list(measured.notes)
-    shape, dtype = tuple(measured.tensor.shape), str(measured.tensor.dtype).removeprefix("torch.")
+    shape, dtype = tuple(shape_of(measured.tensor)), str(measured.tensor.dtype).removeprefix("torch.")
     if tensor.is_complex():
         tensor = tensor.abs()
         notes.append("magnitudes of complex numbers")
@@ -100,6 +101,16 @@ def keep(measured: Measured, choices: Choices, limits: Limits, dead: int | None 
         note="; ".join([*notes, *part.notes]),
     )
     return entry, kept
+
+
+def _shown(tensor: Tensor, notes: list[str]) -> Tensor | None:
+    """The values of a tensor in its shape; of a nested tensor the first sample, in a batch of one."""
+    if not tensor.is_nested:
+        return dense(tensor)
+    parts = tensor.unbind()
+    if len(parts) > 1:
+        notes.append(f"the first of {len(parts)} samples")
+    return dense(parts[0].unsqueeze(0)) if parts else dense(tensor)
 
 
 def _is_colour(measured: Measured) -> bool:
@@ -184,20 +195,33 @@ def channel_axis(measured: Measured) -> int | None:
     return 1 if dims >= 4 or (measured.dimensions and dims == measured.dimensions + 2) else None
 
 
-def units_of(measured: Measured) -> int:
-    """How many units an activation has: channels of a convolution, features of a fully connected layer."""
-    shape = measured.tensor.shape
+def units_of(measured: Measured) -> int | None:
+    """How many units an activation has: channels of a convolution, features of a fully connected layer.
+
+    None where the samples of a nested tensor have different numbers of them.
+    """
+    shape = shape_of(measured.tensor)
     axis = channel_axis(measured)
-    return int(shape[axis if axis is not None else -1]) if shape else 1
+    units = shape[axis if axis is not None else -1] if shape else 1
+    return units if units >= 0 else None
 
 
 def is_above_zero(measured: Measured) -> Tensor:
     """By unit: whether it was above zero, or not a number, anywhere in the batch."""
-    tensor = measured.tensor.detach()
+    tensor, axis = measured.tensor.detach(), channel_axis(measured)
+    axis = axis if axis is not None else -1
+    if tensor.is_nested:
+        lives = torch.zeros(units_of(measured) or 0, dtype=torch.bool, device="cpu")
+        for part in tensor.unbind():
+            lives |= _is_above_zero(part.unsqueeze(0), axis)
+        return lives
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_complex() or tensor.dim() == 0:
-        return torch.ones(units_of(measured), dtype=torch.bool, device="cpu")
-    axis = channel_axis(measured)
-    units = tensor.movedim(axis if axis is not None else -1, 0)
+        return torch.ones(units_of(measured) or 0, dtype=torch.bool, device="cpu")
+    return _is_above_zero(tensor, axis)
+
+
+def _is_above_zero(tensor: Tensor, axis: int) -> Tensor:
+    units = tensor.movedim(axis, 0)
     return (~(units.reshape(units.shape[0], -1) <= 0)).any(dim=1).cpu()  # one that is not a number is not silent
 
 

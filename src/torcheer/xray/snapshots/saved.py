@@ -25,7 +25,7 @@ class SavedKind:
     snapshots: int
     first_step: int
     last_step: int
-    shape: tuple[int, ...]  # of the whole tensor
+    shape: tuple[int, ...]  # of the whole tensor; -1 for a ragged dimension
     kept: str  # "8 of 64 channels"
 
 
@@ -79,7 +79,7 @@ class Saved:
         table = [("layer", "kind", "of", "snapshots", "steps", "shape", "kept")]
         for row in self.rows:
             steps = _span(row.first_step, row.last_step, "…")
-            shape = "×".join(map(str, row.shape)) or "scalar"
+            shape = "×".join("?" if size < 0 else str(size) for size in row.shape) or "scalar"
             table.append((row.layer, row.kind, row.source, str(row.snapshots), steps, shape, row.kept))
         return _as_text(table)
 

@@ -151,7 +151,7 @@ class Writer:
 
     def _dead(self, measured: Measured, suffix: str = "") -> int | None:
         """How many units were silent in this and the last snapshots, once there are enough of them to say."""
-        if measured.kind != "activation" or not measured.can_die:
+        if measured.kind != "activation" or not measured.can_die or units_of(measured) is None:
             return None
         lives = is_above_zero(measured)
         name = measured.layer + suffix

@@ -1,0 +1,42 @@
+"""The shape of a tensor of any kind, also of a nested one, and what it says about the tensor's size."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch.nn.parameter import is_lazy
+
+
+class RaggedShape(tuple[int, ...]):
+    """The shape of a nested tensor, with -1 for each ragged dimension, and how many elements this tensor has."""
+
+    elements: int
+
+
+def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The shape; () of a parameter that is yet to be made."""
+    if is_lazy(tensor):
+        return ()
+    if not tensor.is_nested:
+        return tuple(tensor.shape)
+    shape = []
+    for dimension in range(tensor.dim()):
+        try:
+            size = tensor.size(dimension)
+            shape.append(size if type(size) is int else -1)
+        except RuntimeError:
+            shape.append(-1)
+    ragged = RaggedShape(shape)
+    ragged.elements = int(tensor.numel())
+    return ragged
+
+
+def elements_of(shape: tuple[int, ...]) -> int:
+    """How many elements a tensor of this shape has."""
+    return shape.elements if isinstance(shape, RaggedShape) else math.prod(shape)
+
+
+def bytes_of(shape: tuple[int, ...], dtype: torch.dtype) -> int:
+    """How many bytes a tensor of this shape takes."""
+    return elements_of(shape) * dtype.itemsize

@@ -31,6 +31,7 @@ from functools import cached_property
 from typing import Any
 
 from ...records import FUNCTION, MODULE, PARENTS, SITE, Log, ModuleCall, Origin
+from .before_loops import join_rounds
 from .connection import CallCounts
 from .places import Places
 from .rounds import separate
@@ -190,7 +191,8 @@ class Recurrence:
     def settle(self) -> None:
         """The log is complete: let first iterations that came from elsewhere join the rest; part what ran side by side."""
         self._join_first_rounds()
-        separate(self._log, self.first, self._nearest, set(self._layers.values()))
+        joined = join_rounds(self._log, self.first, self._nearest, self._places.values())
+        separate(self._log, self.first, self._nearest, joined.union(self._layers.values()))
 
     def _join_first_rounds(self) -> None:
         joined: dict[int, int] = {}

@@ -28,23 +28,23 @@ from collections.abc import Collection, Hashable
 from ...records import PARENTS, Log, Origin
 
 _COVERS = frozenset({"setitem", "fill", "zero", "copy"})  # write without reading what was there
-_GIVEN = frozenset({Origin.INPUT, Origin.SOURCE})
+GIVEN = frozenset({Origin.INPUT, Origin.SOURCE})
 _ROUNDS = 4  # of a loop: in so many, everything that it carries is seen
 
 Passes = dict[int, list[int]]  # by the first operation of a layer
 
 
-def separate(log: Log, first: list[int], nearest: list[int], by_parameters: Collection[int]) -> None:
+def separate(log: Log, first: list[int], nearest: list[int], decided: Collection[int]) -> None:
     """Make what ran side by side layers of their own.
 
     `first` has, by operation, the first one of its layer, and is changed; `nearest` the parameter-using operation that it is
-    downstream of. The layers in `by_parameters` stay as they are.
+    downstream of. The layers in `decided` stay as they are.
     """
     repeated = _repeated(first)
     doubtful = {
         layer: passes
         for layer, passes in repeated.items()
-        if layer not in by_parameters and len({nearest[number] for number in passes}) < len(passes)
+        if layer not in decided and len({nearest[number] for number in passes}) < len(passes)
     }
     if not doubtful:
         return
@@ -73,7 +73,7 @@ def _repeated(first: list[int]) -> Passes:
     return found
 
 
-def _used(log: Log, number: int) -> tuple[int, ...]:
+def used_by(log: Log, number: int) -> tuple[int, ...]:
     """The operations and states that an operation depends on, but for those it only writes over."""
     used: tuple[int, ...] = log.rows[number][PARENTS:]
     if number not in log.details:
@@ -114,7 +114,7 @@ def _carried(log: Log, first: list[int], nearest: list[int], doubtful: Passes) -
     for number in range(min(doubtful), len(first)):
         layer, here = first[number], nearest[number]
         own, before = bits.get(layer, 0), 0
-        for slot, parent in enumerate(_used(log, number)):
+        for slot, parent in enumerate(used_by(log, number)):
             if parent >= 0 and nearest[parent] == here:
                 before |= behind[parent]
                 if own & behind[parent]:
@@ -139,7 +139,7 @@ def _kinds(log: Log, first: list[int], doubtful: Passes, carried: dict[int, set[
             return used
         if used in kinds:
             return ("kind", kinds[used])
-        if log.function_of(used).origin in _GIVEN:
+        if log.function_of(used).origin in GIVEN:
             return "given"
         call = log.details[used].call if used in log.details else -1
         return first[call if call >= 0 else used]  # all that one call returned is of one kind
@@ -147,7 +147,7 @@ def _kinds(log: Log, first: list[int], doubtful: Passes, carried: dict[int, set[
     for number in sorted(number for passes in doubtful.values() for number in passes):
         layer = first[number]
         over = carried.get(layer, ())
-        used = [one for slot, one in enumerate(_used(log, number)) if slot not in over and (one < 0 or first[one] != layer)]
+        used = [one for slot, one in enumerate(used_by(log, number)) if slot not in over and (one < 0 or first[one] != layer)]
         kinds[number] = numbers.setdefault((layer, frozenset(map(origin, used))), len(numbers))
     return kinds
 
@@ -208,7 +208,7 @@ def _beginnings(log: Log, first: list[int], known: set[int]) -> defaultdict[int,
     found: defaultdict[int, set[int]] = defaultdict(set)
     for passes in rounds.values():
         if len(passes) > 1:
-            for begins, carried in zip(_used(log, passes[0]), _used(log, passes[1]), strict=False):
+            for begins, carried in zip(used_by(log, passes[0]), used_by(log, passes[1]), strict=False):
                 if begins != carried and carried in known:
                     found[first[carried]].add(begins)
     return found
@@ -223,7 +223,7 @@ def _neighbours(
     for number, layer in enumerate(first):
         if layer < 0:
             continue
-        used = [parent for parent in _used(log, number) if parent >= 0]
+        used = [parent for parent in used_by(log, number) if parent >= 0]
         if layer in doubtful:
             uses[number] = used
         for parent in used:

@@ -312,3 +312,39 @@ def test_the_condition_may_look_at_what_several_operations_carry_on():
     history = log(forward, torch.zeros(2, 4))
     passes = [(layer.layer_type, len(layer.passes)) for layer in history.layers]
     assert passes[1:-1] == [("sum", 5), ("lt", 5), ("max", 4), ("lt", 4), ("add", 4), ("mul", 4), ("add", 4)]
+
+
+@pytest.mark.parametrize("more", [torch.relu, lambda t: torch.relu(t).neg(), lambda t: torch.relu(t) + 1])
+def test_a_loop_over_what_different_functions_made_is_no_loop_whatever_else_it_does(more):
+    def forward(t):
+        h = t
+        for one in (torch.sin(t), torch.cos(t), torch.tan(t)):
+            h = more(h * one)
+        return h
+
+    assert not any("×" in one for one in layers(log(forward, x)))
+
+
+def test_a_loop_over_what_different_functions_made_in_a_shared_block_is_a_layer_for_each_round():
+    def inner(self, t):
+        t = h = self.fc(t)
+        for one in (torch.sin(t), torch.cos(t)):
+            h = torch.relu(h * one)
+        return h
+
+    def outer(self, t):
+        return self.block(self.block(t))
+
+    found = layers(log(model(outer, block=model(inner, fc=linear())), x))
+    assert found == ["linear_1×2", "sin_1×2", "cos_1×2", "mul_1×2", "relu_1×2", "mul_2×2", "relu_2×2"]
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_a_loop_that_carries_two_values_is_one_layer_for_each_step(times):
+    def forward(a, b):
+        for _ in range(times):
+            a, b = torch.sin(a + b), torch.cos(b * 2)
+        return a
+
+    found = layers(log(lambda t: forward(t, t.exp()), x))
+    assert [one for one in found if one.startswith(("add", "sin"))] == [f"add_1×{times}", f"sin_1×{times}"]

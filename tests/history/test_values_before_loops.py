@@ -155,7 +155,7 @@ def test_different_functions_by_turns_are_no_loop():
     assert found(forward, f=linear(), g=linear()) == ["add_1", "sigmoid_1", "add_2", "sigmoid_2"]
 
 
-@pytest.mark.parametrize("order", [-1])
+@pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize("levels", [2, 3, 4])
 def test_a_pyramid_over_the_outputs_of_different_layers_adds_each_level_once(levels, order):
     def forward(self, t):

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from ...records import Log
-from .rounds import GIVEN, Passes, used_by
+from .rounds import Passes, origin_of, used_by
 
 
 def join_rounds(log: Log, first: list[int], nearest: list[int], places: Iterable[Mapping[int, int]]) -> set[int]:
@@ -105,7 +105,7 @@ class _Joined:
 
     def _is_equal(self, values: tuple[int, ...], enters: list[bool], head: int) -> bool:
         """Whether one argument was made by the same layer in all rounds, but for those that may be the first of a loop."""
-        made = [self._layer(value) for value in values]
+        made = [origin_of(self._log, self.first, value) for value in values]
         if len(set(made)) == 1:
             return True
         rest = [(value, layer) for value, layer, is_first in zip(values, made, enters, strict=True) if not is_first]
@@ -113,11 +113,3 @@ class _Joined:
             return False
         carried = rest[0][0]
         return carried > head and self._count[self.first[carried]] > 1
-
-    def _layer(self, value: int) -> Hashable:
-        if value < 0:
-            return value
-        if self._log.function_of(value).origin in GIVEN:
-            return "given"
-        call = self._log.details[value].call if value in self._log.details else -1
-        return self.first[call if call >= 0 else value]  # what one call returned counts as one

@@ -28,7 +28,7 @@ from collections.abc import Collection, Hashable
 from ...records import PARENTS, Log, Origin
 
 _COVERS = frozenset({"setitem", "fill", "zero", "copy"})  # write without reading what was there
-GIVEN = frozenset({Origin.INPUT, Origin.SOURCE})
+_GIVEN = frozenset({Origin.INPUT, Origin.SOURCE})
 _ROUNDS = 4  # of a loop: in so many, everything that it carries is seen
 
 Passes = dict[int, list[int]]  # by the first operation of a layer
@@ -89,7 +89,8 @@ def used_by(log: Log, number: int) -> tuple[int, ...]:
 def _know_loops(log: Log, first: list[int], nearest: list[int], doubtful: Passes, known: set[int]) -> None:
     """Of each layer that a loop carries, move the passes that used the same from `doubtful` to `known`: a layer each."""
     carried = _carried(log, first, nearest, doubtful)
-    kinds = _kinds(log, first, doubtful, carried)
+    _add_other_loops(log, first, doubtful, carried)
+    kinds = _kinds(log, first, doubtful, carried, _over_different_things(log, first, doubtful, carried))
     for layer in carried:
         alike: defaultdict[int, list[int]] = defaultdict(list)
         for number in doubtful.pop(layer):
@@ -129,25 +130,77 @@ def _carried(log: Log, first: list[int], nearest: list[int], doubtful: Passes) -
     return found
 
 
-def _kinds(log: Log, first: list[int], doubtful: Passes, carried: dict[int, set[int]]) -> dict[int, int]:
-    """By operation: a number for its layer and the places where what it used, but for what a loop carries, was made."""
+def _add_other_loops(log: Log, first: list[int], doubtful: Passes, carried: dict[int, set[int]]) -> None:
+    """Add the arguments that another loop carries: in the first round what that begins with, in all others what one layer made.
+
+    `a, b = torch.sin(a + b), torch.cos(b * 2)`: the second argument of `add` is `b`, which does not depend on `add`.
+    """
+    for layer, slots in carried.items():
+        begin, *rest = (used_by(log, number) for number in doubtful[layer])
+        for slot, values in enumerate(zip(begin, *rest, strict=False)):
+            made = {origin_of(log, first, value) for value in values[1:]}
+            is_carried = min(values[1:]) > layer and len(made) == 1 and made <= doubtful.keys()
+            if is_carried and origin_of(log, first, values[0]) not in made:
+                slots.add(slot)
+
+
+def origin_of(log: Log, first: list[int], used: int) -> Hashable:
+    """What an argument is: a parameter or buffer, something given, or what a layer made."""
+    if used < 0:
+        return used
+    if log.function_of(used).origin in _GIVEN:
+        return "given"
+    call = log.details[used].call if used in log.details else -1
+    return first[call if call >= 0 else used]  # all that one call returned counts as one
+
+
+def _over_different_things(log: Log, first: list[int], doubtful: Passes, carried: dict[int, set[int]]) -> set[int]:
+    """The layers of loops over what different layers made before: `for one in (sin(x), cos(x)): h = relu(h * one)`.
+
+    Here `mul` is one, and so is `relu`, which uses what `mul` made in that round.
+    """
+    found: set[int] = set()
+    users: defaultdict[int, set[int]] = defaultdict(set)  # by layer: those that it carries something to
+    for layer, slots in carried.items():
+        passes = doubtful[layer]
+        made_before: defaultdict[int, set[Hashable]] = defaultdict(set)
+        for number in passes:
+            for slot, one in enumerate(used_by(log, number)):
+                if slot in slots:
+                    users[first[one]].add(layer)
+                elif one < passes[0]:
+                    made_before[slot].add(origin_of(log, first, one))
+        if any(len(origins) > 1 for origins in made_before.values()):
+            found.add(layer)
+    waiting = deque(found)
+    while waiting:
+        more = users[waiting.popleft()] - found
+        found |= more
+        waiting.extend(more)
+    return found
+
+
+def _kinds(
+    log: Log, first: list[int], doubtful: Passes, carried: dict[int, set[int]], different: Collection[int]
+) -> dict[int, int]:
+    """By operation: a number for its layer and the places where what it used, but for what a loop carries, was made.
+
+    What a loop over different things carries is of another kind in every round.
+    """
     kinds: dict[int, int] = {}
     numbers: dict[Hashable, int] = {}
 
     def origin(used: int) -> Hashable:
-        if used < 0:
-            return used
-        if used in kinds:
-            return ("kind", kinds[used])
-        if log.function_of(used).origin in GIVEN:
-            return "given"
-        call = log.details[used].call if used in log.details else -1
-        return first[call if call >= 0 else used]  # all that one call returned is of one kind
+        return ("kind", kinds[used]) if used in kinds else origin_of(log, first, used)
 
     for number in sorted(number for passes in doubtful.values() for number in passes):
         layer = first[number]
         over = carried.get(layer, ())
-        used = [one for slot, one in enumerate(used_by(log, number)) if slot not in over and (one < 0 or first[one] != layer)]
+        used = [
+            one
+            for slot, one in enumerate(used_by(log, number))
+            if (slot not in over or first[one] in different) and (one < 0 or first[one] != layer)
+        ]
         kinds[number] = numbers.setdefault((layer, frozenset(map(origin, used))), len(numbers))
     return kinds
 

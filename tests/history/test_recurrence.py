@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Thread
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -635,3 +637,65 @@ def test_a_history_that_is_running_already_knows_its_layers():
         object.__setattr__(net, "history", history)
         net(x)
     assert seen[1:] == [["linear_1×2", "add_1×2"], ["linear_1×3", "add_1×3"]]
+
+
+# One parameter, several parts ------------------------------------------------------------------------------------------
+
+
+def test_different_parts_of_one_parameter_taken_at_different_places_are_layers_of_their_own():
+    """As the class token and the patches of one table of positions; the same part taken twice is shared."""
+
+    def forward(self, t):
+        head, rest = self.p[:1], self.p[1:]
+        again = self.p[:1]
+        return t * torch.cat((rest, head)) + again + self.p.narrow(0, 0, 1) + self.p.narrow(0, 1, 1)
+
+    found = layers(log(model(forward, p=nn.Parameter(torch.rand(2, 4))), x))
+    parts = [one for one in found if one.startswith(("getitem", "narrow"))]
+    assert parts == ["getitem_1×2", "getitem_2", "narrow_1", "narrow_2"]
+
+
+def test_a_model_that_takes_two_parts_of_a_parameter_is_not_recurrent():
+    def forward(self, t):
+        return t * self.p[1:] + self.p[:1]
+
+    assert "purely feedforward" in str(log(model(forward, p=nn.Parameter(torch.rand(3, 4))), x))
+
+
+def test_a_loop_over_the_parts_of_one_parameter_is_one_layer():
+    def forward(self, t):
+        for number in range(3):
+            t = t * self.p[number]
+        return t
+
+    assert layers(log(model(forward, p=nn.Parameter(torch.rand(3, 4))), x)) == ["getitem_1×3", "mul_1×3"]
+
+
+def test_what_one_module_returned_on_another_thread_are_layers_of_their_own():
+    """Autograd traces both tensors of a GRU back to the same parameters; they were made side by side."""
+
+    def forward(self, t):
+        made = []
+        for gru in (self.a, self.b):
+            thread = Thread(target=lambda one=gru: made.extend(one(t)))
+            thread.start()
+            thread.join()
+        return made
+
+    history = log(model(forward, a=nn.GRU(4, 4), b=nn.GRU(4, 4)), x, unseen="ignore")
+    assert not history.is_recurrent
+
+
+def test_one_module_called_in_a_loop_on_another_thread_is_a_layer_for_each_thing_it_returns():
+    def forward(self, t):
+        for _ in range(3):
+            made = []
+            thread = Thread(target=lambda given=t, made=made: made.extend(self.gru(given)))
+            thread.start()
+            thread.join()
+            t = made[0] + made[1]
+        return t
+
+    found = layers(log(model(forward, gru=nn.GRU(4, 4)), x, unseen="ignore"))
+    assert "add_1×3" in found
+    assert {one.rpartition("×")[2] for one in found} == {"3"}

@@ -14,7 +14,8 @@ not matter: a module without parameters is treated as a function called where th
 The rules, in this order, for operations of the same function whose owners are the module of the same address:
 
 1. what used the same parameters, also where something was written over them in between; or what stood in for a module's
-   parameters in its only operation (`torch.func.functional_call`);
+   parameters in its only operation (`torch.func.functional_call`); but different parts of a parameter (`p[:1]`, `p[1:]`) that
+   were taken at different places are different layers;
 2. what ran at the same place in the program, downstream of the same parameter-using layer; or whose parents are in the
    same layers, where those are repeated themselves.
 
@@ -30,7 +31,7 @@ from collections import Counter, defaultdict
 from functools import cached_property
 from typing import Any
 
-from ...records import FUNCTION, MODULE, PARENTS, SITE, Log, ModuleCall, Origin
+from ...records import FUNCTION, MODULE, NAMES, PARENTS, SITE, TEMPLATE, Log, ModuleCall, Origin
 from .before_loops import join_rounds
 from .connection import CallCounts
 from .places import Places
@@ -83,6 +84,7 @@ class Recurrence:
         self._by_parents: dict[tuple[Any, ...], list[int]] = {}  # the layers of their parents -> the layers of operations
         self._uses: dict[tuple[Any, ...], int] = {}  # how many operations of one function used the same tensors
         self._stand_ins: dict[tuple[Any, ...], int] = {}  # layers that used tensors in place of parameters not used so far
+        self._parts: dict[tuple[Any, ...], tuple[Any, ...]] = {}  # parts of parameters, and places where some were taken
         self._where = Places(log)
 
     def extend(self, connected: bytearray | None = None) -> None:
@@ -129,7 +131,7 @@ class Recurrence:
             owner = owners[module] if module >= 0 else None
             what = (owner.address if owner is not None else None, kind, path)
             if parameters:
-                used = (*what, *parameters)
+                used = self._use_of_parameters(number, what, parameters)
                 layer = layers[used] if used in layers else self._used_first(number, what, used)
             elif owner is not None and self._replaces_parameters(number, owner, counts):
                 if what not in layers:
@@ -139,6 +141,26 @@ class Recurrence:
                 chain = chains[module] if module >= 0 else 0
                 layer = self._without_parameters(number, (*what, chain, sites[row[SITE]]), latest)
             first.append(layer)
+
+    def _use_of_parameters(self, number: int, what: tuple[Any, ...], parameters: list[int]) -> tuple[Any, ...]:
+        """What makes operations that used parameters the same layer."""
+        function = self._log.function_of(number)
+        used = (*what, *parameters)
+        if function.origin is Origin.OPAQUE:  # several with the same parents are results of one stretch that was not seen
+            use = (used, self._log.rows[number][PARENTS:])
+            turn = self._uses[use] = self._uses.get(use, -1) + 1
+            return (*used, turn)
+        if function.may_be_view:
+            return self._part_of_parameter(number, used)
+        return used
+
+    def _part_of_parameter(self, number: int, used: tuple[Any, ...]) -> tuple[Any, ...]:
+        """`p[:1]` and `p[1:]` are different layers, unless they ran at one place, as in a loop over the rows of `p`."""
+        row = self._log.rows[number]
+        part = (*used, "part", repr((row[TEMPLATE], row[NAMES])))
+        chain = self._where.chains[row[MODULE]] if row[MODULE] >= 0 else 0
+        place = (*used, "place", chain, self._where.sites[row[SITE]])
+        return self._parts.setdefault(part, self._parts.setdefault(place, part))
 
     def _used_first(self, number: int, what: tuple[Any, ...], used: tuple[Any, ...]) -> int:
         """The layer of the first operation that used these parameters: of what stood in for them before, if anything did."""

@@ -300,3 +300,29 @@ def test_nested_outputs_whose_samples_have_different_units_are_taken(folder):
             xray.take_graphs()
     entry = xray.run.entry("0", "layer")
     assert (entry.shape, entry.statistics.count, entry.dead) == ((2, -1), 5, None)
+
+
+def test_a_batch_without_samples_has_no_dead_units(folder):
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
+    with Xray(model, torch.empty(0, 3), folder=folder) as xray:
+        for _ in range(4):
+            xray.take_graphs()
+    assert xray.run.entry("0", "activation").dead is None
+    assert xray.run.summary("0").dead is None
+
+
+def test_values_that_are_not_finite_are_in_no_scale_but_counted_where_they_are(folder):
+    """One NaN among the weights of a layer is said of that layer's weights, not of their gradients."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    with torch.no_grad():
+        model[2].weight[0, 0] = float("nan")
+    run = take_once(model, (2, 3), {"2": {"weight": True, "grad": True}}, folder)
+    weight, rest = run.entry("2", "weight"), model[2].weight.detach().flatten()[1:]
+    assert weight.statistics.nonfinite == 1
+    assert (weight.statistics.min, weight.statistics.max) == (float(rest.min()), float(rest.max()))
+    assert weight.low >= float(rest.min()) and weight.high <= float(rest.max())
+    assert (run.summary("2").nonfinite, run.summary("2").grad_nonfinite) == (1, 0)
+    assert (run.summary("0").nonfinite, run.summary("0").grad_nonfinite) == (0, 0)
+    assert run.summary("2").norm == pytest.approx(float(torch.cat((rest, model[2].bias.detach())).norm()))

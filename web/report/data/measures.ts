@@ -92,7 +92,16 @@ function cellOf(run: Run, measure: Measure, layer: number, at: number): Cell {
   const series = summary ?? run.find(layer, measure.kind);
   if (!series || !run.has(series, at)) return { value: null, bad: 0 };
   const value = shareOf(run, series, summary ? measure.summary : measure.field, at);
-  return { value: Number.isFinite(value) ? value : null, bad: run.nonfinite(series, at) };
+  const bad = summary ? badInSummary(run, measure, summary, at) : run.nonfinite(series, at);
+  return { value: Number.isFinite(value) ? value : null, bad };
+}
+
+/** How many values are not finite of the tensors that a number of a summary is of: the parameters, or their gradients. */
+function badInSummary(run: Run, measure: Measure, summary: Series, at: number): number {
+  if (measure.kind === "weight") return run.value(summary, "nan", at);
+  if (measure.kind === "grad") return run.value(summary, "grad_nonfinite", at) || 0;
+  const own = run.find(summary.layer, measure.kind!);
+  return own && run.has(own, at) ? run.nonfinite(own, at) : 0;
 }
 
 /** A number of a series; zeros and dead units as a part of all. */

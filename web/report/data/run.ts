@@ -76,8 +76,9 @@ export class Run {
     return series.forms[this.value(series, "form", at)]!;
   }
 
+  /** How many values are not finite; in a summary, of the parameters and their gradients. */
   nonfinite(series: Series, at: number): number {
-    return this.value(series, "nan", at) + this.value(series, "inf", at);
+    return this.value(series, "nan", at) + this.value(series, "inf", at) + (this.value(series, "grad_nonfinite", at) || 0);
   }
 
   /** The part of the values that lie in a bin; told to within some hundredths of itself. */

@@ -63,6 +63,7 @@ export function numberRows(run: Run, series: Series, at: number): NumberRow[] {
       ["update ratio", known("update_ratio")],
       ...ifKnown("dead", ["dead units", units]),
       ...ifAny("nan", "not finite"),
+      ...ifAny("grad_nonfinite", "gradients not finite"),
     ];
   return [
     ...["mean", "std", "min", "max", "norm"].map((field): NumberRow => [field, known(field)]),

@@ -107,7 +107,7 @@ test("the healthy update ratio is in the middle of its scale", () => {
 test("a map is of a layer's summary where it has one, and only measures with values have maps", () => {
   const run = runOf([
     { layer: "a", kind: "grad", steps: [{ norm: 5 }, null] },
-    { layer: "a", kind: "summary", steps: [{ grad_norm: 7, nan: 2 }, {}] },
+    { layer: "a", kind: "summary", steps: [{ grad_norm: 7, grad_nonfinite: 2 }, {}] },
     { layer: "b", kind: "grad", steps: [{ norm: 3 }, null] },
   ]);
   const { cells } = gridOf(run, measure("grad"));
@@ -124,6 +124,17 @@ test("a map is of a layer's summary where it has one, and only measures with val
   );
   assert.equal(cellText(measure("grad"), cells[0]![0]!), "7 without those 2 not finite");
   assert.equal(cellText(measure("nonfinite"), { value: 0, bad: 0 }), "all finite");
+});
+
+test("a value that is not finite marks the maps of its own tensor only", () => {
+  const steps = [{ norm: 1, grad_norm: 2, update_ratio: 1e-3, dead: 0, units: 4, nan: 1, grad_nonfinite: 0 }];
+  const run = runOf([
+    { layer: "a", kind: "summary", steps },
+    { layer: "a", kind: "activation", steps: [{ norm: 3, dead: 0, units: 4 }] },
+  ]);
+  const marked = (ids: string[]) => ids.filter((id) => gridOf(run, measure(id)).cells[0]![0]!.bad > 0);
+  assert.deepEqual(marked(["grad", "update", "dead", "weight-norm", "activation-norm"]), ["update", "weight-norm"]);
+  assert.equal(gridOf(run, measure("nonfinite")).cells[0]![0]!.value, 1);
 });
 
 test("where several snapshots share a column, what is not finite is seen", () => {

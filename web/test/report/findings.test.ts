@@ -42,7 +42,7 @@ test("gradients are compared at the last step where all are finite, by the summa
   const layer = (name: string, ...norms: number[]) => ({
     layer: name,
     kind: "summary",
-    steps: norms.map((grad_norm) => ({ grad_norm, nan: Number.isFinite(grad_norm) ? 0 : 1 })),
+    steps: norms.map((grad_norm) => ({ grad_norm, grad_nonfinite: Number.isFinite(grad_norm) ? 0 : 1 })),
   });
   const run = runOf([layer("first", 1e-6, 2e-6, 1), layer("last", 1, 4, Infinity)]);
   assert.ok(texts(run).includes("The gradient of first is 2e6 times smaller than that of last at step 10"));

@@ -6,7 +6,7 @@ import { Run } from "../../report/data/run";
 
 export const FIELDS = [
   ...["form", "count", "mean", "std", "min", "max", "norm", "zeros", "nan", "inf", "low", "high"],
-  ...["update_ratio", "dead", "units", "grad_norm"],
+  ...["update_ratio", "dead", "units", "grad_norm", "grad_nonfinite"],
 ];
 export const EDGES = [-10, -1, -0.1, 0.1, 1, 10]; // seven bins, with zero in the middle one
 

@@ -32,7 +32,7 @@ OUTLIERS = 3.0  # a value this many times further from zero than most is shown a
 LEAST_FRACTION = 1e-9  # of a histogram's bin that is not empty
 FIELDS = (
     *("form", "count", "mean", "std", "min", "max", "norm", "zeros", "nan", "inf", "low", "high"),
-    *("update_ratio", "dead", "units", "grad_norm"),
+    *("update_ratio", "dead", "units", "grad_norm", "grad_nonfinite"),
 )
 SUMMARY = "summary"  # what the page has beside the kinds: a few numbers of a layer, without pictures
 _CHUNK = 2_000_000  # codes that are unpacked together
@@ -76,8 +76,8 @@ class Series:
                 {"layout": "none", "shape": [], "dtype": "", "source": "", "note": "", "rows": [], "color": False}
             )
         nothing = [None] * 4
-        values = [found.parameters, *nothing, found.norm, None, found.nonfinite + found.grad_nonfinite, 0, None, None]
-        self._write(at, [0, *values, found.update_ratio, found.dead, found.units, found.grad_norm])
+        values = [found.parameters, *nothing, found.norm, None, found.nonfinite, 0, None, None]
+        self._write(at, [0, *values, found.update_ratio, found.dead, found.units, found.grad_norm, found.grad_nonfinite])
 
     def _write(self, at: int, values: list[float | None]) -> None:
         largest = float(np.finfo(np.float32).max)

@@ -153,6 +153,8 @@ class Writer:
         """How many units were silent in this and the last snapshots, once there are enough of them to say."""
         if measured.kind != "activation" or not measured.can_die or units_of(measured) is None:
             return None
+        if not measured.tensor.numel():  # nothing that a unit could have been silent at
+            return None
         lives = is_above_zero(measured)
         name = measured.layer + suffix
         seen, silent = self._quiet.get(name, (0, torch.zeros(0, dtype=torch.int32, device="cpu")))

@@ -222,3 +222,9 @@ def test_bins_are_symmetric_around_zero():
     values = torch.randn(1000, generator=torch.Generator().manual_seed(1))
     assert statistics_of(values).histogram == statistics_of(-values).histogram[::-1]
     assert statistics_of(torch.zeros(3)).histogram[ZERO_BIN] == 3
+
+
+def test_magnitudes_beyond_float32_are_finite():
+    found = statistics_of(torch.full((2, 3), complex(3e38, -3e38), dtype=torch.complex64))
+    assert found.nonfinite == 0
+    assert found.max == pytest.approx(3e38 * 2**0.5)

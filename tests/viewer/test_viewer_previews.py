@@ -211,3 +211,8 @@ def test_what_a_preview_cannot_show_is_said(odd, said):
     note = preview(values)["note"]
     assert said in note
     assert ("NaN" in note) == (odd != odd)
+
+
+def test_the_preview_of_complex_numbers_says_that_it_shows_magnitudes():
+    assert "magnitudes of complex numbers" in preview(torch.randn(3, 4, dtype=torch.complex64))["note"]
+    assert "magnitudes" not in preview(torch.randn(3, 4))["note"]

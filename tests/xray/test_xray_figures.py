@@ -569,3 +569,13 @@ def test_each_cell_shows_a_figure_once_and_then_updates_it(tmp_path, notebook):
         ("display", "id3"),
         ("display", "id4"),
     ]
+
+
+@pytest.mark.parametrize("value", [INF, -INF, NAN])
+def test_a_tensor_without_finite_values_has_no_colour_bar(value, tmp_path):
+    """The colours of a scale that no value is on would say nothing."""
+    run = single(tmp_path / "run", "fc", "weight", torch.full((3, 4), value), "matrix")
+    said = texts(figure_of(run, "fc", "weight"))
+    assert "no value is finite" in said
+    assert not {"−1", "scale of the run"} & set(said)
+    assert "−1" not in texts(figure_of_snapshot(run))

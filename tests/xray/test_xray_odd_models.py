@@ -322,7 +322,8 @@ def test_values_that_are_not_finite_are_in_no_scale_but_counted_where_they_are(f
     weight, rest = run.entry("2", "weight"), model[2].weight.detach().flatten()[1:]
     assert weight.statistics.nonfinite == 1
     assert (weight.statistics.min, weight.statistics.max) == (float(rest.min()), float(rest.max()))
-    assert weight.low >= float(rest.min()) and weight.high <= float(rest.max())
+    assert weight.low >= float(rest.min())
+    assert weight.high <= float(rest.max())
     assert (run.summary("2").nonfinite, run.summary("2").grad_nonfinite) == (1, 0)
     assert (run.summary("0").nonfinite, run.summary("0").grad_nonfinite) == (0, 0)
     assert run.summary("2").norm == pytest.approx(float(torch.cat((rest, model[2].bias.detach())).norm()))

@@ -792,3 +792,10 @@ def test_forty_layers_and_three_hundred_snapshots_open_and_move(tmp_path, page):
     assert point_at(page, "#map", 0.999, 0.5).splitlines()[:2] == ["block20", "step 2,990"]
     drawn = page.locator("#gallery canvas").evaluate_all("(all) => all.filter((one) => one.width > 0).length")
     assert drawn < 40  # only those near the screen are drawn
+
+
+def test_values_near_the_end_of_float32_have_codes_of_their_own():
+    values = torch.tensor([[3e38, -3e38, 1.5e38], [0.0, 3.4e38, -3.4e38]])
+    frame = quantise(values.numpy(), make_entry("fc", "weight", values, "matrix"))
+    shown = frame.low + frame.codes.astype(float) / LEVELS * (frame.high - frame.low)
+    assert shown == pytest.approx(values.numpy().astype(float), abs=2 * 3.4e38 / LEVELS)

@@ -31,11 +31,16 @@ def dense(tensor: Tensor) -> Tensor | None:
 def real(values: Tensor) -> Tensor:
     """Values as floating-point numbers; of complex numbers the magnitudes."""
     if values.is_complex():
-        values = values.abs()
+        return magnitudes(values)
     if values.dtype in (torch.float32, torch.float64):
         return values
     exact = values.dtype in (torch.int32, torch.int64, torch.uint32, torch.uint64)
     return values.double() if exact and values.device.type != "mps" else values.float()
+
+
+def magnitudes(values: Tensor) -> Tensor:
+    """The magnitudes of complex numbers, in float64 where float32 may not hold them: that of 3e38 + 3e38j is 4.2e38."""
+    return values.abs() if values.device.type == "mps" else values.to(torch.complex128).abs()
 
 
 def stored(values: Tensor) -> tuple[Tensor, int]:

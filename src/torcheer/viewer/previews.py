@@ -185,6 +185,7 @@ def _shrunk(stack: Tensor, height: int, width: int) -> tuple[Tensor, str]:
     tall, wide = stack.shape[-2:]
     values = real(stack[..., :: max(tall // (height * _AVERAGED), 1), :: max(wide // (width * _AVERAGED), 1)])
     values, note = _tamed(values)
+    note = _joined(["magnitudes of complex numbers" if stack.is_complex() else "", note])
     return (values if values.shape[-2:] == (height, width) else adaptive_avg_pool2d(values, (height, width))), note
 
 

@@ -119,7 +119,9 @@ export class Inspector implements Part {
     const limits = limitsOf(run, series, frame, state.scale);
     paintRamp(byId<HTMLCanvasElement>("bar"), isColor ? GREYS : rampFor(limits));
     const ends = { "bar-low": limits[0], "bar-middle": (limits[0] + limits[1]) / 2, "bar-high": limits[1] };
-    for (const [id, value] of Object.entries(ends)) byId(id).textContent = format.figure(value, 3);
+    const isFinite = !Number.isNaN(run.value(series, "min", frame.at)); // otherwise no pixel has a colour of the bar
+    for (const [id, value] of Object.entries(ends)) byId(id).textContent = isFinite ? format.figure(value, 3) : "";
+    if (!isFinite) byId("bar-middle").textContent = "no value is finite";
     byId("nonfinite-key").hidden = !(run.nonfinite(series, state.at) > 0);
   }
 

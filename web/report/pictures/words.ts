@@ -20,7 +20,8 @@ export function whyNone(run: Run, series: Series, at: number, frame: Frame | nul
 
 export function pictureCaption(run: Run, series: Series, at: number, frame: Frame, subject: Subject, plan: Plan): string {
   const form = run.form(series, frame.at);
-  const lines = [`Shows ${shownParts(form, subject)}`, `tensor of ${form.shape.map((size) => (size < 0 ? "?" : String(size))).join(" × ") || "one value"}, ${form.dtype}`];
+  const shape = form.shape.map((size) => (size < 0 ? "?" : String(size))).join(" × ") || "one value";
+  const lines = [`Shows ${shownParts(form, subject)}`, `tensor of ${shape}, ${form.dtype}`];
   if (subject.shape === "grid")
     lines.push(plan.isTurned ? "filters go across, input channels down" : "filters go down, input channels across");
   const layer = run.facts.layers[series.layer]!;

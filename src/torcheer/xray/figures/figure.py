@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import numpy as np
+
 from ...files import write_whole
 from ...render.showing import notebook
 from ..snapshots.records import Entry
@@ -176,6 +178,8 @@ def _one_layer(entry: Entry, step: int, plate: Plate, scale_words: str) -> Figur
 def _write_key(sheet: Sheet, plate: Plate, left: float, top: float, scale_words: str) -> None:
     """What the colour bar shows, beside it."""
     said = f"red, green, blue: {scale_words}" if plate.mosaic.is_colour else scale_words
+    if not np.isfinite(plate.mosaic.values).any():
+        said = "no value is finite"
     reached = share_reached(plate.mosaic, plate.scale)
     if 0 < reached < FAINT_SHARE:
         said += f", these reach {number(100 * reached)} % of it"

@@ -203,7 +203,9 @@ def draw_plate(sheet: Sheet, plate: Plate, left: float, top: float) -> Any:
 
 
 def draw_colour_bar(sheet: Sheet, plate: Plate, shown: Any, place: tuple[float, float, float, float], size: float) -> None:
-    """The colours of a plate and their values, at a place: left, top, width, height."""
+    """The colours of a plate and their values, at a place: left, top, width, height. None where no value has such a colour."""
+    if not np.isfinite(plate.mosaic.values).any():
+        return
     below, above = reaches_beyond(plate.mosaic, plate.scale)
     extend = {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}[below, above]
     axes = sheet.axes(*place)

@@ -239,12 +239,13 @@ def quantise(values: np.ndarray[Any, Any], entry: Entry) -> Frame | None:
     """Values as codes of 8 bits; None where there are none."""
     if not values.size:
         return None
+    values = values.astype(np.float64)  # the difference between two values of float32 may be beyond float32
     known = np.isfinite(values)
     largest = float(np.abs(values, where=known, out=np.zeros(values.shape)).max())
     most = max(abs(entry.low or 0.0), abs(entry.high or 0.0))
     reach = _rounded_up(min(largest, OUTLIERS * most) if most else largest)
     low = -reach if bool((values[known] < 0).any()) else 0.0
-    scaled = np.clip((values - low) / np.float64(reach - low), 0, 1) * LEVELS
+    scaled = np.clip((np.where(known, values, low) - low) / (reach - low), 0, 1) * LEVELS
     special = np.where(np.isnan(values), NAN, np.where(values > 0, POSITIVE, NEGATIVE))
     return Frame(np.where(known, np.rint(scaled), special).astype(np.uint8), low, reach, is_clipped=largest > reach)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...errors import InvalidArgument, TorcheerError
-from ...measure import dense, statistics_of
+from ...measure import dense, magnitudes, statistics_of
 from ...shapes import shape_of
 from ..watch.selectors import CONVOLUTION, Choices
 from .records import Entry, Kind, Layout, finite
@@ -74,7 +74,7 @@ def keep(measured: Measured, choices: Choices, limits: Limits, dead: int | None 
         raise TorcheerError(f"{measured.source} has no values to read: it is on the meta device, or a large sparse tensor.")
     shape, dtype = tuple(shape_of(measured.tensor)), str(measured.tensor.dtype).removeprefix("torch.")
     if tensor.is_complex():
-        tensor = tensor.abs()
+        tensor = magnitudes(tensor)
         notes.append("magnitudes of complex numbers")
     is_weight = measured.kind in ("weight", "grad")
     part = _of_weight(measured, tensor, choices, limits) if is_weight else _of_output(measured, tensor, choices, limits)

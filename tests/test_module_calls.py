@@ -324,3 +324,14 @@ def test_the_edges_of_a_backward_pass_are_autograds_own():
         4 * torch.Size(shape).numel() for shape in first.grad_input_shapes if shape is not None
     )
     assert [one.started for one in ran] == sorted(one.started for one in ran)
+
+
+def test_backward_passes_are_numbered_within_the_run():
+    """However many backward passes the process ran before, and as a history numbers them."""
+    for _ in range(2):
+        with torcheer.watch_modules(net := model()) as calls:
+            for _ in range(2):
+                net(given()).sum().backward()
+        assert [list(call.backward) for call in calls if call.address == "1"] == [[1], [2]]
+    history = torcheer.TrainingStep(net, given()).log(save_gradients=True)
+    assert [list(call.backward) for call in history.module_calls if call.address == "1"] == [[1]]

@@ -62,7 +62,7 @@ class ModulePass:
     # call around others, those its own code made its result of.
     sources: dict[ModulePass | ModuleInput, Shape | None] = field(default_factory=dict)
     params: list[Param] = field(default_factory=list)  # the module's own
-    backward: dict[int, ModuleBackward] = field(default_factory=dict)  # by a number that is the same in all calls, and grows
+    backward: dict[int, ModuleBackward] = field(default_factory=dict)  # by the number of the backward pass in this run, from 1
 
     @property
     def label(self) -> str:

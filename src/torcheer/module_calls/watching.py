@@ -95,6 +95,7 @@ class _Watcher:
         self._unexplained: list[tuple[weakref.ref[Tensor], Sources, Shape]] = []
         self._is_on = False
         self._events: dict[ModuleBackward, list[Any]] = defaultdict(list)  # of the device: begin and end
+        self._turns: dict[int, int] = {}  # backward passes of this run, by autograd's own number, which the process counts on
         self._cuda = False
         self._register(model, "")
 
@@ -145,10 +146,10 @@ class _Watcher:
         """The backward pass of a module begins with the first of those inside it and ends with the last."""
         if one.outer is None:
             return
-        for task, inner in one.backward.items():
-            outer = one.outer.backward.get(task)
+        for turn, inner in one.backward.items():
+            outer = one.outer.backward.get(turn)
             if outer is None:
-                outer = one.outer.backward[task] = ModuleBackward(inner.started, inner.ended)
+                outer = one.outer.backward[turn] = ModuleBackward(inner.started, inner.ended)
                 self._events[outer] = list(self._events[inner])
             if inner.started < outer.started:
                 outer.started = inner.started
@@ -289,7 +290,7 @@ class _Watcher:
             self._passed(one)
 
     def _backward_ended(self, one: ModulePass, gradients: object) -> None:
-        if current_graph_task() in one.backward:  # it may be reached by another way only
+        if self._turn() in one.backward:  # it may be reached by another way only
             self._backward_ends(one)
 
     def _backward_ends(self, one: ModulePass, *gradients: object) -> None:
@@ -303,12 +304,16 @@ class _Watcher:
                 events.append(_event())
             events[1].record()
 
+    def _turn(self) -> int:
+        """Which backward pass of this run it is, from 1."""
+        return self._turns.setdefault(current_graph_task(), len(self._turns) + 1)
+
     def _passed(self, one: ModulePass) -> ModuleBackward:
-        task = current_graph_task()
-        passed = one.backward.get(task)
+        turn = self._turn()
+        passed = one.backward.get(turn)
         if passed is None:
             time = now()
-            passed = one.backward[task] = ModuleBackward(time, time)
+            passed = one.backward[turn] = ModuleBackward(time, time)
             if self._cuda:
                 self._events[passed].append(_recorded())
         return passed

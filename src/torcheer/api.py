@@ -14,6 +14,7 @@ from .analysis import Summary
 from .analysis.summary import DEFAULT_COLUMNS
 from .capture import Session
 from .capture.addresses import innermost
+from .capture.refusals import refuse_inside_compiled_code
 from .capture.restore.randomness import RandomState
 from .containers import Arguments
 from .errors import InvalidArgument
@@ -191,6 +192,7 @@ class recording:  # noqa: N801 - used as a function: `with recording() as histor
 
     @shows_options
     def __init__(self, *models: Module, **options: Unpack[LogOptions]) -> None:
+        refuse_inside_compiled_code()
         for model in models:
             if not isinstance(model, Module):
                 raise InvalidArgument(f"recording() takes modules to know by name; got {type(model).__name__}.")
@@ -219,6 +221,7 @@ class recording:  # noqa: N801 - used as a function: `with recording() as histor
 
 
 def _arguments(model: Any, input_args: Any, input_kwargs: Any, call: str) -> Arguments:
+    refuse_inside_compiled_code()
     if not callable(model):
         raise InvalidArgument(f"model must be callable, usually an nn.Module; got {type(model).__name__}: {model!r:.80}.")
     return as_arguments(model, input_args, input_kwargs, call=call)

@@ -99,7 +99,8 @@ class States(Views[StateRecord]):
         found = []
         for its_place, place in enumerate(places):
             is_same = before.is_same_sample(place, now, its_place)
-            found.append("counted" if before.is_counted(place, now, its_place) else "" if is_same else "uncounted")
+            is_counted = before.is_counted(place, now, its_place, self.tensors[place])
+            found.append("counted" if is_counted else "" if is_same else "uncounted")
         return found
 
     def _kinds(self) -> dict[str, list[int]]:

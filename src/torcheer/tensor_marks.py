@@ -62,10 +62,15 @@ class Marks:
         size = sample.nbytes if isinstance(sample, Tensor) else len(sample or b"")
         return sample is not None and size == self._lengths[place]
 
-    def is_counted(self, place: int, now: Marks, its_place: int) -> bool:
-        """Whether torch tells two moments of a tensor apart: it counted a write, or the tensor has other memory."""
-        before = self._versions[place], self._addresses[place]
-        return before != (now._versions[its_place], now._addresses[its_place])
+    def is_counted(self, place: int, now: Marks, its_place: int, tensor: Tensor) -> bool:
+        """Whether torch tells two moments of a tensor apart: it counted a write, or the tensor has other memory.
+
+        `share_memory()` moves what a tensor holds to other memory, without a change.
+        """
+        if self._versions[place] != now._versions[its_place]:
+            return True
+        is_moved = self._addresses[place] != now._addresses[its_place]
+        return is_moved and not (tensor.is_cpu and tensor.is_shared() and self.is_same_sample(place, now, its_place))
 
     def is_same_sample(self, place: int, now: Marks, its_place: int) -> bool:
         """Whether the elements that were read are bit for bit the same."""

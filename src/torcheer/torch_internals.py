@@ -158,6 +158,17 @@ def may_be_compiled() -> bool:
     return "torch._dynamo.eval_frame" in sys.modules
 
 
+def is_inside_compiled_code() -> bool:
+    """Whether code that torch.compile compiles made this call: torch would compile what runs now, too.
+
+    Without it, torch says that a stance cannot be set there.
+    """
+    if torch.compiler.is_dynamo_compiling():  # it reads this function itself
+        return True
+    callback = torch._C._dynamo.eval_frame.get_eval_frame_callback() if may_be_compiled() else None
+    return callback is not None and callback is not False
+
+
 def compiled_and_disabled_functions() -> tuple[set[int], set[int]]:
     """The code, by `id`, of the functions that torch.compile puts around others, and that torch.compiler.disable does.
 

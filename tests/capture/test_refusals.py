@@ -185,3 +185,27 @@ def test_a_model_without_tensors_at_its_ends_says_so():
         report = torcheer.validate_forward_pass(Inside(), 3)
     assert "given no tensor and returned none" in str(report)
     assert len(torcheer.log_forward_pass(Inside(), 3, keep_orphans=True)) == 2
+
+
+def test_a_recording_inside_compiled_code_is_refused_and_the_advice_works():
+    model, given = nn.Linear(2, 3), torch.rand(4, 2)
+
+    def logs(t):
+        return torcheer.log_forward_pass(model, t)["output"].tensor_contents
+
+    def records(t):
+        with torcheer.recording(model):
+            return model(t)
+
+    def watches(t):
+        with torcheer.watch_modules(model):
+            return model(t)
+
+    for function in (logs, records, watches):
+        with pytest.raises(InvalidArgument, match=r"torch\.compile"):
+            torch.compile(function, backend="eager")(given)
+    apart = torch.compiler.disable(logs)
+    assert torch.equal(torch.compile(lambda t: apart(t) * 2, backend="eager")(given), model(given) * 2)
+    compiled = torch.compile(lambda t: model(t) * 2, backend="eager")
+    assert torch.equal(torcheer.log_forward_pass(compiled, given)["output"].tensor_contents, model(given) * 2)
+    torcheer.log_forward_pass(model, given)

@@ -654,3 +654,26 @@ def test_where_takes_a_function_of_an_operation_and_nothing_else(where):
 def test_pictures_refuse_classes_and_torch_functions_where_a_function_is_meant(options):
     with pytest.raises(torcheer.InvalidArgument, match=next(iter(options))):
         torcheer.PictureOptions(**options)
+
+
+@pytest.mark.parametrize("size", [2, 3000])
+def test_parameters_that_were_moved_to_shared_memory_are_what_they_were(size):
+    """Nothing was written to them; what is written later is noticed."""
+    model, x = nn.Linear(size, 3), torch.rand(2, size)
+    before = model.weight.detach().clone()
+    history = torcheer.log_forward_pass(model, x)
+    model.share_memory()
+    assert torch.equal(history["linear_1"].creation_args[1], before)
+    model.weight.data[0, 0] += 1
+    with pytest.raises(torcheer.ParameterChanged):
+        history["linear_1"].creation_args  # noqa: B018  # it is asked for
+
+
+def test_parameters_that_were_given_other_shared_memory_are_changed():
+    model, x = nn.Linear(3000, 3), torch.rand(2, 3000)
+    history = torcheer.log_forward_pass(model, x)
+    other = model.weight.detach().clone()
+    other[1, 1000] += 1
+    model.weight.data = other.share_memory_()
+    with pytest.raises(torcheer.ParameterChanged):
+        history["linear_1"].creation_args  # noqa: B018  # it is asked for

@@ -1,4 +1,4 @@
-"""What cannot be logged as it was meant, and says so: a pass inside `vmap`, a model that did not run, a log of nothing."""
+"""What cannot be logged as it was meant, and says so: a pass inside `vmap` or compiled code, a model that did not run, a log of nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from ..containers import find_leaves
 from ..errors import EmptyLogWarning, InvalidArgument, UnseenWorkWarning
 from ..records import Log, Origin
-from ..torch_internals import is_inside_vmap
+from ..torch_internals import is_inside_compiled_code, is_inside_vmap
 
 
 def refuse_inside_vmap() -> None:
@@ -19,6 +19,16 @@ def refuse_inside_vmap() -> None:
             "a recording cannot begin inside torch.vmap, nor inside jacfwd or hessian, which use it: there a tensor has the "
             "shape of one sample, but what would be kept of it is the whole batch. Log from outside: "
             "torcheer.log_forward_pass(torch.vmap(model), inputs)."
+        )
+
+
+def refuse_inside_compiled_code() -> None:
+    """Raise where torch.compile would compile the recording itself, and with it what is to be recorded."""
+    if is_inside_compiled_code():
+        raise InvalidArgument(
+            "a recording cannot begin inside a function that torch.compile compiles, where the operations it is to see are "
+            "compiled away. Log from outside, also the compiled function itself: torcheer.log_forward_pass(compiled, inputs); or "
+            "put @torch.compiler.disable on the function that logs."
         )
 
 

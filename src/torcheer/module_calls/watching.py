@@ -21,6 +21,7 @@ from torch.nn import Module
 from torch.nn.parameter import is_lazy
 
 from ..capture.addresses import addressed, class_name, free_address
+from ..capture.refusals import refuse_inside_compiled_code
 from ..cleaning import Cleaning, cleaning
 from ..containers import tensors_in
 from ..errors import InvalidArgument
@@ -59,6 +60,7 @@ def watch_modules(model: Module, *, timing: bool = True) -> Cleaning[ModuleCalls
     written. Limits: work on other threads is not seen; without gradients a call's `sources` are known only where it was given
     the very tensor that another returned, or a view of it.
     """
+    refuse_inside_compiled_code()
     if not isinstance(model, Module):
         raise InvalidArgument(f"watch_modules() takes an nn.Module; got {type(model).__name__}.")
     return _Watcher(model, timing=timing).watching()

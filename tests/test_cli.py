@@ -54,6 +54,8 @@ def made(width=4):
     return torch.nn.Linear(width, 2)
 def function(ids, x):
     return x[ids]
+def broken():
+    raise ValueError("no weights here\\nsecond line")
 number = 7
 """
 
@@ -103,10 +105,21 @@ def test_draw_without_an_output_shows(models, capsys):
         (["some_models:net", "--input", "1,4", "-o", "nowhere/out.svg"], "cannot be written"),
         (["some_models:net", "--input", "1,4", "--depth", "deep"], "or 'all'"),
         (["some_models:net", "--input", "1,4", "--direction", "round"], "direction is one of"),
+        (["torch.nn:Linear"], "needs in_features, out_features"),
+        (["torch:Tensor", "--input", "1"], "torcheer: "),
+        (["some_models:broken"], "some_models:broken() raised ValueError: no weights here"),
+        (["some_models:net", "--input", "1,5"], "mat1 and mat2 shapes cannot be multiplied"),
+        (["some_models:net", "--input", "1,5"], "in operation 'linear'"),
+        (["some_models:net", "--input", "1,4:int64"], "some_models:net with --input 1,4:int64 raised RuntimeError"),
+        (["torch:relu"], "torch:relu with no --input raised TypeError"),
+        (["torch.nn:ReLU", "--input", "999999999999999"], "--input 999999999999999 raised RuntimeError"),
+        (["torch.nn:ReLU", "--input", "1:int7"], "--input 1:int7 raised NotImplementedError"),
     ],
 )
 def test_draw_tells_what_is_wrong(models, arguments, message, capsys):
     with pytest.raises(SystemExit) as caught:
         main(["draw", *arguments])
     assert caught.value.code == 2
-    assert message in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert message in told
+    assert len(told.splitlines()) == 1

@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -23,6 +23,10 @@ from .history import History
 from .keys import Key, parse_key
 from .render import PictureOptions
 from .viewer import open_page, read_payload, to_html
+
+T = TypeVar("T")
+
+_RAISED = "torcheer: raised in "  # how the note on an error of a model begins
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -99,7 +103,7 @@ def run_draw(options: argparse.Namespace) -> int:
     model = find_model(options.model)
     inputs = tuple(make_input(shape) for shape in options.input)
     with torch.no_grad():
-        show_model_graph(model, inputs, path=options.output, options=chosen)
+        _told(_words(options), lambda: show_model_graph(model, inputs, path=options.output, options=chosen))
     if options.output is not None:
         print(f"Written: {options.output}")
     return 0
@@ -115,19 +119,46 @@ def find_model(name: str) -> Callable[..., Any]:
     found: Any = importlib.import_module(module)
     for part in attribute.split("."):
         found = getattr(found, part)
+    if isinstance(found, type) and (needed := _needed(found)):
+        raise InvalidArgument(
+            f"{name} is a class that needs {', '.join(needed)}: name a function that makes the model without arguments."
+        )
     if isinstance(found, type) or (not isinstance(found, torch.nn.Module) and callable(found) and _needs_nothing(found)):
-        found = found()
+        found = _told(f"{name}()", found)
     if not callable(found):
         raise InvalidArgument(f"{name} is a {type(found).__name__}, not a model.")
     return found.eval() if isinstance(found, torch.nn.Module) else found
 
 
+def _told(what: str, call: Callable[[], T]) -> T:
+    """What a call returns. An error of the model's own is told in one line: what was called, the error, and where it was raised."""
+    try:
+        return call()
+    except (TorcheerError, OSError):
+        raise
+    except Exception as error:
+        where = [note for note in getattr(error, "__notes__", ()) if note.startswith(_RAISED)]
+        place = where[0].removeprefix(_RAISED).partition(". The partial history")[0].splitlines()[0] if where else ""
+        said = [f"{what} raised {type(error).__name__}", *str(error).strip().splitlines()[:1]]
+        raise InvalidArgument(": ".join(said) + (f" (in {place})" if place else "")) from error
+
+
+def _words(options: argparse.Namespace) -> str:
+    given = " ".join(f"--input {shape}" for shape in options.input)
+    return f"{options.model} with {given or 'no --input'}"
+
+
 def _needs_nothing(function: Callable[..., Any]) -> bool:
+    return _needed(function) == []
+
+
+def _needed(function: Callable[..., Any]) -> list[str] | None:
+    """The names of the arguments that a function cannot be called without; None where its signature is not known."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return False
-    return all(p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
+        return None
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
 def make_input(text: str) -> torch.Tensor:
@@ -140,7 +171,8 @@ def make_input(text: str) -> torch.Tensor:
             raise ValueError
     except ValueError:
         raise InvalidArgument(f"an input is a shape such as 1,3,224,224 or 2,6:int64; got {text!r}.") from None
-    return torch.rand(shape).to(dtype) if dtype.is_floating_point else torch.ones(shape, dtype=dtype)
+    is_float = dtype.is_floating_point
+    return _told(f"--input {text}", lambda: torch.rand(shape).to(dtype) if is_float else torch.ones(shape, dtype=dtype))
 
 
 # Keys -------------------------------------------------------------------------------------------------------------
@@ -161,7 +193,7 @@ def run_find(options: argparse.Namespace) -> int:
     model = find_model(options.model)
     inputs = tuple(make_input(shape) for shape in options.input)
     with torch.no_grad():
-        history = log_forward_pass(model, inputs, layers_to_save="none")
+        history = _told(_words(options), lambda: log_forward_pass(model, inputs, layers_to_save="none"))
     found = history.filter([_key(history, text) for text in options.keys])
     rows = [(one.label, one.layer_type, str(one.tensor_shape), one.containing_module or "") for one in found]
     widths = [max(len(row[column]) for row in rows) for column in range(3)] if rows else []
@@ -215,7 +247,7 @@ def run_show(options: argparse.Namespace) -> int:
     model = find_model(options.model)
     inputs = tuple(make_input(shape) for shape in options.input)
     with torch.no_grad():
-        history = log_forward_pass(model, inputs)
+        history = _told(_words(options), lambda: log_forward_pass(model, inputs))
     has_previews = not options.no_previews
     if path is None:
         history.show(previews=has_previews)

@@ -1,4 +1,4 @@
-"""What cannot be logged as it was meant, and says so: a pass inside `vmap` or compiled code, a model that did not run, a log of nothing."""
+"""What cannot be logged as it was meant, and says so: inside `vmap` or compiled code, a model that did not run, a log of nothing."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def refuse_inside_compiled_code() -> None:
     if is_inside_compiled_code():
         raise InvalidArgument(
             "a recording cannot begin inside a function that torch.compile compiles, where the operations it is to see are "
-            "compiled away. Log from outside, also the compiled function itself: torcheer.log_forward_pass(compiled, inputs); or "
-            "put @torch.compiler.disable on the function that logs."
+            "compiled away. Log from outside, also the compiled function itself: "
+            "torcheer.log_forward_pass(compiled, inputs); or put @torch.compiler.disable on the function that logs."
         )
 
 

@@ -35,6 +35,8 @@ def draw_with_matplotlib(scene: Scene) -> Figure:
     axes.axis("off")
     _Drawer(axes).draw(scene)
     axes.set_title(f"Computational graph of {scene.title}\n{' '.join(scene.notes)}", fontsize=10, color=INK)
+    if plt.get_backend().endswith("inline"):  # a notebook: it shows what is returned, and would show open figures once more
+        plt.close(figure)
     return figure
 
 

@@ -18,6 +18,7 @@ import torch
 from . import __version__
 from .api import log_forward_pass, show_model_graph
 from .demo import AlexNet, Gpt2, SimpleRecurrent
+from .display import print_shown
 from .errors import InvalidArgument, LayerNotFound, TorcheerError
 from .history import History
 from .keys import Key, parse_key
@@ -295,9 +296,9 @@ def run_demo(folder: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     history = log_forward_pass(AlexNet(), torch.rand(1, 3, 224, 224), random_seed=0)
     layer = history["conv2d_3_7"]
-    print(history)
+    print_shown(history)
     print()
-    print(layer)
+    print_shown(layer)
     text, table = folder / "alexnet.txt", folder / "alexnet.csv"
     text.write_text(f"{history}\n\n{layer}\n", encoding="utf-8")
     history.to_csv(table)

@@ -10,16 +10,25 @@ from pathlib import Path
 from typing import IO, Any
 
 from .analysis import Cost, MemoryTimeline, Summary, cost_of, flops_by_operation, largest, memory_of, slowest, summary_of
-from .analysis.summary import DEFAULT_COLUMNS
+from .analysis.nonfinite import nonfinite_of
+from .analysis.summary import DEFAULT_COLUMNS, count_of
+from .display import Fold, image, preformatted
+from .errors import TorcheerError
 from .graph import Graph, Node, build_graph
 from .history import History, Layer, Module, Operation
 from .history.index import Makers
+from .history.printing.text import plural
 from .module_calls import ModuleCalls, module_calls_of
-from .render import Picture, make_picture, picture_options, show
+from .render import Picture, PictureOptions, make_picture, picture_options, show
 from .replay import Change, ValidationReport, replay, validate
+from .torch_internals import DisableTorchFunction
 from .viewer import Page, to_html, to_json, to_model_explorer
 from .viewer import show as show_page
 from .viewer.payload import MAX_BYTES
+
+_CARD_COLUMNS = ("calls", "in", "out", "params", "flops", "self time")  # of the modules in a notebook
+_CARD_ROWS, _CARD_DEPTH = 16, 4  # modules are shown as deep as this many rows allow
+_PATIENCE = 3.0  # seconds for the small picture there
 
 
 class ModelHistory(History):
@@ -106,6 +115,27 @@ class ModelHistory(History):
             return sum(one.flops for one in found) if found and not any(one.unknown for one in found) else None
 
         return flops
+
+    def _card_text(self) -> str:
+        cost = f"\tCost: {count_of(self.flops)} FLOPs in the forward pass"
+        return "\n".join([super()._card_text(), cost, *(f"\tWarning: {one}" for one in nonfinite_of(self))])
+
+    def _folds(self) -> list[Fold]:
+        """What a notebook shows of it: the modules with their costs, the layers, a small picture."""
+        with DisableTorchFunction():
+            whole = self.summary(_CARD_COLUMNS)
+            depths = (self.summary(_CARD_COLUMNS, depth=depth).table for depth in range(_CARD_DEPTH, -1, -1))
+            short = next((table for table in depths if len(table.rows) <= _CARD_ROWS), None)
+            folds = [Fold("Modules", short.html(), is_open=True)] if short is not None else []
+            if short is None or len(short.rows) < len(whole.table.rows):
+                folds.append(Fold(f"All {plural(self.num_modules, 'module')}", whole.table.html()))
+            folds.append(super()._folds()[1])
+            try:
+                picture = make_picture(self.graph, PictureOptions(nesting_depth=1, legend=False, time_limit=_PATIENCE))
+                folds.append(Fold("Picture", image(picture.to_bytes("png"), f"{self.model_name}, drawn")))
+            except TorcheerError as error:  # a card without its picture says so and is a card all the same
+                folds.append(Fold("Picture", preformatted(str(error))))
+            return folds
 
     # In the viewer ------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ..display import Column, ShownTable, Table
 from ..errors import InvalidArgument
 from ..history import History, Module, Operation
 from ..history.param import not_counted
@@ -21,15 +22,15 @@ _NOT_CALLED = "not called"
 
 
 @dataclass(frozen=True, slots=True)
-class _Column:
-    """How a column is aligned and written, and whether its rows add up to its total."""
+class _Kind:
+    """How the values of a column are written, and whether its rows add up to its total."""
 
     text: Callable[[Any], str]
     is_number: bool = True
     adds_up: bool = True
 
 
-def _count(value: int) -> str:
+def count_of(value: int) -> str:
     """`1.23 G`: three digits and a unit of 1000."""
     size = float(value)
     if size < 1000:
@@ -45,28 +46,28 @@ def _number(value: int) -> str:
     return f"{value:,}" if value else "–"
 
 
-COLUMNS: dict[str, _Column] = {
-    "calls": _Column(lambda value: "" if value is None else str(value or _NOT_CALLED), adds_up=False),
-    "in": _Column(describe_shapes, is_number=False, adds_up=False),
-    "out": _Column(describe_shapes, is_number=False, adds_up=False),
-    "params": _Column(_number),
-    "trainable": _Column(_number),
-    "flops": _Column(_count),
-    "total flops": _Column(_count, adds_up=False),
-    "macs": _Column(_count),
-    "backward flops": _Column(_count),
-    "self time": _Column(human_time),
-    "time": _Column(human_time, adds_up=False),
-    "self backward time": _Column(human_time),
-    "backward time": _Column(human_time, adds_up=False),
-    "memory": _Column(human_size, adds_up=False),
-    "%": _Column(lambda value: f"{value:.1f}"),
+COLUMNS: dict[str, _Kind] = {
+    "calls": _Kind(lambda value: "" if value is None else str(value or _NOT_CALLED), adds_up=False),
+    "in": _Kind(describe_shapes, is_number=False, adds_up=False),
+    "out": _Kind(describe_shapes, is_number=False, adds_up=False),
+    "params": _Kind(_number),
+    "trainable": _Kind(_number),
+    "flops": _Kind(count_of),
+    "total flops": _Kind(count_of, adds_up=False),
+    "macs": _Kind(count_of),
+    "backward flops": _Kind(count_of),
+    "self time": _Kind(human_time),
+    "time": _Kind(human_time, adds_up=False),
+    "self backward time": _Kind(human_time),
+    "backward time": _Kind(human_time, adds_up=False),
+    "memory": _Kind(human_size, adds_up=False),
+    "%": _Kind(lambda value: f"{value:.1f}"),
 }
 _TOTALS = {"time": "seconds", "total flops": "flops", "backward time": "backward_seconds"}  # with the modules inside
 DEFAULT_COLUMNS = ("calls", "in", "out", "params", "flops", "self time", "memory")
 
 
-class Summary:
+class Summary(ShownTable):
     """A table per module. Printed it is text; `to_rows()` has the numbers, `totals` what the columns add up to."""
 
     def __init__(self, rows: list[dict[str, Any]], titles: list[str], totals: dict[str, Any], notes: list[str]) -> None:
@@ -79,28 +80,19 @@ class Summary:
         """One dictionary per row: the module's address and class, and a plain value for each column."""
         return [dict(row) for row in self._rows]
 
-    def __str__(self) -> str:
+    @property
+    def table(self) -> Table:
+        """What is printed, cell by cell."""
         names = list(self.totals)
-        head = ("module", "class", *names)
         body = [
             (title, row["class"], *(COLUMNS[name].text(row[name]) for name in names))
             for title, row in zip(self._titles, self._rows, strict=True)
         ]
         last = ("total", "", *("" if self.totals[name] is None else COLUMNS[name].text(self.totals[name]) for name in names))
         cut = len(body) - _ROWS_SHOWN
-        body = body[:_ROWS_SHOWN]
-        widths = [max(map(len, cells)) for cells in zip(head, last, *body, strict=True)]
-        right = [False, False, *(COLUMNS[name].is_number for name in names)]
-
-        def line(cells: tuple[str, ...]) -> str:
-            aligned = zip(cells, widths, right, strict=True)
-            return "  ".join(cell.rjust(width) if to_right else cell.ljust(width) for cell, width, to_right in aligned).rstrip()
-
-        rule = "  ".join("─" * width for width in widths)
-        more = [f"… {plural(cut, 'row')} more …"] if cut > 0 else []
-        return "\n".join([line(head), rule, *map(line, body), *more, rule, line(last), *self._notes])
-
-    __repr__ = __str__
+        columns = [Column("module"), Column("class"), *(Column(name, COLUMNS[name].is_number) for name in names)]
+        more = f"… {plural(cut, 'row')} more …" if cut > 0 else ""
+        return Table(columns, body[:_ROWS_SHOWN], last, more, list(self._notes))
 
 
 def summary_of(history: History, columns: Iterable[str] = DEFAULT_COLUMNS, *, depth: int | None = None) -> Summary:

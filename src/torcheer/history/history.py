@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..backward_records import BackwardLog
 from ..capture.restore.randomness import RandomState
+from ..display import Fold, Shown
 from ..errors import GraphChanged, InvalidArgument
 from ..inputs import LEFT_OUT, as_arguments
 from ..records import PARENTS, UNSAVED, Log, Origin
@@ -33,14 +34,14 @@ from .module import Module, Modules
 from .operation import Operation
 from .param import Param, describe_param
 from .printing.table import row_of, write_csv
-from .printing.text import describe_history, history_html
+from .printing.text import describe_history, layers_table, plural
 from .python_reads import PythonRead
 
 if TYPE_CHECKING:
     import pandas
 
 
-class History:
+class History(Shown):
     """What one recording knows: layers, operations, parameters, and the lookup of each."""
 
     _makers = Makers(Layer, Module, lambda index: {})
@@ -415,9 +416,16 @@ class History:
         with DisableTorchFunction():
             return describe_history(self)
 
-    def _repr_html_(self) -> str:
+    def _card_text(self) -> str:
+        """The facts; modules and layers have folds of their own."""
+        return repr(self).partition("\n\tModule Hierarchy:")[0].partition("\n\tLayers:")[0]
+
+    def _folds(self) -> list[Fold]:
         with DisableTorchFunction():
-            return history_html(self)
+            return [
+                Fold(plural(self.num_modules, "module"), self.modules.table.html()),
+                Fold(plural(len(self.layers), "layer"), layers_table(self).html()),
+            ]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> History:
         """A history of its own: kept tensors are copied, parameters are the model's."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..display import Fold, Shown
 from ..source_places import SourceLine
 from .attributes import agreed, common, unknown_attribute
 from .index import Index
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from .module import Call, Module
 
 
-class Layer(ReadAsTensor):
+class Layer(ReadAsTensor, Shown):
     """The same computational step across repeated execution: one or more passes, each an `Operation`.
 
     A layer answers whatever is common to its passes; for what is not, it says which labels to use.
@@ -195,6 +196,9 @@ class Layer(ReadAsTensor):
 
     def __str__(self) -> str:
         return describe_layer(self)
+
+    def _folds(self) -> list[Fold]:
+        return self.passes[0]._folds() if self.num_passes == 1 else []
 
     def __repr__(self) -> str:
         return f"<Layer {self.label}: {self.num_passes} pass{'es' if self.num_passes > 1 else ''}>"

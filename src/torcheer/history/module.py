@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..containers import fill_call
+from ..display import Shown, ShownTable, Table
 from ..errors import ActivationLost, ActivationNotSaved, LayerNotFound
 from ..keys import split_turn
 from ..records import UNSAVED, ModuleCall, RegisteredModule
@@ -17,10 +18,10 @@ from .index import Index
 from .layer import Layer
 from .operation import Operation, freed_text
 from .param import Param, describe_param
-from .printing.module_text import describe_call, describe_module, describe_modules
+from .printing.module_text import describe_call, describe_module, table_of_modules
 
 
-class Call:
+class Call(Shown):
     """One call of a module: what came in, what ran inside, what left."""
 
     __slots__ = ("_index", "_record")
@@ -181,7 +182,7 @@ class Call:
         return f"<Call {self.label} of {self.class_name}>"
 
 
-class Module:
+class Module(Shown):
     """One module of the model, called or not. Answers what is common to its calls, as a layer does for its passes."""
 
     __slots__ = ("_index", "_record")
@@ -371,7 +372,7 @@ class Module:
         return f"<Module {self.address!r}: {self.class_name}, {self.num_calls} calls>"
 
 
-class Modules(Mapping[str, Module]):
+class Modules(ShownTable, Mapping[str, Module]):
     """The modules of a history by address, in the order the model registers them. Prints as a table."""
 
     __slots__ = ("_index",)
@@ -414,8 +415,10 @@ class Modules(Mapping[str, Module]):
     def _ipython_key_completions_(self) -> list[str]:
         return list(self)
 
-    def __repr__(self) -> str:
-        return describe_modules(self)
+    @property
+    def table(self) -> Table:
+        """What is printed, cell by cell."""
+        return table_of_modules(self)
 
 
 def _is_nested(call: ModuleCall) -> bool:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..containers import fill_call, format_path
+from ..display import Fold, Shown, preformatted
 from ..errors import ActivationLost, ActivationNotSaved, GradientNotSaved
 from ..records import UNSAVED
 from ..source_places import SourceLine, source_of, stack_of
@@ -17,7 +18,7 @@ from ..torch_internals import DisableTorchFunction
 from .attributes import unknown_attribute
 from .lookup import Lookup
 from .param import Param, describe_param
-from .printing.text import describe_operation
+from .printing.text import describe_operation, describe_values
 from .read_as_tensor import ReadAsTensor
 from .standing import Standing
 
@@ -33,7 +34,7 @@ def freed_text(what: str) -> str:
     )
 
 
-class Operation(Standing, ReadAsTensor):
+class Operation(Standing, ReadAsTensor, Shown):
     """One execution of a function that yielded a tensor.
 
     >>> import torch, torcheer
@@ -411,6 +412,11 @@ class Operation(Standing, ReadAsTensor):
 
     def __str__(self) -> str:
         return describe_operation(self)
+
+    def _folds(self) -> list[Fold]:
+        values = describe_values(self)
+        stack = "\n".join(map(str, self.stack))
+        return [Fold(title, preformatted(text)) for title, text in (("Values", values), ("Call stack", stack)) if text]
 
     def __repr__(self) -> str:
         dtype = str(self.tensor_dtype).removeprefix("torch.")

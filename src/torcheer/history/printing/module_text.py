@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...display import Column, Table
 from ..param import describe_param, not_counted
 from .text import human_size, plural
 
@@ -12,11 +13,11 @@ if TYPE_CHECKING:
 
 _ROWS_SHOWN = 400
 _SHAPES_SHOWN = 2
-_HEAD = ("module", "class", "calls", "in", "out", "params")
+_COLUMNS = (Column("module"), Column("class"), Column("calls", True), Column("in"), Column("out"), Column("params", True))
 
 
-def describe_modules(modules: Modules) -> str:
-    """The table of all modules, and the totals."""
+def table_of_modules(modules: Modules) -> Table:
+    """The table of all modules, with the totals below."""
     rows: list[tuple[str, ...]] = []
     counted: set[str] = set()
     for root in modules.roots:
@@ -26,11 +27,7 @@ def describe_modules(modules: Modules) -> str:
     if strangers:
         count = sum(tensor.numel() for tensor in strangers)
         rows.append(("(in no module)", plural(len(strangers), "parameter"), "", "", "", f"{count:,}"))
-    cut = len(rows) - _ROWS_SHOWN
-    lines = _table(rows[:_ROWS_SHOWN])
-    if cut > 0:
-        lines.append(f"… {plural(cut, 'module')} more …")
-    return "\n".join([*lines, *_totals(modules)])
+    return _table(rows, _totals(modules))
 
 
 def _totals(modules: Modules) -> list[str]:
@@ -73,16 +70,10 @@ def describe_shapes(shapes: list[list[tuple[int, ...]]]) -> str:
     return text if all(other == shapes[0] for other in shapes[1:]) else f"{text} …"
 
 
-def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[column]) for row in (_HEAD, *rows)) for column in range(len(_HEAD))]
-
-    def line(row: tuple[str, ...]) -> str:
-        cells = [row[0].ljust(widths[0]), row[1].ljust(widths[1]), row[2].rjust(widths[2])]
-        cells += [row[3].ljust(widths[3]), row[4].ljust(widths[4]), row[5].rjust(widths[5])]
-        return "  ".join(cells).rstrip()
-
-    rule = "  ".join("─" * width for width in widths)
-    return [line(_HEAD), rule, *(line(row) for row in rows), rule]
+def _table(rows: list[tuple[str, ...]], notes: list[str]) -> Table:
+    cut = len(rows) - _ROWS_SHOWN
+    more = f"… {plural(cut, 'module')} more …" if cut > 0 else ""
+    return Table(_COLUMNS, rows[:_ROWS_SHOWN], None, more, notes)
 
 
 def describe_module(module: Module) -> str:
@@ -102,10 +93,8 @@ def describe_module(module: Module) -> str:
     if module.num_calls > 4:
         lines.append(f"\t… {plural(module.num_calls - 4, 'call')} more …")
     if module.children:
-        rows = _rows(module, "", "", set())
-        lines += ["\tInside:", *(f"\t\t{row}" for row in _table(rows[:_ROWS_SHOWN]))]
-        if len(rows) > _ROWS_SHOWN:
-            lines.append(f"\t\t… {plural(len(rows) - _ROWS_SHOWN, 'module')} more …")
+        inside = _table(_rows(module, "", "", set()), [])
+        lines += ["\tInside:", *(f"\t\t{row}" for row in inside.text().split("\n"))]
     return "\n".join(lines)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import textwrap
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -10,6 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ...display import Column, Table, sparkline
+from ...measure import statistics_of
 from ...records import Failure, Log
 from ...source_places import source_of
 from ...torch_internals import DisableTorchFunction
@@ -306,27 +307,26 @@ def describe_layer(layer: Layer) -> str:
     return "\n".join(lines)
 
 
-def history_html(history: History) -> str:
-    """A history as a notebook shows it: the facts, and a table of layers that opens."""
-    text = describe_history(history)
-    facts = text.partition("\n\tModule Hierarchy:")[0].partition("\n\tLayers:")[0]
-    cells = ("layer", "shape", "dtype", "size", "function", "module")
-    rows = []
+def describe_values(operation: Operation) -> str:
+    """The statistics of a kept tensor, and its histogram; empty where there are none."""
+    if not operation.has_saved_activations or not isinstance(value := operation.tensor_contents, Tensor):
+        return ""
+    with DisableTorchFunction(), torch.no_grad():
+        found = statistics_of(value, "linear")
+    if found is None or found.mean is None or found.min is None or found.max is None:
+        return ""
+    line = f"mean {found.mean:.4g}, deviation {found.std or 0.0:.4g}, from {found.min:.4g} to {found.max:.4g}"
+    return f"{line}\n{sparkline(found.histogram)}" if found.histogram else line
+
+
+def layers_table(history: History) -> Table:
+    """The layers, one row each."""
+    rows: list[tuple[str, ...]] = []
     for layer in history.layers[:_LAYERS_SHOWN]:
         one = layer.passes[0]
-        values = (
-            layer.label + _times(layer.num_passes),
-            one.tensor_shape,
-            str(one.tensor_dtype).removeprefix("torch."),
-            human_size(one.tensor_fsize),
-            one.func_applied_name,
-            one.containing_module or "",
-        )
-        rows.append("<tr>" + "".join(f"<td>{html.escape(str(value))}</td>" for value in values) + "</tr>")
+        dtype = str(one.tensor_dtype).removeprefix("torch.")
+        shown = (str(one.tensor_shape), dtype, human_size(one.tensor_fsize), one.func_applied_name, one.containing_module or "")
+        rows.append((layer.label + _times(layer.num_passes), *shown))
     left = len(history.layers) - len(rows)
-    more = f"<p>… {left} more</p>" if left > 0 else ""
-    head = "".join(f"<th>{cell}</th>" for cell in cells)
-    return (
-        f"<div><pre>{html.escape(facts)}</pre><details><summary>{plural(len(history.layers), 'layer')}</summary>"
-        f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>{more}</details></div>"
-    )
+    heads = (Column("layer"), Column("shape"), Column("dtype"), Column("size", True), Column("function"), Column("module"))
+    return Table(heads, rows, more=f"… {left} more" if left > 0 else "")

@@ -98,10 +98,23 @@ def present(figure: Figure, path: str | Path, display_id: str | None = None, *, 
         return None
     display = sys.modules["IPython"].display
     picture = display.Image(data=_png(figure), format="png", width=round(figure.get_figwidth() * 96))
+    _shown_here(figure)
     if update and display_id is not None:
         display.update_display(picture, display_id=display_id)
         return display_id
     return cast(str, display.display(picture, display_id=display_id or True).display_id)
+
+
+def _shown_here(figure: Figure) -> None:
+    """A figure that this cell shows is not shown once more where it is the last value of the cell; in other cells it is."""
+    shown = getattr(notebook(), "execution_count", 0)
+
+    def display() -> None:
+        if getattr(notebook(), "execution_count", 0) != shown:
+            module = sys.modules["IPython"].display
+            module.display(module.Image(data=_png(figure), format="png", width=round(figure.get_figwidth() * 96)))
+
+    figure._ipython_display_ = display  # type: ignore[attr-defined]  # what IPython asks an object for
 
 
 class Displays:

@@ -1,0 +1,38 @@
+"""Values that are not finite: what a card warns of."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..history import History
+from ..history.printing.text import plural
+from ..torch_internals import DisableTorchFunction
+
+_MOST = 1 << 30  # bytes of kept tensors that are looked through
+
+
+def nonfinite_of(history: History) -> list[str]:
+    """In words, which kept tensors hold NaN or infinity; of a very large history the first gigabyte is looked through."""
+    nan: list[str] = []
+    infinite: list[str] = []
+    read = 0
+    with DisableTorchFunction(), torch.no_grad():
+        for number in history._index.operations:
+            value = history._log.values[number]
+            if not isinstance(value, Tensor) or not (value.is_floating_point() or value.is_complex()) or value.is_meta:
+                continue
+            read += value.nbytes
+            if read > _MOST:
+                break
+            try:
+                if bool(torch.isfinite(value).all()):
+                    continue
+                (nan if bool(torch.isnan(value).any()) else infinite).append(history._index.label(number))
+            except (RuntimeError, NotImplementedError):  # a layout or dtype that torch does not ask this
+                continue
+    return [
+        f"{plural(len(labels), 'tensor')} {'holds' if len(labels) == 1 else 'hold'} {what}; the first is {labels[0]}."
+        for labels, what in ((nan, "NaN"), (infinite, "infinity"))
+        if labels
+    ]

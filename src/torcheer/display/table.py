@@ -1,0 +1,90 @@
+"""Table: rows of text, written for a terminal or for a notebook."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .terminal import paint
+
+_LEAST = 6  # characters that a column keeps when the table is made narrower
+_BRANCHES = "├└│─ "
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """The head of a column, and whether it holds numbers, which stand at its right edge and are never cut."""
+
+    head: str
+    is_number: bool = False
+
+
+@dataclass(slots=True)
+class Table:
+    """Rows under heads, with a last row of totals and lines below. Cells of the first column may draw a tree."""
+
+    columns: Sequence[Column]
+    rows: list[tuple[str, ...]]
+    total: tuple[str, ...] | None = None
+    more: str = ""  # what is said of rows that are left out
+    notes: list[str] = field(default_factory=list)
+
+    def text(self, width: int | None = None, *, color: bool = False) -> str:
+        """The table as lines. `width` is what a line may have; text that does not fit is cut and ends with `…`."""
+        head = tuple(column.head for column in self.columns)
+        last = [self.total] if self.total is not None else []
+        widths = [max(map(len, cells)) for cells in zip(head, *last, *self.rows, strict=True)]
+        if width is not None:
+            self._narrow(widths, width)
+        rule = "  ".join("─" * one for one in widths)
+        lines = [self._line(head, widths, "bold" if color else None), paint(rule, "dim") if color else rule]
+        lines += [self._line(row, widths, "row" if color else None) for row in self.rows]
+        lines += [self.more] if self.more else []
+        lines += [paint(rule, "dim") if color else rule]
+        lines += [self._line(one, widths, "bold" if color else None) for one in last]
+        return "\n".join([*lines, *(paint(note, "yellow") if color else note for note in self.notes)])
+
+    def _narrow(self, widths: list[int], width: int) -> None:
+        """Make columns of text narrower, the widest first, until the table fits or nothing more can go."""
+        while sum(widths) + 2 * (len(widths) - 1) > width:
+            free = [at for at, column in enumerate(self.columns) if not column.is_number and widths[at] > _LEAST]
+            if not free:
+                return
+            widths[max(free, key=widths.__getitem__)] -= 1
+
+    def _line(self, cells: tuple[str, ...], widths: list[int], style: str | None) -> str:
+        written = []
+        for at, (cell, width, column) in enumerate(zip(cells, widths, self.columns, strict=True)):
+            shown = cell if len(cell) <= width else cell[: width - 1] + "…"
+            aligned = shown.rjust(width) if column.is_number else shown.ljust(width)
+            if style == "bold":
+                aligned = paint(aligned, "bold")
+            elif style == "row" and at == 0:
+                name = aligned.lstrip(_BRANCHES)
+                aligned = paint(aligned[: len(aligned) - len(name)], "dim") + name
+            elif style == "row" and at == 1 and not column.is_number:
+                aligned = paint(aligned, "cyan")
+            written.append(aligned)
+        line = "  ".join(written)
+        return line if style is not None else line.rstrip()
+
+    def html(self) -> str:
+        """The table as HTML without style sheets, so that it survives where these are taken out."""
+        heads = self._html_cells(tuple(column.head for column in self.columns), "th")
+        body = "".join(f"<tr>{self._html_cells(row, 'td')}</tr>" for row in self.rows)
+        if self.more:
+            body += f'<tr><td colspan="{len(self.columns)}">{html.escape(self.more)}</td></tr>'
+        if self.total is not None:
+            body += f"<tr>{self._html_cells(self.total, 'th')}</tr>"
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+        return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>{notes}"
+
+    def _html_cells(self, row: tuple[str, ...], tag: str) -> str:
+        cells = []
+        for column, cell in zip(self.columns, row, strict=True):
+            side = "right" if column.is_number else "left"
+            text = html.escape(cell).replace(" ", "&nbsp;") if column is self.columns[0] else html.escape(cell)
+            style = f"text-align:{side};white-space:nowrap;padding:0 .5em"
+            cells.append(f'<{tag} align="{side}" style="{style}">{text}</{tag}>')
+        return "".join(cells)

@@ -132,7 +132,7 @@ def find_model(name: str) -> Callable[..., Any]:
 
 
 def _told(what: str, call: Callable[[], T]) -> T:
-    """What a call returns. An error of the model's own is told in one line: what was called, the error, and where it was raised."""
+    """What a call returns. An error of the model's own is told in one line: what was called, the error, where it was raised."""
     try:
         return call()
     except (TorcheerError, OSError):

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from .tensor_memory import needed_bytes
-from .torch_internals import DisableTorchFunction
+from .torch_internals import DisableTorchFunction, storage_address
 
 _WHOLE: Final = 4096  # bytes: up to here a tensor is read as a whole
 _BLOCK: Final = 512  # bytes that are read at the start of a larger one, and at its end
@@ -42,12 +42,13 @@ class Marks:
     device: what is there is copied there.
     """
 
-    __slots__ = ("_addresses", "_lengths", "_versions", "samples")
+    __slots__ = ("_addresses", "_lengths", "_storages", "_versions", "samples")
 
     def __init__(self, tensors: Sequence[Tensor], on_device: Container[int] = ()) -> None:
         with DisableTorchFunction(), torch.no_grad():
             self._versions = _ask(_version_of, tensors, -1)
             self._addresses = _ask(Tensor.data_ptr, tensors, 0)
+            self._storages = _ask(storage_address, tensors, 0)
             self._lengths = _ask(_readable, tensors, 0)
             pairs = zip(self._addresses, self._lengths, strict=True)
             self.samples: list[Sample]
@@ -69,8 +70,9 @@ class Marks:
         """
         if self._versions[place] != now._versions[its_place]:
             return True
-        is_moved = self._addresses[place] != now._addresses[its_place]
-        return is_moved and not (tensor.is_cpu and tensor.is_shared() and self.is_same_sample(place, now, its_place))
+        has_other_memory = self._addresses[place] != now._addresses[its_place]
+        is_same_storage = self._storages[place] == now._storages[its_place] != 0
+        return has_other_memory and not (is_same_storage and tensor.is_cpu and tensor.is_shared())
 
     def is_same_sample(self, place: int, now: Marks, its_place: int) -> bool:
         """Whether the elements that were read are bit for bit the same."""

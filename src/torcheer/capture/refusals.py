@@ -1,4 +1,4 @@
-"""What cannot be logged as it was meant, and says so: inside `vmap` or compiled code, a model that did not run, a log of nothing."""
+"""Says what cannot be logged as it was meant: inside `vmap` or compiled code, a model that did not run, a log of nothing."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Marks:
             return True
         has_other_memory = self._addresses[place] != now._addresses[its_place]
         is_same_storage = self._storages[place] == now._storages[its_place] != 0
-        return has_other_memory and not (is_same_storage and tensor.is_cpu and tensor.is_shared())
+        return has_other_memory and not (is_same_storage and tensor.is_cpu and tensor.untyped_storage().is_shared())
 
     def is_same_sample(self, place: int, now: Marks, its_place: int) -> bool:
         """Whether the elements that were read are bit for bit the same."""

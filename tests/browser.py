@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
@@ -21,9 +22,12 @@ def browser_path() -> str | None:
     return next((found for name in BROWSERS if (found := shutil.which(name))), None)
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """A running browser. Without one the tests that need it are skipped by name; with CI=true they fail."""
+@contextmanager
+def running_browser(environment: dict[str, str] | None = None) -> Iterator[Browser]:
+    """A running browser, also with other variables in its environment.
+
+    Without one the tests that need it are skipped by name; with CI=true they fail.
+    """
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
@@ -32,9 +36,17 @@ def browser() -> Iterator[Browser]:
     if path is None:
         _go_without(f"there is no browser: install one of {', '.join(BROWSERS)}")
     with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        variables: dict[str, str | float | bool] = {**os.environ, **(environment or {})}
+        running = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"], env=variables)
         yield running
         running.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A running browser for all tests of a file."""
+    with running_browser() as running:
+        yield running
 
 
 @pytest.fixture

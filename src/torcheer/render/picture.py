@@ -57,7 +57,8 @@ class Picture:
         """The picture as SVG."""
         titles = {node.id: clean(node.key, 400) for node in self._drawing.nodes}
         titles |= {box_name(number): clean(box.key, 400) for number, box in enumerate(self._drawing.boxes)}
-        return light_svg(self._drawn("svg"), titles, self.title)
+        own_labels = {node.id for node in self._drawing.nodes if "label" in node.attributes}
+        return light_svg(self._drawn("svg"), titles, self.title, own_labels)
 
     def to_bytes(self, form: str) -> bytes:
         """The picture in one of the forms `svg`, `png`, `pdf` and `dot`."""

@@ -334,7 +334,7 @@ class _Builder:
 def _edge(source: Node, target: Node, positions: tuple[str, ...], *, is_memory: bool) -> Edge:
     passes = _ONCE if source.passes == target.passes == (1,) else ((source.passes[0], target.passes[0]),)
     carried = source.operations, source.shape, source.bytes
-    return Edge(source.key, target.key, positions, is_memory, False, False, passes, "", *carried)
+    return Edge(source.key, target.key, positions, is_memory, False, False, False, passes, "", *carried)
 
 
 def _positions(template: tuple[Any, ...], names: tuple[str, ...], count: int) -> list[str]:

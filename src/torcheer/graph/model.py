@@ -118,6 +118,7 @@ class Edge:
     is_memory: bool = False  # through shared memory only: a write that reached the target by another view
     is_bridge: bool = False  # through nodes that are not in this graph
     is_feedback: bool = False  # from a later node to an earlier one, or from one repeat or pass to the next
+    is_to_next_block: bool = False  # feedback from one of several equal blocks, drawn as one, to the next
     passes: tuple[tuple[int, int], ...] = ((1, 1),)  # pass of the source, pass of the target
     pass_note: str = ""  # in a rolled graph, the passes that travel it, where that needs saying
     tensors: tuple[int, ...] = ()  # the operations whose tensors it carries

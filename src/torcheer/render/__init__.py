@@ -2,6 +2,7 @@
 
 from ..history.printing.text import human_size as human_size
 from ..history.printing.text import plural as plural
+from .geometry import Rect as Rect
 from .layout import Companions as Companions
 from .layout import LaidOutBox as LaidOutBox
 from .layout import LaidOutEdge as LaidOutEdge
@@ -12,7 +13,6 @@ from .options import PictureOptions as PictureOptions
 from .options import picture_options as picture_options
 from .picture import Picture as Picture
 from .picture import make_picture as make_picture
-from .placing import Rect as Rect
 from .showing import present as present
 from .showing import show as show
 from .wording import clean as clean

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from .drawing import Drawing, DrawnBox, DrawnEdge, DrawnNode
-from .legend import escape, head
+from .legend import SAMPLE, LegendEntry, escape, head, legend_entries, legend_sample, line_sample
 from .themes import contrast
 
 FONT = "Helvetica,Arial,sans-serif"
 _DIRECTIONS = {"down": "TB", "up": "BT", "right": "LR", "left": "RL"}
-_LEGEND_COLUMN = 165.0  # points
+ROOM_AROUND = 9  # points between a box and the arrow around it
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +20,13 @@ class Places:
 
     bounds: str
     head: str = ""
+    legend: tuple[float, float] = (0.0, 0.0)  # its upper left corner
     nodes: Mapping[str, str] = field(default_factory=dict)
     edges: Mapping[int, str] = field(default_factory=dict)
     edge_texts: Mapping[int, str] = field(default_factory=dict)
+    edge_grounds: Mapping[int, str] = field(
+        default_factory=dict
+    )  # texts on their arrows: the name of the box they are in, or ""
     boxes: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # bounds and place of the title
     cuts: Mapping[str, int] = field(default_factory=dict)  # how much shorter a title has to be, by box
 
@@ -42,8 +46,11 @@ def box_name(number: int) -> str:
     return f"cluster_{number}"
 
 
-def dot_text(drawing: Drawing, places: Places | None = None, *, edge_texts: bool = True) -> str:
-    """The drawing as DOT: to be laid out, or with the places a layout found, to be drawn as it is."""
+def dot_text(drawing: Drawing, places: Places | None = None, *, for_layout: bool = False) -> str:
+    """The drawing as DOT: with the places a layout found, to be drawn as it is; or without, for other tools.
+
+    For our own layout, what is placed afterwards is left out: texts of edges, arrows around boxes, the legend.
+    """
     theme = drawing.theme
     names = {box.key: box_name(number) for number, box in enumerate(drawing.boxes)}
     lines = ["digraph {"]
@@ -65,13 +72,16 @@ def dot_text(drawing: Drawing, places: Places | None = None, *, edge_texts: bool
     if places is not None:
         whole |= {"bb": places.bounds, "lp": places.head}
     whole |= drawing.attributes
-    lines.append(f"  graph [{_listed(whole)} label=<{head(drawing, _columns(drawing))}>];")
+    lines.append(f"  graph [{_listed(whole)} label=<{head(drawing)}>];")
     lines.append(f'  node [shape=box fontname="{FONT}" fontsize=9 margin="0.11,0.055" height=0.2 width=0.4];')
     lines.append(
         f'  edge [color="{theme.edge}" fontcolor="{theme.faint}" fontname="{FONT}" fontsize=8 arrowsize=0.6 penwidth=0.9];'
     )
     lines += _nested(drawing, names, places)
-    lines += [_edge(number, edge, places, edge_texts) for number, edge in enumerate(drawing.edges)]
+    edges = [(number, edge) for number, edge in enumerate(drawing.edges) if not (for_layout and edge.around)]
+    lines += [_edge(number, edge, drawing, places, for_layout) for number, edge in edges]
+    if not for_layout:
+        lines += _legend(drawing, places)
     return "\n".join([*lines, "}", ""])
 
 
@@ -103,6 +113,38 @@ def _nested(drawing: Drawing, names: Mapping[str, str], places: Places | None) -
             yield f"{indent}}}"
 
     return list(written(None, "  "))
+
+
+def _legend(drawing: Drawing, places: Places | None) -> Iterable[str]:
+    """The samples of the legend: nodes as they are in the picture, each with its meaning beside it; without places, on it."""
+    for number, entry in enumerate(legend_entries(drawing)):
+        yield f"  {_sample(f'legend{number}', entry, drawing, places)}"
+        if places is not None:
+            x, y, width = entry.words_place(places.legend)
+            words = f'<font point-size="9" color="{drawing.theme.ink}">{escape(entry.words)}</font>'
+            room = f'border="0" cellpadding="0" cellspacing="0" fixedsize="true" width="{width:.0f}" height="12"'
+            label = f'<table {room}><tr><td align="left">{words}</td></tr></table>'
+            yield f"  words{number} [{_listed(_fixed((width, 12.0), (x, y)))} label=<{label}>];"
+
+
+def _sample(name: str, entry: LegendEntry, drawing: Drawing, places: Places | None) -> str:
+    line = line_sample(entry.name, drawing.theme)
+    look, shape, is_double = legend_sample(entry.name, drawing.theme, drawing.scale is not None)
+    if places is None:  # for other tools: nothing but a node that says what it is
+        return f"{name} [{_listed({'shape': 'box' if shape == 'pill' else shape, 'label': entry.words})}];"
+    place = entry.sample_place(places.legend)
+    if line:
+        return f"{name} [{_listed(_fixed(SAMPLE, place))} label=<{line}>];"
+    size = (SAMPLE[0] - 8, SAMPLE[1] - 8) if is_double else SAMPLE  # the second line is drawn around the first
+    attributes = {key: str(value) for key, value in _fixed(size, place).items() if key != "shape"} | {"label": ""}
+    return _node(DrawnNode(name, "", ("",), look, shape, is_double=is_double, attributes=attributes), drawing, None)
+
+
+def _fixed(size: tuple[float, float], middle: tuple[float, float]) -> dict[str, object]:
+    """A node of the legend: where it is, and how large, in points."""
+    width, height = size
+    place = {"pos": f"{middle[0]:.2f},{middle[1]:.2f}", "width": width / 72, "height": height / 72}
+    return {"class": "legend", "shape": "none", "margin": 0, "fixedsize": "true", **place}
 
 
 def _node(node: DrawnNode, drawing: Drawing, places: Places | None) -> str:
@@ -148,10 +190,10 @@ def _box(box: DrawnBox, name: str, drawing: Drawing, places: Places | None) -> s
     theme = drawing.theme
     attributes: dict[str, object] = {
         "style": "filled,rounded",
-        "fillcolor": theme.box_fills[(box.depth - 1) % len(theme.box_fills)],
+        "fillcolor": box_fill(box, drawing),
         "color": theme.box_border,
         "penwidth": max(0.5, 2.0 - 0.45 * (box.depth - 1)),
-        "margin": 9,
+        "margin": 9 + (ROOM_AROUND if box.has_arrow_inside else 0),
         "labelloc": "t",
         "labeljust": "l",
         "fontsize": 9,
@@ -189,8 +231,9 @@ def _room(drawing: Drawing) -> float:
     return 0.34 if notes * 4 < len(drawing.edges) else 0.52
 
 
-def _edge(number: int, edge: DrawnEdge, places: Places | None, texts: bool) -> str:
+def _edge(number: int, edge: DrawnEdge, drawing: Drawing, places: Places | None, for_layout: bool) -> str:
     attributes: dict[str, object] = {"weight": edge.weight}
+    label = ""
     if edge.line != "solid":
         attributes["style"] = edge.line
     if edge.is_free and not edge.is_backward:
@@ -199,37 +242,42 @@ def _edge(number: int, edge: DrawnEdge, places: Places | None, texts: bool) -> s
         attributes["id"] = f"e{number}"
         if edge.text and edge.source == edge.target:  # room for it is found with the layout
             attributes["label"] = f" {edge.text}"
-        elif edge.text and texts:
+        elif edge.text and not for_layout:
             attributes["xlabel"] = edge.text
     else:
         attributes["pos"] = places.edges.get(number, "")
         if edge.text and number in places.edge_texts:
-            attributes |= {"label": edge.text, "lp": places.edge_texts[number]}
+            attributes["lp"] = places.edge_texts[number]
+            if number in places.edge_grounds:
+                label = f" label=<{_on_ground(edge.text, _ground(drawing, places.edge_grounds[number]))}>"
+            else:
+                attributes["label"] = edge.text
     first, last = edge.source, edge.target
     if edge.is_backward:  # laid out as an arrow that goes with the others, and drawn the other way
         first, last = last, first
         attributes["dir"] = "back"
     attributes |= edge.attributes
-    return f"  {first} -> {last} [{_listed(attributes)}];"
+    return f"  {first} -> {last} [{_listed(attributes)}{label}];"
+
+
+def _ground(drawing: Drawing, box_named: str) -> str:
+    """The colour behind a text: that of the box it is in, or the page's."""
+    for number, box in enumerate(drawing.boxes):
+        if box_name(number) == box_named:
+            return box.attributes.get("fillcolor", box_fill(box, drawing))
+    return drawing.theme.page
+
+
+def _on_ground(text: str, color: str) -> str:
+    """Text that stands on its arrow, which it hides."""
+    frame = f'border="0" cellborder="0" cellspacing="0" cellpadding="1" bgcolor="{escape(color)}"'
+    return f"<table {frame}><tr><td>{escape(text)}</td></tr></table>"
+
+
+def box_fill(box: DrawnBox, drawing: Drawing) -> str:
+    """The colour of a box, by its depth."""
+    return drawing.theme.box_fills[(box.depth - 1) % len(drawing.theme.box_fills)]
 
 
 def _listed(attributes: Mapping[str, object]) -> str:
     return " ".join(f"{name}={quote(value)}" for name, value in attributes.items())
-
-
-def _columns(drawing: Drawing) -> int:
-    """How many columns the legend has: about as many as the picture is wide."""
-    order = {node.id: position for position, node in enumerate(drawing.nodes)}
-    rank = [0] * len(drawing.nodes)
-    for edge in drawing.edges:
-        if not edge.is_free and not edge.is_backward:
-            rank[order[edge.target]] = max(rank[order[edge.target]], rank[order[edge.source]] + 1)
-    sizes: dict[int, float] = {}
-    for position, node in enumerate(drawing.nodes):
-        width = 24 + 5.0 * max(map(len, node.lines))
-        sizes[rank[position]] = sizes.get(rank[position], 0.0) + width
-    if drawing.direction in ("right", "left"):
-        widest = len(sizes) * 150.0
-    else:
-        widest = max(sizes.values(), default=0.0)
-    return max(2, min(6, int(widest / _LEGEND_COLUMN)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..graph import Edge, Graph, ModuleBox, Node, add_gradient_edges
@@ -43,6 +43,8 @@ class DrawnEdge:
     weight: int = 1
     is_free: bool = False  # has no say in the layout
     is_backward: bool = False  # goes against the order of the nodes
+    is_text_on_arrow: bool = False
+    around: str = ""  # of an arrow to the next block, which goes around it: the key of its box, or the id of its node
     attributes: Attributes = field(default_factory=dict)
 
 
@@ -52,6 +54,7 @@ class DrawnBox:
     parent: str | None
     lines: tuple[str, ...]
     depth: int
+    has_arrow_inside: bool = False  # an arrow goes around something in it
     attributes: Attributes = field(default_factory=dict)
 
 
@@ -85,6 +88,7 @@ class _Draughtsman:
         self.scale = make_scale(graph, options.color_by)
         self.ids = {node.key: f"n{number}" for number, node in enumerate(graph.nodes)}
         self.boxes = _boxes_drawn(graph)
+        self.repeated = {key for key in self.boxes if (box := graph.boxes[key]).repeats > 1 and not box.is_parallel}
         self.seen: dict[str, None] = {}
         self.straight: set[tuple[str, str]] = set()
 
@@ -92,8 +96,9 @@ class _Draughtsman:
         hubs = references(self.graph)
         self.straight = spine(self.graph, [edge for edge in self.graph.edges if edge not in hubs.cut])
         nodes = [self._node(node) for node in self.graph.nodes]
-        edges = [self._edge(edge) for edge in self.graph.edges if edge not in hubs.cut]
+        edges = [self._edge(edge) for edge in self.graph.edges if edge not in hubs.cut and not self._is_around(edge)]
         self._refer(hubs, nodes, edges)
+        edges += self._arrows_around()
         boxes = [self._box(box) for key, box in self.graph.modules.items() if key in self.boxes]
         return Drawing(
             title=clean(self.graph.title, 80),
@@ -169,8 +174,29 @@ class _Draughtsman:
         own = self._overrides("edge", edge)
         if edge.is_gradient:  # beside the data it goes against, and no reason to lay anything out otherwise
             own = {"color": self.theme.gradient, **own}
-            return DrawnEdge(source, target, "", "dashed", 0, True, False, own)
-        return DrawnEdge(source, target, text, line, weight, edge.is_feedback, is_backward, own)
+            return DrawnEdge(source, target, "", "dashed", 0, True, attributes=own)
+        is_on_arrow = bool(edge.pass_note) and "pass" in text
+        return DrawnEdge(source, target, text, line, weight, edge.is_feedback, is_backward, is_on_arrow, attributes=own)
+
+    def _is_around(self, edge: Edge) -> bool:
+        """Whether one arrow around a block, or around the node of a collapsed one, says the same."""
+        if not edge.is_to_next_block:
+            return False
+        ends = [self.graph.by_key[key].modules for key in (edge.source, edge.target)]
+        return edge.source == edge.target or any(key in ends[0] and key in ends[1] for key in self.repeated)
+
+    def _arrows_around(self) -> Iterator[DrawnEdge]:
+        """For each block that is repeated in a row, one arrow from its end to its beginning."""
+        inside: dict[str, list[str]] = {}
+        for node in self.graph.nodes:
+            for key in node.modules:
+                inside.setdefault(key, []).append(self.ids[node.key])
+        blocks = [(key, inside[key][-1], inside[key][0]) for key in self.graph.modules if key in self.repeated]
+        looped = dict.fromkeys(e.source for e in self.graph.edges if e.is_to_next_block and e.source == e.target)
+        blocks += [(self.ids[key], self.ids[key], self.ids[key]) for key in looped]
+        for around, last, first in blocks:
+            self.seen["feedback"] = None
+            yield DrawnEdge(last, first, line="dashed", weight=0, is_free=True, around=around)
 
     def _refer(self, hubs: References, nodes: list[DrawnNode], edges: list[DrawnEdge]) -> None:
         """Draw what feeds very many as a small reference at each of them."""
@@ -192,7 +218,8 @@ class _Draughtsman:
         around = [key for key in box.path[:-1] if key in self.boxes]
         parent = around[-1] if around else None
         lines = tuple(box_lines(box, self.graph))
-        return DrawnBox(box.key, parent, lines, len(around) + 1, self._overrides("module", box))
+        has_arrow = any(box.key in self.graph.boxes[key].path[:-1] for key in self.repeated)
+        return DrawnBox(box.key, parent, lines, len(around) + 1, has_arrow, self._overrides("module", box))
 
     def _overrides(self, part: str, thing: object) -> Attributes:
         return {name: text for name, value in self.options.overrides.get(part, {}).items() if (text := _text(value, thing))}

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ..errors import DrawingFailed
 from ..graph import Graph, Node
 from .dot import Places, box_name, dot_text, title_lines, title_width
 from .drawing import Drawing, DrawnEdge, DrawnNode, make_drawing
+from .found import read_layout
+from .geometry import Point, Rect, along_curve, read_arrow, read_point
 from .graphviz import TooSlow, run_graphviz
 from .options import PictureOptions
-from .placing import Point, Rect, along_curve, node_rect, read_layout, read_point, read_way
+from .placing import place_words
 from .themes import Look
 from .views import View, check_drawable, views
 
@@ -146,7 +146,7 @@ def first_laid_out(
         left = max(end - time.monotonic(), 0.0)
         limit = max(left if view.size <= 60 else left * 0.6, min(LEAST, time_limit))
         try:
-            return view, drawing, run_graphviz(dot_text(drawing, edge_texts=False), "dot", "json0", limit)
+            return view, drawing, run_graphviz(dot_text(drawing, for_layout=True), "dot", "json0", limit)
         except TooSlow:
             slow = view.size
     raise DrawingFailed(
@@ -180,12 +180,12 @@ def _with_companions(drawing: Drawing, graph: Graph, companions: Companions) -> 
 
 
 def _read(drawing: Drawing, graph: Graph, laid_out: bytes) -> Layout:
-    places = read_layout(laid_out, drawing)
-    objects: dict[str, Any] = {one["name"]: one for one in json.loads(laid_out).get("objects", ()) if "pos" in one}
+    found = read_layout(laid_out)
+    places = place_words(found, drawing)
     nodes = [
-        LaidOutNode(graph.by_key[one.key], one.lines, node_rect(objects[one.id]), one.is_reference, one.id[0] == "g")
+        LaidOutNode(graph.by_key[one.key], one.lines, found.nodes[one.id], one.is_reference, one.id[0] == "g")
         for one in drawing.nodes
-        if one.id in objects
+        if one.id in found.nodes
     ]
     edges = [_edge(number, edge, places) for number, edge in enumerate(drawing.edges) if places.edges.get(number)]
     boxes = []
@@ -200,11 +200,9 @@ def _read(drawing: Drawing, graph: Graph, laid_out: bytes) -> Layout:
 
 
 def _edge(number: int, edge: DrawnEdge, places: Places) -> LaidOutEdge:
-    start, points, end = read_way(places.edges[number])
-    if edge.is_backward:  # laid out the other way
-        points.reverse()
-        end = start
+    arrow = read_arrow(places.edges[number])
+    points, end = (arrow.curve[::-1], arrow.tail) if edge.is_backward else (arrow.curve, arrow.head)  # laid out the other way
     is_noted = number in places.edge_texts
     text_place = read_point(places.edge_texts[number]) if is_noted else (0.0, 0.0)
     text = edge.text if is_noted else ""
-    return LaidOutEdge(tuple(points), end or points[-1], edge.line, text, text_place, edge.target[0] == "g")
+    return LaidOutEdge(points, end or points[-1], edge.line, text, text_place, edge.target[0] == "g")

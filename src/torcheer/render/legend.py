@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import html
 import textwrap
+from dataclasses import dataclass, replace
 
 from .drawing import Drawing
+from .text_width import text_width
 from .themes import Look, Theme, ramp_color
 
 _WORDS = {
@@ -29,6 +31,12 @@ _WORDS = {
     "memory": "through shared memory",
     "positions": "position of the argument",
 }
+SAMPLE = (22.0, 12.0)  # points
+_ROW = 15.0
+_WIDER = 1.2  # how much wider than Helvetica a font may be that a picture is drawn with
+_SHAPES = {"collapsed": "box3d", "buffer": "cylinder"}
+_ROUND = ("function output", "internal", "decision", "in place", "opaque", "failed")
+_COLUMN = 165.0  # points
 _STEPS = 14
 _NOTE = 62  # characters in a line; a wider head would pull the legend apart
 
@@ -38,75 +46,102 @@ def escape(text: str) -> str:
     return html.escape(text, quote=True).replace("\\", "\\\\")
 
 
-def head(drawing: Drawing, columns: int) -> str:
-    """The label of the whole picture, in the markup of Graphviz."""
+def head(drawing: Drawing) -> str:
+    """The label of the whole picture, in the markup of Graphviz. At its end is room for the legend, whose samples are nodes."""
     theme = drawing.theme
-    rows = [f'<tr><td align="left" colspan="2"><font point-size="15"><b>{escape(drawing.title)}</b></font></td></tr>']
-    for line in (line for note in drawing.notes for line in textwrap.wrap(note, _NOTE)):
-        words = f'<font point-size="9" color="{theme.faint}">{escape(line)}</font>'
-        rows.append(f'<tr><td align="left" colspan="2">{words}</td></tr>')
+    rows = [f'<tr><td align="left"><font point-size="15"><b>{escape(drawing.title)}</b></font></td></tr>']
+    said = [escape(line) for note in drawing.notes for line in textwrap.wrap(note, _NOTE)]
+    rows += [f'<tr><td align="left"><font point-size="9" color="{theme.faint}">{line}</font></td></tr>' for line in said]
     if drawing.scale is not None:
-        rows.append(f'<tr><td align="left" colspan="2">{_scale(drawing)}</td></tr>')
-    entries = [(_sample(name, theme, drawing.scale is not None), _WORDS[name]) for name in _WORDS if name in drawing.seen]
+        rows.append(f'<tr><td align="left">{_scale(drawing)}</td></tr>')
+    entries = legend_entries(drawing)
     if entries:
-        rows.append(f'<tr><td align="left" colspan="2">{_grid(entries, theme, columns)}</td></tr>')
+        size = f'width="{max(entry.x + entry.width for entry in entries):.0f}" height="{legend_height(drawing):.0f}"'
+        room = f'<table border="0" fixedsize="true" {size}><tr><td></td></tr></table>'
+        rows.append(f'<tr><td align="left">{room}</td></tr>')
     return f'<table border="0" cellborder="0" cellspacing="0" cellpadding="1">{"".join(rows)}</table>'
 
 
-def _grid(entries: list[tuple[str, str]], theme: Theme, columns: int) -> str:
-    """Samples and words, filled column by column."""
-    height = -(-len(entries) // max(columns, 1))
-    rows = []
-    for row in range(height):
-        cells = []
-        for sample, words in entries[row::height]:
-            text = f'<font point-size="9" color="{theme.ink}">{escape(words)}  </font>'
-            cells.append(f'<td>{sample}</td><td align="left">{text}</td>')
-        rows.append(f"<tr>{''.join(cells)}</tr>")
-    return f'<table border="0" cellborder="0" cellspacing="3" cellpadding="0">{"".join(rows)}</table>'
+@dataclass(frozen=True, slots=True)
+class LegendEntry:
+    """A sample and what it means; `x` and `row` count from the upper left corner of the legend."""
+
+    name: str
+    words: str
+    x: float
+    row: int
+    width: float
+
+    def sample_place(self, corner: tuple[float, float]) -> tuple[float, float]:
+        """The middle of the sample."""
+        return corner[0] + self.x + SAMPLE[0] / 2, corner[1] - (self.row + 0.5) * _ROW
+
+    def words_place(self, corner: tuple[float, float]) -> tuple[float, float, float]:
+        """The middle of the words, and their width."""
+        width = self.width - SAMPLE[0] - 4
+        return corner[0] + self.x + SAMPLE[0] + 4 + width / 2, corner[1] - (self.row + 0.5) * _ROW, width
 
 
-def _sample(name: str, theme: Theme, is_colored: bool) -> str:
-    if name in ("feedback", "memory", "gradient"):
-        return _line("dotted" if name == "memory" else "dashed", theme.gradient if name == "gradient" else theme.edge)
-    if name == "positions":
-        return f'<font point-size="8" color="{theme.faint}">0, 1</font>'
-    plain = theme.looks["function"]
-    look = theme.looks.get(name, plain)  # type: ignore[call-overload]  # names that are not looks are drawn plain
+def legend_height(drawing: Drawing) -> float:
+    """The height of the legend, in points."""
+    return max((entry.row + 1 for entry in legend_entries(drawing)), default=0) * _ROW + 4
+
+
+def legend_entries(drawing: Drawing) -> list[LegendEntry]:
+    """What the legend of a drawing explains, filled column by column."""
+    names = [name for name in _WORDS if name in drawing.seen]
+    columns = _columns(drawing)
+    height = max(1, -(-len(names) // max(columns, 1)))
+    found: list[LegendEntry] = []
+    x = 0.0
+    for first in range(0, len(names), height):
+        column = names[first : first + height]
+        width = SAMPLE[0] + 4 + _WIDER * max(text_width(_WORDS[name], 9) for name in column) + 8
+        found += [LegendEntry(name, _WORDS[name], x, row, width) for row, name in enumerate(column)]
+        x += width
+    return found
+
+
+def _columns(drawing: Drawing) -> int:
+    """How many columns the legend has: about as many as the picture is wide."""
+    order = {node.id: position for position, node in enumerate(drawing.nodes)}
+    rank = [0] * len(drawing.nodes)
+    for edge in drawing.edges:
+        if not edge.is_free and not edge.is_backward and not edge.around:
+            rank[order[edge.target]] = max(rank[order[edge.target]], rank[order[edge.source]] + 1)
+    sizes: dict[int, float] = {}
+    for position, node in enumerate(drawing.nodes):
+        width = 24 + 5.0 * max(map(len, node.lines))
+        sizes[rank[position]] = sizes.get(rank[position], 0.0) + width
+    if drawing.direction in ("right", "left"):
+        widest = len(sizes) * 150.0
+    else:
+        widest = max(sizes.values(), default=0.0)
+    return max(2, min(6, int(widest / _COLUMN)))
+
+
+def legend_sample(name: str, theme: Theme, is_colored: bool) -> tuple[Look, str, bool]:
+    """The look and the shape of a node of this kind, and whether its line is double."""
+    look = theme.looks.get(name, theme.looks["function"])  # type: ignore[call-overload]  # what is no look is drawn plain
     if name == "reference":
         look = Look(theme.page, theme.looks["internal"].border, 1.0, "dotted")
+    if name == "collapsed":
+        look = theme.looks["trainable"]
     if is_colored:
-        look = Look(theme.unknown, look.border, look.width, look.line)
-    styles = [style for style in (look.line, "rounded" if name in _ROUND else "") if style not in ("", "solid")]
-    if name in ("in place", "collapsed"):
-        return _double(look, "rounded" if name == "in place" else "")
-    return _frame(look, styles, "", 20, 12)
+        look = replace(look, fill=theme.unknown)
+    return look, _SHAPES.get(name, "pill" if name in _ROUND else "box"), name == "in place"
 
 
-_ROUND = ("function output", "internal", "decision", "in place", "opaque", "failed")
-
-
-def _frame(look: Look, styles: list[str], content: str, width: int, height: int) -> str:
-    style = f' style="{",".join(styles)}"' if styles else ""
-    border = max(1, round(look.width))
-    size = f'fixedsize="true" width="{width}" height="{height}"'
-    return (
-        f'<table border="{border}" cellborder="0" cellspacing="0" cellpadding="0" color="{look.border}" '
-        f'bgcolor="{look.fill}" {size}{style}><tr><td>{content}</td></tr></table>'
-    )
-
-
-def _double(look: Look, style: str) -> str:
-    how = f' style="{style}"' if style else ""
-    cell = f'<td border="1" color="{look.border}" width="14" height="6" fixedsize="true"{how}></td>'
-    frame = f'border="1" cellspacing="2" cellpadding="0" color="{look.border}" bgcolor="{look.fill}"{how}'
-    frame += ' fixedsize="true" width="20" height="12"'
-    return f"<table {frame}><tr>{cell}</tr></table>"
-
-
-def _line(style: str, color: str) -> str:
-    cell = f'<td border="1" sides="b" style="{style}" color="{color}" width="20" height="5" fixedsize="true"></td>'
-    below = '<td height="5" fixedsize="true"></td>'
+def line_sample(name: str, theme: Theme) -> str:
+    """The sample of a line, or of a note on an arrow, in the markup of Graphviz; empty where the sample is a node."""
+    if name == "positions":
+        return f'<font point-size="8" color="{theme.faint}">0, 1</font>'
+    if name not in ("feedback", "memory", "gradient"):
+        return ""
+    style, color = ("dotted" if name == "memory" else "dashed"), (theme.gradient if name == "gradient" else theme.edge)
+    width = f'width="{SAMPLE[0]:.0f}"'
+    cell = f'<td border="1" sides="b" style="{style}" color="{color}" {width} height="6" fixedsize="true"></td>'
+    below = '<td height="6" fixedsize="true"></td>'
     return f'<table border="0" cellborder="0" cellspacing="0" cellpadding="0"><tr>{cell}</tr><tr>{below}</tr></table>'
 
 

@@ -13,10 +13,11 @@ from ..files import write_whole
 from ..graph import Graph
 from .dot import Places, box_name, dot_text
 from .drawing import Drawing, make_drawing
+from .found import read_layout
 from .graphviz import run_graphviz
 from .layout import LEAST, first_laid_out
 from .options import PictureOptions
-from .placing import read_layout, size_of
+from .placing import place_words, size_of
 from .svg import light_svg
 from .views import View, check_drawable, views
 from .wording import clean
@@ -123,7 +124,7 @@ def make_picture(graph: Graph, options: PictureOptions | None = None) -> Picture
     check_drawable(graph)
     tries, limit = views(graph, options), options.time_limit
     view, drawing, laid_out = first_laid_out(tries, lambda view: make_drawing(view, options), graph.title, limit)
-    return Picture(view, drawing, read_layout(laid_out, drawing), limit)
+    return Picture(view, drawing, place_words(read_layout(laid_out), drawing), limit)
 
 
 def _with(drawing: Drawing, attributes: dict[str, str]) -> Drawing:

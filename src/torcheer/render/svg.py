@@ -82,6 +82,9 @@ class _Lightening:
     def lighten(self, element: ElementTree.Element, sides: Sides | None = None, *, is_centered: bool = False) -> None:
         """Keep what is drawn in an element; `sides` are those of the node it is in."""
         kind = element.get("class", "")
+        if kind == "node legend":
+            kind = "legend"
+            element.set("class", kind)
         name = element.findtext(f"{{{_SVG}}}title", "")
         if kind == "node":
             sides, is_centered = _sides(element), name not in self.own_labels
@@ -95,6 +98,8 @@ class _Lightening:
                 continue
             if tag == "title":
                 child.text = self.titles[name]
+            elif tag == "polygon" and kind == "edge":
+                sides, is_centered = _sides(child), True  # the ground of the text after it
             elif tag == "text":
                 _measure(child, sides, is_centered)
             self.lighten(child, sides, is_centered=is_centered)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..block_equality import Block
-from ..model import Graph, ModuleBox, Node, Sharing
+from ..model import Edge, Graph, ModuleBox, Node, Sharing
 from .regrouping import merge_facts, regroup
 from .rolling import pass_by_pass
 
@@ -91,8 +91,16 @@ def _folded(graph: Graph, runs: dict[str, _Run], groups: dict[str, str]) -> Grap
         for edge in graph.all_edges
         if groups.get(edge.target, edge.target) == edge.target and not edge.is_feedback
     }
-    edges = [e if (e.source, e.target) in forward else replace(e, is_feedback=True) for e in folded.all_edges]
+    feedback = {(groups.get(e.source, e.source), groups.get(e.target, e.target)) for e in graph.all_edges if e.is_feedback}
+    edges = [
+        edge if (ends := (edge.source, edge.target)) in forward or ends in feedback else _to_next_block(edge)
+        for edge in folded.all_edges
+    ]
     return replace(folded, all_edges=tuple(edges))
+
+
+def _to_next_block(edge: Edge) -> Edge:
+    return replace(edge, is_feedback=True, is_to_next_block=True)
 
 
 def _folded_box(graph: Graph, box: ModuleBox, run: _Run) -> ModuleBox:

@@ -85,6 +85,7 @@ def bundle(edges: list[Edge], source: Node, target: Node, *, is_same_step: bool 
         is_memory=all(edge.is_memory for edge in edges),
         is_bridge=all(edge.is_bridge for edge in edges),
         is_feedback=all(edge.is_feedback for edge in edges),
+        is_to_next_block=all(edge.is_to_next_block for edge in edges),
         passes=passes,
         tensors=_united(edge.tensors for edge in edges),
         shape=first.shape if len(shapes) == 1 else None,

@@ -1,0 +1,199 @@
+"""Points, rectangles and curves, and how Graphviz writes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, overload
+
+Point = tuple[float, float]
+CELL = 60.0  # points; the grid that things nearby are found with
+_TIP = 6.0  # points; the length of an arrowhead
+
+
+@dataclass(frozen=True, slots=True)
+class Rect:
+    """A rectangle; y grows upwards."""
+
+    left: float
+    low: float
+    right: float
+    high: float
+
+    @property
+    def x(self) -> float:
+        """Of the middle."""
+        return (self.left + self.right) / 2
+
+    @property
+    def y(self) -> float:
+        """Of the middle."""
+        return (self.low + self.high) / 2
+
+    @property
+    def width(self) -> float:
+        return self.right - self.left
+
+    @property
+    def height(self) -> float:
+        return self.high - self.low
+
+    def moved(self, by: Point) -> Rect:
+        """The rectangle elsewhere."""
+        return Rect(self.left + by[0], self.low + by[1], self.right + by[0], self.high + by[1])
+
+    def overlap(self, other: Rect) -> float:
+        """The area that two have in common."""
+        width = min(self.right, other.right) - max(self.left, other.left)
+        height = min(self.high, other.high) - max(self.low, other.low)
+        return width * height if width > 0 and height > 0 else 0.0
+
+    def contains(self, point: Point) -> bool:
+        return self.left <= point[0] <= self.right and self.low <= point[1] <= self.high
+
+    def is_crossed(self, a: Point, b: Point) -> bool:
+        """Whether a line between two points goes through it."""
+        low, high = 0.0, 1.0
+        for start, end, least, most in ((a[0], b[0], self.left, self.right), (a[1], b[1], self.low, self.high)):
+            step = end - start
+            if abs(step) < 1e-9:
+                if not least < start < most:
+                    return False
+                continue
+            first, last = sorted(((least - start) / step, (most - start) / step))
+            low, high = max(low, first), min(high, last)
+        return low < high
+
+    def cells(self) -> Iterator[tuple[int, int]]:
+        for x in range(math.floor(self.left / CELL), math.floor(self.right / CELL) + 1):
+            for y in range(math.floor(self.low / CELL), math.floor(self.high / CELL) + 1):
+                yield x, y
+
+
+def node_rect(node: dict[str, Any]) -> Rect:
+    """Where a node is, as Graphviz writes it."""
+    x, y = map(float, node["pos"].split(","))
+    half_width, half_height = float(node["width"]) * 36, float(node["height"]) * 36
+    return Rect(x - half_width, y - half_height, x + half_width, y + half_height)
+
+
+def sides(rect: Rect) -> Iterator[tuple[Point, Point]]:
+    corners = [(rect.left, rect.low), (rect.right, rect.low), (rect.right, rect.high), (rect.left, rect.high)]
+    return zip(corners, corners[1:] + corners[:1], strict=True)
+
+
+def read_point(text: str) -> Point:
+    """A point, as Graphviz writes it."""
+    x, y = text.split(",")[:2]
+    return float(x), float(y)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    """A Bézier curve of 3n + 1 points from tail to head, and the tips beyond its ends where it has them."""
+
+    curve: tuple[Point, ...]
+    head: Point | None = None
+    tail: Point | None = None  # of one that was laid out the other way round
+
+    def moved(self, by: Point) -> Arrow:
+        """The arrow elsewhere."""
+        return Arrow(tuple(_moved(point, by) for point in self.curve), _moved(self.head, by), _moved(self.tail, by))
+
+    def line(self) -> list[Point]:
+        """It as a line with many corners, from tail to head."""
+        way = [self.tail] if self.tail is not None else []
+        way += self.curve[:1]
+        for i in range(0, len(self.curve) - 3, 3):
+            way += list(_curve(self.curve[i : i + 4]))
+        if self.head is not None:
+            way.append(self.head)
+        return way
+
+
+def read_arrow(pos: str) -> Arrow:
+    """An arrow, as Graphviz writes it."""
+    words = pos.split()
+    tips = {word[0]: read_point(word[2:]) for word in words if word[:2] in ("s,", "e,")}
+    return Arrow(tuple(read_point(word) for word in words if word[0] not in "se"), tips.get("e"), tips.get("s"))
+
+
+def write_arrow(arrow: Arrow) -> str:
+    """An arrow as Graphviz reads it."""
+    tips = [f"{name},{write_point(tip)}" for name, tip in (("s", arrow.tail), ("e", arrow.head)) if tip is not None]
+    return " ".join([*tips, *map(write_point, arrow.curve)])
+
+
+def write_point(point: Point) -> str:
+    """A point as Graphviz reads it."""
+    return f"{point[0]:.2f},{point[1]:.2f}"
+
+
+@overload
+def _moved(point: Point, by: Point) -> Point: ...
+@overload
+def _moved(point: None, by: Point) -> None: ...
+@overload
+def _moved(point: Point | None, by: Point) -> Point | None: ...
+def _moved(point: Point | None, by: Point) -> Point | None:
+    return None if point is None else (point[0] + by[0], point[1] + by[1])
+
+
+def _curve(points: Sequence[Point]) -> Iterator[Point]:
+    return along_curve(points, max(2, min(12, int(math.dist(points[0], points[3]) / 8))))
+
+
+def along_curve(points: Sequence[Point], steps: int) -> Iterator[Point]:
+    """Points along a Bézier curve of four, without the first."""
+    for step in range(1, steps + 1):
+        t = step / steps
+        u = 1 - t
+        weights = (u * u * u, 3 * u * u * t, 3 * u * t * t, t * t * t)
+        x, y = (sum(w * p[i] for w, p in zip(weights, points, strict=True)) for i in (0, 1))
+        yield x, y
+
+
+def rounded(corners: Sequence[Point], radius: float) -> list[Point]:
+    """A line with round corners, as a Bézier curve of 3n + 1 points."""
+    curve = [corners[0]]
+    here = corners[0]
+    for corner, beyond in pairwise(corners[1:]):
+        before, after = _towards(corner, here, radius), _towards(corner, beyond, radius)
+        curve += [*_straight(here, before), corner, corner, after]
+        here = after
+    return curve + _straight(here, corners[-1])
+
+
+def _towards(a: Point, b: Point, distance: float) -> Point:
+    """The point on the way from one to another at a distance, halfway at most."""
+    share = min(distance / max(math.dist(a, b), 1e-9), 0.5)
+    return a[0] + (b[0] - a[0]) * share, a[1] + (b[1] - a[1]) * share
+
+
+def _straight(a: Point, b: Point) -> list[Point]:
+    return [_towards(a, b, math.dist(a, b) / 3), _towards(b, a, math.dist(a, b) / 3), b]
+
+
+def bent_arrow(corners: Sequence[Point], radius: float = 5.0) -> Arrow:
+    """An arrow with round corners and its tip at the last of them."""
+    tip = corners[-1]
+    return Arrow(tuple(rounded([*corners[:-1], _towards(tip, corners[-2], _TIP)], radius)), tip)
+
+
+def arrow_around(rect: Rect, direction: str, room: float) -> Arrow:
+    """An arrow that leaves a rectangle where the model does, goes around it, and enters where the model does."""
+    if direction in ("right", "left"):
+        y = rect.low + min(14.0, rect.height / 4)
+        ends = (rect.right, rect.left) if direction == "right" else (rect.left, rect.right)
+        out = room if direction == "right" else -room
+        aside = rect.low - room
+        turns = [(ends[0] + out, y), (ends[0] + out, aside), (ends[1] - out, aside), (ends[1] - out, y)]
+        return bent_arrow([(ends[0], y), *turns, (ends[1], y)])
+    x = rect.right - min(14.0, rect.width / 4)
+    ends = (rect.low, rect.high) if direction == "down" else (rect.high, rect.low)
+    out = -room if direction == "down" else room
+    aside = rect.right + room
+    turns = [(x, ends[0] + out), (aside, ends[0] + out), (aside, ends[1] - out), (x, ends[1] - out)]
+    return bent_arrow([(x, ends[0]), *turns, (x, ends[1])])

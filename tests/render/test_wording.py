@@ -120,13 +120,13 @@ def test_gradients_are_drawn_only_when_asked_for() -> None:
 
 def test_a_picture_that_is_too_large_as_asked_for_is_shut_further_and_says_so() -> None:
     model: nn.Module = nn.Sequential(nn.ReLU(), nn.Tanh())
-    for _ in range(4):
-        model = nn.Sequential(model, nn.ReLU())
+    for _ in range(3):
+        model = nn.Sequential(model, nn.Sequential(nn.ReLU(), nn.Tanh()))
     graph = tl.log_forward_pass(model, torch.ones(2)).graph
     said = [note for view in views(graph, PictureOptions(nesting_depth=3)) for note in view.notes if "Too large" in note]
-    assert said == [f"Too large as asked for: collapsed to depth {depth}, of 6 operations." for depth in (2, 1)]
+    assert said == [f"Too large as asked for: collapsed to depth {depth}, of 8 operations." for depth in (2, 1)]
     by_itself = [note for view in views(graph, PictureOptions()) for note in view.notes]
-    assert "Modules are collapsed at depth 1, of 6 operations; nesting_depth=2 opens more, 'all' everything." in by_itself
+    assert "Modules are collapsed at depth 1, of 8 operations; nesting_depth=2 opens more, 'all' everything." in by_itself
 
 
 # torch_vis ------------------------------------------------------------------------------------------------------------

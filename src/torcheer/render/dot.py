@@ -80,6 +80,8 @@ def dot_text(drawing: Drawing, places: Places | None = None, *, for_layout: bool
     lines += _nested(drawing, names, places)
     edges = [(number, edge) for number, edge in enumerate(drawing.edges) if not (for_layout and edge.around)]
     lines += [_edge(number, edge, drawing, places, for_layout) for number, edge in edges]
+    if places is None:
+        lines += [f"  {first} -> {last} [style=invis weight=0];" for first, last in drawing.below]
     if not for_layout:
         lines += _legend(drawing, places)
     return "\n".join([*lines, "}", ""])
@@ -226,7 +228,9 @@ def title_width(lines: tuple[str, ...]) -> float:
 
 
 def _room(drawing: Drawing) -> float:
-    """Inches between ranks: more where many arrows have notes."""
+    """Inches between ranks: more where many arrows have notes, most where these lie along the arrows."""
+    if drawing.direction in ("right", "left") and any(edge.is_text_on_arrow for edge in drawing.edges):
+        return 0.95
     notes = sum(len(edge.text) > 3 for edge in drawing.edges if edge.source != edge.target)
     return 0.34 if notes * 4 < len(drawing.edges) else 0.52
 

@@ -14,7 +14,7 @@ from .scale import Scale, make_scale
 from .spine import spine
 from .themes import THEMES, Look, LookName, Theme, ramp_color, readable_ink
 from .views import View
-from .wording import box_lines, clean, edge_text, formatted, human_count, node_lines, own_lines
+from .wording import box_lines, clean, edge_text, formatted, human_count, node_lines, own_lines, own_repeats, reference_text
 
 Attributes = Mapping[str, str]
 
@@ -72,6 +72,7 @@ class Drawing:
     seen: tuple[str, ...] = ()  # the kinds of things in it that the legend explains
     scale: Scale | None = None
     attributes: Attributes = field(default_factory=dict)
+    below: tuple[tuple[str, str], ...] = ()  # ids of nodes: the second stands after the first
 
 
 def make_drawing(view: View, options: PictureOptions) -> Drawing:
@@ -94,9 +95,10 @@ class _Draughtsman:
 
     def drawing(self, notes: tuple[str, ...]) -> Drawing:
         hubs = references(self.graph)
-        self.straight = spine(self.graph, [edge for edge in self.graph.edges if edge not in hubs.cut])
+        drawn = [edge for edge in self.graph.edges if edge not in hubs.cut and edge not in hubs.ending]
+        self.straight = spine(self.graph, drawn)
         nodes = [self._node(node) for node in self.graph.nodes]
-        edges = [self._edge(edge) for edge in self.graph.edges if edge not in hubs.cut and not self._is_around(edge)]
+        edges = [self._edge(edge) for edge in drawn if not self._is_around(edge)]
         self._refer(hubs, nodes, edges)
         edges += self._arrows_around()
         boxes = [self._box(box) for key, box in self.graph.modules.items() if key in self.boxes]
@@ -111,6 +113,7 @@ class _Draughtsman:
             seen=tuple(self.seen) if self.options.legend else (),
             scale=self.scale if self.options.legend else None,
             attributes=self._overrides("graph", self.graph),
+            below=tuple(dict.fromkeys(self._below())),
         )
 
     # Nodes --------------------------------------------------------------------------------------------------------
@@ -192,25 +195,37 @@ class _Draughtsman:
             for key in node.modules:
                 inside.setdefault(key, []).append(self.ids[node.key])
         blocks = [(key, inside[key][-1], inside[key][0]) for key in self.graph.modules if key in self.repeated]
-        looped = dict.fromkeys(e.source for e in self.graph.edges if e.is_to_next_block and e.source == e.target)
-        blocks += [(self.ids[key], self.ids[key], self.ids[key]) for key in looped]
+        looped = {edge.source for edge in self.graph.edges if edge.is_to_next_block and edge.source == edge.target}
+        nodes = [node for node in self.graph.nodes if node.key in looped and own_repeats(node, self.graph) > 1]
+        blocks += [(self.ids[node.key],) * 3 for node in nodes]
         for around, last, first in blocks:
             self.seen["feedback"] = None
             yield DrawnEdge(last, first, line="dashed", weight=0, is_free=True, around=around)
 
     def _refer(self, hubs: References, nodes: list[DrawnNode], edges: list[DrawnEdge]) -> None:
-        """Draw what feeds very many as a small reference at each of them."""
+        """Draw what feeds very many, or is fed by them, as a small reference at each of them."""
         theme = self.theme
         look = Look(theme.page, theme.looks["internal"].border, 0.8, "dotted", theme.faint)
-        for number, edge in enumerate(hubs.cut):
-            source, target = self.graph.by_key[edge.source], self.graph.by_key[edge.target]
+        for number, edge in enumerate((*hubs.cut, *hubs.ending)):
+            is_ending = edge in hubs.ending
+            far, near = (edge.target, edge.source) if is_ending else (edge.source, edge.target)
+            hub, home = self.graph.by_key[far], self._home(self.graph.by_key[near])
             name = f"r{number}"
-            text = clean(source.role if source.kind == "buffer" else source.label)
-            if edge.passes and source.num_passes > 1 and not self.graph.is_rolled:
-                text += f":{source.passes[0]}"
-            nodes.append(DrawnNode(name, source.key, (text,), look, "box", self._home(target), is_reference=True))
-            edges.append(replace(self._edge(edge), source=name, line="dotted", weight=20, is_free=False))
+            text = reference_text(hub)
+            if edge.passes and hub.num_passes > 1 and not self.graph.is_rolled:
+                text += f":{hub.passes[0]}"
+            nodes.append(DrawnNode(name, hub.key, (text,), look, "box", home, is_reference=True))
+            arrow = replace(self._edge(edge), line="dotted", weight=20, is_free=False)
+            edges.append(replace(arrow, target=name) if is_ending else replace(arrow, source=name))
             self.seen["reference"] = None
+
+    def _below(self) -> Iterator[tuple[str, str]]:
+        """Pairs of nodes of which the second is to stand after the first: outputs after the modules that make them."""
+        last = {key: self.ids[node.key] for node in self.graph.nodes for key in node.modules}
+        for edge in self.graph.edges:
+            source, target = self.graph.by_key[edge.source], self.graph.by_key[edge.target]
+            if target.kind == "output" and source.modules and last[source.modules[0]] != self.ids[source.key]:
+                yield last[source.modules[0]], self.ids[target.key]
 
     # Modules ------------------------------------------------------------------------------------------------------
 

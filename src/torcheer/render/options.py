@@ -30,8 +30,8 @@ class PictureOptions:
 
     Args:
         rolled: each layer once (`×3`) instead of once per pass. None: only when there are too many passes to read.
-        nesting_depth: how many levels of modules are opened; deeper ones are single boxes. `"all"` opens everything; None
-            opens as much as can be read.
+        nesting_depth: how many levels of modules are seen; those at the last one are single boxes. A wrapper, which is nearly
+            the whole model, is not counted. `"all"` opens everything; None opens as much as can be read.
         collapse: modules to draw as one box: a depth, an address (`"layer*.0"`, `"cell:2"`), a class or its name, a function
             of a `ModuleBox`, or a list of these.
         direction: where the model goes: `"down"`, `"up"`, `"right"`, `"left"`.

@@ -21,6 +21,7 @@ from ..graph import (
     omit_middle,
     prune_internal,
     roll,
+    unroll,
 )
 from .options import PictureOptions
 
@@ -29,6 +30,7 @@ READABLE = 64
 SPARSE = 12  # a view with fewer nodes hides too much, if the one before it is not hopeless
 LARGE = 200
 WHOLE = 600  # nodes up to which a graph without modules is drawn whole
+_WRAPS = 0.75  # the share of its operations from which on the only larger module of a model is a wrapper
 POSSIBLE = 3000  # nodes of the largest graph that is laid out at all
 
 
@@ -95,18 +97,37 @@ def _collapsed(graph: Graph, pick: object) -> Graph:
 
 def _to_depth(graph: Graph, depth: int) -> Graph:
     """Modules at this depth as one node each; a module of one operation stays that operation."""
-    inside = Counter(key for node in graph.nodes for key in node.modules)
+    levels = _levels(unroll(graph))
 
     def is_closed(box: ModuleBox) -> bool:
-        return box.depth == depth and inside[box.key] > 1
+        return levels.get(box.key) == depth
 
     return collapse(graph, where=is_closed)
+
+
+def _levels(graph: Graph) -> dict[str, int]:
+    """How deep each module of several operations is, from 1. A wrapper, which is nearly the whole model, is not counted."""
+    inside = Counter(key for node in graph.nodes for key in node.modules)
+    larger: dict[str | None, list[ModuleBox]] = {}  # by the module around them: modules of several operations
+    for box in graph.modules.values():
+        if inside[box.key] > 1:
+            larger.setdefault(box.parent, []).append(box)
+    wrappers: set[str] = set()
+    around, total = None, sum(node.kind not in ("input", "output") for node in graph.nodes)
+    while len(largest := larger.get(around, [])) == 1:
+        around = largest[0].key
+        if around not in larger or inside[around] < _WRAPS * total:
+            break
+        total = inside[around]
+        wrappers.add(around)
+    boxes = [box for some in larger.values() for box in some if box.key not in wrappers]
+    return {box.key: len(set(box.path) - wrappers) for box in boxes}
 
 
 def _ladder(graph: Graph, options: PictureOptions) -> Iterator[View]:
     """From everything to little: as it is, folded, rolled, then with fewer and fewer levels of modules open."""
     start = options.nesting_depth
-    deepest = max((len(node.modules) for node in graph.nodes), default=0)
+    deepest = max(_levels(unroll(graph)).values(), default=0) + 1
     if start is None or start == "all":
         yield from _opened(graph, options)
         below = deepest - 1

@@ -61,10 +61,8 @@ def node_lines(node: Node, graph: Graph) -> list[str]:
     if node.kind == "module":
         return _module_lines(node, graph)
     lines = [_name(node, graph)]
-    if node.kind in ("input", "output") and node.num_operations > 1:
-        lines.append(f"{node.num_operations} {node.kind}s")
     if node.kind in ("input", "output", "source") and node.role and node.role not in ("args[0]", "output"):
-        lines.append(clean(node.role))
+        lines.append(clean(_role(node)))
     if node.kind == "identity":
         return [*lines, "returns its input"]
     if node.kind == "failed":
@@ -74,7 +72,7 @@ def node_lines(node: Node, graph: Graph) -> list[str]:
     if (address := _address(node, graph)) is not None:
         lines.append("@" + clean(address))
     if node.dtype is not None or node.shape is not None:
-        lines.append(_tensor(node))
+        lines.append(_tensor(node) + (" each" if _is_several(node) and node.shape is not None else ""))
     lines += _marks(node)
     if node.params:
         lines.append(_params(node))
@@ -86,10 +84,30 @@ def _name(node: Node, graph: Graph) -> str:
         return clean(node.role)
     if node.kind == "failed":
         return node.type
+    if _is_several(node):
+        return f"{node.num_operations} {node.kind}s"
     if node.kind == "identity":
         return clean(node.label if graph.is_rolled or node.num_passes == 1 else node.key)
     name = clean(node.title if node.parts else node.label, 60)
     return name + _turns(node, graph)
+
+
+def _is_several(node: Node) -> bool:
+    """Whether it stands for several inputs or outputs."""
+    return node.kind in ("input", "output") and node.num_operations > 1 and len(node.passes) == 1
+
+
+def _role(node: Node) -> str:
+    """Where an input was given or an output returned; of several, what they have in common: `past_key_values.layers`."""
+    named = re.fullmatch(r"(?:output|kwargs)\['(\w+)'\](.*)", node.role) if _is_several(node) else None
+    return f"{named[1]}{named[2]}" if named and "…" not in node.role else node.role
+
+
+def reference_text(node: Node) -> str:
+    """What a small reference to a node says."""
+    if _is_several(node):
+        return clean(_role(node) or f"{node.num_operations} {node.kind}s")
+    return clean(node.role if node.kind == "buffer" else node.label)
 
 
 def _turns(node: Node, graph: Graph) -> str:
@@ -163,8 +181,7 @@ def _module_lines(node: Node, graph: Graph) -> list[str]:
     else:
         name = clean(node.label) + _turns(node, graph)
     lines = [name, clean(node.type)]
-    own = times // math.prod(graph.boxes[key].repeats for key in node.modules)
-    if own > 1:
+    if (own := own_repeats(node, graph)) > 1:
         lines.append(_repeated(own, node.sharing))
     lines.append(" · ".join(facts))
     if node.input_shapes or node.output_shapes:
@@ -172,6 +189,11 @@ def _module_lines(node: Node, graph: Graph) -> list[str]:
     if node.error:
         lines += _raised(node.error)
     return lines
+
+
+def own_repeats(node: Node, graph: Graph) -> int:
+    """How many equal nodes in a row it stands for, in each of the blocks it is in."""
+    return max(node.repeats, 1) // math.prod(graph.boxes[key].repeats for key in node.modules)
 
 
 def _raised(error: str) -> list[str]:

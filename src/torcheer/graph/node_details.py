@@ -45,6 +45,13 @@ class Arguments:
     template: tuple[Any, ...]
     names: tuple[str, ...] = ()
 
+    def value(self, position: int, name: str) -> Any:
+        """An argument, which may have been given by position or by name; None where it was not given."""
+        count = len(self.template) - len(self.names)
+        if position < count:
+            return self.template[position]
+        return self.template[count + self.names.index(name)] if name in self.names else None
+
     def __str__(self) -> str:
         count = len(self.template) - len(self.names)
         values = blank(self.template, _BLANK)

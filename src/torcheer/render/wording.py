@@ -12,6 +12,7 @@ from ..errors import InvalidArgument
 from ..graph import Edge, Graph, ModuleBox, Node, format_passes
 from ..history.printing.text import human_size, plural
 from ..shapes import bytes_of
+from .windows import window_words
 
 _WIDEST = 46  # characters in a line
 _SHAPES_SHOWN = 4
@@ -71,6 +72,8 @@ def node_lines(node: Node, graph: Graph) -> list[str]:
             lines.append("given " + ", ".join(map(dimensions, node.input_shapes[:_SHAPES_SHOWN])))
     if (address := _address(node, graph)) is not None:
         lines.append("@" + clean(address))
+    if words := window_words(node, graph):
+        lines.append(clean(", ".join(words), 60))
     if node.dtype is not None or node.shape is not None:
         lines.append(_tensor(node) + (" each" if _is_several(node) and node.shape is not None else ""))
     lines += _marks(node)

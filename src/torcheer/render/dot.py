@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from .drawing import Drawing, DrawnBox, DrawnEdge, DrawnNode
+from .geometry import Rect
 from .legend import SAMPLE, LegendEntry, escape, head, legend_entries, legend_sample, line_sample
+from .styles import Style
 from .themes import contrast
 
 FONT = "Helvetica,Arial,sans-serif"
@@ -22,6 +24,7 @@ class Places:
     head: str = ""
     legend: tuple[float, float] = (0.0, 0.0)  # its upper left corner
     nodes: Mapping[str, str] = field(default_factory=dict)
+    rects: Mapping[str, Rect] = field(default_factory=dict)  # of nodes
     edges: Mapping[int, str] = field(default_factory=dict)
     edge_texts: Mapping[int, str] = field(default_factory=dict)
     edge_grounds: Mapping[int, str] = field(
@@ -51,7 +54,7 @@ def dot_text(drawing: Drawing, places: Places | None = None, *, for_layout: bool
 
     For our own layout, what is placed afterwards is left out: texts of edges, arrows around boxes, the legend.
     """
-    theme = drawing.theme
+    theme, style = drawing.theme, drawing.style
     names = {box.key: box_name(number) for number, box in enumerate(drawing.boxes)}
     lines = ["digraph {"]
     whole: dict[str, object] = {
@@ -62,7 +65,7 @@ def dot_text(drawing: Drawing, places: Places | None = None, *, for_layout: bool
         "fontsize": 10,
         "labelloc": "t",
         "labeljust": "l",
-        "nodesep": 0.28,
+        "nodesep": style.room,
         "ranksep": _room(drawing),
         "ordering": "out",
         "newrank": "true",  # ranks are found for the whole graph; box by box, some arrows would go against the flow
@@ -72,11 +75,19 @@ def dot_text(drawing: Drawing, places: Places | None = None, *, for_layout: bool
     if places is not None:
         whole |= {"bb": places.bounds, "lp": places.head}
     whole |= drawing.attributes
-    lines.append(f"  graph [{_listed(whole)} label=<{head(drawing)}>];")
-    lines.append(f'  node [shape=box fontname="{FONT}" fontsize=9 margin="0.11,0.055" height=0.2 width=0.4];')
-    lines.append(
-        f'  edge [color="{theme.edge}" fontcolor="{theme.faint}" fontname="{FONT}" fontsize=8 arrowsize=0.6 penwidth=0.9];'
-    )
+    title = head(drawing)
+    lines.append(f"  graph [{_listed(whole)}{f' label=<{title}>' if title else ''}];")
+    node = {
+        "shape": "box",
+        "fontname": FONT,
+        "fontsize": style.text_size,
+        "margin": style.node_margin,
+        "height": 0.2,
+        "width": 0.4,
+    }
+    lines.append(f"  node [{_listed(node)}];")
+    edge = {"color": theme.edge, "fontcolor": theme.faint, "fontname": FONT, "fontsize": style.edge_size}
+    lines.append(f"  edge [{_listed({**edge, 'arrowsize': style.arrow, 'penwidth': 0.9 * style.line})}];")
     lines += _nested(drawing, names, places)
     edges = [(number, edge) for number, edge in enumerate(drawing.edges) if not (for_layout and edge.around)]
     lines += [_edge(number, edge, drawing, places, for_layout) for number, edge in edges]
@@ -157,17 +168,17 @@ def _node(node: DrawnNode, drawing: Drawing, places: Places | None) -> str:
         "style": ",".join(styles),
         "fillcolor": look.fill,
         "color": look.border,
-        "penwidth": look.width,
+        "penwidth": look.width * drawing.style.line,
         "fontcolor": look.text or theme.ink,
     }
     if node.shape == "box3d":
-        attributes["margin"] = "0.16,0.09"
+        attributes["margin"] = drawing.style.solid_margin
     if ":" in look.fill:
         attributes["gradientangle"] = 0
     if node.is_double:
         attributes["peripheries"] = 2
     if node.is_reference:
-        attributes |= {"fontsize": 8, "margin": "0.05,0.02", "height": 0.1, "width": 0.1}
+        attributes |= {"fontsize": drawing.style.edge_size, "margin": "0.05,0.02", "height": 0.1, "width": 0.1}
     if places is not None and node.id in places.nodes:
         attributes["pos"] = places.nodes[node.id]
     fills = look.fill.split(":")
@@ -175,38 +186,37 @@ def _node(node: DrawnNode, drawing: Drawing, places: Places | None) -> str:
     attributes |= node.attributes
     if "label" in node.attributes:
         return f"{node.id} [{_listed(attributes)}];"
-    return f"{node.id} [{_listed(attributes)} label=<{_words(node, faint)}>];"
+    return f"{node.id} [{_listed(attributes)} label=<{_words(node, faint, drawing.style)}>];"
 
 
-def _words(node: DrawnNode, faint: str) -> str:
+def _words(node: DrawnNode, faint: str, style: Style) -> str:
     name, *facts = node.lines
     if node.is_reference:
         return f"<i>{escape(name)}</i>"
-    lines = [f'<font point-size="10.5"><b>{escape(name)}</b></font>']
+    lines = [f'<font point-size="{style.name_size:g}"><b>{escape(name)}</b></font>']
     lines += [f'<font color="{faint}">{escape(fact)}</font>' if fact[:1] != "@" else escape(fact) for fact in facts]
     rows = "".join(f"<tr><td>{line}</td></tr>" for line in lines)
     return f'<table border="0" cellborder="0" cellspacing="0" cellpadding="0.6">{rows}</table>' if facts else lines[0]
 
 
 def _box(box: DrawnBox, name: str, drawing: Drawing, places: Places | None) -> str:
-    theme = drawing.theme
     attributes: dict[str, object] = {
         "style": "filled,rounded",
         "fillcolor": box_fill(box, drawing),
-        "color": theme.box_border,
-        "penwidth": max(0.5, 2.0 - 0.45 * (box.depth - 1)),
-        "margin": 9 + (ROOM_AROUND if box.has_arrow_inside else 0),
+        "color": drawing.theme.box_border,
+        "penwidth": max(0.5, (2.0 - 0.45 * (box.depth - 1)) * drawing.style.line),
+        "margin": drawing.style.box_margin + (ROOM_AROUND if box.has_arrow_inside else 0),
         "labelloc": "t",
         "labeljust": "l",
-        "fontsize": 9,
+        "fontsize": drawing.style.text_size,
     }
     if places is not None and name in places.boxes:
         attributes["bb"], attributes["lp"] = places.boxes[name]
     attributes |= box.attributes
     title, *facts = title_lines(box, places.cuts.get(name, 0) if places is not None else 0)
-    rows = [f'<font point-size="10"><b>{escape(title)}</b></font>', *(escape(fact) for fact in facts)]
+    rows = [f'<font point-size="{drawing.style.title_size:g}"><b>{escape(title)}</b></font>', *(escape(fact) for fact in facts)]
     cells = "".join(f'<tr><td align="left">{row}</td></tr>' for row in rows)
-    wide = title_width((title, *facts))
+    wide = title_width((title, *facts), drawing.style)
     width = f' width="{wide if places is not None else 2 * wide + 12:.0f}"'
     return f'{_listed(attributes)} label=<<table border="0" cellspacing="0" cellpadding="0"{width}>{cells}</table>>'
 
@@ -221,10 +231,10 @@ def title_lines(box: DrawnBox, cut: int = 0) -> tuple[str, ...]:
     return (last, *(fact.partition(",")[0] for fact in facts))
 
 
-def title_width(lines: tuple[str, ...]) -> float:
+def title_width(lines: tuple[str, ...], style: Style) -> float:
     """About how many points wide a title is. Twice that is asked for, so that an arrow can pass beside it."""
     title, *facts = lines
-    return max(6.6 * len(title), *(5.3 * len(fact) for fact in facts), 20.0)
+    return max(0.66 * style.title_size * len(title), *(0.59 * style.text_size * len(fact) for fact in facts), 20.0)
 
 
 def _room(drawing: Drawing) -> float:
@@ -232,7 +242,8 @@ def _room(drawing: Drawing) -> float:
     if drawing.direction in ("right", "left") and any(edge.is_text_on_arrow for edge in drawing.edges):
         return 0.95
     notes = sum(len(edge.text) > 3 for edge in drawing.edges if edge.source != edge.target)
-    return 0.34 if notes * 4 < len(drawing.edges) else 0.52
+    style = drawing.style
+    return style.rank_room if notes * 4 < len(drawing.edges) else style.noted_rank_room
 
 
 def _edge(number: int, edge: DrawnEdge, drawing: Drawing, places: Places | None, for_layout: bool) -> str:
@@ -253,7 +264,7 @@ def _edge(number: int, edge: DrawnEdge, drawing: Drawing, places: Places | None,
         if edge.text and number in places.edge_texts:
             attributes["lp"] = places.edge_texts[number]
             if number in places.edge_grounds:
-                label = f" label=<{_on_ground(edge.text, _ground(drawing, places.edge_grounds[number]))}>"
+                label = f" label=<{_on_ground(edge.text, ground(drawing, places.edge_grounds[number]))}>"
             else:
                 attributes["label"] = edge.text
     first, last = edge.source, edge.target
@@ -264,7 +275,7 @@ def _edge(number: int, edge: DrawnEdge, drawing: Drawing, places: Places | None,
     return f"  {first} -> {last} [{_listed(attributes)}{label}];"
 
 
-def _ground(drawing: Drawing, box_named: str) -> str:
+def ground(drawing: Drawing, box_named: str) -> str:
     """The colour behind a text: that of the box it is in, or the page's."""
     for number, box in enumerate(drawing.boxes):
         if box_name(number) == box_named:

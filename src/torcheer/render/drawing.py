@@ -11,7 +11,9 @@ from ..history.printing.text import plural
 from .hubs import References, references
 from .options import PictureOptions, Value
 from .scale import Scale, make_scale
+from .short_wording import short_box_lines, short_node_lines
 from .spine import spine
+from .styles import Style
 from .themes import THEMES, Look, LookName, Theme, ramp_color, readable_ink
 from .views import View
 from .wording import box_lines, clean, edge_text, formatted, human_count, node_lines, own_lines, own_repeats, reference_text
@@ -65,6 +67,7 @@ class Drawing:
     title: str
     notes: tuple[str, ...]
     theme: Theme
+    style: Style
     direction: str
     nodes: tuple[DrawnNode, ...]
     edges: tuple[DrawnEdge, ...]
@@ -85,7 +88,7 @@ class _Draughtsman:
     def __init__(self, graph: Graph, options: PictureOptions) -> None:
         self.graph = graph
         self.options = options
-        self.theme = THEMES[options.theme]
+        self.theme = THEMES[options.theme or options.looks.theme]
         self.scale = make_scale(graph, options.color_by)
         self.ids = {node.key: f"n{number}" for number, node in enumerate(graph.nodes)}
         self.boxes = _boxes_drawn(graph)
@@ -106,12 +109,13 @@ class _Draughtsman:
             title=clean(self.graph.title, 80),
             notes=(_counts(self.graph), *notes),
             theme=self.theme,
+            style=self.options.looks,
             direction=self.options.direction,
             nodes=tuple(nodes),
             edges=tuple(edges),
             boxes=tuple(boxes),
-            seen=tuple(self.seen) if self.options.legend else (),
-            scale=self.scale if self.options.legend else None,
+            seen=tuple(self.seen) if self.options.has_legend else (),
+            scale=self.scale if self.options.has_legend else None,
             attributes=self._overrides("graph", self.graph),
             below=tuple(dict.fromkeys(self._below())),
         )
@@ -136,7 +140,7 @@ class _Draughtsman:
     def _lines(self, node: Node) -> list[str]:
         label = self.options.label
         if label is None:
-            return node_lines(node, self.graph)
+            return short_node_lines(node, self.graph) if self.options.looks.is_short else node_lines(node, self.graph)
         return own_lines(formatted(label, node) if isinstance(label, str) else label(node))
 
     def _look(self, name: LookName, node: Node) -> Look:
@@ -167,7 +171,7 @@ class _Draughtsman:
         line = "dashed" if edge.is_feedback else "dotted" if edge.is_memory else "solid"
         if line != "solid":
             self.seen["gradient" if edge.is_gradient else "feedback" if edge.is_feedback else "memory"] = None
-        text = edge_text(edge, self.graph)
+        text = edge_text(edge, self.graph, is_short=self.options.looks.is_short)
         if edge.positions and text and not text.startswith("pass"):
             self.seen["positions"] = None
         source, target = self.ids[edge.source], self.ids[edge.target]
@@ -232,7 +236,8 @@ class _Draughtsman:
     def _box(self, box: ModuleBox) -> DrawnBox:
         around = [key for key in box.path[:-1] if key in self.boxes]
         parent = around[-1] if around else None
-        lines = tuple(box_lines(box, self.graph))
+        is_short = self.options.looks.is_short
+        lines = tuple(short_box_lines(box, self.graph) if is_short else box_lines(box, self.graph))
         has_arrow = any(box.key in self.graph.boxes[key].path[:-1] for key in self.repeated)
         return DrawnBox(box.key, parent, lines, len(around) + 1, has_arrow, self._overrides("module", box))
 

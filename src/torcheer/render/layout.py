@@ -195,7 +195,9 @@ def _read(drawing: Drawing, graph: Graph, laid_out: bytes) -> Layout:
             place = Rect(*map(float, bounds.split(",")))
             lines = title_lines(box, places.cuts.get(name, 0))
             x, y = read_point(title)
-            boxes.append(LaidOutBox(lines, box.depth, place, (max(x - title_width(lines) / 2, place.left + 5), y)))
+            boxes.append(
+                LaidOutBox(lines, box.depth, place, (max(x - title_width(lines, drawing.style) / 2, place.left + 5), y))
+            )
     return Layout(drawing.title, graph, tuple(nodes), tuple(edges), tuple(boxes))
 
 

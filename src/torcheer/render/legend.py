@@ -47,10 +47,11 @@ def escape(text: str) -> str:
 
 
 def head(drawing: Drawing) -> str:
-    """The label of the whole picture, in the markup of Graphviz. At its end is room for the legend, whose samples are nodes."""
-    theme = drawing.theme
-    rows = [f'<tr><td align="left"><font point-size="15"><b>{escape(drawing.title)}</b></font></td></tr>']
-    said = [escape(line) for note in drawing.notes for line in textwrap.wrap(note, _NOTE)]
+    """The label of the whole picture, in the markup of Graphviz, if it has one; at its end is room for the legend."""
+    theme, has_title = drawing.theme, drawing.style.has_head
+    title = f'<tr><td align="left"><font point-size="15"><b>{escape(drawing.title)}</b></font></td></tr>'
+    rows = [title] if has_title else []
+    said = [escape(line) for note in drawing.notes for line in textwrap.wrap(note, _NOTE) if has_title]
     rows += [f'<tr><td align="left"><font point-size="9" color="{theme.faint}">{line}</font></td></tr>' for line in said]
     if drawing.scale is not None:
         rows.append(f'<tr><td align="left">{_scale(drawing)}</td></tr>')
@@ -59,7 +60,7 @@ def head(drawing: Drawing) -> str:
         size = f'width="{max(entry.x + entry.width for entry in entries):.0f}" height="{legend_height(drawing):.0f}"'
         room = f'<table border="0" fixedsize="true" {size}><tr><td></td></tr></table>'
         rows.append(f'<tr><td align="left">{room}</td></tr>')
-    return f'<table border="0" cellborder="0" cellspacing="0" cellpadding="1">{"".join(rows)}</table>'
+    return f'<table border="0" cellborder="0" cellspacing="0" cellpadding="1">{"".join(rows)}</table>' if rows else ""
 
 
 @dataclass(frozen=True, slots=True)

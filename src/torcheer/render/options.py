@@ -12,6 +12,7 @@ import torch
 from ..errors import InvalidArgument
 from ..graph import ModuleBox, Node
 from ..keys import is_torch_function
+from .styles import STYLES, Length, Style, read_length
 from .themes import THEMES
 
 Direction = Literal["down", "up", "right", "left"]
@@ -43,10 +44,16 @@ class PictureOptions:
         color_by: `"time"`, `"memory"`, `"params"`, `"flops"` and `"grad"` (the norm of the gradient) where they are known, or a
             function that gives a number.
         label: a format string of a node's fields (`"{type} {shape}"`), or a function of a `Node` that gives text.
-        theme: `"light"`, `"dark"`, or `"paper"`, which is grey.
+        style: `"screen"`, or `"paper"`: small and grey, with few words, without title and legend; written as `.pdf`, `.svg` or
+            `.tex`.
+        width: how wide the picture is where it is shown or printed: `"8.5cm"`, `"80mm"`, `"3.3in"`, or a number of points.
+        columns: in how many columns a long model is drawn (in rows, where it goes to the right or left). None: in several when
+            it is very tall, and can be divided without many arrows from one column to the next.
+        focus: a key of a module or of operations: only these and what is next to them are drawn, the rest as stubs.
+        theme: `"light"`, `"dark"`, or `"paper"`, which is grey. None: that of the style.
         overrides: Graphviz attributes by part, `{"node": {"fontsize": 9}}`; the parts are graph, node, edge and module. A value
             may be a function of the node, edge or module box.
-        legend: whether the picture explains its colours and lines.
+        legend: whether the picture explains its colours and lines. None: on the screen.
         time_limit: seconds for the layout. What takes longer is drawn with fewer modules open.
     """
 
@@ -61,9 +68,13 @@ class PictureOptions:
     show_gradients: bool = False
     color_by: Measure | Callable[[Any], float | None] | None = None
     label: str | Callable[[Node], str] | None = None
-    theme: str = "light"
+    style: Literal["screen", "paper"] = "screen"
+    width: str | float | None = None
+    columns: int | None = None
+    focus: Any = None
+    theme: str | None = None
     overrides: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
-    legend: bool = True
+    legend: bool | None = None
     time_limit: float = 30.0
 
     def __new__(cls, *args: Any, **named: Any) -> PictureOptions:  # before `__init__` would raise a plain TypeError
@@ -73,12 +84,18 @@ class PictureOptions:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        for name in ("merge_elementwise", "show_buffers", "show_constants", "show_gradients", "legend"):
+        for name in ("merge_elementwise", "show_buffers", "show_constants", "show_gradients"):
             _one_of(name, getattr(self, name), (True, False))
-        for name in ("rolled", "fold_repeats"):
+        for name in ("rolled", "fold_repeats", "legend"):
             _one_of(name, getattr(self, name), (True, False, None))
         _one_of("direction", self.direction, get_args(Direction))
-        _one_of("theme", self.theme, tuple(THEMES))
+        _one_of("style", self.style, tuple(STYLES))
+        if self.theme is not None:
+            _one_of("theme", self.theme, tuple(THEMES))
+        if self.width is not None:
+            read_length(self.width)
+        if self.columns is not None and not _is_count(self.columns):
+            raise InvalidArgument(f"columns is a number from 1; got {self.columns!r:.60}.")
         depth = self.nesting_depth
         if depth not in (None, "all") and not _is_count(depth):
             raise InvalidArgument(f"nesting_depth is a number from 1, or 'all'; got {depth!r}.")
@@ -99,6 +116,20 @@ class PictureOptions:
                     f"got {pick!r}."
                 )
         _check_overrides(self.overrides)
+
+    @property
+    def looks(self) -> Style:
+        """What its style sets."""
+        return STYLES[self.style]
+
+    @property
+    def has_legend(self) -> bool:
+        return self.looks.has_head if self.legend is None else self.legend
+
+    @property
+    def length(self) -> Length | None:
+        """The width that was asked for."""
+        return None if self.width is None else read_length(self.width)
 
     @property
     def picks(self) -> list[Pick]:

@@ -19,12 +19,14 @@ from .layout import LEAST, first_laid_out
 from .options import PictureOptions
 from .placing import place_words, size_of
 from .svg import light_svg
+from .tikz import tikz_text
 from .views import View, check_drawable, views
 from .wording import clean
 
-FORMATS = ("svg", "png", "pdf", "dot")
+FORMATS = ("svg", "png", "pdf", "tex", "dot")
 _LONGEST = 16_000  # pixels of a side of a PNG
 _AREA = 60e6  # pixels of a PNG
+_PRINTED = 300.0  # pixels in an inch of a picture whose width is given
 
 
 class Picture:
@@ -37,12 +39,13 @@ class Picture:
     True
     """
 
-    def __init__(self, view: View, drawing: Drawing, places: Places, time_limit: float) -> None:
+    def __init__(self, view: View, drawing: Drawing, places: Places, options: PictureOptions) -> None:
         self.graph = view.graph
         self.notes = drawing.notes
         self._drawing = drawing
         self._places = places
-        self._limit = max(time_limit, LEAST)
+        self._width = options.length
+        self._limit = max(options.time_limit, LEAST)
 
     @property
     def title(self) -> str:
@@ -53,33 +56,51 @@ class Picture:
         """The source of the picture in the DOT language, before the layout."""
         return dot_text(self._drawing)
 
+    @property
+    def tikz(self) -> str:
+        """The picture as TikZ, for LaTeX."""
+        return tikz_text(self._drawing, self._places, self.size[0] / size_of(self._places)[0])
+
     @cached_property
     def svg(self) -> str:
         """The picture as SVG."""
         titles = {node.id: clean(node.key, 400) for node in self._drawing.nodes}
         titles |= {box_name(number): clean(box.key, 400) for number, box in enumerate(self._drawing.boxes)}
         own_labels = {node.id for node in self._drawing.nodes if "label" in node.attributes}
-        return light_svg(self._drawn("svg"), titles, self.title, own_labels)
+        return light_svg(self._drawn("svg"), titles, self.title, own_labels, self._width)
 
     def to_bytes(self, form: str) -> bytes:
-        """The picture in one of the forms `svg`, `png`, `pdf` and `dot`."""
+        """The picture in one of the forms `svg`, `png`, `pdf`, `tex` and `dot`."""
         if form not in FORMATS:
             raise InvalidArgument(f"a picture has the forms {', '.join(FORMATS)}; got {form!r}.")
         if form == "svg":
             return self.svg.encode()
+        if form == "tex":
+            return self.tikz.encode()
         return self.dot.encode() if form == "dot" else self._drawn(form)
 
     def _drawn(self, form: str) -> bytes:
         drawing = self._drawing
+        attributes: dict[str, str] = {}
+        width, height = self.size
+        if form != "svg" and self._width is not None:
+            attributes["size"] = f"{width / 72:.4f},{height / 72 + 1:.4f}!"
+        if form == "pdf":
+            attributes["margin"] = "0"
         if form == "png":
-            width, height = size_of(self._places)
-            points = max(width, height, 1.0)
-            sharp = min(144.0, 72 * _LONGEST / points, 72 * (_AREA / max(width * height, 1.0)) ** 0.5)
-            attributes = {"dpi": f"{sharp:.1f}", **drawing.attributes}
-        else:
-            attributes = dict(drawing.attributes)
-        source = dot_text(_with(drawing, attributes), self._places)
+            wanted = 144.0 if self._width is None else _PRINTED
+            sharp = min(wanted, 72 * _LONGEST / max(width, height, 1.0), 72 * (_AREA / max(width * height, 1.0)) ** 0.5)
+            attributes["dpi"] = f"{sharp:.1f}"
+        source = dot_text(replace(drawing, attributes={**attributes, **drawing.attributes}), self._places)
         return run_graphviz(source, "nop2", form, self._limit)
+
+    @property
+    def size(self) -> tuple[float, float]:
+        """Width and height, in points."""
+        width, height = size_of(self._places)
+        if self._width is None:
+            return width, height
+        return self._width.points, height * self._width.points / width
 
     def save(self, target: str | os.PathLike[str] | IO[Any], format: str | None = None) -> None:
         """Write the picture to a path, whose ending says the form, or to a file object.
@@ -114,7 +135,7 @@ class Picture:
         return self.svg.replace("<svg ", '<svg style="max-width:100%;height:auto" ', 1)
 
     def __repr__(self) -> str:
-        width, height = size_of(self._places)
+        width, height = self.size
         return f"<Picture of {self.title}: {len(self.graph.nodes)} nodes, {width:.0f}×{height:.0f} points>"
 
 
@@ -124,8 +145,4 @@ def make_picture(graph: Graph, options: PictureOptions | None = None) -> Picture
     check_drawable(graph)
     tries, limit = views(graph, options), options.time_limit
     view, drawing, laid_out = first_laid_out(tries, lambda view: make_drawing(view, options), graph.title, limit)
-    return Picture(view, drawing, place_words(read_layout(laid_out), drawing), limit)
-
-
-def _with(drawing: Drawing, attributes: dict[str, str]) -> Drawing:
-    return replace(drawing, attributes=attributes)
+    return Picture(view, drawing, place_words(read_layout(laid_out), drawing), options)

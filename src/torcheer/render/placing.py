@@ -66,7 +66,7 @@ def place_words(found: Found, drawing: Drawing) -> Places:
     for number, box in enumerate(drawing.boxes):
         name = box_name(number)
         if name in found.boxes:
-            widths = [title_width(title_lines(box, cut)) for cut in (0, 1, 2)]
+            widths = [title_width(title_lines(box, cut), drawing.style) for cut in (0, 1, 2)]
             titles[name], cuts[name] = _title_place(found.boxes[name], found.title_heights[name], widths, grid)
     for rect in found.boxes.values():
         for a, b in sides(rect):
@@ -74,11 +74,12 @@ def place_words(found: Found, drawing: Drawing) -> Places:
     texts = dict(found.texts)
     grounds = {}
     for number, place in texts.items():
-        grid.add_rect(_text_rect(place, drawing.edges[number].text))
+        grid.add_rect(_text_rect(place, _text_size(drawing.edges[number].text, drawing.style.edge_size)))
     for number, edge in enumerate(drawing.edges):
         if edge.text and number in ways and number not in texts:
             way = ways[number][::-1] if edge.is_backward else ways[number]
-            texts[number] = _text_place(way, edge.text, number, grid, is_on_arrow=edge.is_text_on_arrow)
+            size = _text_size(edge.text, drawing.style.edge_size)
+            texts[number] = _text_place(way, size, number, grid, is_on_arrow=edge.is_text_on_arrow)
             if edge.is_text_on_arrow:
                 grounds[number] = _box_at(texts[number], found)
     return Places(
@@ -86,6 +87,7 @@ def place_words(found: Found, drawing: Drawing) -> Places:
         head=write_point((found.head.x, found.head.y)) if found.head is not None else "",
         legend=(found.head.left + 1, found.head.low + legend_height(drawing)) if found.head is not None else (0.0, 0.0),
         nodes={name: write_point((rect.x, rect.y)) for name, rect in found.nodes.items()},
+        rects=found.nodes,
         edges={number: write_arrow(arrow) for number, arrow in arrows.items()},
         edge_texts={number: write_point(place) for number, place in texts.items()},
         edge_grounds=grounds,
@@ -156,9 +158,13 @@ def _free_place(left: float, right: float, width: float, taken: Iterable[tuple[f
     return min(best, max(left, right - width)), False
 
 
-def _text_rect(place: Point, text: str) -> Rect:
-    half = 2.25 * len(text) + 2
-    return Rect(place[0] - half, place[1] - 4.5, place[0] + half, place[1] + 4.5)
+def _text_size(text: str, size: float) -> Point:
+    """Width and height of a note, about."""
+    return 0.5625 * size * len(text) + 3, size + 1
+
+
+def _text_rect(middle: Point, size: Point) -> Rect:
+    return Rect(middle[0] - size[0] / 2, middle[1] - size[1] / 2, middle[0] + size[0] / 2, middle[1] + size[1] / 2)
 
 
 _CLEAR = 9.0  # points of an arrow that are seen before a text on it
@@ -166,9 +172,9 @@ _DISTANCES = (13, 18, 24, 31, 40, 52, 68, 88, 112)  # points from the head of an
 _BESIDE = ((1, 2.5), (-1, 2.5), (1, 8.0), (-1, 8.0), (1, 18.0), (-1, 18.0))  # side, and points from the arrow
 
 
-def _text_place(way: list[Point], text: str, number: int, grid: _Grid, *, is_on_arrow: bool) -> Point:
+def _text_place(way: list[Point], size: Point, number: int, grid: _Grid, *, is_on_arrow: bool) -> Point:
     """Where the note on an edge goes: beside the arrow or on it, near its head, clear of everything where that can be."""
-    width, height = 4.5 * len(text) + 3, 9.0
+    width, height = size
     best, best_cost = way[-1], math.inf
     length = sum(math.dist(a, b) for a, b in pairwise(way))
     distances = [*_DISTANCES, *range(140, int(length) - 20, 30)] if is_on_arrow else _DISTANCES
@@ -179,13 +185,12 @@ def _text_place(way: list[Point], text: str, number: int, grid: _Grid, *, is_on_
         for side, gap in ((0, 0.0),) if is_on_arrow else _BESIDE:
             aside = (abs(dy) * (width / 2 + gap) + abs(dx) * (height / 2 + gap)) * side
             place = (x - dy * aside, y + dx * aside)
-            rect = Rect(place[0] - width / 2, place[1] - height / 2, place[0] + width / 2, place[1] + height / 2)
-            cost = grid.cost(rect, number, is_on_arrow=is_on_arrow) + distance * 0.1 + gap
+            cost = grid.cost(_text_rect(place, size), number, is_on_arrow=is_on_arrow) + distance * 0.1 + gap
             if cost < best_cost:
                 best, best_cost = place, cost
     if is_on_arrow and best_cost == math.inf:  # the arrow is too short
-        return _text_place(way, text, number, grid, is_on_arrow=False)
-    grid.add_rect(Rect(best[0] - width / 2, best[1] - height / 2, best[0] + width / 2, best[1] + height / 2))
+        return _text_place(way, size, number, grid, is_on_arrow=False)
+    grid.add_rect(_text_rect(best, size))
     return best
 
 

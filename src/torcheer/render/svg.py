@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
+from .styles import Length
 from .text_width import text_width
 
 _SVG = "http://www.w3.org/2000/svg"
@@ -49,7 +50,9 @@ _MARGIN = 3.0  # points between text and the border of its node, at least
 Sides = tuple[float, float]
 
 
-def light_svg(drawn: bytes, titles: Mapping[str, str], title: str, own_labels: Collection[str] = ()) -> str:
+def light_svg(
+    drawn: bytes, titles: Mapping[str, str], title: str, own_labels: Collection[str] = (), width: Length | None = None
+) -> str:
     """The SVG that Graphviz drew, with styles as classes, the widths of text, and node names as their titles.
 
     Text of the nodes named in `own_labels` stays where Graphviz put it.
@@ -62,6 +65,10 @@ def light_svg(drawn: bytes, titles: Mapping[str, str], title: str, own_labels: C
     _Lightening(titles, own_labels, classes).lighten(root)
     root.set("class", scope)
     root.set("role", "img")
+    if width is not None:
+        across, down = map(float, root.get("viewBox", "0 0 1 1").split()[2:])
+        root.set("width", str(width))
+        root.set("height", str(width.times(down / across)))
     rules = "".join(f".{scope} .{name}{{{style}}}" for style, name in classes.items()).replace("url(#", f"url(#{scope}-")
     head = ElementTree.Element(f"{{{_SVG}}}title")
     head.text = title

@@ -258,10 +258,13 @@ def _calls(box: ModuleBox, graph: Graph) -> str:
     return f" ({noun} {format_passes(box.calls)}/{box.num_calls})"
 
 
-def edge_text(edge: Edge, graph: Graph) -> str:
-    """What an edge says: the argument it goes in through, where order matters, and the passes that travel it."""
+def edge_text(edge: Edge, graph: Graph, *, is_short: bool = False) -> str:
+    """What an edge says: the argument it goes in through, where order matters, and the passes that travel it.
+
+    A short text says only the passes.
+    """
     notes = []
-    if edge.positions and _order_matters(edge, graph):
+    if edge.positions and not is_short and _order_matters(edge, graph):
         notes.append(_position(edge, graph))
     if edge.pass_note and not _is_obvious(edge, graph):
         notes.append(f"pass {edge.pass_note}" if edge.pass_note.isdigit() else f"passes {edge.pass_note}")

@@ -5,6 +5,7 @@
 # make gallery set everything up and draw docs/gallery
 # make web    set everything up and build the browser programs, if their sources changed
 # make web-types write what the browser programs and the docs take from src/torcheer/web/schema.py and colors.py
+# make contact-sheet set everything up and take every screenshot worth looking at, writing build/contact_sheet/index.html
 # make bench-viewer set everything up and measure the viewer in a browser
 # make mutants set everything up, put 150 small faults into the code one by one, and see which ones no test notices (an hour)
 # make bench  set everything up, measure time and memory, and write build/benchmarks.json
@@ -24,7 +25,7 @@ ZOO_PACKAGES := timm diffusers torch_geometric segmentation_models_pytorch x-tra
 WEB := src/torcheer/web/static/graph.js
 WEB_SOURCES := $(wildcard web/*.json web/*.mjs) $(shell find web/graph web/report web/shared -type f)
 
-.PHONY: setup web models browser demo test lint types imports web-types web-test zoo operators mutants gallery bench bench-viewer clean
+.PHONY: setup web models browser demo test lint types imports web-types web-test zoo operators mutants gallery contact-sheet bench bench-viewer clean
 
 setup: $(STAMP) web
 
@@ -106,6 +107,11 @@ operators: setup
 gallery: setup models browser
 	$(BIN)/python docs/gallery/make.py
 	$(BIN)/python docs/gallery/screenshots.py
+
+# Without the packages of the zoo the models that need them are left out.
+contact-sheet: setup models browser
+	-$(MAKE) $(ZOO_STAMP)
+	PYTHONPATH=tests $(BIN)/python -W ignore -m contact_sheet
 
 # TorchLens, which the benchmarks compare with, is not part of 'setup'. Without it they say so and go on.
 $(BENCH_STAMP): $(STAMP)

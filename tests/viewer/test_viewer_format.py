@@ -36,6 +36,8 @@ def parts(payload: dict[str, object]) -> list[tuple[str, dict[str, object]]]:
     found += [("file", one) for one in payload["files"]]
     found += [("module", one) for one in payload["modules"]]
     found += [("edge", one) for one in payload["edges"]]
+    found += [("run", one) for one in payload.get("runs", ())]
+    found += [("port", one) for one in payload.get("ports", ())]
     for node in payload["nodes"]:
         found.append(("node", node))
         found += [("param", one) for one in node.get("params", ())]
@@ -56,6 +58,8 @@ def many() -> list[dict[str, object]]:
         log(torch.linalg.matrix_exp, torch.rand(3, 3)),
         written_through_a_view(),
         log(one_activation(), torch.rand(2, 4)),
+        log(nn.Sequential(nn.Sequential(*(one_activation() for _ in range(3))), nn.Identity()), torch.rand(2, 4)),
+        log(lambda x: {"cache": [x + i for i in range(4)]}, torch.rand(2)),
     ]
     with torcheer.recording(model) as recorded:
         model(torch.rand(1, 3, 8, 8))
@@ -107,7 +111,6 @@ def test_every_documented_key_occurs(payloads):
 VOLATILE = {
     "seconds",
     "made_by",
-    "structure",
     "params_id",
     "source",
     "stack",

@@ -105,6 +105,8 @@ class Shelf:
             return log(SimpleRecurrent(), torch.rand(1, 5))
         if name == "hub":
             return log(Hub(), torch.rand(2, 8, 8))
+        if name == "flat":
+            return log(nn.Sequential(*(nn.Linear(8 + i, 9 + i) for i in range(40))), torch.rand(1, 8))
         assert name == "thousands"
         return log(thousands(), torch.rand(1, 4), layers_to_save="none")
 
@@ -190,11 +192,64 @@ class Reader:
 
 @pytest.fixture
 def read(page, shelf):
-    """Opens a page by the name of its model."""
-    return lambda name, place="": Reader(page, shelf.page(name), place)
+    """Opens a page by the name of its model, with modules open down to a depth if there is one."""
+
+    def reader(name: str, place: str = "", depth: int | None = None, size: tuple[int, int] | None = None) -> Reader:
+        if size is not None:
+            page.set_viewport_size({"width": size[0], "height": size[1]})
+        made = Reader(page, shelf.page(name), place)
+        if depth is not None:
+            made.press(str(depth))
+        return made
+
+    return reader
 
 
 # Opening and closing ------------------------------------------------------------------------------------------------
+
+
+SIZES = [(1440, 900), (1000, 640), (390, 844)]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["laptop", "notebook", "telephone"])
+@pytest.mark.parametrize("name", ["alexnet", "resnet50", "gpt2", "recurrent", "hub", "flat"])
+def test_the_first_view_is_the_whole_model_in_the_middle_at_a_size_that_can_be_read(read, name, size):
+    """From the first input to the last output, over at least half of the height, with nothing in front of it."""
+    reader = read(name, size=size)
+    (canvas,) = reader.page.locator("[data-canvas]").all()
+    frame, seen = canvas.bounding_box(), reader.seen().values()
+    left, right = min(item["x"] for item in seen), max(item["x"] + item["w"] for item in seen)
+    top, bottom = min(item["y"] for item in seen), max(item["y"] + item["h"] for item in seen)
+    assert frame["x"] <= left <= right <= frame["x"] + frame["width"]
+    assert frame["y"] <= top <= bottom <= frame["y"] + frame["height"]
+    assert bottom - top >= frame["height"] / 2
+    assert abs((left + right) / 2 - (frame["x"] + frame["width"] / 2)) < 40  # a loop at one side is part of the drawing
+    assert abs((top + bottom) / 2 - (frame["y"] + frame["height"] / 2)) < 30
+    assert reader.ask("__torcheer.camera().scale") >= 0.3
+    legend = reader.page.locator(".legend").bounding_box()
+    assert legend["y"] >= frame["y"] + frame["height"] - 1, "the legend covers nothing"
+
+
+def test_the_cache_of_a_decoder_is_one_output_below_the_model(read, shelf):
+    """GPT-2 returns its logits and two tensors for each of twelve blocks."""
+    reader = read("gpt2")
+    ((key, cache),) = reader.seen("ports").items()
+    assert not cache["isOpen"]
+    model = reader.seen()["transformer:1"]
+    assert cache["y"] > model["y"] + model["h"]
+    reader.click(key)
+    outputs = [node.key for node in shelf.history("gpt2").graph.nodes if node.kind == "output"]
+    assert len(outputs) == 25
+    assert set(outputs) <= set(reader.seen("operation"))
+
+
+def test_one_key_opens_the_next_level_and_another_closes_it(read):
+    reader = read("resnet50")
+    depths = []
+    for key in ("o", "o", "O", "O"):
+        reader.press(key)
+        depths.append([reader.seen().get(name, {}).get("isOpen") for name in ("layer1:1", "layer1.0:1")])
+    assert depths == [[True, False], [True, True], [True, False], [False, None]]
 
 
 @pytest.mark.parametrize("name", ["alexnet", "resnet50", "gpt2", "recurrent", "hub", "thousands"])
@@ -214,7 +269,7 @@ def test_the_first_screen_is_readable_and_everything_open_is_every_operation(rea
 
 def test_a_click_opens_a_module_where_it_is_and_another_closes_it(read, shelf):
     """What was clicked stays under the pointer, and what is inside appears."""
-    reader = read("resnet50")
+    reader = read("resnet50", depth=2)
     before = reader.seen()["layer1.0:1"]
     reader.click("layer1.0:1")
     after = reader.seen()["layer1.0:1"]
@@ -282,7 +337,7 @@ def test_a_recurrent_model_is_rolled_until_it_is_unrolled(read, shelf):
 
 def test_a_hub_is_a_reference_at_its_consumers(read, shelf):
     """The mask feeds 24 blocks: one edge stays, the others are references, and a click on one leads to the mask."""
-    reader = read("hub")
+    reader = read("hub", depth=2)
     mask = next(node.key for node in shelf.history("hub").graph.nodes if node.type == "tril")
     links = [link for link in reader.ask("__torcheer.links()") if link["from"] == f"n:{mask}"]
     assert len(links) == 24
@@ -346,7 +401,7 @@ def test_the_table_lists_every_operation_and_sorts_them(read, shelf):
 
 def test_an_operation_shows_everything_known_about_it(read, shelf):
     """What the panel says is what the history says; its neighbours lead on."""
-    reader = read("alexnet")
+    reader = read("alexnet", depth=2)
     history = shelf.history("alexnet")
     node = history.graph.node("conv2d_2_4:1")
     reader.click(node.key)
@@ -367,7 +422,7 @@ def test_an_operation_shows_everything_known_about_it(read, shelf):
 
 def test_a_module_shows_its_totals(read, shelf):
     """Parameters and operations are those of the history."""
-    reader = read("resnet50")
+    reader = read("resnet50", depth=2)
     reader.click("layer2.0:1", held="Control")
     said = reader.panel
     inside = [node for node in shelf.history("resnet50").graph.nodes if "layer2.0:1" in node.modules]
@@ -379,7 +434,7 @@ def test_a_module_shows_its_totals(read, shelf):
 
 def test_an_edge_shows_the_tensor_that_travels_it(read, shelf):
     """Between two boxes of a chain, half way."""
-    reader = read("alexnet")
+    reader = read("alexnet", depth=2)
     one, other = reader.seen()["conv2d_1_1:1"], reader.seen()["relu_1_2:1"]
     reader.page.mouse.click(one["x"] + one["w"] / 2, (one["y"] + one["h"] + other["y"]) / 2)
     reader.settle()
@@ -391,7 +446,7 @@ def test_an_edge_shows_the_tensor_that_travels_it(read, shelf):
 
 def test_ancestors_and_paths_are_highlighted(read):
     """The keys a and d trace; a second choice with Shift makes a path."""
-    reader = read("alexnet")
+    reader = read("alexnet", depth=2)
     reader.click("maxpool2d_1_3:1")
     reader.press("a")
     assert reader.state["trace"] == "ancestors"
@@ -403,7 +458,7 @@ def test_ancestors_and_paths_are_highlighted(read):
 
 def test_the_outline_and_the_graph_are_in_step(read):
     """What is opened in one opens in the other, and the keys move through it."""
-    reader = read("resnet50")
+    reader = read("resnet50", depth=2)
     row = reader.page.locator(".tree-row", has_text="layer3.0")
     assert row.get_attribute("aria-expanded") == "false"
     row.locator(".twist").click()
@@ -431,7 +486,7 @@ COLOURS = """() => {
 
 def test_boxes_are_coloured_by_a_figure_with_its_range(read, shelf):
     """The legend says how far the figures of what is seen reach, or that there are none."""
-    reader = read("alexnet")
+    reader = read("alexnet", depth=2)
     nodes = shelf.history("alexnet").graph.nodes
     for metric in ("time", "memory", "flops", "params", "norm", "zeros"):
         reader.page.get_by_label("Colour by").select_option(metric)
@@ -464,7 +519,7 @@ def test_a_link_leads_to_a_node_inside_a_closed_module_and_back_leads_back(read)
 
 def test_what_is_seen_is_saved_as_svg_and_png(read, shelf, tmp_path):
     """The SVG is whole XML with every label in it; the PNG is one."""
-    reader = read("alexnet")
+    reader = read("alexnet", depth=2)
     with reader.page.expect_download() as waiting:
         reader.page.keyboard.press("s")
     assert waiting.value.suggested_filename == "AlexNet.svg"
@@ -574,8 +629,8 @@ def test_a_page_works_in_the_frame_of_a_notebook(page, shelf, tmp_path):
     (tmp_path / "notebook.html").write_text(f"<!doctype html><body>{made._repr_html_()}</body>", encoding="utf-8")
     page.goto((tmp_path / "notebook.html").as_uri())
     frame = page.frame_locator("iframe")
-    frame.locator(".tree-row", has_text="features.3").click()
-    frame.locator(".panel h2", has_text="conv2d").wait_for()
+    frame.locator(".tree-row", has_text="avgpool").click()
+    frame.locator(".panel h2", has_text="adaptiveavgpool2d").wait_for()
     assert page.url.endswith("notebook.html")
 
 
@@ -586,6 +641,7 @@ def test_on_a_narrow_screen_the_sides_are_sheets(browser, shelf):
     assert reader.ask("document.documentElement.scrollWidth") <= 420
     graph = reader.page.locator(".graph").bounding_box()
     assert graph["width"] == 420
+    reader.press("2")
     reader.click("conv2d_1_1:1")
     sheet = reader.page.locator(".panel").bounding_box()
     assert sheet["width"] == 420

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
+import random
 
 import pytest
 import torch
 import torch.nn.functional as F
-import torchvision
 from torch import Tensor, nn
 
 import torcheer
 from models import Branching, Convolutional, Mlp, Stateful, log
 from torcheer.demo import AlexNet, Gpt2, SimpleRecurrent
-from torcheer.graph import Arguments, Node
+from torcheer.graph import Arguments, Node, fold_repeats
 from torcheer.graph.block_equality import Block
+from torcheer.graph.runs import runs_of
 from torcheer.measure import Statistics, statistics_of
 from torcheer.viewer import payload_of, to_json
 from torcheer.viewer.contents import words_of
@@ -86,8 +86,8 @@ def history(request):
 
 def filled(history: torcheer.ModelHistory) -> dict[str, list[dict[str, object]]]:
     """The payload after a trip through JSON, with every key that was left out."""
-    payload = parsed(to_json(history))
-    for part, name in (("node", "nodes"), ("module", "modules"), ("edge", "edges")):
+    payload = whole("payload", parsed(to_json(history)))
+    for part, name in (("node", "nodes"), ("module", "modules"), ("edge", "edges"), ("run", "runs")):
         payload[name] = [whole(part, one) for one in payload[name]]
     return payload
 
@@ -342,57 +342,109 @@ class Step(nn.Module):
         return right - left if self.swap else left - right
 
 
-STRUCTURED = {
-    "mixed": lambda: log(Mixed(), torch.randn(2, 4)),
-    "resnet": lambda: log(torchvision.models.resnet18(num_classes=4).eval(), torch.rand(1, 3, 32, 32), layers_to_save="none"),
-    "decoder": lambda: log(Gpt2(50, 12, 16, 2, 4), torch.randint(50, (2, 7)), layers_to_save="none"),
-    "recurrent": lambda: log(SimpleRecurrent(), torch.rand(1, 5)),
-    "lstm": lambda: log(nn.Sequential(nn.LSTM(3, 4)), torch.rand(5, 1, 3)),
-    "swin": lambda: log(
-        torchvision.models.SwinTransformer([4, 4], 16, [2, 2], [2, 2], [4, 4], num_classes=10).eval(),
-        torch.rand(1, 3, 32, 32),
-        layers_to_save="none",
-    ),
-}
+def runs(history: torcheer.ModelHistory) -> list[tuple[str, list[str]]]:
+    """The runs of a payload: the module around them, and the key of the node each block begins with."""
+    payload = filled(history)
+    around = ["", *(module["key"] for module in payload["modules"])]
+    keys = [node["key"] for node in payload["nodes"]]
+    return [(around[run["module"] + 1], [keys[start] for start in run["starts"]]) for run in payload["runs"]]
 
 
-@pytest.mark.parametrize("name", STRUCTURED)
-def test_structures_are_equal_where_the_graph_finds_blocks_equal(name):
-    """The digest of a module and the graph's own comparison of blocks group the same module calls."""
-    history = STRUCTURED[name]()
-    graph = history.graph
-    inside = defaultdict(list)
-    for node in graph.nodes:
-        for key in node.modules:
-            inside[key].append(node)
-    by_digest, by_form = defaultdict(set), defaultdict(set)
-    for module in filled(history)["modules"]:
-        key = module["key"]
-        if key in inside:
-            by_digest[module["structure"]].add(key)
-            by_form[Block(graph, inside[key], graph.boxes[key]).form].add(key)
-        else:
-            assert module["structure"] == ""
-    assert sorted(map(sorted, by_digest.values())) == sorted(map(sorted, by_form.values()))
-    assert by_digest
+def test_runs_are_the_blocks_that_pictures_fold():
+    """Not those that differ in a constant, a wire, a shape or in what they share; but two calls of one module."""
+    history = log(Mixed(), torch.randn(2, 4))
+    found = runs(history)
+    assert [len(starts) for _, starts in found] == [3, 2]
+    folded = {box.key: box.repeats for box in fold_repeats(history.graph).all_boxes if box.repeats > 1 and box.depth == 1}
+    assert folded == {"same.0:1": 3, "shared:1": 2}  # and the two linear layers in each, which are too little for a run
+    assert {history.graph.node(starts[0]).modules[0] for _, starts in found} == set(folded)
 
 
-def test_structures_tell_constants_wires_shapes_and_sharing_apart():
-    modules = {module["key"]: module for module in filled(STRUCTURED["mixed"]())["modules"]}
-    structure = {key: module["structure"] for key, module in modules.items()}
-    assert structure["same.0:1"] == structure["same.1:1"] == structure["same.2:1"]
-    others = [structure[key] for key in ("same.0:2", "constant:1", "wired:1", "shared:1")]
-    assert len({structure["same.0:1"], *others}) == 5
-    assert structure["shared:1"] == structure["shared:2"]
+def test_runs_inside_blocks_are_told_of_every_block():
+    model = nn.Sequential(*(nn.Sequential(Step(), Step(), nn.Linear(4, 4)) for _ in range(3)), nn.ReLU())
+    found = runs(log(model, torch.randn(2, 4)))
+    assert [(module, len(starts)) for module, starts in found] == [("", 3), ("0:1", 2), ("1:1", 2), ("2:1", 2)]
 
 
-def test_structures_are_the_same_in_another_history():
-    """So that two models can be compared."""
+@pytest.mark.parametrize(("times", "expected"), [(12, [12]), (5, [])])
+def test_operations_without_a_module_around_them_are_a_run_where_they_are_many(times, expected):
+    model = nn.Sequential(*(part for _ in range(times) for part in (nn.Linear(3, 3), nn.Tanh())))
+    assert [len(starts) for _, starts in runs(log(model, torch.rand(1, 3)))] == expected
 
-    def digests() -> list[str]:
-        return [module["structure"] for module in filled(log(Mixed(), torch.randn(2, 4)))["modules"]]
 
-    assert digests() == digests()
+def test_steps_that_read_from_elsewhere_are_not_in_a_run():
+    def program(x: Tensor) -> Tensor:
+        start = x
+        for step in range(40):
+            x = torch.sin(start if step == 20 else x) + (x if step == 20 else 1.0)
+        return x
+
+    found = [len(starts) for _, starts in runs(log(program, torch.rand(3)))]
+    assert found == [20, 19]
+
+
+def test_many_operations_that_are_wired_at_random_take_no_long_search():
+    """Looking for runs does not read every block of every length at every place."""
+    generator = random.Random(0)
+
+    def program(x: Tensor) -> Tensor:
+        made = [x, x + 1]
+        for _ in range(3_000):
+            made.append(generator.choice(made) + generator.choice(made))
+        return sum(made)
+
+    graph = log(program, torch.rand(2), layers_to_save="none").graph
+    with counting(Block, "_node_form") as forms:
+        list(runs_of(graph, 8))
+    assert forms.count < len(graph.all_nodes)
+
+
+class counting:
+    """Counts the calls of a method."""
+
+    def __init__(self, owner: type, name: str) -> None:
+        self.owner, self.name, self.count = owner, name, 0
+
+    def __enter__(self) -> counting:
+        plain = self.plain = getattr(self.owner, self.name)
+
+        def counted(*args):
+            self.count += 1
+            return plain(*args)
+
+        setattr(self.owner, self.name, counted)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        setattr(self.owner, self.name, self.plain)
+
+
+@pytest.mark.parametrize(
+    ("returned", "expected"),
+    [
+        (lambda x: {"logits": x, "cache": [(x + i, x * i) for i in range(4)]}, [("cache", 8)]),
+        (lambda x: {"logits": x, "cache": [(x + i, x.sum() * i) for i in range(4)]}, [("cache", 8)]),
+        (lambda x: [x + i for i in range(5)], [("output", 5)]),
+        (lambda x: (x, [x + i for i in range(4)]), [("output[1]", 4)]),
+        (lambda x: {"pyramid": [x[i:] for i in range(4)]}, []),
+        (lambda x: dict.fromkeys(("loss", "aux", "kl", "norm"), x + 1), []),
+        (lambda x: [x, x + 1, x + 2], []),
+    ],
+    ids=["cache", "keys and values of two shapes", "list", "second of two", "shapes differ", "names", "few"],
+)
+def test_outputs_of_one_container_that_repeat_are_one_port(returned, expected):
+    payload = filled(log(returned, torch.rand(5)))
+    assert [(port["name"], len(port["nodes"])) for port in payload["ports"]] == expected
+    assert all(payload["nodes"][number]["kind"] == "output" for port in payload["ports"] for number in port["nodes"])
+
+
+def test_inputs_of_one_container_that_repeat_are_one_port():
+    """As the cache that a language model is given; not the arguments of forward."""
+    cache = [torch.rand(2) for _ in range(4)]
+    history = torcheer.log_forward_pass(lambda x, cache: x + sum(cache), (torch.ones(2), cache))
+    assert [port["name"] for port in filled(history)["ports"]] == ["args[1]"]
+    four = torcheer.log_forward_pass(lambda a, b, c, d: a + b + c + d, tuple(torch.rand(2) for _ in range(4)))
+    assert filled(four)["ports"] == []
 
 
 def test_modules_with_the_same_parameters_say_so():
@@ -469,7 +521,7 @@ def test_ten_thousand_operations_take_a_modest_page():
     payload = payload_of(history, previews=False)
     assert packed_size(payload) < 3_000_000
     assert "left_out" not in payload["facts"]
-    assert len({module["structure"] for module in payload["modules"]}) == 3
+    assert len(payload["runs"]) == 101
 
 
 def test_numbers_that_json_cannot_hold_are_left_out():

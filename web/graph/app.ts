@@ -10,7 +10,8 @@ import { applyTheme, screenScheme, themeFor } from "../shared/theme";
 import { commandsOf } from "./controls/commands";
 import { type Comparison, compare } from "./model/compare";
 import { Engine } from "./layout/engine";
-import { carriedOver, openTo, openToDepth, readableDepth } from "./state/expansion";
+import { carriedOver, openTo, openToDepth } from "./state/expansion";
+import { type FirstView, firstView } from "./state/first_view";
 import type { Guide } from "./guide";
 import { Address } from "./state/hash";
 import { isBox } from "./model/hierarchy";
@@ -21,7 +22,7 @@ import { Pointing } from "./pane/pointing";
 import { type Doc, type ModelIndex, childOf, itemOf, selectionOf } from "./model/model_index";
 import { resolved } from "./state/rolling";
 import { type Scope, Stage } from "./pane/stage";
-import { type Action, INITIAL, type Part, type Selection, type State, reduce } from "./state/state";
+import { type Action, INITIAL, type Part, type Selection, type State, factsShown, reduce } from "./state/state";
 
 export class App implements Guide {
   state: State;
@@ -46,9 +47,8 @@ export class App implements Guide {
   ) {
     this.comparison = docs.length > 1 ? compare(docs[0]!.payload, docs[1]!.payload) : null;
     const rolled = docs.some((doc) => doc.isLoop);
-    const { hierarchy } = docs[0]!.modelIndex(rolled);
     const parts = new Set<Part>(this.narrow.matches ? [] : [this.comparison ? "differences" : "tree"]);
-    this.state = { ...INITIAL, ...openToDepth(hierarchy, readableDepth(hierarchy)), ...loadChoices(), rolled, parts };
+    this.state = { ...INITIAL, ...loadChoices(), rolled, parts };
     this.pointing = new Pointing(
       this,
       () => this.actions,
@@ -78,9 +78,11 @@ export class App implements Guide {
     return new Stage(doc, new Engine(source), label, events, this.isFrame, () => this.sceneCame());
   }
 
+  /** The first picture, once the page has its size. */
   start(): void {
     const { selection } = this.address; // before the first update writes the address
-    this.update(null);
+    this.parts.update(); // what is above and beside the graph takes its room
+    this.actions.startOver();
     if (selection) this.follow(selection);
     else this.docs.forEach((doc) => this.goToFailure(doc));
   }
@@ -153,6 +155,19 @@ export class App implements Guide {
     const isOpen = this.state.open.has(box.key);
     this.say(`${isOpen ? "Closed" : "Opened"} ${box.key}`);
     this.dispatch({ type: isOpen ? "close" : "open", keys: [box.key] }, anchor ?? { key: `m:${box.key}`, pointer: null });
+  }
+
+  firstView(): FirstView {
+    const facts = factsShown(this.state);
+    const views = this.stages.map((stage) => {
+      const modelIndex = stage.modelIndex(this.state);
+      return firstView(modelIndex.hierarchy, modelIndex.faces(facts), ...stage.pane.measured());
+    });
+    const depth = Math.min(...views.map((view) => view.depth));
+    const spacing = Math.min(...views.map((view) => view.spacing));
+    const both = this.stages.map((stage) => openToDepth(stage.modelIndex(this.state).hierarchy, depth));
+    const open = new Set(both.flatMap((one) => [...one.open]));
+    return { depth, spacing, open, shown: new Map(both.flatMap((one) => [...one.shown])) };
   }
 
   selectedChild(): number | null {

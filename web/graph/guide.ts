@@ -5,6 +5,7 @@ import type { Theme } from "../shared/color";
 import type { Comparison } from "./model/compare";
 import type { Doc, ModelIndex } from "./model/model_index";
 import type { Stage } from "./pane/stage";
+import type { FirstView } from "./state/first_view";
 import type { Action, Selection, State } from "./state/state";
 
 export interface Guide {
@@ -25,6 +26,8 @@ export interface Guide {
   goToNode(side: number, node: number): void;
   /** Opens or closes a box. */
   toggle(side: number, child: number, anchor?: Anchor | null): void;
+  /** What a window of this size shows first. */
+  firstView(): FirstView;
   select(selection: Selection | null): void;
   selectedChild(): number | null;
   /** Brings what is selected into sight, in the middle if `always`. */

@@ -6,7 +6,7 @@ import type { Rect } from "./drawing/picture";
 
 export interface SeenItem extends Rect {
   key: string; // of the node or the module, run, step or segment
-  kind: "operation" | "module" | "run" | "step" | "segment";
+  kind: "operation" | "module" | "run" | "step" | "segment" | "list" | "ports";
   isOpen: boolean;
   references: number;
 }

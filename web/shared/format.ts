@@ -91,6 +91,11 @@ export function shape(sizes: number[] | null): string {
   return sizes.map((size) => (size < 0 ? "?" : String(size))).join("×") || "scalar";
 }
 
+/** Where an input was given or an output returned, without what goes without saying: `kwargs['mask']` is `mask`. */
+export function role(text: string): string {
+  return text.replace(/^(?:kwargs|output)\['([^']+)'\]/, "$1");
+}
+
 /** Passes in few characters: 1–3,7. */
 export function passes(numbers: Iterable<number>): string {
   const runs: [number, number][] = [];

@@ -8,12 +8,16 @@ from .model import Edge, Graph, ModuleBox, Node
 
 
 class Block:
-    """The nodes of one module call, in order, or one node that is a collapsed module call."""
+    """The nodes of one module call, in order; or some that follow one another in one: a collapsed call, or several steps.
 
-    def __init__(self, graph: Graph, nodes: list[Node], box: ModuleBox | None) -> None:
+    `depth` is how many modules are around these.
+    """
+
+    def __init__(self, graph: Graph, nodes: list[Node], box: ModuleBox | None, depth: int | None = None) -> None:
         self.graph = graph
         self.nodes = nodes
         self.box = box
+        self.depth = box.depth if box is not None else depth if depth is not None else len(nodes[0].modules)
         self.numbers = {node.key: number for number, node in enumerate(nodes)}
 
     @property
@@ -23,6 +27,13 @@ class Block:
     @property
     def class_name(self) -> str:
         return self.box.class_name if self.box is not None else self.nodes[0].type
+
+    @property
+    def outermost(self) -> set[str]:
+        """The key of the module call, or of the calls among the steps."""
+        if self.box is not None:
+            return {self.box.key}
+        return {node.modules[self.depth] for node in self.nodes if len(node.modules) > self.depth}
 
     @cached_property
     def entries(self) -> list[tuple[int, Edge]]:
@@ -49,14 +60,13 @@ class Block:
         return any(e.target not in self.numbers and not e.is_feedback for e in self.graph.edges_out.get(node.key, ()))
 
     def _node_form(self, node: Node) -> tuple[object, ...]:
-        depth = self.box.depth if self.box is not None else len(node.modules)
         states = [(use.buffer, (use.positions, use.is_written)) for use in node.buffers]
         return (
             (node.kind, node.type, node.function, node.shape, node.dtype, node.is_inplace, node.output_path, node.composite),
             (node.parts, node.input_shapes, node.output_shapes, len(node.passes), node.repeats, node.sharing),
             str(node.arguments) if node.arguments is not None else "",
             self._calls.setdefault(node.call, len(self._calls)) if node.call is not None else -1,
-            tuple([self._boxes.setdefault(key, len(self._boxes)) for key in node.modules[depth:]]),
+            tuple([self._boxes.setdefault(key, len(self._boxes)) for key in node.modules[self.depth :]]),
             tuple(
                 [
                     (self._states.setdefault(one.name, len(self._states)), one.shape, one.dtype, one.is_trainable, how)
@@ -73,5 +83,6 @@ class Block:
 
     def _box_form(self, key: str) -> tuple[object, ...]:
         box = self.graph.boxes[key]
-        name = box.address.removeprefix(f"{self.box.address}.") if self.box is not None else box.address
+        around = self.box or self.graph.boxes[box.path[self.depth]]  # what a block's own calls are called may differ
+        name = box.address.removeprefix(around.address) if box is not around else ""
         return (box.class_name, name, box.training)

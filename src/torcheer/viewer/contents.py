@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from itertools import accumulate
 
 from torch.nn.parameter import is_lazy
@@ -13,7 +14,6 @@ from ..history.index import Index
 from ..history.param import Param
 from ..web.schema import Plain, lean
 from .places import Places
-from .structures import digest, structures_of
 
 _LONGEST = 400  # characters of a call's arguments
 # Categories of nodes that are no torch function.
@@ -121,13 +121,12 @@ class Contents:
 
     def modules(self) -> list[Plain]:
         spans = self._spans()
-        structures = structures_of(self.graph, self._words)
         held = _held_params(self.index)
         flops = _Sums([one.flops if one is not None else 0 for one in self._expenses])
         unknown = _Sums([one.unknown if one is not None else 0 for one in self._expenses])
         sizes = _Sums([node.bytes for node in self.graph.all_nodes])
         made = []
-        for box, span, structure in zip(self.graph.all_boxes, spans, structures, strict=True):
+        for box, span in zip(self.graph.all_boxes, spans, strict=True):
             names, numel = held.get(box.address, ((), 0))
             total = flops.over(span)
             made.append(
@@ -140,8 +139,7 @@ class Contents:
                         "num_params": numel,
                         "first": span[0],
                         "end": span[1],
-                        "structure": structure,
-                        "params_id": digest(names) if names else "",
+                        "params_id": _digest(names) if names else "",
                     },
                 )
             )
@@ -210,6 +208,11 @@ def words_of(node: Node) -> str:
 def cut(text: str, longest: int = _LONGEST) -> str:
     """A text that is not too long."""
     return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def _digest(names: tuple[str, ...]) -> str:
+    """Twelve characters that stand for some names, the same in every process."""
+    return blake2b(repr(names).encode("utf-8", "backslashreplace"), digest_size=6).hexdigest()
 
 
 def _rounded(seconds: float) -> float:

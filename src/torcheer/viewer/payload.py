@@ -22,6 +22,7 @@ from ..records import Failure
 from ..torch_internals import DisableTorchFunction
 from ..web.schema import FORMAT, VERSION, Plain, lean
 from .contents import Contents
+from .groups import ports_in, runs_in
 from .values import Values, page_bytes
 from .writing import write
 
@@ -105,7 +106,10 @@ def _payload(history: Recorded, previews: bool, max_bytes: int) -> Plain:
         "modules": modules,
         "nodes": nodes,
         "edges": edges,
+        "runs": [lean("run", run) for run in runs_in(history.graph)],
+        "ports": ports_in(graph),
     }
+    payload = lean("payload", payload)
     left_out, size = _lightened(payload, max_bytes)
     missing = values.add_previews(nodes, max_bytes - size - _WORDS) if previews else 0
     if missing:

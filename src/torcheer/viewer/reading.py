@@ -56,7 +56,7 @@ def check_payload(found: Any, name: str = "the payload") -> None:
         )
     for key, declared in GRAPH["payload"].items():
         kind = list if declared.type.endswith("[]") else {"string": str, "number": int}.get(declared.type, dict)
-        if not isinstance(found.get(key), kind):
+        if (declared.is_required or key in found) and not isinstance(found.get(key), kind):
             raise InvalidArgument(f"{name} is damaged: {key!r} is missing or not what it should be.")
 
 

@@ -47,6 +47,8 @@ GRAPH: dict[str, Part] = {
         "modules": Key("ModuleCall[]", "list of Module: every call of a module"),
         "nodes": Key("OpNode[]", "list of Node: every operation, input and output, each pass on its own"),
         "edges": Key("Edge[]", "list of Edge: every tensor that one node had from another"),
+        "runs": Key("Run[]", "list of Run: equal blocks that follow one another, outer ones first", []),
+        "ports": Key("Port[]", "list of Port: inputs or outputs that are alike and in one container", []),
     },
     "facts": {
         "operations": Key("number", "how many operations ran, inputs and outputs included", 0),
@@ -92,12 +94,6 @@ GRAPH: dict[str, Part] = {
         "output_shapes": Key("number[][]", "list of shapes", []),
         "first": Key("number", "the first node inside; -1 if there is none", -1),
         "end": Key("number", "the node after the last inside; -1 if there is none", -1),
-        "structure": Key(
-            "string",
-            "equal for calls in which the same ran: operations, shapes, constants and wiring, whatever the names; also "
-            "between payloads",
-            "",
-        ),
         "params_id": Key("string", "equal for modules that hold the same parameters", ""),
         "source": Key("[number, number] | null", "file and line that called it: `[0, 12]`", None),
     },
@@ -198,6 +194,15 @@ GRAPH: dict[str, Part] = {
         "bytes": Key("number", "of the tensor", 0),
         "memory": Key("boolean", "whether it came through shared memory only: written through another view", False),
         "gradient": Key("boolean", "whether it is a gradient, which goes against the data", False),
+    },
+    "run": {
+        "module": Key("number", "the module call that the blocks are directly inside", -1),
+        "starts": Key("number[]", "list of nodes: the first of every block"),
+        "end": Key("number", "the node after the last block"),
+    },
+    "port": {
+        "name": Key("string", 'the container: `"past_key_values"`'),
+        "nodes": Key("number[]", "list of nodes"),
     },
 }
 

@@ -1,7 +1,7 @@
 // What the keys and the buttons do.
 
 import { areaOf } from "../pane/camera";
-import { carriedOver, openBelow, openToDepth, readableDepth } from "../state/expansion";
+import { carriedOver, openBelow, openToDepth } from "../state/expansion";
 import { type Format, download, fileName, toPng, toSvg, wholeArea } from "../drawing/export";
 import type { Guide } from "../guide";
 import { isBox } from "../model/hierarchy";
@@ -13,11 +13,9 @@ import type { Part } from "../state/state";
 const DEEPEST = 12;
 
 export class Actions {
-  private depth: number;
+  private depth = 1;
 
-  constructor(private readonly guide: Guide) {
-    this.depth = readableDepth(guide.modelIndex(0).hierarchy);
-  }
+  constructor(private readonly guide: Guide) {}
 
   private get stage(): Guide["stages"][number] {
     return this.guide.stages[this.guide.side]!;
@@ -25,12 +23,35 @@ export class Actions {
 
   // Opening and closing -----------------------------------------------------------------------------------------------
 
+  /** As the page was when it was opened. */
+  startOver(): void {
+    const { depth, ...opened } = this.guide.firstView();
+    this.depth = depth;
+    this.guide.dispatch({ type: "openness", ...opened });
+  }
+
+  /** Opens everything down to a depth. Where nothing is selected, the picture is looked at anew. */
   toDepth(depth: number): void {
     const { guide } = this;
-    this.depth = Math.max(1, Math.min(DEEPEST, depth));
+    this.depth = Math.max(1, Math.min(this.deepest(), depth));
     guide.say(`Depth ${this.depth}`);
     const { open, shown } = openToDepth(guide.modelIndex(guide.side).hierarchy, this.depth);
-    guide.dispatch({ type: "openness", open, shown }, guide.anchor());
+    const anchor = guide.anchor();
+    guide.apply([{ type: "openness", open, shown }], anchor, () => {
+      if (!anchor) for (const stage of guide.stages) stage.pane.start();
+    });
+  }
+
+  /** The depth at which everything is open. */
+  private deepest(): number {
+    const { hierarchy } = this.guide.modelIndex(this.guide.side);
+    let depth = 1;
+    for (let seen = 0; depth < DEEPEST; depth++) {
+      const { size } = openToDepth(hierarchy, depth + 1).open;
+      if (size === seen) break;
+      seen = size;
+    }
+    return depth;
   }
 
   deeper(by: number): void {

@@ -33,6 +33,8 @@ export function commandsOf(app: App): Command[] {
     ],
     "Open and close": [
       ["Enter Space", "open or close what is selected", () => actions.toggleSelected()],
+      ["o", "open the next level", () => actions.deeper(1)],
+      ["O", "close the last level", () => actions.deeper(-1)],
       ["E", "open everything below it", () => actions.openBelowSelected()],
       ["e", "open everything", () => actions.openAll()],
       ["c", "close everything", () => actions.toDepth(1)],

@@ -45,7 +45,7 @@ export class Parts {
     this.panel = new Panel(guide, close("panel"));
     this.table = new Table(guide, close("table"));
     this.legend = new LegendBox(guide);
-    this.breadcrumb = new Breadcrumb(guide);
+    this.breadcrumb = new Breadcrumb();
     this.differences = guide.comparison ? new Differences(guide, guide.comparison, close("differences")) : null;
     this.toolbar = new Toolbar(guide, this.finder, actions);
     this.help = new Help(commands, close("help"));
@@ -68,9 +68,9 @@ export class Parts {
       button("⤢", "Everything in sight (0)", () => actions.fit()),
     );
     const graphs = el("div", { class: "graphs" }, ...guide.stages.map((stage) => stage.pane.element));
-    const over = [this.breadcrumb.element, this.legend.element, zoom, messages.busy, messages.notice];
+    const over = [this.breadcrumb.element, zoom, messages.busy, messages.notice];
     const middle = el("main", { class: "middle" }, graphs, ...over);
-    const center = el("div", { class: "center" }, middle, this.differences?.element, this.table.element);
+    const center = el("div", { class: "center" }, middle, this.legend.element, this.differences?.element, this.table.element);
     const body = el("div", { class: "body" }, this.tree.element, center, this.panel.element);
     const app = el("div", { class: "app" }, this.toolbar.element, body, tip, this.help.element, messages.live);
     app.classList.toggle("comparing", guide.docs.length > 1);
@@ -101,8 +101,9 @@ export class Parts {
   moved(): void {
     const { pane, view } = this.guide.stages[this.guide.side]!;
     const now = view?.items[pane.middleItem()]?.key ?? "";
-    if (this.guide.state.selection || now === this.middle) return;
-    this.middle = now;
+    const place = `${now} ${pane.isSeenWhole}`;
+    if (this.guide.state.selection || place === this.middle) return;
+    this.middle = place;
     this.breadcrumb.update(this.crumbs());
   }
 
@@ -115,6 +116,7 @@ export class Parts {
     const child = guide.selectedChild();
     if (!view) return [top];
     const isSelected = child !== null && state.selection?.side === side;
+    if (!isSelected && guide.stages[side]!.pane.isSeenWhole) return [top];
     const faces = guide.modelIndex(side).faces(state.facts);
     const path: Crumb[] = [];
     const last = isSelected ? itemOf(view, child) : guide.stages[side]!.pane.middleItem();

@@ -40,8 +40,8 @@ export class Toolbar {
     const depth = el(
       "span",
       { class: "group wide", role: "group", label: "How deep" },
-      button("−", "One level less", () => actions.deeper(-1)),
-      button("+", "One level more", () => actions.deeper(1)),
+      button("−", "One level less (O)", () => actions.deeper(-1)),
+      button("+", "One level more (o)", () => actions.deeper(1)),
       button("all", "Open everything (e)", () => actions.openAll()),
       button("none", "Close everything (c)", () => actions.toDepth(1)),
     );
@@ -148,10 +148,8 @@ export interface Crumb {
 export class Breadcrumb {
   readonly element = el("nav", { class: "breadcrumb", label: "Where this is" });
 
-  constructor(private readonly guide: Guide) {}
-
   update(path: Crumb[]): void {
-    this.element.hidden = this.guide.docs.length > 1 && path.length < 2;
+    this.element.hidden = path.length < 2; // the name of the model stands above
     const parts = path.flatMap((part, i) => [
       ...(i ? [el("span", { class: "apart", text: "›" })] : []),
       button(part.title, part.title, part.go, { class: i === path.length - 1 ? "crumb last" : "crumb" }),

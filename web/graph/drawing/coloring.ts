@@ -40,6 +40,13 @@ export class Palette {
     return this.categories[unit]!;
   }
 
+  /** The category that all of a child is of: a unit, or equal inputs or outputs; null of other boxes. */
+  common(child: number): Category | null {
+    if (!isBox(child)) return this.categories[child]!;
+    const { boxes, order } = this.hierarchy;
+    return boxes[~child]!.kind === "ports" ? this.categories[order[boxes[~child]!.low]!]! : null;
+  }
+
   composition(b: number): Composition {
     const known = this.compositions.get(b);
     if (known) return known;
@@ -93,9 +100,9 @@ export class Coloring {
     const { theme, legend } = this;
     const { child } = view.items[at]!;
     if (legend.metric.name === "type") {
-      if (isBox(child)) return { fill: theme.box, accent: theme.boxBorder, ink: theme.ink, faint: theme.faint };
-      const look = theme.categories[this.palette.category(child)];
-      return { ...look, ink: theme.ink, faint: theme.faint };
+      const category = this.palette.common(child);
+      if (category === null) return { fill: theme.box, accent: theme.boxBorder, ink: theme.ink, faint: theme.faint };
+      return { ...theme.categories[category], ink: theme.ink, faint: theme.faint };
     }
     const value = this.values[at] ?? null;
     const accent = isBox(child) ? theme.boxBorder : theme.categories[this.palette.category(child)].accent;

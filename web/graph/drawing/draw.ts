@@ -212,17 +212,18 @@ class Drawer {
       return;
     }
     const isModule = isBox(item.child);
-    const isRun = isModule && scene.view.hierarchy.boxes[~item.child]!.kind === "run";
-    const category = isModule ? null : palette.category(item.child);
+    const kind = isModule ? scene.view.hierarchy.boxes[~item.child]!.kind : null;
+    const category = palette.common(item.child);
     const radius = category === "input" || category === "output" ? Math.min(22, h / 2) : isModule ? 9 : 7;
-    const line = this.border(category, paint, isModule, marks.hovered === i);
-    if (isRun) for (const offset of [8, 4]) this.painter.box(x + offset, y + offset, w, h, radius, paint.fill, line);
+    const line = this.border(category, paint, category === null, marks.hovered === i);
+    const isStack = kind === "run" || kind === "ports";
+    if (isStack) for (const offset of [8, 4]) this.painter.box(x + offset, y + offset, w, h, radius, paint.fill, line);
     this.painter.box(x, y, w, h, radius, paint.fill, line);
     this.rings(i, radius);
     const isFull = h > 0.8 * scene.faces[i]!.height; // while it grows there is no room for words
     if (isFull && this.scale < READABLE_SCALE) this.largeTitle(i, paint);
     else if (isFull) this.face(i, paint);
-    if (isModule && coloring.legend.metric.name === "type" && h * this.scale > 14) this.composition(i);
+    if (category === null && coloring.legend.metric.name === "type" && h * this.scale > 14) this.composition(i);
     this.loop(i);
     this.matchBadge(i, x + w - 4, y);
   }

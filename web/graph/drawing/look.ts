@@ -2,7 +2,7 @@
 
 import { type Hierarchy, isBox } from "../model/hierarchy";
 import type { Measures, MetricName } from "../model/measures";
-import type { ModuleCall } from "../model/payload";
+import type { ModuleCall, OpNode } from "../model/payload";
 import type { Item, View } from "../layout/view";
 import * as format from "../../shared/format";
 
@@ -94,7 +94,7 @@ export class Faces {
     const node = payload.nodes[unit.members[0]!]!;
     const lines: string[] = [];
     const own = payload.modules[unit.shell[0] ?? -1];
-    const role = node.role === node.type ? "" : node.role;
+    const role = node.role === node.type ? "" : format.role(node.role);
     const name = own ? shortAddress(own.address, this.addressAround(view, item.parent)) : role || node.label;
     if (this.facts.has("name")) lines.push(format.shortened(name, LONGEST_LINE));
     const shapes = new Set(unit.members.map((one) => format.shape(payload.nodes[one]!.shape)));
@@ -119,6 +119,8 @@ export class Faces {
     const box = boxes[~item.child]!;
     if (box.kind === "root") return { title: payload.title, kind: "", badge: "", lines: [] };
     const title = this.boxTitle(view, item);
+    if (box.kind === "ports" && item.isOpen) return { ...title, kind: box.title, lines: [] };
+    if (box.kind === "ports") return { ...title, lines: this.portLines(~item.child) };
     const operations = format.plural(this.measures.operations(item.child), "operation");
     const first = this.firstCall(~item.child);
     const lines: string[] = [];
@@ -136,6 +138,11 @@ export class Faces {
     const { boxes, payload } = this.hierarchy;
     const box = boxes[~item.child]!;
     if (box.kind === "segment") return { title: this.segmentTitle(~item.child), kind: "", badge: "" };
+    if (box.kind === "ports") return { title: this.portTitle(~item.child), kind: "", badge: "" };
+    if (box.kind === "list") {
+      const kind = format.plural(this.modulesIn(~item.child), "module");
+      return { title: shortAddress(box.title, this.addressAround(view, item.parent)), kind, badge: "" };
+    }
     if (box.kind === "step") return { title: this.stepTitle(~item.child), kind: "", badge: "" };
     const outer = this.addressAround(view, item.parent);
     if (box.kind === "run") {
@@ -160,6 +167,8 @@ export class Faces {
     const box = this.hierarchy.boxes[b]!;
     if (box.kind === "step") return this.stepTitle(b);
     if (box.kind === "segment") return this.segmentTitle(b);
+    if (box.kind === "ports") return this.portTitle(b);
+    if (box.kind === "list") return shortAddress(box.title, outer);
     return shortAddress(this.hierarchy.payload.modules[box.modules[0] ?? -1]?.address ?? "", outer);
   }
 
@@ -177,6 +186,31 @@ export class Faces {
   private segmentTitle(b: number): string {
     const { low, high } = this.hierarchy.boxes[b]!;
     return `operations ${(low + 1).toLocaleString("en-US")} – ${high.toLocaleString("en-US")}`;
+  }
+
+  /** How many modules of a list ran, each block of a run counted. */
+  private modulesIn(b: number): number {
+    const { boxes } = this.hierarchy;
+    const inside = boxes[b]!.children.filter(isBox).map((child) => boxes[~child]!);
+    return inside.reduce((sum, box) => sum + (box.kind === "run" ? box.blocks.length : 1), 0);
+  }
+
+  /** `24 outputs` */
+  private portTitle(b: number): string {
+    const { low, high } = this.hierarchy.boxes[b]!;
+    return format.plural(high - low, this.firstNode(b).kind);
+  }
+
+  private portLines(b: number): string[] {
+    const node = this.firstNode(b);
+    const facts = [this.facts.has("shape") ? format.shape(node.shape) : "", this.facts.has("dtype") ? (node.dtype ?? "") : ""];
+    const name = this.facts.has("name") ? format.shortened(this.hierarchy.boxes[b]!.title, LONGEST_LINE) : "";
+    return [name, ...this.factLines(facts, ~b)].filter(Boolean);
+  }
+
+  private firstNode(b: number): OpNode {
+    const { boxes, order, units, payload } = this.hierarchy;
+    return payload.nodes[units[order[boxes[b]!.low]!]!.members[0]!]!;
   }
 
   private stepTitle(b: number): string {
@@ -267,7 +301,7 @@ export class Faces {
     const sides = isModule ? 36 : 29; // the left edge of the words, and as much as looks even on the right
     const width = Math.round(Math.min(WIDEST, Math.max(NARROWEST, inner + sides)) / 2) * 2;
     const rows = 17 + text.lines.length * LINE + chips.length * (CHIP_HEIGHT + 3);
-    return { ...text, chips, width, height: isOpen ? HEADER : rows + (isModule ? 24 : 18), titleWidth, badgeWidth };
+    return { ...text, chips, width, height: isOpen ? HEADER : rows + (isModule ? 22 : 15), titleWidth, badgeWidth };
   }
 }
 

@@ -9,6 +9,7 @@ export interface Layers {
   rows: number[][]; // from left to right
   widths: number[];
   isPassing: boolean[];
+  isEnd: boolean[]; // a child that leads to nothing, such as an output
   segments: Segment[];
   through: number[][]; // by piece of a link: the nodes it passes, from the top
 }
@@ -30,6 +31,8 @@ export function layersOf(task: Task, rowOf: number[]): Layers {
   const count = task.widths.length;
   const widths = rowOf.map((_, at) => (at < count ? task.widths[at]! : PORT_WIDTH));
   const isPassing = rowOf.map(() => false);
+  const isEnd = rowOf.map((_, at) => at < count);
+  for (const piece of task.pieces) if (!piece.isFeedback) isEnd[piece.from] = false;
   const rows = Array.from({ length: 2 * Math.max(-1, ...rowOf) + 1 }, (): number[] => []);
   rowOf.forEach((row, at) => rows[2 * row]!.push(at));
   const segments: Segment[] = [];
@@ -43,6 +46,7 @@ export function layersOf(task: Task, rowOf: number[]): Layers {
       rows[row]!.push(widths.length);
       widths.push(piece.labelWidth && row === label ? piece.labelWidth + LABEL_ROOM : 0);
       isPassing.push(true);
+      isEnd.push(false);
     }
     const way = [piece.from, ...passed, piece.to];
     for (let i = 1; i < way.length; i++) {
@@ -52,5 +56,5 @@ export function layersOf(task: Task, rowOf: number[]): Layers {
     }
     return passed;
   });
-  return { rows, widths, isPassing, segments, through };
+  return { rows, widths, isPassing, isEnd, segments, through };
 }

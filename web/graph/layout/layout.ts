@@ -6,7 +6,7 @@
 
 import { layersOf } from "./layers";
 import { orderRows } from "./ordering";
-import { straighten } from "./straightening";
+import { NODE_GAP, straighten } from "./straightening";
 
 /** What is to be laid out, as plain values that can be sent to a worker. */
 export interface Task {
@@ -19,6 +19,7 @@ export interface Task {
   header: number; // height of the title above the children
   minWidth: number;
   padding: number;
+  spacing: number; // between rows, at least
 }
 
 /** Ends are numbers: children, then ports in, then ports out. */
@@ -48,9 +49,10 @@ export interface Layout {
   routes: Route[]; // in the order of the pieces
 }
 
-const ROW_GAP = 38;
+export const ROW_GAP = 28;
 const WIDEST_GAP = 110;
 const LABEL_HEIGHT = 16;
+const WIDE_ROW = 480;
 const PORT_WIDTH = 18;
 const LANE_GAP = 14;
 const TURN = 13; // how far below and above a row a feedback edge turns
@@ -94,10 +96,26 @@ function rowsOf(task: Task): number[] {
     const joined = rows.slice(0, count).filter((_, at) => !alone.includes(at));
     alone.forEach((at, i) => (rows[at] = Math.max(...joined) + 1 + Math.floor(i / ALONE_IN_A_ROW)));
   }
+  lowerEnds(task, rows, out);
   const last = Math.max(start - 1, ...rows.slice(0, count));
   for (let port = 0; port < task.ins; port++) rows[count + port] = 0;
   for (let port = 0; port < task.outs; port++) rows[count + task.ins + port] = last + 1;
   return rows;
+}
+
+/** What leads to nothing, such as outputs, goes to the next row where its own is wide, so that a model fits a narrow window. */
+function lowerEnds(task: Task, rows: number[], out: TaskPiece[][]): void {
+  const count = task.widths.length;
+  for (let row = 0; row <= Math.max(-1, ...rows.slice(0, count)); row++) {
+    const there = rows.slice(0, count).flatMap((one, at) => (one === row ? [at] : []));
+    const ends = there.filter((at) => !out[at]!.length && !task.anchored[at]);
+    let width = there.reduce((sum, at) => sum + task.widths[at]! + NODE_GAP, 0);
+    for (let left = there.length; width > WIDE_ROW && left > 1 && ends.length; left--) {
+      const at = ends.pop()!;
+      rows[at] = row + 1;
+      width -= task.widths[at]! + NODE_GAP;
+    }
+  }
 }
 
 function byEnd(pieces: TaskPiece[], total: number, end: (piece: TaskPiece) => number): TaskPiece[][] {
@@ -245,7 +263,7 @@ class Drawing {
       this.tops[row] = y;
       y += heights[row]!;
       this.bottoms[row] = y;
-      const gap = Math.min(WIDEST_GAP, Math.max(ROW_GAP, sideways[row - (row % 2)]! / 4));
+      const gap = Math.max(task.spacing, Math.min(WIDEST_GAP, sideways[row - (row % 2)]! / 4));
       const isPortGap = (task.ins > 0 && row < 2) || (task.outs > 0 && row >= last - 2);
       if (row < last) y += (isPortGap ? Math.max(20, gap * 0.7) : gap) / 2;
     }

@@ -14,6 +14,7 @@ export interface PlanBox {
   header: number;
   minWidth: number;
   padding: number;
+  spacing: number;
 }
 
 export interface PlanPiece {
@@ -101,6 +102,7 @@ export class Solver {
       header: box.header,
       minWidth: box.minWidth,
       padding: box.padding,
+      spacing: box.spacing,
     };
   }
 }
@@ -153,5 +155,5 @@ export function signature(task: Task): string {
   const pieces = task.pieces.map((p) => `${p.from} ${p.to} ${p.fromX} ${p.toX} ${p.labelWidth} ${p.isFeedback ? 1 : 0}`);
   const anchored = task.anchored.map((one) => (one ? 1 : 0));
   const parts = [task.widths, task.heights, anchored, pieces].map((list) => list.join());
-  return `${parts.join("|")}|${task.ins} ${task.outs} ${task.header} ${task.minWidth} ${task.padding}`;
+  return `${parts.join("|")}|${task.ins} ${task.outs} ${task.header} ${task.minWidth} ${task.padding} ${task.spacing}`;
 }

@@ -1,7 +1,7 @@
 // A view with a place for everything in it: what the canvas draws and the pointer hits.
 
 import { isBox } from "../model/hierarchy";
-import type { Layout } from "./layout";
+import { type Layout, ROW_GAP } from "./layout";
 import { type Face, type Faces, HEADER, PADDING, TEXT_FONT } from "../drawing/look";
 import type { PlanBox } from "./plan";
 import type { View } from "./view";
@@ -30,7 +30,7 @@ const LOOP_ROOM = 30; // beside an item with an edge to itself
 const LABEL_PADDING = 6;
 
 /** Everything a view needs to be laid out. */
-export function draftScene(view: View, faces: Faces): Draft {
+export function draftScene(view: View, faces: Faces, spacing = ROW_GAP): Draft {
   const locals = localGraphs(view);
   const drawn = view.items.map((item) => faces.of(view, item));
   const open: number[] = [];
@@ -40,12 +40,18 @@ export function draftScene(view: View, faces: Faces): Draft {
     if (!view.items[i]!.isOpen) continue;
     places.set(i, plan.length);
     open.push(i);
-    plan.push(planBox(view, faces, drawn, locals.get(i)!, places));
+    plan.push({ ...planBox(view, faces, drawn, locals.get(i)!, places), spacing });
   }
   return { view, faces: drawn, locals, open, plan };
 }
 
-function planBox(view: View, faces: Faces, drawn: Face[], local: LocalGraph, places: Map<number, number>): PlanBox {
+function planBox(
+  view: View,
+  faces: Faces,
+  drawn: Face[],
+  local: LocalGraph,
+  places: Map<number, number>,
+): Omit<PlanBox, "spacing"> {
   const isRoot = local.item === 0;
   const leaf = (item: number): boolean => !view.items[item]!.isOpen;
   return {

@@ -6,7 +6,7 @@
 
 import type { Layers, Segment } from "./layers";
 
-const NODE_GAP = 26;
+export const NODE_GAP = 26;
 const EDGE_GAP = 14;
 const ROUNDS = 12;
 
@@ -22,11 +22,12 @@ export function straighten(layers: Layers): number[] {
 // Which segments are to be upright --------------------------------------------------------------------------------------
 
 /** Chains first, then long edges, then whatever does not get in their way. Aligned segments never cross. */
-function alignedSegments({ rows, isPassing, segments }: Layers): Set<Segment> {
+function alignedSegments(layers: Layers): Set<Segment> {
+  const { rows, isPassing, segments } = layers;
   const rowOf: number[] = [];
   const placeOf: number[] = [];
   rows.forEach((row, r) => row.forEach((node, place) => ([rowOf[node], placeOf[node]] = [r, place])));
-  const [mainBelow, mainAbove] = mainNeighbours(segments, placeOf);
+  const [mainBelow, mainAbove] = mainNeighbours(layers, placeOf);
   const isMain = (one: Segment): boolean =>
     (isPassing[one.above]! || mainBelow.get(one.above) === one) && (isPassing[one.below]! || mainAbove.get(one.below) === one);
   const priority = (one: Segment): number => {
@@ -52,8 +53,18 @@ function alignedSegments({ rows, isPassing, segments }: Layers): Set<Segment> {
   return chosen;
 }
 
-/** By node, its middle short edge down and up; none where there are two middles, for then it stands between them. */
-function mainNeighbours(segments: Segment[], placeOf: number[]): [Map<number, Segment>, Map<number, Segment>] {
+/**
+ * By node, its middle short edge down and up; none where there are two middles, for then it stands between them. Edges to what
+ * leads to nothing do not count beside others: a model stays above what it goes on with, and its outputs beside that.
+ */
+function mainNeighbours(layers: Layers, placeOf: number[]): [Map<number, Segment>, Map<number, Segment>] {
+  const { segments, isPassing, isEnd } = layers;
+  const onward = new Map(segments.filter((one) => isPassing[one.above]).map((one) => [one.above, one]));
+  const leadsOn = (one: Segment): boolean => {
+    let at = one.below;
+    while (isPassing[at]) at = onward.get(at)!.below;
+    return !isEnd[at];
+  };
   const [down, up] = [new Map<number, Segment[]>(), new Map<number, Segment[]>()];
   const put = (map: Map<number, Segment[]>, node: number, one: Segment): void => {
     const known = map.get(node);
@@ -67,7 +78,9 @@ function mainNeighbours(segments: Segment[], placeOf: number[]): [Map<number, Se
   }
   const middles = (map: Map<number, Segment[]>, end: "above" | "below"): Map<number, Segment> => {
     const found = new Map<number, Segment>();
-    for (const [node, list] of map) {
+    for (const [node, all] of map) {
+      const onwards = end === "below" ? all.filter(leadsOn) : [];
+      const list = onwards.length ? onwards : all;
       if (list.length % 2 === 0) continue;
       list.sort((a, b) => placeOf[a[end]]! - placeOf[b[end]]!);
       found.set(node, list[(list.length - 1) / 2]!);

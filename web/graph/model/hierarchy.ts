@@ -3,11 +3,11 @@
 // A child of a box is a number: a unit as itself, a box as its complement (~box). Units have positions such that every box
 // covers a range of them, so sums and counts over a box are differences of two prefix sums.
 
-import { foldRuns } from "./folding";
+import { wrapGroups } from "./grouping";
 import { type Outline, rolledOutline, unrolledOutline } from "./outline";
 import type { Payload } from "./payload";
 
-export type BoxKind = "root" | "module" | "run" | "step" | "segment";
+export type BoxKind = "root" | "module" | "run" | "step" | "segment" | "list" | "ports";
 
 export interface Unit {
   key: string;
@@ -25,6 +25,7 @@ export interface Box {
   blocks: number[]; // of a run: its blocks, which are boxes
   low: number; // positions low <= p < high are inside
   high: number;
+  title: string; // of a list: its address; of ports: the container they are in
 }
 
 /** Everything that flows from one unit to another. */
@@ -53,6 +54,8 @@ export interface Hierarchy {
 
 const CROWDED = 96; // children; more are divided into segments
 const SEGMENT = 40;
+const CROWDED_MODEL = 32; // the same of the model itself, which cannot be closed
+const MODEL_SEGMENT = 12;
 
 export const isBox = (child: number): boolean => child < 0;
 
@@ -64,10 +67,11 @@ export function buildHierarchy(payload: Payload, rolled: boolean): Hierarchy {
   });
   const wires = wiresOf(payload, outline, unitOfNode);
   const units: Unit[] = outline.units.map((unit) => ({ key: unit.key, members: unit.members, parent: 0, shell: [] }));
-  const boxes: Box[] = [{ key: "", kind: "root", modules: [], parent: -1, children: [], blocks: [], low: 0, high: 0 }];
+  const boxes: Box[] = [];
+  addGroup(boxes, units, { key: "", kind: "root", parent: -1, children: [] });
   const childOfModule = new Map<number, number>();
   nest(outline, units, boxes, childOfModule);
-  foldRuns(payload, units, boxes, wires);
+  wrapGroups(payload, units, boxes);
   divide(boxes, units);
   const order = new Int32Array(units.length);
   const position = new Int32Array(units.length);
@@ -147,7 +151,7 @@ function nest(outline: Outline, units: Unit[], boxes: Box[], childOfModule: Map<
     }
     const { key, modules } = outline.boxes[~child]!;
     const box = boxes.length;
-    boxes.push({ key, kind: "module", modules, parent, children: [], blocks: [], low: 0, high: 0 });
+    addGroup(boxes, units, { key, kind: "module", modules, parent, children: [] });
     for (const module of modules) childOfModule.set(module, ~box);
     boxes[box]!.children = contents[~child]!.map((one) => place(one, box));
     return ~box;
@@ -166,8 +170,9 @@ function loneUnit(contents: number[][], box: number): number {
 function divide(boxes: Box[], units: Unit[]): void {
   for (let b = 0; b < boxes.length; b++) {
     const box = boxes[b]!;
-    while (box.children.length > CROWDED) {
-      const count = Math.ceil(box.children.length / SEGMENT);
+    const [most, segment] = b === 0 ? [CROWDED_MODEL, MODEL_SEGMENT] : [CROWDED, SEGMENT];
+    while (box.children.length > most) {
+      const count = Math.ceil(box.children.length / segment);
       const size = Math.ceil(box.children.length / count);
       const grouped: number[] = [];
       for (let at = 0; at < box.children.length; at += size) {
@@ -185,9 +190,13 @@ export function childKey(boxes: Box[], units: Unit[], child: number): string {
 }
 
 /** Makes a box around children that have had another parent. */
-export function addGroup(boxes: Box[], units: Unit[], group: Pick<Box, "key" | "kind" | "parent" | "children">): number {
+export function addGroup(
+  boxes: Box[],
+  units: Unit[],
+  group: Pick<Box, "key" | "kind" | "parent" | "children"> & Partial<Box>,
+): number {
   const made = boxes.length;
-  boxes.push({ modules: [], blocks: [], low: 0, high: 0, ...group });
+  boxes.push({ modules: [], blocks: [], low: 0, high: 0, title: "", ...group });
   for (const child of group.children) {
     if (isBox(child)) boxes[~child]!.parent = made;
     else units[child]!.parent = made;

@@ -23,7 +23,7 @@ export function readPayload(text: string): Payload {
 }
 
 /** Every index of a payload points at something, and modules come after those around them. */
-function checkReferences({ nodes, modules, edges }: Payload): void {
+function checkReferences({ nodes, modules, edges, runs, ports }: Payload): void {
   const fits = (index: number, below: number, from = 0): boolean => Number.isInteger(index) && index >= from && index < below;
   modules.forEach((one, i) => {
     if (!fits(one.parent, modules.length, -1)) throw new DataError(`Module ${i} has no parent ${one.parent}.`);
@@ -37,5 +37,14 @@ function checkReferences({ nodes, modules, edges }: Payload): void {
   edges.forEach((one, i) => {
     if (!fits(one.from, nodes.length) || !fits(one.to, nodes.length))
       throw new DataError(`Edge ${i} joins ${one.from} and ${one.to}; there are ${nodes.length} nodes.`);
+  });
+  runs.forEach((one, i) => {
+    const isThere = fits(one.module, modules.length, -1) && one.starts.every((node) => fits(node, nodes.length));
+    if (!isThere || !fits(one.end, nodes.length + 1))
+      throw new DataError(`Run ${i} begins or ends at a node that is not there.`);
+  });
+  ports.forEach((one, i) => {
+    if (!one.nodes.length || !one.nodes.every((node) => fits(node, nodes.length)))
+      throw new DataError(`Port ${i} holds a node that is not there.`);
   });
 }

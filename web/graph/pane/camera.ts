@@ -12,6 +12,10 @@ const SMALLEST = 0.0005;
 const LARGEST = 4;
 const MARGIN = 24;
 const COMFORTABLE = 0.62; // below this the words on boxes are not drawn
+export const READABLE = 0.7; // the smallest scale of a first look, where the model can be closed far enough
+export const TITLES = 0.3; // below this not even the titles can be read
+const ENLARGED = 2.2; // of a very small model
+const SPANNED = 0.62; // of the height, by a small model
 
 export function toPlane(camera: Camera, x: number, y: number): [number, number] {
   return [(x - camera.x) / camera.scale, (y - camera.y) / camera.scale];
@@ -33,21 +37,23 @@ export function zoomed(camera: Camera, factor: number, x: number, y: number): Ca
   return { scale, x: x - (x - camera.x) * part, y: y - (y - camera.y) * part };
 }
 
-/** All of something on the screen, no larger than life. */
+/** All of something on the screen, in the middle; larger than life only where it is small. */
 export function fitting(rect: Rect, width: number, height: number): Camera {
-  const room = (size: number): number => Math.max(40, size - 2 * MARGIN);
-  const scale = Math.min(1, room(width) / Math.max(1, rect.w), room(height) / Math.max(1, rect.h));
+  const tall = Math.max(40, height - 2 * MARGIN);
+  const room = Math.min(Math.max(40, width - 2 * MARGIN) / Math.max(1, rect.w), tall / Math.max(1, rect.h));
+  const wanted = Math.min(ENLARGED, Math.max(1, (SPANNED * height) / Math.max(1, rect.h)));
+  const scale = Math.min(room, wanted);
   return { scale, x: width / 2 - (rect.x + rect.w / 2) * scale, y: height / 2 - (rect.y + rect.h / 2) * scale };
 }
 
-/** The first look: all of it if that can be read, otherwise the top, as wide as can be read. */
-export function opening(rect: Rect, width: number, height: number): Camera {
+/** A first look: all of it if that can be read, or at least its titles; otherwise the top, as wide as can be read. */
+export function opening(rect: Rect, width: number, height: number, least = COMFORTABLE): Camera {
   const whole = fitting(rect, width, height);
-  if (whole.scale >= COMFORTABLE) return whole;
+  if (whole.scale >= least) return whole;
   const wide = Math.min(1, (width - 2 * MARGIN) / Math.max(1, rect.w));
   const scale = Math.max(COMFORTABLE, Math.min(0.9, wide));
   const isTall = rect.h * scale > height;
-  const y = isTall ? MARGIN - rect.y * scale : height / 2 - (rect.y + rect.h / 2) * scale;
+  const y = isTall ? 2 * MARGIN - rect.y * scale : height / 2 - (rect.y + rect.h / 2) * scale;
   return { scale, x: width / 2 - (rect.x + rect.w / 2) * scale, y };
 }
 

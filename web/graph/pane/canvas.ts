@@ -1,6 +1,6 @@
 // One graph on the screen: a canvas with a camera, what the pointer does to it, and the way from one scene to the next.
 
-import { type Camera, areaOf, between, fitting, opening, panned, showing, toPlane, zoomed } from "./camera";
+import { type Camera, TITLES, areaOf, between, fitting, opening, panned, showing, toPlane, zoomed } from "./camera";
 import { el } from "../../shared/dom";
 import type { Picture, Rect } from "../drawing/picture";
 import { drawScene } from "../drawing/draw";
@@ -44,6 +44,7 @@ export class Pane {
   private pressed: { at: [number, number]; isDrag: boolean } | null = null;
   private readonly minimap: Minimap;
   private isSized = false;
+  private isFirstLook = true; // nothing was moved, opened or closed yet
   private whenSized: (() => void)[] = [];
 
   constructor(
@@ -52,6 +53,7 @@ export class Pane {
     private readonly isFrame: boolean,
   ) {
     this.canvas = el("canvas", { class: "graph", tabIndex: 0, role: "application", label });
+    this.canvas.dataset["canvas"] = "graph";
     this.minimap = new Minimap((x, y) => this.centreOn(x, y));
     this.element = el("div", { class: "pane" }, this.canvas, this.minimap.element);
     this.context = this.canvas.getContext("2d")!;
@@ -66,8 +68,9 @@ export class Pane {
     const before = this.picture?.scene;
     this.picture = picture;
     if (!before) {
-      this.afterSized(() => this.setCamera(opening(rectOf(picture.scene, 0), this.width, this.height), "program"));
+      this.afterSized(() => this.setCamera(this.firstLook(picture.scene), "program"));
     } else if (before !== picture.scene) {
+      this.isFirstLook = false;
       const camera = this.anchored(before, picture.scene, anchor ?? this.middleAnchor(before));
       const isSame = before.view.hierarchy === picture.scene.view.hierarchy;
       this.transition =
@@ -77,6 +80,11 @@ export class Pane {
       this.minimap.forget();
     }
     this.ask();
+  }
+
+  /** All of the model, if only its titles can be read. */
+  private firstLook(scene: Scene): Camera {
+    return opening(rectOf(scene, 0), this.width, this.height, TITLES);
   }
 
   /** Where nothing is chosen, what is in the middle of the screen stays there. */
@@ -119,11 +127,13 @@ export class Pane {
   setCamera(camera: Camera, by: "reader" | "program"): void {
     const from = this.camera;
     this.camera = camera;
+    if (by === "reader") this.isFirstLook = false;
     this.events.moved(from, camera, by);
     this.ask();
   }
 
   glideTo(camera: Camera, isAnimated: boolean): void {
+    this.isFirstLook = false;
     if (!isAnimated || this.transition) {
       this.transition = null;
       this.setCamera(camera, "program");
@@ -188,8 +198,22 @@ export class Pane {
     this.glide = null;
   }
 
+  /** The size it has on the page now, also before it was drawn. */
+  measured(): [number, number] {
+    const { width, height } = this.element.getBoundingClientRect();
+    return [width, height];
+  }
+
   get size(): [number, number] {
     return [this.width, this.height];
+  }
+
+  /** Whether all of the graph is on the screen. */
+  get isSeenWhole(): boolean {
+    if (!this.picture) return true;
+    const { x, y, w, h } = rectOf(this.picture.scene, 0);
+    const area = areaOf(this.camera, this.width, this.height);
+    return area.x <= x && area.y <= y && area.x + area.w >= x + w && area.y + area.h >= y + h;
   }
 
   /** Where an item is on the screen, from the corner of the window. */
@@ -280,6 +304,8 @@ export class Pane {
     if (!this.isSized) {
       this.isSized = true;
       for (const act of this.whenSized.splice(0)) act();
+    } else if (this.isFirstLook && this.picture) {
+      this.camera = this.firstLook(this.picture.scene);
     } else if (before && before !== this.width) {
       this.keepMiddle((this.width - before) / 2);
     }

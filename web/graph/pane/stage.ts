@@ -54,7 +54,7 @@ export class Stage {
     }
     this.anchor = anchor;
     const modelIndex = this.modelIndex(state);
-    const draft = draftScene(buildView(modelIndex.hierarchy, state), modelIndex.faces(factsShown(state)));
+    const draft = draftScene(buildView(modelIndex.hierarchy, state), modelIndex.faces(factsShown(state)), state.spacing);
     const solved = this.engine.solve(draft.plan, (layouts) => {
       this.isWaiting = false;
       this.settle(draft, layouts, scope);

@@ -12,6 +12,14 @@ import { itemOf } from "../model/model_index";
 import { codeAround } from "./source";
 import * as format from "../../shared/format";
 
+const KINDS: Partial<Record<Box["kind"], string>> = {
+  run: "equal blocks",
+  step: "one step of a repeated pattern",
+  segment: "a part, for reading only",
+  list: "a list of modules",
+  ports: "alike, in one container",
+};
+
 export function modulePanel(guide: Guide, side: number, b: number, theme: Theme): PanelContent {
   const modelIndex = guide.modelIndex(side);
   const { hierarchy, measures } = modelIndex;
@@ -30,7 +38,7 @@ export function modulePanel(guide: Guide, side: number, b: number, theme: Theme)
     title,
     kind:
       first?.class ??
-      { run: "equal blocks", step: "one step of a repeated pattern", segment: "a part, for reading only" }[box.kind as "run"] ??
+      KINDS[box.kind] ??
       "",
     color: theme.boxBorder,
     subtitle: box.kind === "run" ? [`${box.blocks.length} equal blocks in a row`, sharing].filter(Boolean).join(", ") : "",

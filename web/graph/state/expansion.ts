@@ -3,23 +3,9 @@
 import { type Hierarchy, isBox } from "../model/hierarchy";
 import type { Openness } from "../layout/view";
 
-const READABLE = 40; // boxes on the first screen
-const DEEPEST = 12;
-
 export interface Opened {
   open: Set<string>;
   shown: Map<string, number | "all">;
-}
-
-/** The depth to start with: as deep as stays readable. */
-export function readableDepth(hierarchy: Hierarchy): number {
-  let depth = 1;
-  while (depth < DEEPEST) {
-    const next = countVisible(hierarchy, openToDepth(hierarchy, depth + 1), READABLE + 1);
-    if (next > READABLE) break;
-    depth++;
-  }
-  return depth;
 }
 
 /** Everything open down to a depth: 1 shows what the model itself calls. A run is as deep as its blocks. */
@@ -29,10 +15,15 @@ export function openToDepth(hierarchy: Hierarchy, depth: number): Opened {
     const box = hierarchy.boxes[b]!;
     if (box.kind !== "root") opened.open.add(box.key);
     const from = box.kind === "run" ? hierarchy.boxes[box.blocks[0]!]! : box;
-    if (left > 1) for (const child of from.children) if (isBox(child)) visit(~child, left - 1);
+    if (left > 1) for (const child of from.children) if (isBox(child) && !isPorts(hierarchy, child)) visit(~child, left - 1);
   };
   visit(0, depth);
   return opened;
+}
+
+/** Whether a child stands for equal inputs or outputs: these are opened by themselves only. */
+function isPorts(hierarchy: Hierarchy, child: number): boolean {
+  return hierarchy.boxes[~child]?.kind === "ports";
 }
 
 /** Everything below a box open, every block of every run on its own. */

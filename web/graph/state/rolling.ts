@@ -1,6 +1,6 @@
 // Keeps the reader's place when the view is rolled or unrolled.
 
-import { countVisible, openToDepth, readableDepth } from "./expansion";
+import { countVisible, openToDepth } from "./expansion";
 import { type Hierarchy, isBox } from "../model/hierarchy";
 import type { Selection, State } from "./state";
 
@@ -20,7 +20,7 @@ export function carriedOpen(from: Hierarchy, to: Hierarchy, state: State): Set<s
     if (blocks.some((one) => one.modules.some((module) => modules.has(module)))) open.add(box.key);
   });
   const isMuch = countVisible(to, { open, shown: state.shown }, TOO_MANY + 1) > TOO_MANY;
-  return isMuch ? openToDepth(to, readableDepth(to)).open : open;
+  return isMuch ? openToDepth(to, 1).open : open;
 }
 
 /** The same place in another hierarchy of the same payload. */

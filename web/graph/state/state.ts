@@ -1,6 +1,7 @@
 // What the reader has done: one plain value, changed only by `reduce`.
 
 import type { FactName } from "../drawing/look";
+import { ROW_GAP } from "../layout/layout";
 import type { MetricName } from "../model/measures";
 import type { ThemeChoice } from "../../shared/theme";
 
@@ -22,6 +23,7 @@ export interface State {
   metric: MetricName;
   scale: "auto" | "linear" | "log";
   facts: ReadonlySet<FactName>;
+  spacing: number; // between rows
   theme: ThemeChoice;
   parts: ReadonlySet<Part>; // what is open beside the graph
 }
@@ -29,7 +31,7 @@ export interface State {
 export type Action =
   | { type: "open"; keys: Iterable<string>; shown?: ReadonlyMap<string, number | "all"> }
   | { type: "close"; keys: Iterable<string> }
-  | { type: "openness"; open: ReadonlySet<string>; shown: ReadonlyMap<string, number | "all"> }
+  | { type: "openness"; open: ReadonlySet<string>; shown: ReadonlyMap<string, number | "all">; spacing?: number }
   | { type: "show"; run: string; block: number | "all" }
   | { type: "roll"; rolled: boolean; open: ReadonlySet<string>; selection: Selection | null }
   | { type: "select"; selection: Selection | null }
@@ -55,6 +57,7 @@ export const INITIAL: State = {
   metric: "type",
   scale: "auto",
   facts: new Set<FactName>(["name", "shape", "params"]),
+  spacing: ROW_GAP,
   theme: "auto",
   parts: new Set<Part>(["tree"]),
 };
@@ -71,7 +74,7 @@ export function reduce(state: State, action: Action): State {
       return isChanged ? { ...state, open } : state;
     }
     case "openness":
-      return { ...state, open: action.open, shown: action.shown };
+      return { ...state, open: action.open, shown: action.shown, spacing: action.spacing ?? state.spacing };
     case "show":
       if (state.shown.get(action.run) === action.block) return state;
       return { ...state, shown: new Map(state.shown).set(action.run, action.block) };

@@ -15,6 +15,8 @@ export interface Payload {
   modules: ModuleCall[];
   nodes: OpNode[];
   edges: Edge[];
+  runs: Run[];
+  ports: Port[];
 }
 
 export interface Facts {
@@ -55,7 +57,6 @@ export interface ModuleCall {
   output_shapes: number[][];
   first: number;
   end: number;
-  structure: string;
   params_id: string;
   source: [number, number] | null;
 }
@@ -151,11 +152,22 @@ export interface Edge {
   gradient: boolean;
 }
 
+export interface Run {
+  module: number;
+  starts: number[];
+  end: number;
+}
+
+export interface Port {
+  name: string;
+  nodes: number[];
+}
+
 export const PARTS: Parts = {
   Payload: {
     required: ["format", "version", "made_by", "title", "facts", "files", "modules", "nodes", "edges"],
-    template: {"format": null, "version": null, "made_by": null, "title": null, "facts": null, "files": null, "modules": null, "nodes": null, "edges": null},
-    checks: { format: { is: "string" }, version: { is: "number" }, made_by: { is: "string" }, title: { is: "string" }, facts: { is: "object", of: "Facts" }, files: { is: "list", of: "SourceFile" }, modules: { is: "list", of: "ModuleCall" }, nodes: { is: "list", of: "OpNode" }, edges: { is: "list", of: "Edge" } },
+    template: {"format": null, "version": null, "made_by": null, "title": null, "facts": null, "files": null, "modules": null, "nodes": null, "edges": null, "runs": [], "ports": []},
+    checks: { format: { is: "string" }, version: { is: "number" }, made_by: { is: "string" }, title: { is: "string" }, facts: { is: "object", of: "Facts" }, files: { is: "list", of: "SourceFile" }, modules: { is: "list", of: "ModuleCall" }, nodes: { is: "list", of: "OpNode" }, edges: { is: "list", of: "Edge" }, runs: { is: "list", of: "Run" }, ports: { is: "list", of: "Port" } },
   },
   Facts: {
     required: [],
@@ -169,8 +181,8 @@ export const PARTS: Parts = {
   },
   ModuleCall: {
     required: ["key", "address", "class"],
-    template: {"key": null, "address": null, "class": null, "call": 1, "num_calls": 1, "step": "", "parent": -1, "depth": 1, "training": false, "seconds": 0.0, "flops": null, "bytes": 0, "num_params": 0, "input_shapes": [], "output_shapes": [], "first": -1, "end": -1, "structure": "", "params_id": "", "source": null},
-    checks: { key: { is: "string" }, address: { is: "string" }, class: { is: "string" }, call: { is: "number" }, num_calls: { is: "number" }, step: { is: "string" }, parent: { is: "number" }, depth: { is: "number" }, training: { is: "boolean" }, seconds: { is: "number" }, flops: { is: "number", isNullable: true }, bytes: { is: "number" }, num_params: { is: "number" }, input_shapes: { is: "list" }, output_shapes: { is: "list" }, first: { is: "number" }, end: { is: "number" }, structure: { is: "string" }, params_id: { is: "string" }, source: { is: "list", isNullable: true } },
+    template: {"key": null, "address": null, "class": null, "call": 1, "num_calls": 1, "step": "", "parent": -1, "depth": 1, "training": false, "seconds": 0.0, "flops": null, "bytes": 0, "num_params": 0, "input_shapes": [], "output_shapes": [], "first": -1, "end": -1, "params_id": "", "source": null},
+    checks: { key: { is: "string" }, address: { is: "string" }, class: { is: "string" }, call: { is: "number" }, num_calls: { is: "number" }, step: { is: "string" }, parent: { is: "number" }, depth: { is: "number" }, training: { is: "boolean" }, seconds: { is: "number" }, flops: { is: "number", isNullable: true }, bytes: { is: "number" }, num_params: { is: "number" }, input_shapes: { is: "list" }, output_shapes: { is: "list" }, first: { is: "number" }, end: { is: "number" }, params_id: { is: "string" }, source: { is: "list", isNullable: true } },
   },
   OpNode: {
     required: ["key", "label", "type", "function"],
@@ -206,5 +218,15 @@ export const PARTS: Parts = {
     required: ["from", "to"],
     template: {"from": null, "to": null, "positions": [], "shape": null, "dtype": null, "bytes": 0, "memory": false, "gradient": false},
     checks: { from: { is: "number" }, to: { is: "number" }, positions: { is: "list" }, shape: { is: "list", isNullable: true }, dtype: { is: "string", isNullable: true }, bytes: { is: "number" }, memory: { is: "boolean" }, gradient: { is: "boolean" } },
+  },
+  Run: {
+    required: ["starts", "end"],
+    template: {"module": -1, "starts": null, "end": null},
+    checks: { module: { is: "number" }, starts: { is: "list" }, end: { is: "number" } },
+  },
+  Port: {
+    required: ["name", "nodes"],
+    template: {"name": null, "nodes": null},
+    checks: { name: { is: "string" }, nodes: { is: "list" } },
   },
 };

@@ -128,6 +128,7 @@ function task(count: number, edges: [number, number][], more: Partial<Task> = {}
     header: 0,
     minWidth: 0,
     padding: 10,
+    spacing: 28,
     ...more,
   };
 }

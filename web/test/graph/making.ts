@@ -7,10 +7,12 @@ export interface Draft {
   edges: [number, number][];
   modules: Record<string, unknown>[];
   facts: Record<string, unknown>;
+  runs: Record<string, unknown>[];
+  ports: Record<string, unknown>[];
 }
 
 export function draft(): Draft {
-  return { nodes: [], edges: [], modules: [], facts: {} };
+  return { nodes: [], edges: [], modules: [], facts: {}, runs: [], ports: [] };
 }
 
 /** Adds a module call; returns its number. */
@@ -27,7 +29,6 @@ export function addModule(
     address,
     class: className,
     parent,
-    structure: className,
     params_id: address,
     ...more,
   });
@@ -59,6 +60,8 @@ export function text(made: Draft): string {
     modules: made.modules,
     nodes: made.nodes,
     edges: made.edges.map(([from, to]) => ({ from, to, positions: ["args[0]"], shape: [1, 4], dtype: "float32", bytes: 16 })),
+    runs: made.runs,
+    ports: made.ports,
   });
 }
 
@@ -66,6 +69,7 @@ export function text(made: Draft): string {
 export function blocks(count: number): Payload {
   const made = draft();
   let last = addNode(made, "input", [], -1, { kind: "input" });
+  made.runs.push({ starts: Array.from({ length: count }, (_, i) => 1 + 3 * i), end: 1 + 3 * count });
   for (let i = 0; i < count; i++) {
     const block = addModule(made, `h.${i}`, "Block");
     const inner = addModule(made, `h.${i}.fc`, "Linear", block);
@@ -85,6 +89,7 @@ export function blocks(count: number): Payload {
 export function loop(times: number): Payload {
   const made = draft();
   let last = addNode(made, "input", [], -1, { kind: "input" });
+  made.runs.push({ starts: Array.from({ length: times }, (_, i) => 1 + 3 * i), end: 1 + 3 * times });
   for (let pass = 1; pass <= times; pass++) {
     const module = addModule(made, "fc", "Linear", -1, { call: pass, num_calls: times });
     const more = { pass, num_passes: times };

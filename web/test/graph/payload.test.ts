@@ -44,7 +44,8 @@ test("keys that were left out get the defaults of the format", () => {
     [node!.params[0]!.trainable, node!.stats!.zeros, node!.grad!.stats, node!.preview!.channels],
     [true, 0, null, 1],
   );
-  assert.deepEqual([payload.modules[0]!.parent, payload.modules[0]!.depth, payload.modules[0]!.structure], [-1, 1, ""]);
+  assert.deepEqual([payload.modules[0]!.parent, payload.modules[0]!.depth, payload.modules[0]!.params_id], [-1, 1, ""]);
+  assert.deepEqual([payload.runs, payload.ports], [[], []]);
   assert.deepEqual([payload.edges[0]!.positions, payload.edges[0]!.memory], [[], false]);
   assert.deepEqual(payload.facts.notes, []);
 });

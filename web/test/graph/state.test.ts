@@ -114,11 +114,13 @@ test("a point of the screen stays where it is while zooming", () => {
   assert.ok(Math.abs(before[0] - after[0]) < 1e-9 && Math.abs(before[1] - after[1]) < 1e-9);
 });
 
-test("fitting shows everything, no larger than life; the first look is never too small to read", () => {
+test("fitting shows everything, and enlarges what is small; the first look is never too small to read", () => {
   const tall = { x: 0, y: 0, w: 300, h: 30000 };
   const whole = fitting(tall, 1000, 800);
   assert.ok(tall.h * whole.scale <= 800 && whole.y >= 0);
-  assert.equal(fitting({ x: 0, y: 0, w: 10, h: 10 }, 1000, 800).scale, 1);
+  assert.equal(fitting({ x: 0, y: 0, w: 100, h: 600 }, 1000, 800).scale, 1);
+  const small = { x: 0, y: 0, w: 200, h: 240 };
+  assert.ok(small.h * fitting(small, 1000, 800).scale >= 400, "half of the height");
   assert.ok(opening(tall, 1000, 800).scale > 0.6);
   const shown = showing(whole, { x: 0, y: 15000, w: 100, h: 60 }, 1000, 800);
   assert.ok(shown.scale > 0.6 && Math.abs((15000 + 30) * shown.scale + shown.y - 400) < 1);

@@ -1,8 +1,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { carriedOver, countVisible, openBelow, openTo, openToDepth, readableDepth } from "../../graph/state/expansion";
+import { carriedOver, countVisible, openBelow, openTo } from "../../graph/state/expansion";
 import { type Hierarchy, buildHierarchy, isBox } from "../../graph/model/hierarchy";
 import { type View, buildView } from "../../graph/layout/view";
+import { Faces } from "../../graph/drawing/look";
+import { Measures } from "../../graph/model/measures";
+import type { Payload } from "../../graph/model/payload";
+import { firstView } from "../../graph/state/first_view";
 import { itemOf } from "../../graph/model/model_index";
 import { pathBetween, reached } from "../../graph/model/trace";
 import { addModule, addNode, blocks, chain, draft, finish, hub, loop, shared } from "./making";
@@ -61,12 +65,43 @@ test("equal blocks in a row are one run, closed at first, and one of them stands
   ]);
 });
 
-test("two equal blocks are too few to be folded", () => {
-  const hierarchy = buildHierarchy(blocks(2), false);
-  assert.equal(
-    hierarchy.boxes.some((box) => box.kind === "run"),
-    false,
+test("a run of passes is one box when rolled, and a run of modules stays a run", () => {
+  const looped = buildHierarchy(loop(40), true);
+  assert.equal(looped.boxes.length, 1);
+  const rolled = buildHierarchy(blocks(12), true);
+  assert.deepEqual(
+    rolled.boxes.filter((box) => box.kind === "run").map((box) => [box.key, box.blocks.length]),
+    [["run h.0", 12]],
   );
+});
+
+test("equal outputs are one box, below what makes them, and can be opened", () => {
+  const made = draft();
+  const input = addNode(made, "input", [], -1, { kind: "input" });
+  const relu = addNode(made, "relu", [input]);
+  for (let i = 0; i < 8; i++) addNode(made, "output", [relu], -1, { kind: "output", role: `output['cache'][${i}]` });
+  made.ports.push({ name: "cache", nodes: [2, 3, 4, 5, 6, 7, 8, 9] });
+  const hierarchy = buildHierarchy(finish(made), false);
+  const closed = buildView(hierarchy, NOTHING);
+  assert.deepEqual(leaves(closed), ["n:input_0:1", "n:relu_1:1", "m:outputs cache output_2:1"]);
+  assert.deepEqual(links(closed), ["n:input_0:1 → n:relu_1:1", "n:relu_1:1 → m:outputs cache output_2:1"]);
+  const open = buildView(hierarchy, { open: new Set(["outputs cache output_2:1"]), shown: new Map() });
+  assert.equal(leaves(open).length, 10);
+});
+
+test("modules of a list that follow one another are in one box, with the operations between them", () => {
+  const made = draft();
+  let last = addNode(made, "input", [], -1, { kind: "input" });
+  for (const address of ["down.0", "down.1", "mid", "up.0", "up.1"]) {
+    const module = addModule(made, address, address);
+    last = addNode(made, "relu", [addNode(made, "mul", [last], module)], module);
+    if (address === "up.0") last = addNode(made, "cat", [last]);
+  }
+  const hierarchy = buildHierarchy(finish(made), false);
+  const closed = buildView(hierarchy, NOTHING);
+  assert.deepEqual(leaves(closed), ["n:input_0:1", "m:list down.0:1", "m:mid:1", "m:list up.0:1"]);
+  const inside = hierarchy.boxes[hierarchy.boxByKey.get("list up.0:1")!]!;
+  assert.deepEqual([inside.title, inside.children.length], ["up", 3]);
 });
 
 test("opening everything shows every operation once, and every edge", () => {
@@ -149,26 +184,21 @@ test("a loop of many steps is folded into its steps, also where no module is cal
   );
 });
 
-test("steps that read from different places are not folded together", () => {
-  const made = draft();
-  let last = addNode(made, "input", [], -1, { kind: "input" });
-  const first = last;
-  for (let i = 0; i < 40; i++) {
-    const one = addNode(made, "add", [i === 20 ? first : last]);
-    last = addNode(made, "mul", i === 20 ? [one, last] : [one]);
-  }
-  const hierarchy = buildHierarchy(finish(made), false);
-  const runs = hierarchy.boxes.filter((box) => box.kind === "run").map((box) => box.blocks.length);
-  assert.deepEqual(runs, [20, 19]);
+test("the first view is as deep as fits the window at a size that can be read", () => {
+  const faces = (hierarchy: Hierarchy): Faces =>
+    new Faces(hierarchy, new Measures(hierarchy), new Set(["name", "shape"]), (text) => 7 * text.length);
+  const seen = (payload: Payload, width: number, height: number): number => {
+    const hierarchy = buildHierarchy(payload, false);
+    return countVisible(hierarchy, firstView(hierarchy, faces(hierarchy), width, height));
+  };
+  assert.deepEqual([seen(blocks(12), 900, 700), seen(blocks(12), 900, 300)], [5, 3]);
+  assert.deepEqual([seen(hub(20), 900, 700), seen(hub(20), 4000, 4000)], [23, 43]);
 });
 
-test("the first screen is as deep as stays readable", () => {
-  const hierarchy = buildHierarchy(hub(30), false);
-  assert.equal(readableDepth(hierarchy), 1);
-  assert.equal(countVisible(hierarchy, openToDepth(hierarchy, 1)), 33);
-  assert.equal(countVisible(hierarchy, openToDepth(hierarchy, 2)), 63);
-  const small = buildHierarchy(blocks(12), false);
-  assert.equal(countVisible(small, openToDepth(small, readableDepth(small))), 5);
+test("rows are further apart where a narrow window would leave most of its height empty", () => {
+  const hierarchy = buildHierarchy(blocks(1), false);
+  const faces = new Faces(hierarchy, new Measures(hierarchy), new Set(["name"]), (text) => 30 * text.length);
+  assert.ok(firstView(hierarchy, faces, 200, 900).spacing > firstView(hierarchy, faces, 900, 400).spacing);
 });
 
 test("revealing an operation opens what it is in and shows its block", () => {
@@ -183,6 +213,7 @@ test("revealing an operation opens what it is in and shows its block", () => {
 test("what is open in one block stays open when its run shows another", () => {
   const made = draft();
   let last = addNode(made, "input", [], -1, { kind: "input" });
+  made.runs.push({ starts: [1, 4, 7, 10], end: 13 });
   for (let i = 0; i < 4; i++) {
     const block = addModule(made, `h.${i}`, "Block");
     const inner = addModule(made, `h.${i}.mlp`, "Mlp", block);

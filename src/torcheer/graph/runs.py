@@ -1,0 +1,186 @@
+"""Finds runs: equal blocks that follow one another, such as the twelve blocks of GPT-2.
+
+Equal means: the same operations on the same shapes, wired the same way inside, with the same constants (block_equality.py), fed
+alike (each from the one before it, or from the same node outside), read alike. Names and parameter values may differ.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .block_equality import Block
+from .model import Graph, Node
+
+Item = str | Node | None  # what is directly inside a box: a box by its key, a node, or what no block can hold
+Feed = tuple[bool, object]  # whether it comes from the block before, and what it is there
+
+MANY = 24  # operations that are worth a run, where no module of several operations is among them
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Equal blocks, in order."""
+
+    blocks: list[Block]
+    is_parallel: bool  # they do not feed one another
+
+
+def runs_of(graph: Graph, longest_block: int = 1) -> Iterator[Run]:
+    """The runs of equal blocks, outer ones first; inside a run only its first block is looked into.
+
+    A block is one module call, or one node that stands for one. With a `longest_block` of several items it may also be that
+    many module calls and operations in a row, as `linear, relu` in `linear, relu, linear, relu`; where no module of several
+    operations is among them, only if they are many together.
+
+    >>> import torch, torcheer
+    >>> model = torch.nn.Sequential(*[torch.nn.Linear(2, 2), torch.nn.ReLU()] * 12)
+    >>> [run] = runs_of(torcheer.log_forward_pass(model, torch.ones(1, 2)).graph, longest_block=2)
+    >>> len(run.blocks), [node.type for node in run.blocks[0].nodes]
+    (12, ['linear', 'relu'])
+    """
+    return _Finder(graph, longest_block).runs()
+
+
+class _Finder:
+    """The boxes of a graph as sequences of what is directly inside, in which runs are found."""
+
+    def __init__(self, graph: Graph, longest_block: int) -> None:
+        self.graph = graph
+        self.longest_block = longest_block
+        self.places = {node.key: place for place, node in enumerate(graph.all_nodes)}
+        self.inside: dict[str, list[Node]] = {}
+        self.sequences: dict[str, list[Item]] = {"": []}  # by box
+        for node in graph.all_nodes:
+            outer = ""
+            for key in node.modules:
+                if key not in self.inside:
+                    self.sequences[key] = []
+                self.inside.setdefault(key, []).append(node)
+                if not self.sequences[outer] or self.sequences[outer][-1] != key:
+                    self.sequences[outer].append(key)
+                outer = key
+            if node.kind != "buffer":
+                self.sequences[outer].append(node)
+
+    def runs(self) -> Iterator[Run]:
+        gone: set[str] = set()
+        for outer, sequence in self.sequences.items():
+            if outer and not gone.isdisjoint(self.graph.boxes[outer].path):
+                continue
+            times = Counter(item for item in sequence if isinstance(item, str))
+            pieces = {key for key, count in times.items() if count > 1}  # a block in pieces is no block
+            for run in self._runs_in([self._usable(item, pieces) for item in sequence], outer):
+                gone.update(key for block in run.blocks[1:] for key in block.outermost)
+                yield run
+
+    def _usable(self, item: Item, pieces: set[str]) -> Item:
+        """An item that may be in a block; not what is already folded, for it stands for several."""
+        if isinstance(item, str):
+            return item if item not in pieces and self.graph.boxes[item].repeats == 1 else None
+        if item is None or item.repeats > math.prod(self.graph.boxes[key].repeats for key in item.modules):
+            return None
+        return item if self.longest_block > 1 or item.kind == "module" else None
+
+    def _runs_in(self, items: list[Item], outer: str) -> Iterator[Run]:
+        """The runs in a sequence. Where several begin at one item, the one that covers most; the shortest blocks of those."""
+        at = 0
+        while at < len(items):
+            best: Run | None = None
+            covered = 1
+            for length in range(1, self.longest_block + 1):
+                run = self._run_at(items, at, length, outer)
+                if run is not None and len(run.blocks) * length > covered:
+                    best, covered = run, len(run.blocks) * length
+            if best is not None:
+                yield best
+            at += covered
+
+    def _run_at(self, items: list[Item], at: int, length: int, outer: str) -> Run | None:
+        """The run of blocks of so many items that begins at an item."""
+        first = items[at : at + length]
+        if self.longest_block > 1 and not any(self._is_large(item) for item in first) and not self._is_long(items, at, length):
+            return None
+        run: list[Block] = []
+        feeds: list[Feed] = []
+        for start in range(at, len(items) - length + 1, length):
+            part = items[start : start + length]
+            if None in part or [isinstance(item, str) for item in part] != [isinstance(item, str) for item in first]:
+                break
+            block = self._block(part, outer)
+            if run:
+                if not _are_alike(run[-1], block):
+                    break
+                found = _feeds(run[-1], block)
+                if found != feeds if len(run) > 1 else not _can_start(run[0], found):
+                    break
+                feeds = found
+            run.append(block)
+        return Run(run, not any(is_before for is_before, _ in feeds)) if len(run) > 1 else None
+
+    def _is_large(self, item: Item) -> bool:
+        """Whether this is a module call in which several operations ran."""
+        return len(self.inside[item]) > 1 if isinstance(item, str) else item is not None and item.kind == "module"
+
+    def _is_long(self, items: list[Item], at: int, length: int) -> bool:
+        """A quick look, without forms: whether operations repeat for long, each reading as the one a block before it does."""
+        if at + MANY > len(items):
+            return False
+        nodes = [self._node(item) for item in items[at : at + MANY]]
+        for number in range(length, MANY):
+            node, before = nodes[number], nodes[number - length]
+            if node is None or before is None or node.type != before.type or node.shape != before.shape:
+                return False
+            if number >= 2 * length and not self._reads_alike(before, node):
+                return False
+        return True
+
+    def _node(self, item: Item) -> Node | None:
+        return self.inside[item][0] if isinstance(item, str) else item
+
+    def _reads_alike(self, before: Node, node: Node) -> bool:
+        """Each from the same node, or from as far back: in its own block or the one before."""
+        place = self.places[node.key]
+        apart = place - self.places[before.key]
+        ours, theirs = ([self.places[e.source] for e in self.graph.edges_in.get(n.key, ())] for n in (node, before))
+        return len(ours) == len(theirs) and all(
+            one == other or (one - other == apart and place - one < 2 * apart) for one, other in zip(ours, theirs, strict=True)
+        )
+
+    def _block(self, items: list[Item], outer: str) -> Block:
+        if len(items) == 1 and isinstance(items[0], str):
+            return Block(self.graph, self.inside[items[0]], self.graph.boxes[items[0]])
+        nodes = [node for item in items for node in (self.inside[item] if isinstance(item, str) else [item] if item else [])]
+        return Block(self.graph, nodes, None, self.graph.boxes[outer].depth if outer else 0)
+
+
+def _are_alike(one: Block, other: Block) -> bool:
+    if one.class_name != other.class_name or len(one.nodes) != len(other.nodes) or (one.box is None) != (other.box is None):
+        return False
+    return one.form == other.form
+
+
+def _feeds(before: Block, block: Block) -> list[Feed]:
+    """Where each entry of a block comes from: the block before it, by number of the node, or one outside; and which tensors."""
+    found: list[Feed] = []
+    for _, edge in block.entries:
+        number = before.numbers.get(edge.source)
+        if number is None:
+            found.append((False, (edge.source, edge.tensors)))
+        else:
+            made = before.nodes[number].operations
+            found.append((True, (number, *(bisect_left(made, tensor) for tensor in edge.tensors))))
+    return found
+
+
+def _can_start(first: Block, feeds: list[Feed]) -> bool:
+    """Whether the first block is fed as the ones after it: the same from outside, one stream for each from the block before."""
+    streams: dict[object, object] = {}
+    for (_, edge), (is_before, origin) in zip(first.entries, feeds, strict=True):
+        own = (edge.source, edge.tensors)
+        if streams.setdefault(origin, own) != own if is_before else own != origin:
+            return False
+    return True

@@ -247,7 +247,7 @@ def test_values_that_left_and_arguments_are_told():
     nodes = {node["label"]: node for node in filled(HISTORIES["decides"]())["nodes"]}
     left = [node["python_reads"] for node in nodes.values() if node["python_reads"]]
     assert left == [["__bool__ → True"]]
-    assert any(node["arguments"] == "·, -1" for node in nodes.values())
+    assert any(node["arguments"] == "·, dim=-1" for node in nodes.values())
     assert [node["role"] for node in nodes.values() if node["kind"] == "source"]
     frozen = next(node for node in nodes.values() if node["type"] == "linear")
     assert frozen["params"] == [{"name": "own.weight", "shape": [4, 4], "dtype": "float32", "numel": 16, "trainable": False}]

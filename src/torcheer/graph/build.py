@@ -130,7 +130,7 @@ class _Builder:
             output_path=format_path(details.output_path) if details is not None and kind is not Origin.OUTPUT else "",
             role=Operation(self.index, number).io_role if function.func is None else "",
             place=self._place(row[SITE], row[MODULE]),
-            arguments=Arguments(row[TEMPLATE], row[NAMES]) if row[TEMPLATE] else None,
+            arguments=Arguments(row[TEMPLATE], row[NAMES], function) if row[TEMPLATE] else None,
             facts=function,
         )
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..containers import blank
+from ..functions import TorchFunction
+from ..functions.signatures import positional_names
 from ..history.param import Param
 from ..records import ModuleCall
 from ..source_places import Site, SourceLine, source_of
@@ -40,10 +42,25 @@ _BLANK = _Blank()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arguments:
-    """The arguments of a call without its tensors: `·, 2, dim=-1`. Put into words when they are read."""
+    """The arguments of a call without its tensors: `·, start_dim=2, end_dim=-1`. Put into words when they are read."""
 
     template: tuple[Any, ...]
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  # of the last of them, which were given by name
+    function: TorchFunction | None = None
+
+    def pairs(self) -> list[tuple[str, Any]]:
+        """Every argument with its name, which is empty where it is not known; `·` in place of tensors.
+
+        >>> import torch, torcheer
+        >>> history = torcheer.log_forward_pass(torch.nn.Conv2d(1, 2, 3, stride=2), torch.ones(1, 1, 8, 8))
+        >>> print(history.graph.node("conv2d_1_1:1").arguments)
+        ·, ·, ·, stride=(2, 2), padding=(0, 0), dilation=(1, 1), groups=1
+        """
+        values = blank(self.template, _BLANK)
+        given = values[: len(values) - len(self.names)]
+        is_tensor = [value is _BLANK for value in given]
+        names = positional_names(self.function, given, is_tensor) if self.function is not None else [""] * len(given)
+        return list(zip((*names, *self.names), values, strict=True))
 
     def value(self, position: int, name: str) -> Any:
         """An argument, which may have been given by position or by name; None where it was not given."""
@@ -53,11 +70,7 @@ class Arguments:
         return self.template[count + self.names.index(name)] if name in self.names else None
 
     def __str__(self) -> str:
-        count = len(self.template) - len(self.names)
-        values = blank(self.template, _BLANK)
-        positional = map(repr, values[:count])
-        named = [f"{name}={value!r}" for name, value in zip(self.names, values[count:], strict=True)]
-        return ", ".join([*positional, *named])
+        return ", ".join(f"{name}={value!r}" if name and value is not _BLANK else repr(value) for name, value in self.pairs())
 
 
 @dataclass(frozen=True, slots=True)

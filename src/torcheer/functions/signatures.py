@@ -1,0 +1,87 @@
+"""What the positional arguments of a call are called: `conv2d(·, ·, ·, (4, 4))` has `stride=(4, 4)`.
+
+Python cannot say this of functions that are written in C. Their names come from the operator's schema that the values fit, or
+else from the signatures torch keeps for `__torch_function__`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+from .facts import TorchFunction
+from .schemas import has_out, schemas_of
+
+_NUMBERS: dict[str, type | tuple[type, ...]] = {
+    "int": int,
+    "SymInt": int,
+    "float": (int, float),
+    "number": (int, float, complex),
+    "str": str,
+}
+_ENUMERATIONS = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}  # integers, to a schema
+
+
+def positional_names(function: TorchFunction, values: Sequence[Any], is_tensor: Sequence[bool]) -> list[str]:
+    """The names of a call's positional arguments; empty where they are not known.
+
+    >>> from torcheer.functions import facts
+    >>> positional_names(facts(torch.Tensor.transpose), [None, 1, 2], [True, False, False])
+    ['self', 'dim0', 'dim1']
+    """
+    func = function.func
+    unknown = [""] * len(values)
+    if func is None or function.name.startswith("__"):
+        return unknown
+    if isinstance(func, types.FunctionType) and not func.__code__.co_flags & inspect.CO_VARARGS:
+        return _padded(func.__code__.co_varnames[: func.__code__.co_argcount], len(values))
+    for schema in schemas_of(func, function.name):
+        names = [argument for argument in schema.arguments if not argument.kwarg_only]
+        if has_out(schema) or len(values) > len(names):
+            continue
+        if all(map(_fits, names, values, is_tensor)):
+            return [argument.name for argument in names[: len(values)]]
+    return _padded(_overridable_names().get(func, ()), len(values)) if not schemas_of(func, function.name) else unknown
+
+
+def _padded(names: Sequence[str], count: int) -> list[str]:
+    """So many names, or none if there are fewer: what is given one by one, as in `view(2, 3)`, has no names."""
+    return list(names[:count]) if len(names) >= count else [""] * count
+
+
+def _fits(argument: Any, value: Any, is_tensor: bool) -> bool:
+    written = str(argument.type)
+    if is_tensor:
+        return "Tensor" in written or written in ("number", "Optional[number]")
+    if value is None:
+        return written.startswith("Optional")
+    kind = written.removeprefix("Optional[").removesuffix("]") if written.startswith("Optional[") else written
+    if argument.name in _ENUMERATIONS:
+        return isinstance(value, _ENUMERATIONS[argument.name])
+    if kind == "bool":
+        return isinstance(value, bool)
+    if kind.startswith("List["):
+        return isinstance(value, (list, tuple)) or (isinstance(value, (int, float)) and "Tensor" not in kind)
+    if kind == "Device":
+        return isinstance(value, (str, torch.device, int)) and not isinstance(value, bool)
+    if kind in _NUMBERS:
+        return isinstance(value, _NUMBERS[kind]) and not isinstance(value, bool)
+    return "Tensor" not in kind
+
+
+@cache
+def _overridable_names() -> dict[Any, tuple[str, ...]]:
+    found = {}
+    for func, stand_in in torch.overrides.get_testing_overrides().items():
+        try:
+            parameters = inspect.signature(stand_in).parameters.values()
+        except (TypeError, ValueError):
+            continue
+        if all(one.kind is not inspect.Parameter.VAR_POSITIONAL for one in parameters):
+            found[func] = tuple(one.name for one in parameters if one.kind is not inspect.Parameter.KEYWORD_ONLY)
+    return found

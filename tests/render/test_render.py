@@ -477,7 +477,7 @@ def test_arrows_and_their_words_have_the_colours_of_the_theme(theme):
     drawing = drawn(log(Mlp(), torch.ones(1, 4)), theme=theme)
     (said,) = (line for line in dot_text(drawing).splitlines() if line.startswith("  edge ["))
     assert f'color="{THEMES[theme].edge}" fontcolor="{THEMES[theme].faint}"' in said
-    assert " fontsize=8 arrowsize=0.6 penwidth=0.9];" in said
+    assert ' fontsize="8" arrowsize="0.6" penwidth="0.9"];' in said
 
 
 def test_nodes_stand_in_execution_order_in_the_text():

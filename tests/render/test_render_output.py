@@ -69,7 +69,7 @@ def test_file_objects_get_the_picture(history):
 
 @pytest.mark.parametrize("path", ["picture.bmp", "picture", "picture.svg.exe"])
 def test_an_unknown_ending_lists_the_known_ones(history, here, path):
-    with pytest.raises(InvalidArgument, match=r"\.svg, \.png, \.pdf, \.dot"):
+    with pytest.raises(InvalidArgument, match=r"\.svg, \.png, \.pdf, \.tex, \.dot"):
         history.draw(path)
     assert os.listdir(here) == []
 
@@ -77,7 +77,7 @@ def test_an_unknown_ending_lists_the_known_ones(history, here, path):
 def test_what_is_neither_path_nor_file_is_refused(history):
     with pytest.raises(InvalidArgument, match="path or a file object"):
         history.draw(7)
-    with pytest.raises(InvalidArgument, match="svg, png, pdf, dot"):
+    with pytest.raises(InvalidArgument, match="svg, png, pdf, tex, dot"):
         make_picture(history.graph).to_bytes("gif")
 
 

@@ -60,8 +60,8 @@ class _Tikz:
     def lines(self) -> Iterator[str]:
         drawn = [*self._boxes(), *self._edges(), *self._nodes(), *self._edge_texts()]
         yield _HEAD.format(title=re.sub(r"[^ -~]", "?", self.drawing.title))
-        yield rf"\begin{{tikzpicture}}[x=1bp, y=1bp, scale={self.scale:.4f}, transform shape, line cap=round, every node/.style={{"
-        yield r"  inner sep=0pt, outer sep=0pt, align=center, font=\sffamily}]"
+        yield rf"\begin{{tikzpicture}}[x=1bp, y=1bp, scale={self.scale:.4f}, transform shape, line cap=round,"
+        yield r"  every node/.style={inner sep=0pt, outer sep=0pt, align=center, font=\sffamily}]"
         for color, name in self.colors.items():
             yield rf"  \definecolor{{{name}}}{{HTML}}{{{color[1:].upper()}}}"
         yield from (f"  {line}" for line in drawn)

@@ -19,9 +19,9 @@ STORED = [
     getattr(torch, name) for name in "float4_e2m1fn_x2 bits8 bits16 bits1x8 int4 uint4 uint2".split() if hasattr(torch, name)
 ]
 x = torch.tensor([0.5, 1.0, 2.0, 3.0])
+pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")  # said once, to whichever test is first
 
 
-@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 @pytest.mark.parametrize("dtype", CONVERTED, ids=str)
 def test_a_model_that_converts_is_valid(dtype):
     def model(x):

@@ -240,6 +240,34 @@ def test_arrows_have_heads_that_turn_with_them():
     assert sum(size > 0 for size in flow.marker.size) == sum(x is None for x in flow.x)
 
 
+class Minus(nn.Module):
+    """The order of its arguments matters."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.exp() - x.sin()
+
+
+def test_arrows_say_which_argument_they_lead_to():
+    """Where the order matters, beside the arrow."""
+    figure = visualize_computational_graph(Minus(), torch.ones(2))
+    said = [text for trace in figure.data if trace.mode == "text" and trace.text for text in trace.text]
+    scene = scene_of(Minus(), torch.ones(2))
+    wanted = sorted(edge.text for several in scene.edges.values() for edge in several if edge.text)
+    assert len(wanted) == 2
+    assert sorted(text for text in said if text in wanted) == wanted
+
+
+def test_facts_of_a_gradient_that_there_are_none_of_are_left_out(tmp_path):
+    """An export has no empty words: a node has a parameter or an operation only where it belongs to one."""
+    export_computational_graph(Minus(), torch.ones(2, requires_grad=True), tmp_path / "graph.json")
+    data = json.loads((tmp_path / "graph.json").read_text())
+    gradients = [node for node in data["nodes"] if node["id"].startswith("grad:")]
+    assert gradients
+    for node in gradients:
+        assert None not in node["metadata"].values()
+        assert "parameter" not in node["metadata"]
+
+
 def test_in_matplotlib_a_head_sits_at_the_end_of_its_arrow():
     """The middle of its back is where the line ends."""
     drawn = visualize_computational_graph(nn.ReLU(), torch.ones(2), renderer="matplotlib")

@@ -74,8 +74,7 @@ def _classify(cls: type) -> int:
             return _ARRAY
     if any(base.__module__.partition(".")[0] in _LEFT_ALONE for base in cls.__mro__ if base is not object):
         return _NOTHING
-    has_state = hasattr(cls, "__dict__") and "__dict__" in dir(cls)
-    return _OBJECT if has_state or _slots_of(cls) else _NOTHING
+    return _OBJECT if "__dict__" in dir(cls) or _slots_of(cls) else _NOTHING
 
 
 def _slots_of(cls: type) -> list[Any]:

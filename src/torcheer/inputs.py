@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from inspect import Parameter, Signature
 from types import TracebackType
 from typing import Any, Final
@@ -38,6 +39,18 @@ LEFT_OUT: Final = _LeftOut()
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _REFUSALS = (TypeError, AttributeError, ValueError, RuntimeError, IndexError, KeyError)  # what a model may raise for them
 _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+
+
+def check_names(given: Iterable[str], known: Sequence[str], who: str) -> None:
+    """Raise where an option has none of the known names. `who` begins the message: `"log_forward_pass takes"`.
+
+    Functions without `**options` leave this to Python, whose TypeError names the function and the argument.
+    """
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise InvalidArgument(f"{who} no option {name!r}.{hint} There are: {', '.join(known)}.")
 
 
 def as_arguments(

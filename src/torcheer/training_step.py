@@ -12,7 +12,7 @@ from .capture.forward_backward import ForwardBackward
 from .capture.restore.left_as_found import left_as_found
 from .containers import find_tensors
 from .errors import InvalidArgument
-from .history.keeping.options import LogOptions
+from .history.keeping.options import LogOptions, check_log_options
 from .inputs import as_arguments, explained
 from .model_history import ModelHistory
 from .module_calls import ModuleCalls, watch_modules
@@ -54,6 +54,7 @@ class TrainingStep:
     def log(self, **options: Unpack[LogOptions]) -> ModelHistory:
         """Run the step and log it, with the options of `log_forward_pass`."""
         self.history = None
+        check_log_options(options, "TrainingStep.log", "random_seed", "random_state", "vis_opt")
         try:
             with explained(self.model, self._arguments, self._called):
                 self.history = log_forward_pass(ForwardBackward(self.model, self.include_loss), *self._arguments, **options)

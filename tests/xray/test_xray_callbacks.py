@@ -290,7 +290,7 @@ def test_the_network_inside_a_module_can_be_named(tmp_path):
 
 def test_what_cannot_be_watched_is_told_before_the_training(tmp_path):
     """Unknown options, layers and modules are errors in words; nothing was trained."""
-    with pytest.raises(InvalidArgument, match="got 'evry'"):
+    with pytest.raises(InvalidArgument, match="takes no option 'evry'"):
         LightningXray(INPUT, evry=2)
     start = lightning_module(lightning.LightningModule)
     with pytest.raises(LayerNotFound, match=r"'net\.conv'"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
@@ -11,6 +10,7 @@ import torch
 
 from ..errors import InvalidArgument
 from ..graph import ModuleBox, Node
+from ..inputs import check_names
 from ..keys import is_torch_function
 from .styles import STYLES, Length, Style, read_length
 from .themes import THEMES
@@ -80,7 +80,7 @@ class PictureOptions:
     def __new__(cls, *args: Any, **named: Any) -> PictureOptions:  # before `__init__` would raise a plain TypeError
         if args:
             raise InvalidArgument(f"the options of a picture are given by name; got {args[0]!r:.60}.")
-        _check_names(named)
+        check_names(named, [f.name for f in fields(PictureOptions)], "a picture has")
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -159,17 +159,8 @@ def picture_options(options: Mapping[str, Any]) -> PictureOptions:
         mode = named.pop("vis_opt")
         _one_of("vis_opt", mode, ("unrolled", "rolled"))
         named.setdefault("rolled", mode == "rolled")
-    _check_names(named)
+    check_names(named, [f.name for f in fields(PictureOptions)], "a picture has")
     return replace(base, **named) if base is not None else PictureOptions(**named)
-
-
-def _check_names(named: Iterable[str]) -> None:
-    known = [f.name for f in fields(PictureOptions)]
-    for name in named:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f" Did you mean {near[0]}?" if near else ""
-            raise InvalidArgument(f"a picture has no option {name!r}.{hint} There are: {', '.join(known)}.")
 
 
 def _is_count(value: object) -> bool:

@@ -21,6 +21,7 @@ from torch.nn import Module
 
 from ..containers import replace_tensors
 from ..errors import InvalidArgument
+from ..inputs import check_names
 from .xray import Xray
 
 
@@ -29,9 +30,7 @@ class _Watching:
 
     def __init__(self, input: Any, layers: Any = None, **options: Any) -> None:
         known = [name for name in inspect.signature(Xray).parameters if name not in ("model", "input", "layers")]
-        unknown = [name for name in options if name not in known]
-        if unknown:
-            raise InvalidArgument(f"the options of Xray are {', '.join(known)}; got {', '.join(map(repr, unknown))}.")
+        check_names(options, known, f"{type(self).__name__} takes")
         self.input, self.layers, self.options = input, layers, options
         self.xray: Xray | None = None  # from the beginning of a training on, also after its end
         self._last: int | None = None

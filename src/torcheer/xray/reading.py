@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import TorcheerError
 from ..history.printing.text import plural
+from ..inputs import check_names
 from .drawing import Drawer, Drawing
 from .exporting import to_tensorboard, to_wandb
 from .figures.animation import write_gif, write_strip
@@ -141,10 +143,12 @@ class Reader:
 
     def gif(self, layer: str, kind: str, path: str | os.PathLike[str], **options: Any) -> Path:
         """Write a moving picture of a layer over the run; options as in `animation.write_gif`."""
+        _check(options, write_gif, "Xray.gif takes")
         return write_gif(self.run, layer, kind, path, **options)
 
     def strip(self, layer: str, kind: str, path: str | os.PathLike[str], **options: Any) -> Path:
         """Write a few moments of a layer side by side, as PNG; options as in `animation.write_strip`."""
+        _check(options, write_strip, "Xray.strip takes")
         return write_strip(self.run, layer, kind, path, **options)
 
     def report(self, path: str | os.PathLike[str] | None = None, **options: Any) -> Path:
@@ -152,6 +156,7 @@ class Reader:
 
         By default it is `report.html` in the folder of the run; options as in `report.write_report`.
         """
+        _check(options, write_report, "Xray.report takes")
         return write_report(self.run, path if path is not None else self.folder / "report.html", **options)
 
     def to_tensorboard(self, writer: Any, *, pictures: bool = True, after: int = -1) -> int:
@@ -168,3 +173,9 @@ class Reader:
         run = Run(self._files)
         snapshots, layers = plural(len(run.snapshots), "snapshot"), plural(len(self.layers), "layer")
         return f"Xray of {run.title}: {snapshots} of {layers} in {self._files.folder}"
+
+
+def _check(options: dict[str, Any], function: Callable[..., Any], who: str) -> None:
+    """Raise where a function takes no option of such a name."""
+    own = inspect.signature(function).parameters.values()
+    check_names(options, [one.name for one in own if one.kind is one.KEYWORD_ONLY], who)

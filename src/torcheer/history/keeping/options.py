@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from typing import Any, Literal, TypedDict, TypeVar, get_args
 
 import torch
 from torch import Tensor
 
 from ...errors import InvalidArgument
+from ...inputs import check_names
 from ..layers.labels import DEFAULT_FORMAT, check_format
 from .selection import LayersToSave, parse_layers_to_save
 
@@ -50,7 +50,7 @@ class Options:
         wanted = self.save_gradients
         if isinstance(wanted, bool):
             wanted = "all" if wanted else "none"
-        object.__setattr__(self, "save_gradients", parse_layers_to_save(wanted))
+        object.__setattr__(self, "save_gradients", parse_layers_to_save(wanted, "save_gradients"))
         check_format(self.layer_label_format)
         for name in ("time_on_device", "keep_orphans"):
             if not isinstance(getattr(self, name), bool):
@@ -73,13 +73,13 @@ def _check_device(device: Any) -> None:
 
 def read_options(given: LogOptions, call: str, *others: str) -> Options:
     """The options that were given by name to `call`, which has `others` as arguments of its own."""
-    known = [field.name for field in fields(Options)]
-    for name in given:
-        if name not in known:
-            near = get_close_matches(name, [*known, *others], 1)
-            hint = f" Did you mean {near[0]}?" if near else f" It takes {', '.join([*others, *known])}."
-            raise InvalidArgument(f"{call} takes no option {name!r}.{hint}")
+    check_log_options(given, call, *others)
     return Options(**given)
+
+
+def check_log_options(given: LogOptions, call: str, *others: str) -> None:
+    """Raise where an option that was given to `call` is neither one of these nor one of its own arguments."""
+    check_names(given, [*others, *(field.name for field in fields(Options))], f"{call} takes")
 
 
 def shows_options(function: _Function) -> _Function:

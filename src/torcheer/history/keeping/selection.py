@@ -37,8 +37,8 @@ LayersToSave = str | int | slice | type | Iterable[Any] | Callable[..., Any] | K
 _WORDS = ("all", "none", "modules")
 
 
-def parse_layers_to_save(wanted: LayersToSave) -> str | Key:
-    """`layers_to_save` as `'all'`, `'none'`, `'modules'`, or a key."""
+def parse_layers_to_save(wanted: LayersToSave, option: str = "layers_to_save") -> str | Key:
+    """`layers_to_save`, or an option that takes the same, as `'all'`, `'none'`, `'modules'`, or a key."""
     if wanted is None:
         return "none"
     if isinstance(wanted, str) and wanted.lower() in _WORDS:
@@ -46,7 +46,7 @@ def parse_layers_to_save(wanted: LayersToSave) -> str | Key:
     try:
         key = parse_key(wanted)
     except InvalidArgument as error:
-        raise InvalidArgument(f"layers_to_save must be 'all', 'none', 'modules', or a key: {error}") from None
+        raise InvalidArgument(f"{option} must be 'all', 'none', 'modules', or a key: {error}") from None
     return "none" if isinstance(key, Several) and not key.keys else key
 
 

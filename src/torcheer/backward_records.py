@@ -113,6 +113,7 @@ class BackwardLog:
         self.running: dict[int, Any] = {}  # by thread: the node that runs now, if it may run a backward pass itself
         self.pinned: list[Any] = []  # nodes that would be gone, and their hooks with them, if nobody held them
         self.latest: BackwardRecord | None = None
+        self.is_copy = False  # no hook tells it of further passes
         self._begun: list[BackwardRecord] = []
         self._wanted: set[int] | None = None  # None: all
 
@@ -142,6 +143,7 @@ class BackwardLog:
     def copy(self) -> BackwardLog:
         """The same passes with gradients of their own; no hook tells it of further ones."""
         new = BackwardLog()
+        new.is_copy = True
         new._wanted = self._wanted
         for one in self._begun:
             gradients, summed = (

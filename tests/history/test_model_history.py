@@ -236,3 +236,33 @@ def test_parts_of_a_history_can_be_copied_with_their_tensors_and_are_not_pickled
     for one in (layer, operation, module, history.cost, history.graph):
         with pytest.raises(torcheer.NotPicklable, match="pickle"):
             pickle.dumps(one)
+
+
+@pytest.mark.parametrize("make", [copy.copy, copy.deepcopy])
+def test_a_copy_of_a_history_says_where_a_backward_pass_is_to_be_run(make):
+    """The autograd graph belongs to the original; what ran before the copy is in both."""
+    model = torch.nn.Linear(2, 2)
+    history = torcheer.log_forward_pass(model, torch.ones(1, 2), save_gradients=True)
+    with pytest.raises(torcheer.InvalidArgument, match="call log_backward on that"):
+        make(history).log_backward(history.outputs[0].activation.sum())
+    history.log_backward(history.outputs[0].activation.sum())
+    assert torch.equal(make(history)["linear_1"].grad, torch.ones(1, 2))
+
+
+def test_a_shallow_copy_of_a_history_shares_its_tensors_and_can_be_cleared_alone():
+    history = torcheer.log_forward_pass(torch.nn.Linear(2, 2), torch.ones(1, 2), save_gradients=True)
+    history.log_backward(history.outputs[0].activation.sum())
+    copied = copy.copy(history)
+    assert type(copied) is type(history)
+    assert copied["linear_1"].activation.data_ptr() == history["linear_1"].activation.data_ptr()
+    assert copy.copy(history.graph) == history.graph
+    copied.clear_activations()
+    assert history["linear_1"].activation.shape == history["linear_1"].grad.shape == (1, 2)
+    with pytest.raises(torcheer.ActivationNotSaved):
+        copied["linear_1"].activation  # it is asked for
+
+
+def test_a_backward_pass_counts_in_words():
+    history = torcheer.log_forward_pass(torch.nn.Linear(2, 2), torch.ones(1, 2), save_gradients=True)
+    said = repr(history.log_backward(history.outputs[0].activation.sum()))
+    assert ", 1 gradient of operations, 2 of parameters, " in said

@@ -12,6 +12,7 @@ from ..shapes import bytes_of
 from .index import Index
 from .lookup import Lookup
 from .operation import Operation
+from .printing.text import plural
 
 
 class BackwardOperation:
@@ -202,6 +203,7 @@ class BackwardPass:
         scaled = f", loss scaled by {self.scale:g}" if self.scale is not None else ""
         cut = "" if self.is_complete else ", did not finish"
         return (
-            f"Backward pass {self.number}: {len(self._record.nodes)} nodes, {len(self.gradients)} gradients of operations, "
+            f"Backward pass {self.number}: {plural(len(self._record.nodes), 'node')}, "
+            f"{plural(len(self.gradients), 'gradient')} of operations, "
             f"{len(self.param_grads)} of parameters, {self.time_elapsed:.3E}s{scaled}{cut}"
         )

@@ -11,12 +11,23 @@ from ..errors import NotPicklable
 from ..records import Details, Held, Log, was_overwritten
 from ..tensor_memory import FREED, has_memory
 
+_LISTS = ("rows", "functions", "sites", "states", "modules", "registered", "python_reads", "notes")
+
+
+def twin_of_log(log: Log) -> Log:
+    """A log of the same kept tensors, which can be let go of in one and stay in the other."""
+    new = copy.copy(log)
+    for name in (*_LISTS, "values", "versions", "details"):
+        setattr(new, name, copy.copy(getattr(log, name)))
+    new.backward = log.backward.copy() if log.backward is not None else None
+    return new
+
 
 def copy_of_log(log: Log, memo: dict[int, Any]) -> Log:
     """A log with kept tensors of its own. Parameters are the model's, and records that never change are shared."""
     memo.update({id(one): one for one in (*log.modules, *log.registered.values())})
     new = copy.copy(log)
-    for name in ("rows", "functions", "sites", "states", "modules", "registered", "python_reads", "notes"):
+    for name in _LISTS:
         setattr(new, name, copy.copy(getattr(log, name)))
     pairs = list(zip(log.values, log.versions, strict=True))
     lost = {number for number, pair in enumerate(pairs) if was_overwritten(*pair)}

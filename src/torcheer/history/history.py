@@ -20,7 +20,7 @@ from ..records import PARENTS, UNSAVED, Log, Origin
 from ..torch_internals import DisableTorchFunction
 from .attributes import unknown_attribute
 from .backward import BackwardPass
-from .copying import copy_of_log, refuse_pickling
+from .copying import copy_of_log, refuse_pickling, twin_of_log
 from .difference import first_difference
 from .filtering import check_where, numbers_that_fit
 from .index import Index, Makers
@@ -299,6 +299,11 @@ class History(Shown):
         """
         if self._log.backward is None:
             raise InvalidArgument("this history does not follow gradients: log with save_gradients=True.")
+        if self._log.backward.is_copy:
+            raise InvalidArgument(
+                "this history is a copy, and the autograd graph belongs to the one it was copied from: "
+                "call log_backward on that, and copy it then."
+            )
         if not isinstance(loss, Tensor) or loss.grad_fn is None:
             raise InvalidArgument(
                 "log_backward takes a tensor computed, with gradients enabled, from history.outputs[…].tensor_contents."
@@ -429,7 +434,13 @@ class History(Shown):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> History:
         """A history of its own: kept tensors are copied, parameters are the model's."""
-        log = copy_of_log(self._log, memo)
+        return self._of(copy_of_log(self._log, memo))
+
+    def __copy__(self) -> History:
+        """Another history of the same kept tensors."""
+        return self._of(twin_of_log(self._log))
+
+    def _of(self, log: Log) -> History:
         new = type(self)(log.title, self._options)
         new._log, new._growing = log, LayerTable(log, self._options.layer_label_format)
         return new

@@ -335,3 +335,11 @@ def test_backward_passes_are_numbered_within_the_run():
         assert [list(call.backward) for call in calls if call.address == "1"] == [[1], [2]]
     history = torcheer.TrainingStep(net, given()).log(save_gradients=True)
     assert [list(call.backward) for call in history.module_calls if call.address == "1"] == [[1]]
+
+
+def test_a_step_says_what_it_is_of_and_whether_it_ran():
+    step = torcheer.TrainingStep(nn.Linear(4, 2), given())
+    assert repr(step) == "<TrainingStep of Linear, not run yet>"
+    step.log()
+    step.watch_modules()
+    assert repr(step) == "<TrainingStep of Linear, logged and watched>"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch.nn import Module
 
 from .api import log_forward_pass
-from .capture.addresses import without_parallelism
+from .capture.addresses import class_name, without_parallelism
 from .capture.forward_backward import ForwardBackward
 from .capture.restore.left_as_found import left_as_found
 from .containers import find_tensors
@@ -50,6 +50,10 @@ class TrainingStep:
         self.module_calls: ModuleCalls | None = None  # of the last `watch_modules`, likewise
         self._called = called
         self._arguments = as_arguments(model, inputs, call=called)
+
+    def __repr__(self) -> str:
+        ran = [word for word, found in (("logged", self.history), ("watched", self.module_calls)) if found is not None]
+        return f"<TrainingStep of {class_name(self.model)}, {' and '.join(ran) or 'not run yet'}>"
 
     def log(self, **options: Unpack[LogOptions]) -> ModelHistory:
         """Run the step and log it, with the options of `log_forward_pass`."""

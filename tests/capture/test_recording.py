@@ -239,3 +239,58 @@ def test_modules_that_other_threads_run_all_the_time_do_not_disturb():
     finally:
         stop.set()
         thread.join()
+
+
+class Halving(torch.optim.Optimizer):
+    """An optimizer of the user's own, with a counter as its state."""
+
+    def __init__(self, params):
+        super().__init__(params, {})
+
+    def step(self, closure=None):
+        with torch.no_grad():
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    count = self.state[parameter].setdefault("count", torch.zeros(()))
+                    count += 1
+                    parameter.mul_(0.5)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        torch.optim.Adam,
+        lambda params: torch.optim.Adam(params, fused=True),
+        lambda params: torch.optim.AdamW(params, foreach=False),
+        lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
+        torch.optim.RMSprop,
+        torch.optim.Adagrad,
+        Halving,
+    ],
+)
+@pytest.mark.parametrize("steps", [1, 2])
+def test_the_state_of_an_optimizer_is_no_output_of_a_recording(make, steps):
+    model, x = nn.Linear(4, 3), torch.rand(2, 4)
+    optimizer = make(model.parameters())
+    with torcheer.recording(model) as history:
+        for _ in range(steps):
+            loss = model(x).sum()
+            loss.backward()
+            optimizer.step()
+    assert [one.parents[0].layer_type for one in history.outputs] == ["sum"]
+    assert torch.equal(history.outputs[0].tensor_contents, loss)
+
+
+def test_the_loss_of_a_closure_is_an_output_of_a_recording():
+    model, x = nn.Linear(4, 3), torch.rand(2, 4)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=1)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(x).square().sum()
+        loss.backward()
+        return loss
+
+    with torcheer.recording(model) as history:
+        loss = optimizer.step(closure)
+    assert any(torch.equal(one.tensor_contents, loss) for one in history.outputs)

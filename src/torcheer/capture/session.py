@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
+import os
 from collections.abc import Callable
 from time import perf_counter
 from types import CodeType
@@ -14,6 +16,7 @@ from torch.nn import Module
 
 from ..containers import Path, find_tensors
 from ..records import Log, Origin
+from ..source_places import Site
 from ..torch_internals import DisableTorchFunction, may_be_compiled, run_uncompiled
 from .addresses import roots_of, without_parallelism
 from .intercept.call_sites import CallSites
@@ -30,6 +33,8 @@ from .restore.left_as_found import left_as_found
 from .restore.randomness import RandomState, seed_everything
 from .restore.recursion import deeper_calls
 from .restore.restore_state import StateRestorer
+
+_OPTIMIZERS = os.path.dirname(inspect.getfile(torch.optim.Optimizer))
 
 Start = int | RandomState | None  # a seed, or the random state to start from; None: the state that is found
 
@@ -177,7 +182,10 @@ class Session:
         self.interceptor.failure = None
 
     def _find_outputs(self) -> None:
-        """In a recording of free code, outputs are the results nothing consumed that somebody still holds."""
+        """In a recording of free code, outputs are the results nothing consumed that somebody still holds.
+
+        What an optimizer made is its own state, which it holds.
+        """
         operations = self.log.operations
         consumed = {parent for record in operations for parent in record.parents}
         state = set(map(id, self.log.states.tensors))
@@ -186,7 +194,8 @@ class Session:
             tensor = entry()
             if tensor is None or id(tensor) in state or entry.number < 0 or entry.number in consumed:
                 continue
-            if operations[entry.number].origin in (Origin.OPERATION, Origin.OPAQUE, Origin.ALIAS):
+            record = operations[entry.number]
+            if record.origin in (Origin.OPERATION, Origin.OPAQUE, Origin.ALIAS) and not _ran_in_optimizer(record.site):
                 held.append((entry.number, tensor))
         for _, tensor in sorted(held, key=lambda pair: pair[0]):
             self.recorder.add_output(tensor, ())
@@ -197,6 +206,16 @@ class Session:
         self.keeper.settle(self.recorder.table.live_storages())
         self.recorder.close()
         self.log.is_complete = error is None
+
+
+def _ran_in_optimizer(site: Site | None) -> bool:
+    """Whether code of an optimizer ran something itself, not through a closure: one of torch's, or the `step` of another."""
+    if site is None:
+        return False
+    functions = site.functions
+    if functions and functions[0].function.rpartition(".")[2] == "step":
+        functions = functions[1:]
+    return bool(functions) and functions[0].file.startswith(_OPTIMIZERS)
 
 
 def _causes(error: BaseException) -> list[BaseException]:

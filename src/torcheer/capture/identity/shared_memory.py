@@ -2,9 +2,9 @@
 
 An example: `y = x * 2; y.numpy()[:] = 0; return y + 1`. `y.numpy()` hands out the memory of `y`, so what is kept in it (the
 result of `mul`) is copied, and so are its bytes. When `y` is used again its bytes are compared with that copy. They differ: a
-record `numpy_write` is written down that depends on `mul` and stands for `y` from now on, and `add` depends on it. Where the
-bytes are the same nothing is written down. Torch tensors made over memory of others (`torch.from_numpy`) are handled the same
-way from the moment they are seen.
+record (`numpywrite` in labels) is written down that depends on `mul` and stands for `y` from now on, and `add` depends on it.
+Where the bytes are the same nothing is written down. Torch tensors made over memory of others (`torch.from_numpy`) are handled
+the same way from the moment they are seen.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -16,6 +17,7 @@ import torch
 from torch import nn
 
 from torcheer import InvalidArgument, RunNotFound, SnapshotLost, SnapshotNotFound, Xray
+from torcheer.capture.intercept.autocast import autocast_as
 from torcheer.xray.figures.figure import figure_of_snapshot
 
 
@@ -352,3 +354,52 @@ def test_what_reads_whole_runs_skips_snapshots_that_are_cut(folder, tmp_path):
     for read in readers:
         with pytest.warns(SnapshotLost, match="step 3"):
             assert read(Xray.open(folder))
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    """An exception that takes no attributes."""
+
+    code: int
+
+
+class Fails(nn.Module):
+    """Raises where it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc, self.fails = nn.Linear(2, 2), False
+
+    def forward(self, t):
+        t = self.fc(t)
+        if self.fails:
+            raise Frozen(7)
+        return t
+
+
+def test_an_exception_that_takes_no_attributes_leaves_a_step_and_a_probe_as_it_is(tmp_path):
+    model = Fails().train()
+    with Xray(model, (1, 2), folder=tmp_path / "run") as xray:
+        xray.take_graphs()
+        model.fails = True
+        with pytest.raises(Frozen) as caught, xray.step():
+            model(torch.ones(1, 2))
+        assert caught.value.code == 7
+        with pytest.raises(Frozen):
+            xray.take_graphs()
+        assert model.training
+        model.fails = False
+        with xray.step():
+            model(torch.ones(1, 2))
+    assert xray.saved().steps == [0, 3]
+
+
+def test_an_exception_that_takes_no_attributes_leaves_autocast_as_it_is():
+    def inside():
+        with autocast_as((("cpu", torch.bfloat16),)):
+            assert torch.is_autocast_enabled("cpu")
+            raise Frozen(7)
+
+    with pytest.raises(Frozen):
+        inside()
+    assert not torch.is_autocast_enabled("cpu")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import operator
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
@@ -194,8 +194,7 @@ class Xray(Reader):
 
     take_graph = take_graphs
 
-    @contextlib.contextmanager
-    def step(self, step: int | None = None) -> Iterator[ModelHistory | None]:
+    def step(self, step: int | None = None) -> AbstractContextManager[ModelHistory | None]:
         """Watch your own forward and backward pass, run inside the `with` block, instead of a probe.
 
         When no snapshot is due it does nothing. Inside, the model is recorded; that costs time, which the budget does not know
@@ -205,18 +204,19 @@ class Xray(Reader):
         """
         if self._probe is not None:
             refuse_compiled(self._probe.given)
+        return _WatchedStep(self, step)
+
+    def _record(self, step: int | None) -> tuple[int, recording | None]:
+        """The number of a step, and what records it, if a snapshot of it is due."""
         step = self._step(step)
         if not self._is_due(step):
-            yield None
-            return
+            return step, None
         assert self._probe is not None
         wants_gradients = any(watch.wants("grad") for watch in self.layers)
-        recorded = recording(self._probe.model, save_gradients=wants_gradients, keep_orphans=True)
-        refusal = refusal_of_compiled_code()
-        with recorded as history:
-            assert recorded._session is not None
-            recorded._session.sites.when_new = refusal
-            yield history
+        return step, recording(self._probe.model, save_gradients=wants_gradients, keep_orphans=True)
+
+    def _take(self, step: int, history: ModelHistory) -> None:
+        """The snapshot of a step that was recorded."""
         began = perf_counter()
         scale = max((one.scale for one in history.backward_passes if one.scale is not None), default=None)
         if scale is not None and not any(one._record.function.plain_name == UNSCALES for one in history.operations):
@@ -325,6 +325,33 @@ class Xray(Reader):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+class _WatchedStep:
+    """What `Xray.step` returns. A class, so that no exception of the user's is written to on its way through."""
+
+    def __init__(self, xray: Xray, step: int | None) -> None:
+        self._xray, self._given = xray, step
+        self._step = 0
+        self._recorded: recording | None = None
+        self._history: ModelHistory | None = None
+
+    def __enter__(self) -> ModelHistory | None:
+        self._step, self._recorded = self._xray._record(self._given)
+        if self._recorded is None:
+            return None
+        refusal = refusal_of_compiled_code()
+        self._history = self._recorded.__enter__()
+        assert self._recorded._session is not None
+        self._recorded._session.sites.when_new = refusal
+        return self._history
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._recorded is None or self._history is None:
+            return
+        self._recorded.__exit__(kind, error, trace)
+        if error is None:
+            self._xray._take(self._step, self._history)
 
 
 def _finish(writer: Writer, drawer: Drawer) -> None:

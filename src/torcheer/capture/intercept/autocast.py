@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import torch
 
+from ...cleaning import cleaning
+
 _DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 # The devices autocast is enabled for, each with the type it casts to.
@@ -18,7 +20,7 @@ def autocast_state() -> Autocast:
     return tuple((d, torch.get_autocast_dtype(d)) for d in _DEVICES if torch.is_autocast_enabled(d))
 
 
-@contextlib.contextmanager
+@cleaning
 def autocast_as(state: Autocast) -> Iterator[None]:
     """Inside, autocast does what it did in this state."""
     recorded = dict(state)

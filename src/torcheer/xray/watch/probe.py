@@ -13,6 +13,7 @@ from torch.nn import Module
 from ... import inputs
 from ...api import log_forward_pass
 from ...capture.addresses import innermost
+from ...cleaning import cleaning
 from ...errors import InvalidArgument
 from ...model_history import ModelHistory
 
@@ -81,7 +82,7 @@ class Probe:
         return history, {name: grad for name, grad in zip(named, gradients, strict=True) if grad is not None}
 
 
-@contextlib.contextmanager
+@cleaning
 def _mode(model: Module, training: bool) -> Iterator[None]:
     """Every module in one mode, and afterwards each in its own again: some may be frozen on purpose.
 
@@ -90,15 +91,13 @@ def _mode(model: Module, training: bool) -> Iterator[None]:
     """
     flags = [(module, module.training) for module in model.modules()]
     is_fused = torch.backends.mha.get_fastpath_enabled()
-    try:
-        torch.backends.mha.set_fastpath_enabled(False)
-        for module, _ in flags:
-            module.training = training
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(is_fused)
-        for module, flag in flags:
-            module.training = flag
+    torch.backends.mha.set_fastpath_enabled(False)
+    for module, _ in flags:
+        module.training = training
+    yield
+    torch.backends.mha.set_fastpath_enabled(is_fused)
+    for module, flag in flags:
+        module.training = flag
 
 
 # Inputs -----------------------------------------------------------------------------------------------------------

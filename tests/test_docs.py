@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import inspect
 import itertools
 import pkgutil
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import torch_vis
 import torcheer
 
 ROOT = Path(__file__).parent.parent
@@ -88,3 +90,21 @@ def test_the_folders_and_files_that_the_architecture_names_are_there():
         assert (ROOT / folder).is_dir()
         for name in re.findall(r"(?<![\w/])\w+\.py\b", said):
             assert (ROOT / folder / name).is_file(), f"{folder}/{name}"
+
+
+@pytest.mark.parametrize("package", [torcheer, torch_vis], ids=["torcheer", "torch_vis"])
+def test_every_public_name_is_in_a_page(package):
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    public = [
+        name
+        for name, value in vars(package).items()
+        if not name.startswith("_") and not inspect.ismodule(value) and name != "PackageNotFoundError"
+    ]
+    assert [name for name in public if not re.search(rf"`{name}\b|\b{name}\(", text)] == []
+
+
+def test_the_page_of_names_has_every_error_with_what_it_says_of_itself():
+    page = (ROOT / "docs" / "names.md").read_text(encoding="utf-8")
+    found = [one for one in vars(torcheer.errors).values() if isinstance(one, type) and issubclass(one, Exception)]
+    for one in found:
+        assert f"| `{one.__name__}` | {(one.__doc__ or '').splitlines()[0]} |" in page

@@ -77,10 +77,6 @@ class Node:
         return not self.from_input and self.kind not in ("output", "failed", "buffer")
 
     @property
-    def is_module_output(self) -> bool:
-        return bool(self.exits)
-
-    @property
     def num_operations(self) -> int:
         return len(self.operations)
 

@@ -75,7 +75,7 @@ def _add_model(command: argparse.ArgumentParser) -> None:
 
 def _add_draw(draw: argparse.ArgumentParser) -> None:
     _add_model(draw)
-    draw.add_argument("-o", "--output", type=Path, help="an .svg, .png, .pdf or .dot file (default: shown)")
+    draw.add_argument("-o", "--output", type=Path, help="an .svg, .png, .pdf, .tex or .dot file (default: shown)")
     how = draw.add_mutually_exclusive_group()
     how.add_argument("--rolled", action="store_true", help="each layer once, however often it ran")
     how.add_argument("--unrolled", action="store_true", help="each pass of a layer on its own")
@@ -88,7 +88,11 @@ def _add_draw(draw: argparse.ArgumentParser) -> None:
         help="modules to draw as one box: an address, also with *, or a class (torch.nn.Sequential); once for each",
     )
     draw.add_argument("--direction", default="down", help="down, up, right or left")
-    draw.add_argument("--theme", default="light", help="light, dark or paper")
+    draw.add_argument("--theme", help="light, dark or paper (default: that of the style)")
+    draw.add_argument("--style", default="screen", help="screen, or paper: small, grey and with few words")
+    draw.add_argument("--width", metavar="LENGTH", help="how wide the picture is: 8.5cm, 80mm, 3.3in")
+    draw.add_argument("--columns", type=int, metavar="N", help="in how many columns a long model is drawn")
+    draw.add_argument("--focus", metavar="KEY", help="draw only this module or operation and what is next to it")
 
 
 def run_draw(options: argparse.Namespace) -> int:
@@ -100,6 +104,10 @@ def run_draw(options: argparse.Namespace) -> int:
         collapse=[_object_named(key) or key for key in options.collapse],
         direction=options.direction,
         theme=options.theme,
+        style=options.style,
+        width=options.width,
+        columns=options.columns,
+        focus=options.focus,
     )
     model = find_model(options.model)
     inputs = tuple(make_input(shape) for shape in options.input)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from functools import wraps
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,12 +12,13 @@ from .analysis.nonfinite import nonfinite_of
 from .analysis.summary import DEFAULT_COLUMNS, count_of
 from .display import Fold, image, preformatted
 from .errors import TorcheerError
-from .graph import Graph, Node, build_graph
+from .graph import Graph
 from .history import History, Layer, Module, Operation
 from .history.index import Makers
 from .history.printing.text import plural
 from .module_calls import ModuleCalls, module_calls_of
-from .render import Picture, PictureOptions, make_picture, picture_options, show
+from .pictures import draw_history, graph_of
+from .render import Picture, PictureOptions, make_picture
 from .replay import Change, ValidationReport, replay, validate
 from .torch_internals import DisableTorchFunction
 from .viewer import Page, to_html, to_json, to_model_explorer
@@ -43,18 +42,13 @@ class ModelHistory(History):
     True
     """
 
-    _makers = Makers(Layer, Module, flops_by_operation)
-    _made_graph: tuple[object, Graph] | None = None
+    _makers = Makers(Layer, Module, flops_by_operation, draw_history)
     _made_cost: tuple[object, Cost] | None = None
 
     @property
     def graph(self) -> Graph:
         """The graph of the pass, operation by operation: what `torcheer.graph` turns into views and pictures are drawn from."""
-        index = self._index
-        made_of = (index, len(self.backward_passes))
-        if self._made_graph is None or self._made_graph[0] != made_of:
-            self._made_graph = (made_of, build_graph(self))
-        return self._made_graph[1]
+        return graph_of(self._index)
 
     def draw(
         self,
@@ -80,41 +74,7 @@ class ModelHistory(History):
 
         Too large a graph is drawn with fewer modules open, and the picture says so; so `time_limit` holds.
         """
-        chosen = picture_options(options)
-        if chosen.color_by == "grad":
-            chosen = replace(chosen, color_by=self._of_node(gradient_norm))
-        elif chosen.color_by == "flops":
-            chosen = replace(chosen, color_by=self._flops_of_node())
-        elif callable(chosen.color_by):
-            chosen = replace(chosen, color_by=self._of_node(chosen.color_by))
-        picture = make_picture(self.graph, chosen)
-        if path is None:
-            show(picture)
-        else:
-            picture.save(path, format)
-        return picture
-
-    def _of_node(self, of_operation: Callable[[Operation], float | None]) -> Callable[[Node], float | None]:
-        """A function of an operation as a function of a node: of all it stands for, the mean."""
-        index = self._index
-
-        @wraps(of_operation)
-        def of_node(node: Node) -> float | None:
-            found = [of_operation(Operation(index, number)) for number in node.operations]
-            known = [float(value) for value in found if value is not None]
-            return sum(known) / len(known) if known else None
-
-        return of_node
-
-    def _flops_of_node(self) -> Callable[[Node], float | None]:
-        cost, index = self.cost, self._index
-
-        def flops(node: Node) -> float | None:
-            """All together of what a node stands for; None where a part of it is not known."""
-            found = [cost.operation(index.label(number)) for number in node.operations]
-            return sum(one.flops for one in found) if found and not any(one.unknown for one in found) else None
-
-        return flops
+        return draw_history(self._index, path, format, options)
 
     def _card_text(self) -> str:
         cost = f"\tCost: {count_of(self.flops)} FLOPs in the forward pass"
@@ -270,9 +230,3 @@ class ModelHistory(History):
         The model is not touched, and the graph stays the recorded one: a branch that was taken on data stays taken.
         """
         return replay(self, inputs, changes)
-
-
-def gradient_norm(operation: Operation) -> float | None:
-    """The norm of the gradient at an operation's output."""
-    gradient = operation.grad_contents
-    return float(gradient.norm()) if gradient is not None else None

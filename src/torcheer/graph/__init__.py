@@ -1,6 +1,7 @@
 """Graphs of a history, and pure functions from graph to graph, free to compose in any order."""
 
 from .build import build_graph as build_graph
+from .build import graph_of_index as graph_of_index
 from .gradients import add_gradient_edges as add_gradient_edges
 from .model import Edge as Edge
 from .model import Graph as Graph
@@ -15,6 +16,7 @@ from .views.buffers import drop_buffer_nodes as drop_buffer_nodes
 from .views.chains import merge_elementwise as merge_elementwise
 from .views.collapsing import collapse as collapse
 from .views.collapsing import keep_module_outputs as keep_module_outputs
+from .views.focusing import focus as focus
 from .views.folding import fold_repeats as fold_repeats
 from .views.identities import expand_identities as expand_identities
 from .views.omitting import omit_middle as omit_middle

@@ -48,8 +48,13 @@ def build_graph(history: History) -> Graph:
     >>> [(edge.source, edge.positions) for edge in graph.edges if edge.target == "add_1_2:1"]
     [('relu_1_1:1', ('args[0]',)), ('input_1_0:1', ('args[1]',))]
     """
+    return graph_of_index(history._index)
+
+
+def graph_of_index(index: Index) -> Graph:
+    """The same, from what is derived from a log."""
     with DisableTorchFunction(), fewer_collections():
-        return _Builder(history._index).graph()
+        return _Builder(index).graph()
 
 
 class _Builder:

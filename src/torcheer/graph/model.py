@@ -22,7 +22,19 @@ from .export import as_dict, as_networkx, listing
 from .node_details import Arguments, BufferUse, Place, PythonRead
 
 Kind = Literal[
-    "input", "output", "operation", "opaque", "alias", "source", "failed", "buffer", "identity", "chain", "module", "omitted"
+    "input",
+    "output",
+    "operation",
+    "opaque",
+    "alias",
+    "source",
+    "failed",
+    "buffer",
+    "identity",
+    "chain",
+    "module",
+    "omitted",
+    "stub",
 ]
 Sharing = Literal["", "shared", "own", "mixed"]
 Shape = tuple[int, ...]

@@ -35,6 +35,7 @@ class Makers:
     layer: Callable[[Index, LayerEntry], Layer]
     module: Callable[[Index, RegisteredModule], Module]
     flops: Callable[[Index], Mapping[int, int | None]]  # of every operation; None where no formula is known
+    draw: Callable[[Index, Any, str | None, Mapping[str, Any]], Any] | None = None  # to a path, in a format, with options
 
 
 class Index:
@@ -47,6 +48,7 @@ class Index:
         self.length = len(log.rows)
         self.module_count = len(log.modules)
         self.is_complete = log.is_complete
+        self.kept: dict[str, Any] = {}  # what others made of it and may want again
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Index:
         """What a copy of a layer, an operation or a module refers to: the same labels, and kept tensors of its own."""

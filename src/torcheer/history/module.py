@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..containers import fill_call
 from ..display import Shown, ShownTable, Table
-from ..errors import ActivationLost, ActivationNotSaved, LayerNotFound
+from ..errors import ActivationLost, ActivationNotSaved, InvalidArgument, LayerNotFound
 from ..keys import split_turn
 from ..records import UNSAVED, ModuleCall, RegisteredModule
 from ..source_places import SourceLine, source_of
@@ -290,6 +290,22 @@ class Module(Shown):
     def time_elapsed(self) -> float:
         """Seconds of all its calls; a call inside another call of the same module is counted once."""
         return sum(call.time_elapsed for call in self.calls if not _is_nested(call._record))
+
+    def draw(self, path: Any = None, *, format: str | None = None, **options: Any) -> Any:
+        """Draw this module and what is next to it, the rest of the model as stubs.
+
+        Takes and returns what `history.draw` does; it is `history.draw(path, focus=address)`. The model itself is drawn whole.
+        """
+        if self._index.makers.draw is None:
+            raise InvalidArgument("this module belongs to a History without pictures; those of a ModelHistory can be drawn.")
+        if "focus" in options:
+            raise InvalidArgument(
+                f"module.draw() draws {self.address or 'the model'!r}; use history.draw(focus=…) for another."
+            )
+        if self.address and not self.num_calls:
+            raise InvalidArgument(f"module {self.address!r} was not called: there is nothing to draw.")
+        focus = {"focus": self.address} if self.address else {}
+        return self._index.makers.draw(self._index, path, format, {**options, **focus})
 
     # Parameters ---------------------------------------------------------------------------------------------------
 

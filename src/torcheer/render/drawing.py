@@ -124,7 +124,8 @@ class _Draughtsman:
 
     def _node(self, node: Node) -> DrawnNode:
         name = look_name(node)
-        is_double = node.is_inplace and node.kind not in ("module", "input", "output")
+        is_told = not self.options.looks.is_short and node.kind not in ("module", "input", "output")
+        is_double = node.is_inplace and is_told
         self._note(name, node, is_double)
         return DrawnNode(
             id=self.ids[node.key],
@@ -154,7 +155,9 @@ class _Draughtsman:
     def _note(self, name: LookName, node: Node, is_double: bool) -> None:
         """Remember what the legend has to explain."""
         seen: list[str] = [name]
-        if node.kind == "module":
+        if node.kind == "stub":
+            seen.append("stub")
+        elif node.kind == "module":
             seen.append("collapsed")
         elif name not in ("input", "output", "omitted", "buffer", "failed"):
             seen.append("module output" if node.exits else "function output")
@@ -256,6 +259,8 @@ def look_name(node: Node) -> LookName:
         return "failed"
     if node.kind in ("input", "output", "opaque", "buffer", "omitted"):
         return node.kind
+    if node.kind == "stub":
+        return "omitted"
     if any(read.is_decision for read in node.python_reads):
         return "decision"
     if node.trainable:
@@ -268,7 +273,7 @@ def _shape(node: Node) -> str:
         return "box3d"
     if node.kind == "buffer":
         return "cylinder"
-    return "box" if node.exits or node.kind in ("input", "output") else "pill"
+    return "box" if node.exits or node.kind in ("input", "output", "stub") else "pill"
 
 
 def _boxes_drawn(graph: Graph) -> set[str]:

@@ -26,6 +26,7 @@ _WORDS = {
     "in place": "written in place",
     "collapsed": "collapsed module",
     "reference": "stands for a node that feeds many",
+    "stub": "the model goes on",
     "feedback": "to the next pass or block",
     "gradient": "gradient",
     "memory": "through shared memory",
@@ -126,6 +127,8 @@ def legend_sample(name: str, theme: Theme, is_colored: bool) -> tuple[Look, str,
     look = theme.looks.get(name, theme.looks["function"])  # type: ignore[call-overload]  # what is no look is drawn plain
     if name == "reference":
         look = Look(theme.page, theme.looks["internal"].border, 1.0, "dotted")
+    if name == "stub":
+        look = theme.looks["omitted"]
     if name == "collapsed":
         look = theme.looks["trainable"]
     if is_colored:

@@ -36,7 +36,7 @@ class Scale:
 
 
 def _of_tensors(value: Callable[[Node], float]) -> Callable[[Node], float | None]:
-    return lambda node: None if node.kind in ("input", "output", "buffer", "identity", "failed") else value(node)
+    return lambda node: None if node.kind in ("input", "output", "buffer", "identity", "failed", "stub") else value(node)
 
 
 _MEASURES: dict[str, tuple[str, Callable[[Node], float | None], Callable[[float], str]]] = {

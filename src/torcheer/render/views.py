@@ -15,6 +15,7 @@ from ..graph import (
     ModuleBox,
     add_buffer_nodes,
     collapse,
+    focus,
     fold_repeats,
     merge_elementwise,
     merge_ports,
@@ -24,6 +25,7 @@ from ..graph import (
     unroll,
 )
 from .options import PictureOptions
+from .wording import clean
 
 SMALL = 48  # nodes up to which nothing is folded
 READABLE = 64
@@ -52,7 +54,7 @@ def views(graph: Graph, options: PictureOptions) -> Iterator[View]:
     smallest: View | None = None
     began = False
     for view in _ladder(_base(graph, options), options):
-        view = View(merge_ports(view.graph), view.notes)
+        view = View(merge_ports(view.graph), (*_focus_note(options), *view.notes))
         if smallest is not None and view.size >= smallest.size:
             continue
         if began or view.size <= (POSSIBLE if asked else READABLE):
@@ -71,12 +73,26 @@ def views(graph: Graph, options: PictureOptions) -> Iterator[View]:
             yield View(cut, (*smallest.notes, f"Too large to draw: {left_out:,} operations in the middle are left out."))
 
 
+def _focuses(options: PictureOptions) -> bool:
+    """Whether only a part is drawn; the empty address is the model itself."""
+    return not (options.focus is None or (isinstance(options.focus, str) and options.focus == ""))
+
+
+def _focus_note(options: PictureOptions) -> tuple[str, ...]:
+    if not _focuses(options):
+        return ()
+    named = options.focus if isinstance(options.focus, str) else getattr(options.focus, "__name__", "a part")
+    return (f"Only {clean(named)} and what is next to it.",)
+
+
 def _asks_for_detail(options: PictureOptions) -> bool:
     return options.nesting_depth is not None or bool(options.picks)
 
 
 def _base(graph: Graph, options: PictureOptions) -> Graph:
     """What the options ask for outright."""
+    if _focuses(options):
+        graph = focus(graph, options.focus)
     if not options.show_constants:
         graph = prune_internal(graph)
     if options.show_buffers:
@@ -113,7 +129,7 @@ def _levels(graph: Graph) -> dict[str, int]:
         if inside[box.key] > 1:
             larger.setdefault(box.parent, []).append(box)
     wrappers: set[str] = set()
-    around, total = None, sum(node.kind not in ("input", "output") for node in graph.nodes)
+    around, total = None, sum(node.kind not in ("input", "output", "stub") for node in graph.nodes)
     while len(largest := larger.get(around, [])) == 1:
         around = largest[0].key
         if around not in larger or inside[around] < _WRAPS * total:

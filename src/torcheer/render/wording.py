@@ -59,6 +59,8 @@ def node_lines(node: Node, graph: Graph) -> list[str]:
     """What is written on a node, its name first."""
     if node.kind == "omitted":
         return [f"… {plural(node.num_operations, 'operation')} left out …"]
+    if node.kind == "stub":
+        return [f"… {clean(node.label)}", *([dimensions(node.shape)] if node.shape is not None else [])]
     if node.kind == "module":
         return _module_lines(node, graph)
     lines = [_name(node, graph)]

@@ -79,6 +79,8 @@ def models(tmp_path, monkeypatch):
         (["some_models:function", "--input", "3:int64", "--input", "5,2", "--direction", "right"], "getitem_1_2"),
         (["some_models:net", "--input", "1,4", "--depth", "all"], "linear_1_1"),
         (["some_models:net", "--input", "1,4", "--depth", "1"], "linear_1_1"),
+        (["some_models:net", "--input", "1,4", "--style", "paper", "--width", "8.5cm", "--columns", "1"], 'width="8.5cm"'),
+        (["some_models:net", "--input", "1,4", "--focus", "relu_1_2"], "Only relu_1_2 and what is next to it."),
     ],
 )
 def test_draw_draws_what_is_named(models, arguments, expected, capsys):
@@ -114,6 +116,9 @@ def test_draw_without_an_output_shows(models, capsys):
         (["torch:relu"], "torch:relu with no --input raised TypeError"),
         (["torch.nn:ReLU", "--input", "999999999999999"], "--input 999999999999999 raised RuntimeError"),
         (["torch.nn:ReLU", "--input", "1:int7"], "--input 1:int7 raised NotImplementedError"),
+        (["some_models:net", "--input", "1,4", "--width", "wide"], "width is a length"),
+        (["some_models:net", "--input", "1,4", "--style", "poster"], "style is one of"),
+        (["some_models:net", "--input", "1,4", "--columns", "0"], "columns is a number from 1"),
     ],
 )
 def test_draw_tells_what_is_wrong(models, arguments, message, capsys):

@@ -21,7 +21,7 @@ from .pictures import draw_history, graph_of
 from .render import Picture, PictureOptions, make_picture
 from .replay import Change, ValidationReport, replay, validate
 from .torch_internals import DisableTorchFunction
-from .viewer import Page, to_html, to_json, to_model_explorer
+from .viewer import Metrics, Page, to_html, to_json, to_model_explorer
 from .viewer import show as show_page
 from .viewer.payload import MAX_BYTES
 
@@ -106,13 +106,14 @@ class ModelHistory(History):
         title: str | None = None,
         previews: bool = True,
         max_bytes: int | None = None,
+        metrics: Metrics | None = None,
     ) -> Page:
         """Show it in the viewer: in the notebook, or as `torcheer_<model>.html`, opened where there is a screen.
 
         The arguments are those of `to_html`; in a notebook, which is saved with what it shows, a page takes 4 MB at most
         unless `max_bytes` says otherwise.
         """
-        return show_page(self, compare=compare, title=title, previews=previews, max_bytes=max_bytes)
+        return show_page(self, compare=compare, title=title, previews=previews, max_bytes=max_bytes, metrics=metrics)
 
     def to_html(
         self,
@@ -122,6 +123,7 @@ class ModelHistory(History):
         title: str | None = None,
         previews: bool = True,
         max_bytes: int = MAX_BYTES,
+        metrics: Metrics | None = None,
     ) -> Path:
         """Write the viewer, with this history in it, as one HTML file that opens in any browser, offline.
 
@@ -135,19 +137,29 @@ class ModelHistory(History):
             path: where to write; what is there is replaced.
             compare: another history, to show next to this one.
             title: the name of the page; without one, that of the model.
-            previews: whether to add small pictures of the kept activations.
+            previews: whether to add small pictures of the kept activations and of parameters.
             max_bytes: how large the file may be. What there is no room for is left out, previews first, and the page says so.
+            metrics: figures of your own to colour and sort by, `{"my norm": lambda tensor: tensor.norm()}`: each function gets
+                a copy of every kept activation and returns a number.
 
         The file contains names, shapes, statistics, previews, and lines of the program with the paths of its files.
         """
-        return to_html(self, path, compare=compare, title=title, previews=previews, max_bytes=max_bytes)
+        return to_html(self, path, compare=compare, title=title, previews=previews, max_bytes=max_bytes, metrics=metrics)
 
-    def to_json(self, path: str | os.PathLike[str] | None = None, *, previews: bool = True, max_bytes: int = MAX_BYTES) -> str:
+    def to_json(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        previews: bool = True,
+        max_bytes: int = MAX_BYTES,
+        metrics: Metrics | None = None,
+    ) -> str:
         """What the viewer shows, as JSON text, also written to a file if there is a path: `torcheer view` opens it.
 
-        docs/viewer_format.md describes it. `max_bytes` is what it may take in a page, compressed.
+        docs/viewer_format.md describes it. `max_bytes` is what it may take in a page, compressed; the other arguments are those
+        of `to_html`.
         """
-        return to_json(self, path, previews=previews, max_bytes=max_bytes)
+        return to_json(self, path, previews=previews, max_bytes=max_bytes, metrics=metrics)
 
     def to_model_explorer(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
         """The graph as Google's Model Explorer reads it, also written to a file if there is a path."""

@@ -38,6 +38,7 @@ def parts(payload: dict[str, object]) -> list[tuple[str, dict[str, object]]]:
     found += [("edge", one) for one in payload["edges"]]
     found += [("run", one) for one in payload.get("runs", ())]
     found += [("port", one) for one in payload.get("ports", ())]
+    found += [("weight", one) for one in payload.get("weights", ())]
     for node in payload["nodes"]:
         found.append(("node", node))
         found += [("param", one) for one in node.get("params", ())]
@@ -65,7 +66,8 @@ def many() -> list[dict[str, object]]:
         model(torch.rand(1, 3, 8, 8))
     recorded._log.notes.append("a note")
     cut = payload_of(strange[0], max_bytes=5_000)
-    return [cut, *(payload_of(history) for history in (*(make() for make in HISTORIES.values()), *strange, recorded))]
+    measured = payload_of(strange[0], metrics={"largest": torch.max})
+    return [cut, measured, *(payload_of(history) for history in (*(make() for make in HISTORIES.values()), *strange, recorded))]
 
 
 def one_activation() -> nn.Module:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import time
 import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 import torch
 import torchvision
@@ -161,7 +163,7 @@ class Reader:
             self.page.keyboard.press(key)
         self.settle()
 
-    def click(self, key: str, side: int = 0, held: str | None = None) -> None:
+    def click(self, key: str, side: int = 0, held: str | None = None, times: int = 1) -> None:
         """On the title of what is drawn under a key, once it is in sight."""
         item = self.seen(side=side)[key]
         while not 60 < item["y"] < 700:
@@ -169,7 +171,7 @@ class Reader:
             item = self.seen(side=side)[key]
         if held:
             self.page.keyboard.down(held)
-        self.page.mouse.click(item["x"] + item["w"] / 2, item["y"] + min(item["h"] / 2, 16))
+        self.page.mouse.click(item["x"] + item["w"] / 2, item["y"] + min(item["h"] / 2, 16), click_count=times)
         if held:
             self.page.keyboard.up(held)
         self.settle()
@@ -352,6 +354,41 @@ def test_a_hub_is_a_reference_at_its_consumers(read, shelf):
     assert reader.state["selection"]["key"] == mask
 
 
+def test_a_double_click_opens_a_module_and_another_closes_it(read):
+    """The two clicks do not undo one another."""
+    reader = read("resnet50")
+    for is_open in (True, False):
+        reader.click("layer2:1", times=2)
+        assert reader.seen()["layer2:1"]["isOpen"] == is_open
+        reader.page.wait_for_timeout(450)
+
+
+def test_a_double_click_inside_an_open_module_closes_it(read):
+    reader = read("resnet50")
+    reader.click("layer2:1")
+    reader.page.wait_for_timeout(450)
+    item = reader.seen()["layer2:1"]
+    reader.page.mouse.dblclick(item["x"] + 6, item["y"] + min(item["h"] - 8, 60))
+    reader.settle()
+    assert not reader.seen()["layer2:1"]["isOpen"]
+
+
+def test_the_data_goes_from_left_to_right_when_asked(read):
+    reader = read("alexnet")
+    names = ["features:1", "adaptiveavgpool2d_1_14:1", "flatten_1_15:1", "classifier:1"]
+    reader.press("h")
+    seen = [reader.seen()[name] for name in names]
+    assert all(one["x"] + one["w"] < other["x"] for one, other in pairwise(seen))
+    middles = [item["y"] + item["h"] / 2 for item in seen]
+    assert max(middles) - min(middles) < 3
+    reader.click("features:1")
+    inside = [item for key, item in reader.seen().items() if key.startswith(("conv2d", "maxpool"))]
+    header = reader.seen()["features:1"]
+    assert all(item["y"] > header["y"] + 10 for item in inside)
+    reader.press("h")
+    assert reader.seen()["conv2d_1_1:1"]["y"] < reader.seen()["relu_1_2:1"]["y"]
+
+
 # Finding ------------------------------------------------------------------------------------------------------------
 
 
@@ -396,6 +433,22 @@ def test_the_table_lists_every_operation_and_sorts_them(read, shelf):
     assert key in reader.seen("operation")
 
 
+def test_the_table_is_saved_as_csv(read, shelf, tmp_path):
+    """Every operation, with figures as numbers; a spreadsheet and pandas read the same."""
+    reader = read("alexnet")
+    reader.press("t")
+    with reader.page.expect_download() as waiting:
+        reader.page.get_by_role("button", name="Save the table as CSV").click()
+    assert waiting.value.suggested_filename == "AlexNet_operations.csv"
+    waiting.value.save_as(tmp_path / "table.csv")
+    table = pandas.read_csv(tmp_path / "table.csv")
+    nodes = shelf.history("alexnet").graph.nodes
+    assert list(table["operation"]) == [node.key for node in nodes]
+    assert list(table["params"].fillna(0)) == [sum(param.numel for param in node.params) for node in nodes]
+    assert list(table["memory"]) == [node.bytes for node in nodes]
+    assert list(table["shape"]) == ["×".join(map(str, node.shape)) for node in nodes]
+
+
 # Selecting ----------------------------------------------------------------------------------------------------------
 
 
@@ -418,6 +471,72 @@ def test_an_operation_shows_everything_known_about_it(read, shelf):
     assert reader.state["selection"]["key"] == history.graph.parents(node.key)[0].key
     assert "conv2d_2_4" in reader.panel
     assert "Selected" in reader.said
+
+
+def test_a_parameter_shows_its_values_when_it_is_opened(read, shelf):
+    """A picture, a histogram and statistics; buffers too."""
+    reader = read("alexnet", "#node=conv2d_2_4:1")
+    line = reader.page.locator(".params details", has_text="features.3.weight")
+    assert line.locator("canvas").first.is_visible() is False
+    line.locator("summary").click()
+    assert line.locator("canvas").count() >= 2
+    weight = shelf.history("alexnet")["conv2d_2_4"].params[0]
+    assert f"{weight.numel:,}" in line.inner_text()
+    assert "stride=(1, 1), padding=(2, 2)" in reader.panel
+
+
+def test_the_tip_says_what_is_not_written_on_the_box(read, shelf):
+    reader = read("alexnet", depth=2)
+    item = reader.seen()["conv2d_1_1:1"]
+    reader.page.mouse.move(item["x"] + item["w"] / 2, item["y"] + item["h"] / 2)
+    tip = reader.page.locator(".tip")
+    tip.wait_for()
+    said = tip.inner_text()
+    values = shelf.history("alexnet")["conv2d_1_1"].tensor_contents
+    assert "stride=(4, 4)" in said
+    assert f"{values.max().item():.4g}"[:4] in said
+    assert "demo.py" in said
+    assert "1×64" not in said, "the shape is on the box"
+
+
+def test_edges_say_what_travels_them_when_asked(read, shelf):
+    reader = read("alexnet", depth=2)
+
+    def labels() -> set[str]:
+        return {link["label"] for link in reader.ask("__torcheer.links()")}
+
+    assert labels() == {""}
+    reader.page.get_by_label("What is written on the boxes").click()
+    reader.page.get_by_label("Shapes on edges").check()
+    reader.settle()
+    shapes = {"×".join(map(str, node.shape)) for node in shelf.history("alexnet").graph.nodes if node.kind != "output"}
+    assert labels() == shapes
+
+
+def test_boxes_are_coloured_by_a_figure_of_ones_own(page, shelf, tmp_path):
+    """It is in the list of colours, on the boxes, in the details and in the table."""
+    history = shelf.history("alexnet")
+    path = history.to_html(tmp_path / "page.html", metrics={"my norm": lambda tensor: tensor.abs().sum()})
+    reader = Reader(page, path, "#node=conv2d_1_1:1")
+    reader.page.get_by_label("Colour by").select_option(label="my norm")
+    reader.settle()
+    assert "my norm" in reader.page.locator(".legend").inner_text()
+    assert reader.page.locator(".legend canvas").count() == 1
+    expected = history["conv2d_1_1"].tensor_contents.abs().sum().item()
+    said = reader.page.locator(".panel section", has_text="Figures of your own").inner_text()
+    assert float(said.split()[-1].replace(",", "")) == pytest.approx(expected, rel=1e-3)
+    reader.press("t")
+    assert reader.page.get_by_role("columnheader", name="Sort by my norm").count() == 1
+
+
+@pytest.mark.parametrize("width", [770, 860, 980, 1100])
+@pytest.mark.parametrize("name", ["recurrent", "alexnet against alexnet, changed"])
+def test_the_toolbar_is_one_row_at_the_width_of_a_notebook(read, name, width):
+    reader = read(name, size=(width, 640))
+    tops = [one.bounding_box() for one in reader.page.locator(".toolbar > *:visible").all()]
+    middles = [box["y"] + box["height"] / 2 for box in tops]
+    assert max(middles) - min(middles) < 6
+    assert max(box["x"] + box["width"] for box in tops) <= width
 
 
 def test_a_module_shows_its_totals(read, shelf):

@@ -161,7 +161,7 @@ export class App implements Guide {
     const facts = factsShown(this.state);
     const views = this.stages.map((stage) => {
       const modelIndex = stage.modelIndex(this.state);
-      return firstView(modelIndex.hierarchy, modelIndex.faces(facts), ...stage.pane.measured());
+      return firstView(modelIndex.hierarchy, modelIndex.faces(facts), ...stage.pane.measured(), this.state.isAcross);
     });
     const depth = Math.min(...views.map((view) => view.depth));
     const spacing = Math.min(...views.map((view) => view.spacing));

@@ -18,6 +18,7 @@ from ..web.page import Bundle, packed, plain_title, read_bundle
 from ..web.schema import Plain
 from .payload import MAX_BYTES, Recorded, check_limit, payload_of, text_of
 from .reading import check_payload
+from .values import Metrics
 from .writing import write
 
 Viewable = Recorded | Mapping[str, Any]
@@ -71,6 +72,7 @@ def make_page(
     title: str | None = None,
     previews: bool = True,
     max_bytes: int = MAX_BYTES,
+    metrics: Metrics | None = None,
     bundle: Bundle | None = None,
 ) -> Page:
     """The page of a history, or of two side by side. The arguments are those of `to_html`."""
@@ -80,20 +82,20 @@ def make_page(
     room = (max_bytes - bundle.size) // len(shown)
     if room <= 0:
         raise InvalidArgument(f"max_bytes={max_bytes:,} leaves no room: the viewer alone takes {bundle.size:,} bytes.")
-    payloads = [_payload(one, previews, room) for one in shown]
+    payloads = [_payload(one, previews, room, metrics) for one in shown]
     if title is not None:
         payloads[0] = {**payloads[0], "title": title}
     names = [str(payload["title"]) for payload in payloads]
     return Page(title if title is not None else " and ".join(names), payloads, bundle)
 
 
-def _payload(shown: Viewable, previews: bool, room: int) -> Plain:
+def _payload(shown: Viewable, previews: bool, room: int, metrics: Metrics | None) -> Plain:
     if isinstance(shown, Mapping):
         check_payload(shown)
         return dict(shown)
     if not hasattr(shown, "graph"):
         raise InvalidArgument(f"a page shows a history or a payload; got {type(shown).__name__}.")
-    return payload_of(shown, previews=previews, max_bytes=room)
+    return payload_of(shown, previews=previews, max_bytes=room, metrics=metrics)
 
 
 def to_html(
@@ -104,6 +106,7 @@ def to_html(
     title: str | None = None,
     previews: bool = True,
     max_bytes: int = MAX_BYTES,
+    metrics: Metrics | None = None,
 ) -> Path:
     """Write one HTML file that shows a history: it opens in any browser, offline, and needs nothing else.
 
@@ -118,9 +121,11 @@ def to_html(
         path: where to write; what is there is replaced.
         compare: another history or payload, to show next to it.
         title: the name of the page; without one, that of the model.
-        previews: whether to add small pictures of the kept activations.
+        previews: whether to add small pictures of the kept activations and of parameters.
         max_bytes: how large the file may be. What there is no room for is left out, previews first, and the page says so.
+        metrics: figures of your own to colour and sort by, `{"my norm": lambda tensor: tensor.norm()}`: each function gets a
+            copy of every kept activation and returns a number.
 
     The file contains names, shapes, statistics, previews, and lines of the program with the paths of its files.
     """
-    return make_page(history, compare=compare, title=title, previews=previews, max_bytes=max_bytes).save(path)
+    return make_page(history, compare=compare, title=title, previews=previews, max_bytes=max_bytes, metrics=metrics).save(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Protocol
@@ -23,7 +23,8 @@ from ..torch_internals import DisableTorchFunction
 from ..web.schema import FORMAT, VERSION, Plain, lean
 from .contents import Contents
 from .groups import ports_in, runs_in
-from .values import Values, page_bytes
+from .values import Metrics, Values, page_bytes
+from .weights import Weights
 from .writing import write
 
 MAX_BYTES = 12_000_000  # of a page that a browser opens at once
@@ -58,7 +59,9 @@ class Recorded(Protocol):
     def __len__(self) -> int: ...
 
 
-def payload_of(history: Recorded, *, previews: bool = True, max_bytes: int = MAX_BYTES) -> Plain:
+def payload_of(
+    history: Recorded, *, previews: bool = True, max_bytes: int = MAX_BYTES, metrics: Metrics | None = None
+) -> Plain:
     """A history as plain values that JSON can hold: what the viewer shows.
 
     >>> import torch, torcheer
@@ -70,15 +73,32 @@ def payload_of(history: Recorded, *, previews: bool = True, max_bytes: int = MAX
     Args:
         history: what `log_forward_pass` or `recording` returned. Activations need not be kept; without them there are no
             statistics and no previews.
-        previews: whether to add small pictures of the kept activations.
+        previews: whether to add small pictures of the kept activations and of parameters.
         max_bytes: what the payload may take in a page, compressed. Previews are left out first, then histograms, statistics,
             lines of code and call stacks, and `payload["facts"]["left_out"]` says so.
+        metrics: figures of your own, `{"my norm": lambda tensor: tensor.norm()}`: each function gets a copy of every kept
+            activation and returns a number.
 
     Every kept activation is read once. Keys with nothing to say are left out; docs/viewer_format.md has all of them.
     """
     check_limit(max_bytes)
+    check_metrics(metrics)
     with DisableTorchFunction(), torch.no_grad(), fewer_collections():  # reading is not recorded either
-        return _payload(history, previews, max_bytes)
+        return _payload(history, previews, max_bytes, metrics or {})
+
+
+def check_metrics(metrics: Metrics | None) -> None:
+    """Raises unless these are functions by name."""
+    if metrics is None:
+        return
+    if not isinstance(metrics, Mapping):
+        raise InvalidArgument(f"metrics is a dictionary from names to functions of a tensor; got {type(metrics).__name__}.")
+    for name, function in metrics.items():
+        if not isinstance(name, str) or not name or not callable(function):
+            raise InvalidArgument(
+                "metrics is a dictionary from names to functions of a tensor, such as {'my norm': lambda t: t.norm()}; "
+                f"got {name!r}: {type(function).__name__}."
+            )
 
 
 def check_limit(max_bytes: int) -> None:
@@ -87,7 +107,7 @@ def check_limit(max_bytes: int) -> None:
         raise InvalidArgument(f"max_bytes is a number of bytes, such as 12_000_000; got {max_bytes!r}.")
 
 
-def _payload(history: Recorded, previews: bool, max_bytes: int) -> Plain:
+def _payload(history: Recorded, previews: bool, max_bytes: int, metrics: Metrics) -> Plain:
     graph = history.graph
     if any(node.has_gradient for node in graph.all_nodes):
         graph = add_gradient_edges(graph)
@@ -95,6 +115,9 @@ def _payload(history: Recorded, previews: bool, max_bytes: int) -> Plain:
     values = Values(history._index, graph.all_nodes)
     nodes, modules, edges = contents.nodes(), contents.modules(), contents.edges()
     values.add_statistics(nodes)
+    values.add_metrics(nodes, metrics)
+    weights = Weights(history._index)
+    shown = weights.plain()
     facts = _facts(history)
     payload: Plain = {
         "format": FORMAT,
@@ -108,13 +131,16 @@ def _payload(history: Recorded, previews: bool, max_bytes: int) -> Plain:
         "edges": edges,
         "runs": [lean("run", run) for run in runs_in(history.graph)],
         "ports": ports_in(graph),
+        "weights": shown,
+        "metrics": list(metrics),
     }
     payload = lean("payload", payload)
     left_out, size = _lightened(payload, max_bytes)
-    missing = values.add_previews(nodes, max_bytes - size - _WORDS) if previews else 0
+    pairs = list(zip(shown, weights.tensors.values(), strict=True))
+    missing = values.add_previews(nodes, pairs, max_bytes - size - _WORDS) if previews else 0
     if missing:
         left_out.insert(0, f"previews of {plural(missing, 'tensor')}")
-    facts |= {"left_out": _left_out(left_out, size, max_bytes), "notes": [*history.notes, *values.notes]}
+    facts |= {"left_out": _left_out(left_out, size, max_bytes), "notes": [*history.notes, *weights.notes, *values.notes]}
     payload["facts"] = lean("facts", facts)
     return payload
 
@@ -148,7 +174,7 @@ def _facts(history: Recorded) -> Plain:
 
 def _without(*names: str) -> Callable[[Plain], None]:
     def leave_out(payload: Plain) -> None:
-        for node in payload["nodes"]:
+        for node in (*payload["nodes"], *payload.get("weights", ())):
             for name in names:
                 node.pop(name, None)
 
@@ -156,7 +182,7 @@ def _without(*names: str) -> Callable[[Plain], None]:
 
 
 def _without_histograms(payload: Plain) -> None:
-    for node in payload["nodes"]:
+    for node in (*payload["nodes"], *payload.get("weights", ())):
         for holder in (node, node.get("grad", {})):
             if "stats" in holder:
                 holder["stats"] = {name: value for name, value in holder["stats"].items() if name != "histogram"}
@@ -213,6 +239,7 @@ def to_json(
     *,
     previews: bool = True,
     max_bytes: int = MAX_BYTES,
+    metrics: Metrics | None = None,
 ) -> str:
     """A history's payload as JSON text, also written to a file if there is a path. `torcheer view` opens such files.
 
@@ -223,7 +250,7 @@ def to_json(
 
     The arguments are those of `payload_of`.
     """
-    text = text_of(payload_of(history, previews=previews, max_bytes=max_bytes))
+    text = text_of(payload_of(history, previews=previews, max_bytes=max_bytes, metrics=metrics))
     if path is not None:
         write(Path(path), text, "payload")
     return text

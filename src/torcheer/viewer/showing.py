@@ -9,6 +9,7 @@ from ..files import file_name
 from ..render.showing import has_screen, notebook
 from .page import Page, Viewable, make_page
 from .payload import MAX_BYTES
+from .values import Metrics
 
 _NOTEBOOK_BYTES = 4_000_000  # a notebook is saved with what it shows
 
@@ -20,6 +21,7 @@ def show(
     title: str | None = None,
     previews: bool = True,
     max_bytes: int | None = None,
+    metrics: Metrics | None = None,
 ) -> Page:
     """Show a history in the viewer: in the notebook; elsewhere as `torcheer_<model>.html`, opened where there is a screen.
 
@@ -27,7 +29,7 @@ def show(
     """
     is_notebook = notebook() is not None
     limit = max_bytes if max_bytes is not None else _NOTEBOOK_BYTES if is_notebook else MAX_BYTES
-    page = make_page(history, compare=compare, title=title, previews=previews, max_bytes=limit)
+    page = make_page(history, compare=compare, title=title, previews=previews, max_bytes=limit, metrics=metrics)
     if not is_notebook:
         open_page(page.save(f"torcheer_{file_name(page.title)}.html"))
     return page

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from ..errors import InvalidArgument
 from ..graph import Node
 from ..history import Operation
 from ..history.index import Index
@@ -19,6 +22,8 @@ from ..web.schema import GRAPH, Plain, lean
 from .previews import Plan, plan_of, preview_of
 
 _Found = TypeVar("_Found")
+Look = Callable[[], Plain | None]
+Metrics = Mapping[str, Callable[[Tensor], Any]]
 _TOGETHER = 1.03  # a part may compress a little worse among the others than on its own
 
 
@@ -31,13 +36,18 @@ class Values:
         self._tensors: dict[int, Tensor] = {}  # by node
         self._known: dict[object, Plain | None] = {}
         self._unread: list[str] = []
+        self._failed: dict[str, list[str]] = {}  # by metric: where it raised
+        self._metric_notes: list[str] = []
 
     @property
     def notes(self) -> list[str]:
         """What could not be read, and why."""
         if not self._unread:
-            return []
-        return [f"The values of {plural(len(self._unread), 'tensor')} could not be read; the first: {self._unread[0]}"]
+            return self._metric_notes
+        return [
+            *self._metric_notes,
+            f"The values of {plural(len(self._unread), 'tensor')} could not be read; the first: {self._unread[0]}",
+        ]
 
     # Statistics -----------------------------------------------------------------------------------------------------
 
@@ -59,14 +69,35 @@ class Values:
                 self._set(found, "stats", self._statistics(node, gradient))
                 plain["grad"] = found
 
+    def add_metrics(self, plains: list[Plain], metrics: Metrics) -> None:
+        """Say of each node whose tensor was kept what the reader's own functions make of it."""
+        for number, tensor in self._tensors.items() if metrics else ():
+            plains[number]["metrics"] = [self._figure(name, function, number, tensor) for name, function in metrics.items()]
+        for name in metrics:
+            failed = self._failed.get(name, [])
+            if failed:
+                self._metric_notes.append(f"{name!r} could not be worked out for {plural(len(failed), 'tensor')}: {failed[0]}.")
+
+    def _figure(self, name: str, function: Callable[[Tensor], Any], number: int, tensor: Tensor) -> float | None:
+        try:
+            found = function(tensor.detach().clone())  # a copy, for it may be written to
+        except Exception as error:  # a user's function may raise anything
+            self._failed.setdefault(name, []).append(f"{self._nodes[number].key}, {type(error).__name__}: {error!s:.200}")
+            return None
+        try:
+            figure = float(found)
+        except (TypeError, ValueError, RuntimeError) as error:
+            said = f"it returned {type(found).__name__} for {self._nodes[number].key}"
+            raise InvalidArgument(f"metrics[{name!r}] is a function from a tensor to one number; {said}.") from error
+        return short(figure) if math.isfinite(figure) else None
+
     def _statistics(self, node: Node, tensor: Tensor) -> Plain | None:
         return self._read(node, lambda: self._looked_up(tensor))
 
     def _looked_up(self, tensor: Tensor) -> Plain | None:
         key = _memory(tensor)
         if key is None or key not in self._known:
-            found = statistics_of(tensor, "linear")
-            self._known[key] = lean("stats", _shown(found)) if found is not None else None
+            self._known[key] = shown_statistics(tensor)
         return self._known[key]
 
     def _read(self, node: Node, look: Callable[[], _Found]) -> _Found | None:
@@ -83,15 +114,14 @@ class Values:
 
     # Previews -------------------------------------------------------------------------------------------------------
 
-    def add_previews(self, plains: list[Plain], room: int) -> int:
+    def add_previews(self, plains: list[Plain], weights: list[tuple[Plain, Tensor]], room: int) -> int:
         """Add previews, the most telling first, until they take `room` bytes of a page. Returns how many are left out."""
         left_out = 0
-        for number in sorted(self._tensors, key=self._rank):
-            node, tensor = self._nodes[number], self._tensors[number]
+        for plain, plan, look in self._pictures(plains, weights):
             if room <= 0:
-                left_out += _plan(node, tensor) is not None
+                left_out += plan is not None
                 continue
-            preview = self._preview(node, tensor)
+            preview = look()
             if preview is None:
                 continue
             size = page_bytes(int(len(zlib.compress(json.dumps(preview).encode())) * _TOGETHER))
@@ -99,8 +129,17 @@ class Values:
                 left_out += 1
                 continue
             room -= size
-            plains[number]["preview"] = preview
+            plain["preview"] = preview
         return left_out
+
+    def _pictures(self, plains: list[Plain], weights: list[tuple[Plain, Tensor]]) -> Iterator[tuple[Plain, Plan | None, Look]]:
+        """What previews belong to, what can be seen of it, and how to look; activations first."""
+        for number in sorted(self._tensors, key=self._rank):
+            node, tensor = self._nodes[number], self._tensors[number]
+            yield plains[number], _plan(node, tensor), partial(self._preview, node, tensor)
+        for plain, tensor in weights:
+            plan = plan_of(tuple(tensor.shape), is_input=False)
+            yield plain, plan, partial(_weight_preview, tensor, plan)
 
     def _rank(self, number: int) -> tuple[int, int]:
         """Inputs and outputs, what leaves a module, maps of attention; then first passes, then the rest."""
@@ -119,6 +158,11 @@ class Values:
         return lean("preview", found) if found is not None else None
 
 
+def _weight_preview(tensor: Tensor, plan: Plan | None) -> Plain | None:
+    found = preview_of(tensor, plan) if plan is not None else None
+    return lean("preview", found) if found is not None else None
+
+
 def _plan(node: Node, tensor: Tensor) -> Plan | None:
     return None if tensor.is_nested else plan_of(tuple(tensor.shape), is_input=node.kind == "input")
 
@@ -134,6 +178,12 @@ def _memory(tensor: Tensor) -> object:
     if not is_plain or tensor.is_nested or tensor.is_neg() or not tensor.is_contiguous():
         return None
     return (tensor.device, tensor.dtype, tensor.data_ptr(), tensor.numel())
+
+
+def shown_statistics(tensor: Tensor) -> Plain | None:
+    """The statistics of a tensor as a payload has them; None where there are none."""
+    found = statistics_of(tensor, "linear")
+    return lean("stats", _shown(found)) if found is not None else None
 
 
 def _shown(found: Statistics) -> Plain:

@@ -49,6 +49,8 @@ GRAPH: dict[str, Part] = {
         "edges": Key("Edge[]", "list of Edge: every tensor that one node had from another"),
         "runs": Key("Run[]", "list of Run: equal blocks that follow one another, outer ones first", []),
         "ports": Key("Port[]", "list of Port: inputs or outputs that are alike and in one container", []),
+        "weights": Key("Weight[]", "list of Weight: the values of parameters and buffers, where they could be read", []),
+        "metrics": Key("string[]", "list of names: figures of the reader's own", []),
     },
     "facts": {
         "operations": Key("number", "how many operations ran, inputs and outputs included", 0),
@@ -141,6 +143,7 @@ GRAPH: dict[str, Part] = {
         "stats": Key("Stats | null", "Stats of the activation, if it was kept", None),
         "grad": Key("Gradient | null", "Gradient, of the last backward pass that was followed to here", None),
         "preview": Key("Preview | null", "Preview of the activation, if it was kept and there was room", None),
+        "metrics": Key("(number | null)[]", "list of figures, one for each of the payload's `metrics`", []),
     },
     "param": {
         "name": Key("string", '`"features.6.weight"`'),
@@ -199,6 +202,12 @@ GRAPH: dict[str, Part] = {
         "module": Key("number", "the module call that the blocks are directly inside", -1),
         "starts": Key("number[]", "list of nodes: the first of every block"),
         "end": Key("number", "the node after the last block"),
+    },
+    "weight": {
+        "name": Key("string", '`"features.6.weight"`'),
+        "values_id": Key("string", "equal for equal values, also between payloads", ""),
+        "stats": Key("Stats | null", "Stats of its values", None),
+        "preview": Key("Preview | null", "Preview of its values, if there was room", None),
     },
     "port": {
         "name": Key("string", 'the container: `"past_key_values"`'),

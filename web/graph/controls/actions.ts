@@ -139,6 +139,17 @@ export class Actions {
     });
   }
 
+  /** From left to right, or from top to bottom. */
+  turn(): void {
+    const { guide } = this;
+    const isAcross = !guide.state.isAcross;
+    guide.say(isAcross ? "From left to right" : "From top to bottom");
+    guide.apply([{ type: "across", isAcross }], null, () => {
+      if (guide.state.selection) guide.reveal(true);
+      else for (const stage of guide.stages) stage.pane.start();
+    });
+  }
+
   // Moving and selecting ----------------------------------------------------------------------------------------------
 
   zoom(factor: number): void {

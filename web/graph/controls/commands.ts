@@ -1,7 +1,7 @@
 // The keys of the application.
 
 import type { App } from "../app";
-import { METRICS } from "../model/measures";
+import { metricsOf } from "../model/measures";
 import type { Command } from "./keyboard";
 
 const STEP = 80; // pixels that an arrow key moves
@@ -15,8 +15,9 @@ export function commandsOf(app: App): Command[] {
     app.dispatch({ type: "trace", trace: now === wanted ? "none" : next });
   };
   const nextMetric = (by: number): void => {
-    const at = METRICS.findIndex((metric) => metric.name === app.state.metric);
-    const next = METRICS[(at + by + METRICS.length) % METRICS.length]!;
+    const metrics = metricsOf(app.docs.map((doc) => doc.payload));
+    const at = metrics.findIndex((metric) => metric.name === app.state.metric);
+    const next = metrics[(at + by + metrics.length) % metrics.length]!;
     app.say(`Coloured by ${next.title}`);
     app.dispatch({ type: "metric", metric: next.name });
   };
@@ -41,6 +42,7 @@ export function commandsOf(app: App): Command[] {
       ["1 2 3 4 5 6 7 8 9", "open down to that depth", (event) => actions.toDepth(Number(event.key))],
       ["[ ]", "the block before or after, of equal blocks", (event) => actions.stepRun(event.key === "]" ? 1 : -1)],
       ["r", "rolled or unrolled", () => actions.roll()],
+      ["h", "from left to right, or from top to bottom", () => actions.turn()],
     ],
     Find: [
       ["/ Ctrl-F", "search", () => app.parts.finder.focus()],

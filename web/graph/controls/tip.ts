@@ -3,7 +3,10 @@
 import { el, replace } from "../../shared/dom";
 import type { Guide } from "../guide";
 import type { Hit } from "../pane/hit";
+import { isBox } from "../model/hierarchy";
+import type { ModelIndex } from "../model/model_index";
 import * as format from "../../shared/format";
+import type { Stats } from "../model/payload";
 import { placeBeside } from "../../shared/tip";
 
 const DELAY = 350;
@@ -66,5 +69,50 @@ function linesOf(guide: Guide, side: number, hit: Hit): string[] {
   const figure = value !== null && metric ? `${metric.title}: ${metric.write(value)}` : "";
   const hint = item.child < 0 ? (item.isOpen ? (hit.isHeader ? "click to close" : "") : "click to open") : "";
   if (item.isOpen && !hit.isHeader) return [];
-  return [[face.title, face.kind, face.badge].filter(Boolean).join("  "), ...face.lines, figure, hint].filter(Boolean);
+  const modelIndex = guide.modelIndex(side);
+  const title = [face.title, face.kind, face.badge].filter(Boolean).join("  ");
+  const known = isBox(item.child) ? boxLines(modelIndex, item.child) : unitLines(modelIndex, item.child);
+  const isWritten = (line: string): boolean => face.lines.some((written) => written.includes(line)) || face.title === line;
+  return [title, ...known.filter((line) => line && !isWritten(line)), figure, hint].filter(Boolean);
+}
+
+/** What is known of an operation beyond what is written on its box: where it is, how it was called, what came out. */
+function unitLines({ hierarchy, measures }: ModelIndex, unit: number): string[] {
+  const { payload } = hierarchy;
+  const { members, shell } = hierarchy.units[unit]!;
+  const node = payload.nodes[members[0]!]!;
+  const { stats } = node;
+  const place = node.stack[node.source];
+  const code = place ? payload.files[place[0]]?.lines[String(place[1])]?.trim() : "";
+  const file = place ? payload.files[place[0]]?.path.split(/[\\/]/).pop() : "";
+  return [
+    payload.modules[shell[0] ?? node.module]?.address ?? "",
+    node.arguments ? format.shortened(`${node.function}(${node.arguments})`, 90) : "",
+    stats && stats.mean !== null ? spread(stats) : "",
+    costLine(measures, unit, payload.facts.seconds),
+    place ? format.shortened(`${file}:${place[1]}  ${code ?? ""}`, 90) : "",
+  ];
+}
+
+function spread({ mean, std, min, max }: Stats): string {
+  return `${format.figure(mean)} ± ${format.figure(std)}, from ${format.figure(min)} to ${format.figure(max)}`;
+}
+
+/** Of a closed box: its address, its parameters and what it cost. */
+function boxLines({ hierarchy, measures }: ModelIndex, child: number): string[] {
+  const { payload, boxes } = hierarchy;
+  const box = boxes[~child]!;
+  const params = measures.of("params", child);
+  return [
+    payload.modules[box.modules[0] ?? -1]?.address ?? "",
+    params ? `${params.toLocaleString("en-US")} values of parameters` : "",
+    costLine(measures, child, payload.facts.seconds),
+  ];
+}
+
+function costLine(measures: ModelIndex["measures"], child: number, total: number): string {
+  const [time, flops, memory] = (["time", "flops", "memory"] as const).map((name) => measures.of(name, child));
+  const share = time && total ? ` (${format.percent(time / total)} of the pass)` : "";
+  const parts = [time ? format.time(time) + share : "", flops ? format.flops(flops) : "", memory ? format.bytes(memory) : ""];
+  return parts.filter(Boolean).join(" · ");
 }

@@ -5,13 +5,14 @@ import { button, el, replace } from "../../shared/dom";
 import type { Finder } from "./finder";
 import type { Guide } from "../guide";
 import { FACT_TITLES, type FactName } from "../drawing/look";
-import { METRICS, type MetricName } from "../model/measures";
+import { type MetricName, metricsOf } from "../model/measures";
 import * as format from "../../shared/format";
 
 export class Toolbar {
   readonly element: HTMLElement;
   private readonly roll: HTMLButtonElement;
   private readonly tree: HTMLButtonElement;
+  private readonly turn: HTMLButtonElement;
   private readonly table: HTMLButtonElement;
   private readonly theme: HTMLButtonElement;
   private readonly metric: HTMLSelectElement;
@@ -27,6 +28,7 @@ export class Toolbar {
     this.tree = button("☰", "Outline (m)", () => actions.togglePart("tree"), { class: "icon" });
     this.roll = button("Rolled", "One box per layer, however often it ran (r)", () => actions.roll());
     this.roll.hidden = !docs.some((doc) => doc.hasPasses);
+    this.turn = button("⇉", "From left to right, or from top to bottom (h)", () => actions.turn(), { class: "icon" });
     this.table = button("Table", "Table of operations and modules (t)", () => actions.togglePart("table"));
     this.theme = button("◐", "Light or dark (g)", () => actions.switchTheme(), { class: "icon" });
     this.metric = el("select", {
@@ -34,7 +36,8 @@ export class Toolbar {
       title: "Colour by (b)",
       on: { change: () => guide.dispatch({ type: "metric", metric: this.metric.value as MetricName }) },
     });
-    this.metric.append(...METRICS.map((metric) => el("option", { value: metric.name, text: metric.title })));
+    const metrics = metricsOf(docs.map((doc) => doc.payload));
+    this.metric.append(...metrics.map((metric) => el("option", { value: metric.name, text: metric.title })));
     if (docs.length > 1)
       this.differences = button("Differences", "What differs (v goes to the next)", () => actions.togglePart("differences"));
     const depth = el(
@@ -54,6 +57,7 @@ export class Toolbar {
       depth,
       el("label", { class: "field" }, el("span", { class: "field-name", text: "Colour" }), this.metric),
       this.roll,
+      this.turn,
       this.factMenu(),
       this.differences,
       this.table,
@@ -122,6 +126,7 @@ export class Toolbar {
   update(): void {
     const { state } = this.guide;
     this.roll.setAttribute("aria-pressed", String(state.rolled));
+    this.turn.setAttribute("aria-pressed", String(state.isAcross));
     this.tree.setAttribute("aria-pressed", String(state.parts.has("tree")));
     this.table.setAttribute("aria-pressed", String(state.parts.has("table")));
     this.differences?.setAttribute("aria-pressed", String(state.parts.has("differences")));

@@ -3,7 +3,7 @@
 import { type Category, CATEGORY_TITLES, type Theme, categoryOf, rampColor, readableInk } from "../../shared/color";
 import { share } from "../../shared/scale";
 import { type Hierarchy, isBox } from "../model/hierarchy";
-import { METRICS, type Measures, type Metric, type MetricName } from "../model/measures";
+import { type Measures, type Metric, type MetricName, metricsOf } from "../model/measures";
 import type { View } from "../layout/view";
 
 export interface Paint {
@@ -77,7 +77,8 @@ export class Coloring {
     name: MetricName,
     scale: "auto" | "linear" | "log",
   ) {
-    const metric = METRICS.find((one) => one.name === name) ?? METRICS[0]!;
+    const metrics = metricsOf([view.hierarchy.payload]);
+    const metric = metrics.find((one) => one.name === name) ?? metrics[0]!;
     const leaves = view.items.filter((item) => !item.isOpen);
     if (metric.name === "type") {
       const seen = new Set(leaves.filter((item) => !isBox(item.child)).map((item) => palette.category(item.child)));

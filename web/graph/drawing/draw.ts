@@ -3,12 +3,12 @@
 import type { Theme } from "../../shared/color";
 import type { Paint } from "./coloring";
 import { controlsWidth, runControls } from "../pane/controls";
-import { EDGE_WIDTHS, addHeadOf, edgeLines } from "./edge_lines";
+import { EDGE_WIDTHS, edgeLines } from "./edge_lines";
 import { isBox } from "../model/hierarchy";
 import { CHIP_HEIGHT, HEADER, LINE } from "./look";
 import type { Line, Painter } from "./paint";
 import type { Motion, Picture, Rect } from "./picture";
-import { Shape, addRoute } from "./shapes";
+import { Shape, addHead, addRoute } from "./shapes";
 import type { LocalGraph } from "../layout/wiring";
 
 const READABLE_SCALE = 0.55; // below this only titles, larger
@@ -159,7 +159,7 @@ class Drawer {
       const heads = new Shape();
       const isLast = piece.to.at < local.children.length && piece.to.port < 0;
       addRoute(shape, layout.routes[p]!, isLast);
-      if (isLast) addHeadOf(heads, layout.routes[p]!.points);
+      if (isLast) addHead(heads, layout.routes[p]!);
       const width = Math.max(2.4, 1 / this.scale);
       this.painter.stroke(shape, dx, dy, { color, width, ...(piece.isFeedback ? { dash: [6, 4] } : {}) });
       if (isLast) this.painter.fill(heads, dx, dy, color);

@@ -24,14 +24,10 @@ export function edgeLines(scene: Scene, local: LocalGraph): EdgeLines {
     const isLast = piece.to.at < local.children.length && piece.to.port < 0;
     const { isMemory, size } = cargo(scene, piece.links[0]!);
     addRoute(piece.isFeedback || isMemory ? made.dashed : made.plain[size]!, layout.routes[p]!, isLast);
-    if (isLast) addHeadOf(made.heads, layout.routes[p]!.points);
+    if (isLast) addHead(made.heads, layout.routes[p]!);
   });
   knownLines.set(local, made);
   return made;
-}
-
-export function addHeadOf(shape: Shape, points: number[]): void {
-  addHead(shape, points.at(-2)!, points.at(-1)!);
 }
 
 /** What a link carries: how large (0 to 2), and whether only through shared memory. */

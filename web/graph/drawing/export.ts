@@ -6,6 +6,7 @@ import { drawScene } from "./draw";
 import { CanvasPainter, SvgPainter } from "./paint";
 
 export type Format = "svg" | "png";
+type Suffix = Format | "csv";
 
 const MARGIN = 24;
 const LARGEST_SIDE = 16_000; // pixels a canvas can have
@@ -44,7 +45,7 @@ export function wholeArea({ scene }: Picture): Rect {
   return { x: scene.x[0]! - MARGIN, y: scene.y[0]! - MARGIN, w: scene.w[0]! + 2 * MARGIN, h: scene.h[0]! + 2 * MARGIN };
 }
 
-export function fileName(title: string, format: Format): string {
+export function fileName(title: string, format: Suffix): string {
   return `${title.replace(/[^\p{L}\p{N}._-]+/gu, "_").slice(0, 80) || "model"}.${format}`;
 }
 

@@ -1,13 +1,25 @@
 // What is written on boxes, and how large they are.
 
 import { type Hierarchy, isBox } from "../model/hierarchy";
-import type { Measures, MetricName } from "../model/measures";
+import { type Measures, type MetricName, type OwnMetric, ownMetrics } from "../model/measures";
 import type { ModuleCall, OpNode } from "../model/payload";
 import type { Item, View } from "../layout/view";
 import * as format from "../../shared/format";
 
 export type FactName =
-  "name" | "shape" | "dtype" | "params" | "time" | "memory" | "flops" | "norm" | "zeros" | "gradient" | "nonfinite";
+  | "name"
+  | "shape"
+  | "dtype"
+  | "params"
+  | "time"
+  | "memory"
+  | "flops"
+  | "norm"
+  | "zeros"
+  | "gradient"
+  | "nonfinite"
+  | "edges"
+  | OwnMetric;
 
 /** What the reader can choose; the others are written when boxes are coloured by them. */
 export const FACT_TITLES: Partial<Record<FactName, string>> = {
@@ -18,6 +30,7 @@ export const FACT_TITLES: Partial<Record<FactName, string>> = {
   time: "Time",
   memory: "Memory",
   flops: "FLOPs",
+  edges: "Shapes on edges",
 };
 
 export const TITLE_FONT = "600 13px";
@@ -242,8 +255,8 @@ export class Faces {
 
   private factLines(start: string[], child: number): string[] {
     const found = start.filter(Boolean);
-    const add = (fact: FactName, write: (value: number) => string): void => {
-      const value = this.facts.has(fact) ? this.measures.of(fact as MetricName, child) : null;
+    const add = (fact: FactName & MetricName, write: (value: number) => string): void => {
+      const value = this.facts.has(fact) ? this.measures.of(fact, child) : null;
       if (value) found.push(write(value));
     };
     add("params", (value) => `${format.human(value)} params`);
@@ -254,6 +267,7 @@ export class Faces {
     add("zeros", (value) => `${format.percent(value)} zeros`);
     add("gradient", (value) => `gradient ${format.figure(value)}`);
     add("nonfinite", (value) => `${format.human(value)} NaN or infinite`);
+    for (const one of ownMetrics(this.hierarchy.payload)) add(one.name, (value) => `${one.title} ${one.write(value)}`);
     const lines: string[] = [];
     for (const fact of found) {
       const last = lines.at(-1);

@@ -1,6 +1,6 @@
 // Lines that are drawn often: made once, as a path of the canvas and as text for SVG.
 
-import type { Route } from "../layout/layout";
+import { type Route, exchanged } from "../layout/layout";
 
 /** A path in plain numbers: 0 x y moves, 1 x y draws a line, 2 x y x y x y a curve, 3 closes. */
 export class Shape {
@@ -21,6 +21,17 @@ export class Shape {
 
   close(): void {
     this.commands.push(3);
+  }
+
+  /** Adds another shape with x and y exchanged. */
+  addTurned(other: Shape): void {
+    const c = other.commands;
+    for (let i = 0; i < c.length;) {
+      const command = c[i++]!;
+      const count = [2, 2, 6, 0][command]!;
+      this.commands.push(command, ...exchanged(c.slice(i, i + count)));
+      i += count;
+    }
   }
 
   get isEmpty(): boolean {
@@ -69,8 +80,17 @@ const HEAD_HALF = 3.6;
 
 /** Adds the line of a route to a shape. */
 export function addRoute(shape: Shape, route: Route, hasHead: boolean): void {
-  if (route.isLane) addLane(shape, route.points, hasHead);
+  if (route.isAcross) {
+    const down = new Shape();
+    addRoute(down, downward(route), hasHead);
+    shape.addTurned(down);
+  } else if (route.isLane) addLane(shape, route.points, hasHead);
   else addCurves(shape, route.points, hasHead);
+}
+
+/** A route from left to right as the route from top to bottom that it was laid out as. */
+function downward(route: Route): Route {
+  return { ...route, points: exchanged(route.points), isAcross: false };
 }
 
 function addCurves(shape: Shape, points: number[], hasHead: boolean): void {
@@ -113,8 +133,15 @@ function towards(from: [number, number], to: [number, number]): [number, number]
   return [from[0] + (to[0] - from[0]) * part, from[1] + (to[1] - from[1]) * part];
 }
 
-/** Adds an arrow head that points down to a place. */
-export function addHead(shape: Shape, x: number, y: number): void {
+/** Adds the arrow head at the end of a route. */
+export function addHead(shape: Shape, route: Route): void {
+  if (route.isAcross) {
+    const down = new Shape();
+    addHead(down, downward(route));
+    shape.addTurned(down);
+    return;
+  }
+  const [x, y] = [route.points.at(-2)!, route.points.at(-1)!];
   shape.move(x, y);
   shape.line(x - HEAD_HALF, y - HEAD);
   shape.line(x + HEAD_HALF, y - HEAD);
@@ -124,6 +151,7 @@ export function addHead(shape: Shape, x: number, y: number): void {
 /** Points along a route, close enough to tell how far something is from it. */
 export function sampled(route: Route): number[] {
   if (route.isLane) return route.points;
+  if (route.isAcross) return exchanged(sampled(downward(route)));
   const { points } = route;
   const found = [points[0]!, points[1]!];
   for (let i = 2; i < points.length; i += 2) {

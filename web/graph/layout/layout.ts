@@ -20,6 +20,9 @@ export interface Task {
   minWidth: number;
   padding: number;
   spacing: number; // between rows, at least
+  isAcross?: boolean; // rows are columns: the data goes from left to right
+  side?: number; // left free at the left side
+  minHeight?: number;
 }
 
 /** Ends are numbers: children, then ports in, then ports out. */
@@ -29,12 +32,14 @@ export interface TaskPiece {
   fromX: number; // from the left of the child; -1 for its middle
   toX: number;
   labelWidth: number; // 0 for no label
+  labelHeight?: number; // of its row
   isFeedback: boolean;
 }
 
 export interface Route {
   points: number[]; // x, y, x, y, …; drawn straight where x stays, and as a curve with upright ends where it changes
   isLane: boolean; // feedback: straight lines with rounded corners instead
+  isAcross?: boolean; // drawn as if x and y were exchanged
   labelX: number;
   labelY: number;
 }
@@ -59,6 +64,36 @@ const TURN = 13; // how far below and above a row a feedback edge turns
 const MOST_CENTRING = 160;
 
 export function layoutBox(task: Task): Layout {
+  return task.isAcross ? turned(layoutDown(turnedTask(task))) : layoutDown(task);
+}
+
+/** The same task with width and height exchanged. Its title is then at the left. */
+function turnedTask(task: Task): Task {
+  const pieces = task.pieces.map((piece) =>
+    piece.labelWidth ? { ...piece, labelWidth: LABEL_HEIGHT, labelHeight: piece.labelWidth } : piece,
+  );
+  const { widths, heights, header, minWidth } = task;
+  return { ...task, widths: heights, heights: widths, header: 0, side: header, minWidth: 0, minHeight: minWidth, pieces };
+}
+
+function turned(layout: Layout): Layout {
+  const { width, height, x, y, ins, outs } = layout;
+  const routes = layout.routes.map((route) => ({
+    points: exchanged(route.points),
+    isLane: route.isLane,
+    isAcross: true,
+    labelX: route.labelY,
+    labelY: route.labelX,
+  }));
+  return { width: height, height: width, x: y, y: x, ins, outs, routes };
+}
+
+/** Points with x and y exchanged. */
+export function exchanged(points: number[]): number[] {
+  return points.map((_, i) => points[i ^ 1]!);
+}
+
+function layoutDown(task: Task): Layout {
   const rows = rowsOf(task);
   const placed = arrange(task, rows);
   return new Drawing(task, rows, placed).finished();
@@ -171,7 +206,8 @@ class Drawing {
     this.lanes = this.assignLanes();
     const laneWidth = this.lanes.length ? Math.max(...this.lanes) : 0;
     const content = spans.high - spans.low;
-    const { before, after } = this.margins(spans, content + laneWidth);
+    const { before: free, after } = this.margins(spans, content + laneWidth);
+    const before = free + (task.side ?? 0);
     this.left = Math.round(before - spans.low);
     this.width = 2 * Math.round((before + content + laneWidth + after) / 2); // even, so that middles are whole
     this.lanes = this.lanes.map((lane) => before + content + lane);
@@ -253,7 +289,7 @@ class Drawing {
       const first = 2 * rows[piece.from]!;
       if (piece.labelWidth) {
         const labelRow = first + (xs.length - 1) / 2;
-        heights[labelRow] = Math.max(heights[labelRow]!, LABEL_HEIGHT);
+        heights[labelRow] = Math.max(heights[labelRow]!, piece.labelHeight ?? LABEL_HEIGHT);
       }
       for (let i = 2; i < xs.length; i += 2)
         sideways[first + i - 2] = Math.max(sideways[first + i - 2]!, Math.abs(xs[i]! - xs[i - 2]!));
@@ -268,7 +304,7 @@ class Drawing {
       if (row < last) y += (isPortGap ? Math.max(20, gap * 0.7) : gap) / 2;
     }
     const isDown = count > 0 && this.lanes.length > 0;
-    return y + (task.outs ? 0 : task.padding + (isDown ? TURN : 0));
+    return Math.max(task.minHeight ?? 0, y + (task.outs ? 0 : task.padding + (isDown ? TURN : 0)));
   }
 
   /** The x of a piece at every half row from its start to its end. */

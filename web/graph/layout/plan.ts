@@ -15,6 +15,7 @@ export interface PlanBox {
   minWidth: number;
   padding: number;
   spacing: number;
+  isAcross: boolean;
 }
 
 export interface PlanPiece {
@@ -65,6 +66,7 @@ export class Solver {
   private untangle(layout: Layout): void {
     const at = this.layouts.length - 1;
     const box = this.plan[at]!;
+    if (box.isAcross) return;
     const tangled = box.open.filter((inner, child) => inner >= 0 && isBetterMirrored(box, layout, child, this.layouts[inner]!));
     if (!tangled.length) return;
     for (const inner of tangled) this.mirror(inner);
@@ -103,6 +105,7 @@ export class Solver {
       minWidth: box.minWidth,
       padding: box.padding,
       spacing: box.spacing,
+      isAcross: box.isAcross,
     };
   }
 }
@@ -155,5 +158,6 @@ export function signature(task: Task): string {
   const pieces = task.pieces.map((p) => `${p.from} ${p.to} ${p.fromX} ${p.toX} ${p.labelWidth} ${p.isFeedback ? 1 : 0}`);
   const anchored = task.anchored.map((one) => (one ? 1 : 0));
   const parts = [task.widths, task.heights, anchored, pieces].map((list) => list.join());
-  return `${parts.join("|")}|${task.ins} ${task.outs} ${task.header} ${task.minWidth} ${task.padding} ${task.spacing}`;
+  const { ins, outs, header, minWidth, padding, spacing, isAcross } = task;
+  return `${parts.join("|")}|${[ins, outs, header, minWidth, padding, spacing, isAcross ? 1 : 0].join()}`;
 }

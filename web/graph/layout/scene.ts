@@ -16,6 +16,7 @@ export interface Scene {
   y: Float64Array;
   w: Float64Array;
   h: Float64Array;
+  isAcross: boolean; // from left to right
 }
 
 export interface Draft {
@@ -26,11 +27,18 @@ export interface Draft {
   plan: PlanBox[];
 }
 
+/** How rows are laid out. */
+export interface Arrangement {
+  spacing: number; // between rows
+  isAcross: boolean; // from left to right instead of from top to bottom
+}
+
+const DOWN: Arrangement = { spacing: ROW_GAP, isAcross: false };
 const LOOP_ROOM = 30; // beside an item with an edge to itself
 const LABEL_PADDING = 6;
 
 /** Everything a view needs to be laid out. */
-export function draftScene(view: View, faces: Faces, spacing = ROW_GAP): Draft {
+export function draftScene(view: View, faces: Faces, arrangement: Arrangement = DOWN): Draft {
   const locals = localGraphs(view);
   const drawn = view.items.map((item) => faces.of(view, item));
   const open: number[] = [];
@@ -40,7 +48,7 @@ export function draftScene(view: View, faces: Faces, spacing = ROW_GAP): Draft {
     if (!view.items[i]!.isOpen) continue;
     places.set(i, plan.length);
     open.push(i);
-    plan.push({ ...planBox(view, faces, drawn, locals.get(i)!, places), spacing });
+    plan.push({ ...planBox(view, faces, drawn, locals.get(i)!, places), ...arrangement });
   }
   return { view, faces: drawn, locals, open, plan };
 }
@@ -51,7 +59,7 @@ function planBox(
   drawn: Face[],
   local: LocalGraph,
   places: Map<number, number>,
-): Omit<PlanBox, "spacing"> {
+): Omit<PlanBox, keyof Arrangement> {
   const isRoot = local.item === 0;
   const leaf = (item: number): boolean => !view.items[item]!.isOpen;
   return {
@@ -115,5 +123,5 @@ export function placeScene(draft: Draft, solved: Layout[]): Scene {
       y[child] = y[item]! + layout.y[at]!;
     });
   }
-  return { view, faces, locals, layouts, x, y, w, h };
+  return { view, faces, locals, layouts, x, y, w, h, isAcross: draft.plan[0]!.isAcross };
 }

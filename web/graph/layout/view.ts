@@ -1,7 +1,7 @@
 // What is seen: the hierarchy with some boxes open. Pure: the same hierarchy and openness give the same view.
 
 import { type Hierarchy, isBox } from "../model/hierarchy";
-import { passes } from "../../shared/format";
+import { passes, shape } from "../../shared/format";
 
 /** Which boxes are open, and for an open run which of its blocks stands for all. */
 export interface Openness {
@@ -51,7 +51,8 @@ export const FEEDS_MANY = 8;
 export const unitItemKey = (key: string): string => `n:${key}`;
 export const boxItemKey = (key: string): string => `m:${key}`;
 
-export function buildView(hierarchy: Hierarchy, openness: Openness): View {
+/** What is seen; with `hasShapes` the edges say what travels them. */
+export function buildView(hierarchy: Hierarchy, openness: Openness, hasShapes = false): View {
   const view: View = {
     hierarchy,
     items: [],
@@ -61,7 +62,7 @@ export function buildView(hierarchy: Hierarchy, openness: Openness): View {
   };
   const strangers = new Int32Array(hierarchy.units.length).fill(-1);
   addItems(view, openness, strangers);
-  joinItems(view, strangers);
+  joinItems(view, strangers, hasShapes);
   cutHubs(view);
   return view;
 }
@@ -112,7 +113,7 @@ function addItems(view: View, openness: Openness, strangers: Int32Array): void {
 }
 
 /** Joins wires between the same two items into links. What only leads from one block of a run to another is left out. */
-function joinItems(view: View, strangers: Int32Array): void {
+function joinItems(view: View, strangers: Int32Array, hasShapes: boolean): void {
   const { hierarchy, items, links, itemOfUnit } = view;
   const { wires, boxes, position } = hierarchy;
   const known = new Map<number, Link>();
@@ -140,7 +141,10 @@ function joinItems(view: View, strangers: Int32Array): void {
     known.set(pair, made);
     links.push(made);
   }
-  for (const link of links) link.label = linkLabel(hierarchy, link);
+  for (const link of links) {
+    const notes = [linkLabel(hierarchy, link), hasShapes ? linkShape(hierarchy, link) : ""];
+    link.label = notes.filter(Boolean).join(" · ");
+  }
 }
 
 /** Whether an item stands for something that ran more than once. */
@@ -153,6 +157,13 @@ function linkLabel(hierarchy: Hierarchy, link: Link): string {
   const sources = new Set(link.wires.map((wire) => hierarchy.wires.from[wire]));
   if (sources.size > 1) return `${sources.size} tensors`;
   return hierarchy.rolled && link.wires.length === 1 ? passNote(hierarchy, link.wires[0]!) : "";
+}
+
+/** The shape of what travels a link, where all of it has one. */
+function linkShape(hierarchy: Hierarchy, link: Link): string {
+  const edges = link.wires.flatMap((wire) => hierarchy.wires.edges[wire]!);
+  const shapes = new Set(edges.map((edge) => hierarchy.payload.edges[edge]!.shape).map((one) => (one ? shape(one) : "")));
+  return shapes.size === 1 ? [...shapes][0]! : "";
 }
 
 /** The passes that travel a wire; nothing when each pass of one end leads to the same pass of the other. */

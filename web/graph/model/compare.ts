@@ -1,9 +1,9 @@
 // Which node of one model corresponds to which of the other, and what differs between them.
 
-import type { OpNode, Payload, Stats } from "./payload";
+import type { OpNode, Payload, Stats, Weight } from "./payload";
 import * as format from "../../shared/format";
 
-export type ChangeKind = "structure" | "values" | "time";
+export type ChangeKind = "structure" | "parameters" | "values" | "time";
 
 export interface Change {
   kind: ChangeKind;
@@ -23,7 +23,7 @@ export interface Comparison {
   toRight: Int32Array; // -1 where there is none
   toLeft: Int32Array;
   differences: Difference[]; // in order of execution
-  counts: { left: number; right: number; structure: number; values: number; time: number };
+  counts: { left: number; right: number; structure: number; parameters: number; values: number; time: number };
 }
 
 const MOST_CELLS = 4_000_000; // of the table that aligns two sequences
@@ -44,6 +44,7 @@ export function compare(left: Payload, right: Payload): Comparison {
     left: differences.filter((one) => one.right < 0).length,
     right: differences.filter((one) => one.left < 0).length,
     structure: having("structure"),
+    parameters: having("parameters"),
     values: having("values"),
     time: having("time"),
   };
@@ -131,14 +132,14 @@ function inOrder(left: Payload, right: Payload, toRight: Int32Array, toLeft: Int
   const addRight = (until: number): void => {
     for (; next < until; next++) if (toLeft[next]! < 0) found.push({ left: -1, right: next, changes: [] });
   };
-  left.nodes.forEach((node, i) => {
+  left.nodes.forEach((_, i) => {
     const other = toRight[i]!;
     if (other < 0) {
       found.push({ left: i, right: -1, changes: [] });
       return;
     }
     addRight(other);
-    const changes = changesBetween(node, right.nodes[other]!, left.facts.seconds, right.facts.seconds);
+    const changes = changesBetween(left, i, right, other);
     if (changes.length) found.push({ left: i, right: other, changes });
     next = Math.max(next, other + 1);
   });
@@ -146,7 +147,9 @@ function inOrder(left: Payload, right: Payload, toRight: Int32Array, toLeft: Int
   return found;
 }
 
-export function changesBetween(left: OpNode, right: OpNode, leftTotal: number, rightTotal: number): Change[] {
+/** What differs between a node of one payload and one of another. */
+export function changesBetween(one: Payload, at: number, other: Payload, otherAt: number): Change[] {
+  const [left, right] = [one.nodes[at]!, other.nodes[otherAt]!];
   const changes: Change[] = [];
   const structure = (name: string, one: string, other: string, amount = ""): void => {
     if (one !== other) changes.push({ kind: "structure", name, left: one, right: other, amount });
@@ -157,15 +160,42 @@ export function changesBetween(left: OpNode, right: OpNode, leftTotal: number, r
   structure("device", left.device ?? "–", right.device ?? "–");
   structure("parameters", paramsOf(left), paramsOf(right));
   structure("passes", String(left.num_passes), String(right.num_passes));
+  changes.push(...parameterChanges(left, weightsOf(one), right, weightsOf(other)));
   changes.push(...valueChanges("activation", left.stats, right.stats));
   changes.push(...valueChanges("gradient", left.grad?.stats ?? null, right.grad?.stats ?? null));
   const [less, more] = [Math.min(left.seconds, right.seconds), Math.max(left.seconds, right.seconds)];
-  const share = more / Math.max(leftTotal, rightTotal, 1e-12);
+  const share = more / Math.max(one.facts.seconds, other.facts.seconds, 1e-12);
   if (less > 0 && more > NOTABLE_TIME * less && share > NOTABLE_SHARE) {
     const amount = `${(right.seconds / left.seconds).toFixed(right.seconds > left.seconds ? 1 : 2)} times`;
     changes.push({ kind: "time", name: "time", left: format.time(left.seconds), right: format.time(right.seconds), amount });
   }
   return changes;
+}
+
+type Weights = ReadonlyMap<string, Weight>;
+
+const knownWeights = new WeakMap<Payload, Weights>();
+
+/** The values of parameters and buffers, by name. */
+export function weightsOf(payload: Payload): Weights {
+  const known = knownWeights.get(payload) ?? new Map(payload.weights.map((weight) => [weight.name, weight]));
+  knownWeights.set(payload, known);
+  return known;
+}
+
+/** Which parameters and buffers of two nodes have other values, in the order they are used. */
+function parameterChanges(left: OpNode, ours: Weights, right: OpNode, theirs: Weights): Change[] {
+  const names = (node: OpNode): string[] => [...node.params.map((param) => param.name), ...node.buffers];
+  const others = names(right);
+  return names(left).flatMap((name, i) => {
+    const [one, other] = [ours.get(name), theirs.get(others[i] ?? "")];
+    if (!one?.values_id || !other?.values_id || one.values_id === other.values_id) return [];
+    const said = ({ stats }: Weight): string =>
+      stats ? `${format.figure(stats.mean)} ± ${format.figure(stats.std)}` : "other values";
+    const norms = [one, other].map(({ stats }) => format.figure(stats?.norm ?? null));
+    const amount = `norm ${norms.join(" and ")}`;
+    return [{ kind: "parameters" as const, name, left: said(one), right: said(other), amount }];
+  });
 }
 
 /** The mean of the absolute differences of lowest, highest, mean and deviation, where it is more than rounding. */

@@ -1,10 +1,12 @@
 // What can be measured on a unit or a box: the figure that colours it and that the table sorts by.
 
 import { type Hierarchy, isBox } from "./hierarchy";
-import type { OpNode } from "./payload";
+import type { OpNode, Payload } from "./payload";
 import * as format from "../../shared/format";
 
-export type MetricName = "type" | "time" | "memory" | "flops" | "params" | "norm" | "zeros" | "gradient" | "nonfinite";
+export type OwnMetric = `own ${number}`; // one of the payload's `metrics`
+export type MetricName =
+  "type" | "time" | "memory" | "flops" | "params" | "norm" | "zeros" | "gradient" | "nonfinite" | OwnMetric;
 
 export interface Metric {
   name: MetricName;
@@ -25,6 +27,17 @@ export const METRICS: Metric[] = [
   { name: "nonfinite", title: "NaN and infinite", rule: "values inside", write: format.human },
 ];
 
+/** The figures of the reader's own, by the names they were given. */
+export function ownMetrics(payload: Payload): (Metric & { name: OwnMetric })[] {
+  return payload.metrics.map((title, i) => ({ name: `own ${i}`, title, rule: "largest inside", write: format.figure }));
+}
+
+/** Everything that boxes can be coloured by. */
+export function metricsOf(payloads: Payload[]): Metric[] {
+  const own = payloads.map(ownMetrics).sort((a, b) => b.length - a.length)[0] ?? [];
+  return [...METRICS, ...own];
+}
+
 type Reading = (node: OpNode) => number | null;
 
 const SUMMED: Partial<Record<MetricName, Reading>> = {
@@ -38,6 +51,11 @@ const LARGEST: Partial<Record<MetricName, Reading>> = {
   norm: (node) => node.stats?.norm ?? null,
   gradient: (node) => node.grad?.stats?.norm ?? null,
 };
+
+function ownReading(metric: MetricName): Reading {
+  const at = Number(metric.replace("own ", ""));
+  return (node) => node.metrics[at] ?? null;
+}
 
 /** Figures of one hierarchy, worked out on first use. */
 export class Measures {
@@ -54,7 +72,7 @@ export class Measures {
     const key = `${metric} ${child}`;
     const known = this.kept.get(key);
     if (known !== undefined) return known;
-    const found = metric === "params" ? this.params(child) : this.largest(LARGEST[metric], child);
+    const found = metric === "params" ? this.params(child) : this.largest(LARGEST[metric] ?? ownReading(metric), child);
     this.kept.set(key, found);
     return found;
   }

@@ -54,7 +54,8 @@ export function opening(rect: Rect, width: number, height: number, least = COMFO
   const scale = Math.max(COMFORTABLE, Math.min(0.9, wide));
   const isTall = rect.h * scale > height;
   const y = isTall ? 2 * MARGIN - rect.y * scale : height / 2 - (rect.y + rect.h / 2) * scale;
-  return { scale, x: width / 2 - (rect.x + rect.w / 2) * scale, y };
+  const isWide = rect.w * scale > width && rect.w > 2 * rect.h;
+  return { scale, x: isWide ? 2 * MARGIN - rect.x * scale : width / 2 - (rect.x + rect.w / 2) * scale, y };
 }
 
 /** Moved, and zoomed if it has to be, so that something can be seen and read. */

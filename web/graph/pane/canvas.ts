@@ -18,13 +18,14 @@ export interface Anchor {
 }
 
 export interface PaneEvents {
-  click: (hit: Hit | null, event: { shift: boolean; plain: boolean; pointer: [number, number] }) => void;
+  click: (hit: Hit | null, event: { shift: boolean; plain: boolean; isSecond: boolean; pointer: [number, number] }) => void;
   hover: (hit: Hit | null, pointer: [number, number]) => void;
   moved: (from: Camera, to: Camera, by: "reader" | "program") => void;
 }
 
 const DRAG_STARTS = 4;
 const GLIDE = 260;
+const DOUBLE = 400; // milliseconds between the two clicks of a double click
 
 export class Pane {
   readonly element: HTMLElement;
@@ -41,6 +42,7 @@ export class Pane {
   private glide: { from: Camera; to: Camera; started: number } | null = null;
   private readonly context: CanvasRenderingContext2D;
   private readonly pointers = new Map<number, [number, number]>();
+  private lastClick = { time: -Infinity, x: 0, y: 0 };
   private pressed: { at: [number, number]; isDrag: boolean } | null = null;
   private readonly minimap: Minimap;
   private isSized = false;
@@ -393,7 +395,11 @@ export class Pane {
     this.canvas.focus({ preventScroll: true });
     const hit = this.hit(pressed.at, event.pointerType === "touch");
     const plain = event.ctrlKey || event.metaKey || event.altKey;
-    this.events.click(hit, { shift: event.shiftKey, plain, pointer: pressed.at });
+    const last = this.lastClick;
+    const [x, y] = pressed.at;
+    const isSecond = event.timeStamp - last.time < DOUBLE && Math.hypot(last.x - x, last.y - y) < DRAG_STARTS;
+    this.lastClick = { time: isSecond ? -DOUBLE : event.timeStamp, x, y };
+    this.events.click(hit, { shift: event.shiftKey, plain, isSecond, pointer: pressed.at });
   }
 
   private forget(event: PointerEvent): void {

@@ -11,11 +11,13 @@ import { Tip } from "../controls/tip";
 export interface Click {
   shift: boolean;
   plain: boolean; // selects a box without opening it
+  isSecond: boolean; // of a double click
   pointer: [number, number];
 }
 
 export class Pointing {
   readonly tip = new Tip();
+  private hasToggled = false; // the last click opened or closed something
 
   constructor(
     private readonly guide: Guide,
@@ -28,6 +30,11 @@ export class Pointing {
     guide.side = side;
     this.tip.hide();
     const { view } = guide.stages[side]!;
+    if (event.isSecond && !event.shift) {
+      this.secondClick(side, hit);
+      return;
+    }
+    this.hasToggled = false;
     if (!hit || !view) {
       if (guide.state.selection) guide.dispatch({ type: "select", selection: null });
       return;
@@ -36,6 +43,14 @@ export class Pointing {
     else if (hit.kind === "chip") guide.go(side, childShown(view, hit.from));
     else if (hit.kind === "control") this.control(hit.item, hit.control);
     else this.clickItem(side, hit, event);
+  }
+
+  /** A double click opens a closed box and closes an open one: what the first click did is not undone. */
+  private secondClick(side: number, hit: Hit | null): void {
+    const view = this.guide.stages[side]!.view;
+    if (this.hasToggled || !view || hit?.kind !== "item") return;
+    const { child, isOpen } = view.items[hit.item]!;
+    if (isBox(child) && isOpen) this.guide.toggle(side, child);
   }
 
   /** Opens a closed box, closes an open one by its title, selects anything; with Shift, makes a path to it. */
@@ -56,6 +71,7 @@ export class Pointing {
     }
     const isToggled = isBox(item.child) && !event.plain && (!item.isOpen || hit.isHeader);
     const actions: Action[] = [];
+    this.hasToggled = isToggled;
     if (isToggled) {
       const { key } = view.hierarchy.boxes[~item.child]!;
       actions.push(item.isOpen ? { type: "close", keys: [key] } : { type: "open", keys: [key] });

@@ -47,14 +47,20 @@ export class Stage {
     this.shownState = state;
     const isWritten = before !== null && before.facts === state.facts && before.metric === state.metric;
     const isArranged =
-      isWritten && before.open === state.open && before.shown === state.shown && before.rolled === state.rolled;
+      isWritten &&
+      before.open === state.open &&
+      before.shown === state.shown &&
+      before.rolled === state.rolled &&
+      before.isAcross === state.isAcross;
     if (isArranged && (this.scene || this.isWaiting)) {
       if (this.scene && !this.isWaiting) this.paint(scope);
       return;
     }
     this.anchor = anchor;
     const modelIndex = this.modelIndex(state);
-    const draft = draftScene(buildView(modelIndex.hierarchy, state), modelIndex.faces(factsShown(state)), state.spacing);
+    const { spacing, isAcross, facts } = state;
+    const view = buildView(modelIndex.hierarchy, state, facts.has("edges"));
+    const draft = draftScene(view, modelIndex.faces(factsShown(state)), { spacing, isAcross });
     const solved = this.engine.solve(draft.plan, (layouts) => {
       this.isWaiting = false;
       this.settle(draft, layouts, scope);

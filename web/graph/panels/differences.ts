@@ -57,6 +57,7 @@ export class Differences {
       ["all", "All", real],
       ["only", "Only in one", counts.left + counts.right],
       ["structure", "Shape, type", counts.structure],
+      ["parameters", "Parameters", counts.parameters],
       ["values", "Values", counts.values],
       ["time", "Time", counts.time],
     ];
@@ -106,6 +107,7 @@ function fits(one: Difference, filter: Filter): boolean {
 }
 
 function summary(change: Difference["changes"][number]): string {
+  if (change.kind === "parameters") return `${change.name} has other values (${change.amount})`;
   if (change.kind === "values") return `${change.name} ${change.amount || `${change.left} → ${change.right}`}`;
   return `${change.name} ${change.left} → ${change.right}${change.amount && change.kind === "time" ? `, ${change.amount}` : ""}`;
 }

@@ -2,7 +2,8 @@
 
 import { histogram, preview } from "./charts";
 import { type Theme, categoryOf } from "../../shared/color";
-import { changesBetween } from "../model/compare";
+import { changesBetween, weightsOf } from "../model/compare";
+import { ownMetrics } from "../model/measures";
 import { button, el } from "../../shared/dom";
 import type { Guide } from "../guide";
 import { type Fact, facts, row, rows, section } from "./panel_parts";
@@ -53,8 +54,9 @@ export function nodePanel(
         node.grad?.shape ? facts([["shape", format.shape(node.grad.shape)]]) : null,
         statistics(node.grad?.stats ?? null),
       ),
+      section("Figures of your own", facts(ownFacts(node, payload))),
       section("Cost", facts(costFacts(node, payload))),
-      section("Parameters", params(node)),
+      section("Parameters", params(node, payload)),
       differences(guide, side, index),
       section("Comes from", neighbours(guide, side, index, "into", theme)),
       section("Leads to", neighbours(guide, side, index, "out", theme)),
@@ -116,16 +118,33 @@ export function statistics(stats: Stats | null): HTMLElement | null {
   return el("div", {}, histogram(stats, WIDTH), table);
 }
 
-function params(node: OpNode): HTMLElement | null {
+function ownFacts(node: OpNode, payload: Payload): Fact[] {
+  return ownMetrics(payload).map((metric, i) => {
+    const value = node.metrics[i] ?? null;
+    return [metric.title, value === null ? null : metric.write(value)];
+  });
+}
+
+function params(node: OpNode, payload: Payload): HTMLElement | null {
   if (!node.params.length && !node.buffers.length) return null;
   const list = el("ul", { class: "params" });
+  const add = (name: string, detail: string): void => {
+    const head = [el("span", { class: "mono", text: name }), el("span", { class: "note", text: detail })];
+    const weight = weightsOf(payload).get(name);
+    const values = weight ? [weight.preview ? preview(weight.preview, WIDTH) : null, statistics(weight.stats)] : [];
+    list.append(el("li", {}, ...(values.some(Boolean) ? [unfolding(head, values)] : head)));
+  };
   for (const param of node.params) {
-    const detail = `${format.shape(param.shape)} · ${param.dtype} · ${format.human(param.numel)}${param.trainable ? "" : " · frozen"}`;
-    list.append(el("li", {}, el("span", { class: "mono", text: param.name }), el("span", { class: "note", text: detail })));
+    const size = `${format.shape(param.shape)} · ${param.dtype} · ${format.human(param.numel)}`;
+    add(param.name, `${size}${param.trainable ? "" : " · frozen"}`);
   }
-  for (const buffer of node.buffers)
-    list.append(el("li", {}, el("span", { class: "mono", text: buffer }), el("span", { class: "note", text: "buffer" })));
+  for (const buffer of node.buffers) add(buffer, "buffer");
   return list;
+}
+
+/** A line that opens, at a click, on what is known of the values of a parameter. */
+function unfolding(head: HTMLElement[], values: (HTMLElement | null)[]): HTMLElement {
+  return el("details", { class: "values" }, el("summary", {}, ...head), ...values);
 }
 
 function neighbours(guide: Guide, side: number, index: number, way: "into" | "out", theme: Theme): HTMLElement | null {
@@ -186,7 +205,7 @@ function differences(guide: Guide, side: number, index: number): HTMLElement | n
     return section("Compared", el("p", { class: "only", text: `Only in the ${side === 0 ? "left" : "right"} model.` }));
   const [left, right] = side === 0 ? [index, other] : [other, index];
   const [one, two] = [docs[0]!.payload, docs[1]!.payload];
-  const changes = changesBetween(one.nodes[left]!, two.nodes[right]!, one.facts.seconds, two.facts.seconds);
+  const changes = changesBetween(one, left, two, right);
   const go = row({
     title: (side === 0 ? two : one).nodes[other]!.key,
     note: "its counterpart",

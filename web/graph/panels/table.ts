@@ -1,10 +1,11 @@
 // Operations or modules as a table: sorted by any column, narrowed by the search, as long as it has to be.
 
 import { button, el, replace } from "../../shared/dom";
+import { download, fileName } from "../drawing/export";
 import type { Guide } from "../guide";
 import { type Hierarchy, isBox } from "../model/hierarchy";
 import { List } from "./list";
-import type { MetricName } from "../model/measures";
+import { type MetricName, ownMetrics } from "../model/measures";
 import { stepOf } from "../model/outline";
 import { childOf } from "../model/model_index";
 import * as format from "../../shared/format";
@@ -18,6 +19,18 @@ interface Column {
 }
 
 const ROW = 26;
+
+/** Text as a cell of a CSV file. A leading = + - or @ would be a formula to a spreadsheet. */
+function quoted(text: string): string {
+  const plain = /^[=+\-@]/.test(text) ? `'${text}` : text;
+  return /[",\r\n]/.test(plain) ? `"${plain.replaceAll('"', '""')}"` : plain;
+}
+
+function numberCell(value: number | string): string {
+  return value === UNKNOWN ? "" : String(value);
+}
+
+const UNKNOWN = -1; // of figures, none of which is negative but those of the reader's own
 
 export class Table {
   readonly element: HTMLElement;
@@ -55,6 +68,7 @@ export class Table {
       { class: "table-bar" },
       ...tabs,
       this.summary,
+      button("CSV", "Save the table as CSV", () => this.save()),
       button("×", "Close the table (t)", onClose, { class: "close" }),
     );
     const grid = el("div", { class: "grid", role: "table", label: "Operations and modules" }, this.head, this.list.element);
@@ -104,7 +118,7 @@ export class Table {
         const value = measures.of(of, child);
         return value === null || value === 0 ? "" : write(value);
       },
-      value: (child) => measures.of(of, child) ?? -1,
+      value: (child) => measures.of(of, child) ?? UNKNOWN,
     });
     const words = (name: string, width: number, text: (child: number) => string): Column => ({
       name,
@@ -155,6 +169,7 @@ export class Table {
       metric("zeros", "zeros", 70, format.percent),
       metric("grad norm", "gradient", 90, format.figure),
       metric("NaN, inf", "nonfinite", 80, format.human),
+      ...ownMetrics(payload).map((one) => metric(one.title, one.name, 110, one.write)),
     ];
   }
 
@@ -177,6 +192,18 @@ export class Table {
       if (typeof one === "number" && typeof other === "number") return sign * (one - other);
       return sign * (String(one) < String(other) ? -1 : one === other ? 0 : 1);
     });
+  }
+
+  /** The rows as they are sorted and narrowed, as a file: figures as numbers, in seconds and bytes. */
+  private save(): void {
+    const { docs, side } = this.guide;
+    const cell = (column: Column, child: number): string =>
+      column.isNumber && column.name !== "#" ? numberCell(column.value(child)) : quoted(column.text(child));
+    const lines = [this.columns.map((column) => quoted(column.name)).join()];
+    for (const child of this.rows) lines.push(this.columns.map((column) => cell(column, child)).join());
+    const name = fileName(`${docs[side]!.payload.title}_${this.what}`, "csv");
+    download(new Blob([`${lines.join("\r\n")}\r\n`], { type: "text/csv" }), name);
+    this.guide.say(`Saved ${name}`, true);
   }
 
   private drawHead(): void {

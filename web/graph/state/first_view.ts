@@ -21,9 +21,9 @@ export interface FirstView extends Opened {
 }
 
 /** The deepest view that fits a window; what the model itself calls, if none does. */
-export function firstView(hierarchy: Hierarchy, faces: Faces, width: number, height: number): FirstView {
+export function firstView(hierarchy: Hierarchy, faces: Faces, width: number, height: number, isAcross = false): FirstView {
   const size = (opened: Opened, spacing = ROW_GAP): Rect => {
-    const solver = new Solver(draftScene(buildView(hierarchy, opened), faces, spacing).plan, new Map());
+    const solver = new Solver(draftScene(buildView(hierarchy, opened), faces, { spacing, isAcross }).plan, new Map());
     solver.work(Infinity, () => 0);
     const root = solver.layouts.at(-1)!;
     return { x: 0, y: 0, w: root.width, h: root.height };
@@ -36,7 +36,7 @@ export function firstView(hierarchy: Hierarchy, faces: Faces, width: number, hei
     found = { depth, ...opened };
   }
   const isLarge = countVisible(hierarchy, found, MOST + 1) > MOST;
-  return { ...found, spacing: isLarge ? ROW_GAP : spacingFor((spacing) => size(found, spacing), width, height) };
+  return { ...found, spacing: isLarge || isAcross ? ROW_GAP : spacingFor((spacing) => size(found, spacing), width, height) };
 }
 
 /** Rows further apart where the window is narrow, so that the drawing still spans most of its height. */

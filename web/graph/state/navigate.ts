@@ -8,6 +8,7 @@ export type Direction = "up" | "down" | "left" | "right";
 export function neighbour(scene: Scene, from: number, direction: Direction): number {
   const { items, links } = scene.view;
   if (from < 0) return items.length > 1 ? 1 : -1;
+  if (scene.isAcross) return neighbour(turned(scene), from, TURNED[direction]);
   const middle = scene.x[from]! + scene.w[from]! / 2;
   const across = (item: number): number => Math.abs(scene.x[item]! + scene.w[item]! / 2 - middle);
   if (direction === "up" || direction === "down") {
@@ -28,6 +29,13 @@ export function neighbour(scene: Scene, from: number, direction: Direction): num
     .filter(isThere)
     .sort((a, b) => (isSideways ? across(a) - across(b) : distance(scene, from, a) - distance(scene, from, b)));
   return found[0] ?? -1;
+}
+
+const TURNED: Record<Direction, Direction> = { up: "left", down: "right", left: "up", right: "down" };
+
+/** The same scene with x and y exchanged. */
+function turned(scene: Scene): Scene {
+  return { ...scene, x: scene.y, y: scene.x, w: scene.h, h: scene.w, isAcross: false };
 }
 
 /** The item that comes after another, or before it, in order of execution. */

@@ -24,6 +24,7 @@ export interface State {
   scale: "auto" | "linear" | "log";
   facts: ReadonlySet<FactName>;
   spacing: number; // between rows
+  isAcross: boolean; // from left to right
   theme: ThemeChoice;
   parts: ReadonlySet<Part>; // what is open beside the graph
 }
@@ -42,6 +43,7 @@ export type Action =
   | { type: "metric"; metric: MetricName }
   | { type: "scale"; scale: State["scale"] }
   | { type: "fact"; fact: FactName; isShown: boolean }
+  | { type: "across"; isAcross: boolean }
   | { type: "theme"; theme: ThemeChoice }
   | { type: "part"; part: Part; isOpen: boolean };
 
@@ -58,6 +60,7 @@ export const INITIAL: State = {
   scale: "auto",
   facts: new Set<FactName>(["name", "shape", "params"]),
   spacing: ROW_GAP,
+  isAcross: false,
   theme: "auto",
   parts: new Set<Part>(["tree"]),
 };
@@ -106,6 +109,8 @@ export function reduce(state: State, action: Action): State {
       return { ...state, scale: action.scale };
     case "fact":
       return { ...state, facts: changed(state.facts, action.fact, action.isShown) };
+    case "across":
+      return state.isAcross === action.isAcross ? state : { ...state, isAcross: action.isAcross };
     case "theme":
       return { ...state, theme: action.theme };
     case "part":

@@ -17,6 +17,8 @@ export interface Payload {
   edges: Edge[];
   runs: Run[];
   ports: Port[];
+  weights: Weight[];
+  metrics: string[];
 }
 
 export interface Facts {
@@ -95,6 +97,7 @@ export interface OpNode {
   stats: Stats | null;
   grad: Gradient | null;
   preview: Preview | null;
+  metrics: (number | null)[];
 }
 
 export interface Param {
@@ -158,6 +161,13 @@ export interface Run {
   end: number;
 }
 
+export interface Weight {
+  name: string;
+  values_id: string;
+  stats: Stats | null;
+  preview: Preview | null;
+}
+
 export interface Port {
   name: string;
   nodes: number[];
@@ -166,8 +176,8 @@ export interface Port {
 export const PARTS: Parts = {
   Payload: {
     required: ["format", "version", "made_by", "title", "facts", "files", "modules", "nodes", "edges"],
-    template: {"format": null, "version": null, "made_by": null, "title": null, "facts": null, "files": null, "modules": null, "nodes": null, "edges": null, "runs": [], "ports": []},
-    checks: { format: { is: "string" }, version: { is: "number" }, made_by: { is: "string" }, title: { is: "string" }, facts: { is: "object", of: "Facts" }, files: { is: "list", of: "SourceFile" }, modules: { is: "list", of: "ModuleCall" }, nodes: { is: "list", of: "OpNode" }, edges: { is: "list", of: "Edge" }, runs: { is: "list", of: "Run" }, ports: { is: "list", of: "Port" } },
+    template: {"format": null, "version": null, "made_by": null, "title": null, "facts": null, "files": null, "modules": null, "nodes": null, "edges": null, "runs": [], "ports": [], "weights": [], "metrics": []},
+    checks: { format: { is: "string" }, version: { is: "number" }, made_by: { is: "string" }, title: { is: "string" }, facts: { is: "object", of: "Facts" }, files: { is: "list", of: "SourceFile" }, modules: { is: "list", of: "ModuleCall" }, nodes: { is: "list", of: "OpNode" }, edges: { is: "list", of: "Edge" }, runs: { is: "list", of: "Run" }, ports: { is: "list", of: "Port" }, weights: { is: "list", of: "Weight" }, metrics: { is: "list" } },
   },
   Facts: {
     required: [],
@@ -186,8 +196,8 @@ export const PARTS: Parts = {
   },
   OpNode: {
     required: ["key", "label", "type", "function"],
-    template: {"key": null, "label": null, "kind": "operation", "type": null, "function": null, "category": "arithmetic", "pass": 1, "num_passes": 1, "module": -1, "exits": [], "shape": null, "dtype": null, "device": null, "bytes": 0, "seconds": 0.0, "backward_seconds": null, "flops": null, "macs": null, "params": [], "buffers": [], "inplace": false, "role": "", "arguments": "", "composite": null, "error": "", "gradfunc": null, "stack": [], "source": -1, "python_reads": [], "saved": false, "stats": null, "grad": null, "preview": null},
-    checks: { key: { is: "string" }, label: { is: "string" }, kind: { is: "string" }, type: { is: "string" }, function: { is: "string" }, category: { is: "string" }, pass: { is: "number" }, num_passes: { is: "number" }, module: { is: "number" }, exits: { is: "list" }, shape: { is: "list", isNullable: true }, dtype: { is: "string", isNullable: true }, device: { is: "string", isNullable: true }, bytes: { is: "number" }, seconds: { is: "number" }, backward_seconds: { is: "number", isNullable: true }, flops: { is: "number", isNullable: true }, macs: { is: "number", isNullable: true }, params: { is: "list", of: "Param" }, buffers: { is: "list" }, inplace: { is: "boolean" }, role: { is: "string" }, arguments: { is: "string" }, composite: { is: "string", isNullable: true }, error: { is: "string" }, gradfunc: { is: "string", isNullable: true }, stack: { is: "list" }, source: { is: "number" }, python_reads: { is: "list" }, saved: { is: "boolean" }, stats: { is: "object", of: "Stats", isNullable: true }, grad: { is: "object", of: "Gradient", isNullable: true }, preview: { is: "object", of: "Preview", isNullable: true } },
+    template: {"key": null, "label": null, "kind": "operation", "type": null, "function": null, "category": "arithmetic", "pass": 1, "num_passes": 1, "module": -1, "exits": [], "shape": null, "dtype": null, "device": null, "bytes": 0, "seconds": 0.0, "backward_seconds": null, "flops": null, "macs": null, "params": [], "buffers": [], "inplace": false, "role": "", "arguments": "", "composite": null, "error": "", "gradfunc": null, "stack": [], "source": -1, "python_reads": [], "saved": false, "stats": null, "grad": null, "preview": null, "metrics": []},
+    checks: { key: { is: "string" }, label: { is: "string" }, kind: { is: "string" }, type: { is: "string" }, function: { is: "string" }, category: { is: "string" }, pass: { is: "number" }, num_passes: { is: "number" }, module: { is: "number" }, exits: { is: "list" }, shape: { is: "list", isNullable: true }, dtype: { is: "string", isNullable: true }, device: { is: "string", isNullable: true }, bytes: { is: "number" }, seconds: { is: "number" }, backward_seconds: { is: "number", isNullable: true }, flops: { is: "number", isNullable: true }, macs: { is: "number", isNullable: true }, params: { is: "list", of: "Param" }, buffers: { is: "list" }, inplace: { is: "boolean" }, role: { is: "string" }, arguments: { is: "string" }, composite: { is: "string", isNullable: true }, error: { is: "string" }, gradfunc: { is: "string", isNullable: true }, stack: { is: "list" }, source: { is: "number" }, python_reads: { is: "list" }, saved: { is: "boolean" }, stats: { is: "object", of: "Stats", isNullable: true }, grad: { is: "object", of: "Gradient", isNullable: true }, preview: { is: "object", of: "Preview", isNullable: true }, metrics: { is: "list" } },
   },
   Param: {
     required: ["name", "shape", "dtype", "numel"],
@@ -223,6 +233,11 @@ export const PARTS: Parts = {
     required: ["starts", "end"],
     template: {"module": -1, "starts": null, "end": null},
     checks: { module: { is: "number" }, starts: { is: "list" }, end: { is: "number" } },
+  },
+  Weight: {
+    required: ["name"],
+    template: {"name": null, "values_id": "", "stats": null, "preview": null},
+    checks: { name: { is: "string" }, values_id: { is: "string" }, stats: { is: "object", of: "Stats", isNullable: true }, preview: { is: "object", of: "Preview", isNullable: true } },
   },
   Port: {
     required: ["name", "nodes"],

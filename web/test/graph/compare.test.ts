@@ -27,7 +27,7 @@ test("an operation that was put in is only in one model, and what follows still 
   const { differences, toRight, counts } = compare(left, right);
   assert.deepEqual(differences, [{ left: -1, right: 3, changes: [] }]);
   assert.deepEqual(Array.from(toRight), [0, 1, 2, 4]);
-  assert.deepEqual(counts, { left: 0, right: 1, structure: 0, values: 0, time: 0 });
+  assert.deepEqual(counts, { left: 0, right: 1, structure: 0, parameters: 0, values: 0, time: 0 });
 });
 
 test("an operation in the place of another is a change of function", () => {
@@ -93,6 +93,17 @@ test("time counts only where it is notable", () => {
     differences.map((one) => one.left),
     [1],
   );
+});
+
+test("parameters with other values are named", () => {
+  const withWeight = (id: string): Payload => {
+    const made = blocks(2);
+    made.weights = ["h.0.w", "h.1.w"].map((name) => ({ name, values_id: name === "h.1.w" ? id : "same", stats: null, preview: null }));
+    return made;
+  };
+  const { differences, counts } = compare(withWeight("one"), withWeight("other"));
+  assert.deepEqual([counts.parameters, differences.length], [1, 1]);
+  assert.deepEqual([differences[0]!.left, differences[0]!.changes[0]!.name], [4, "h.1.w"]);
 });
 
 test("the longest common sequence is as long as it can be", () => {

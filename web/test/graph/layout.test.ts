@@ -107,6 +107,24 @@ test("the parts of a link join up: it leaves a box where the outer part begins a
   });
 });
 
+test("from left to right everything lies as from top to bottom, turned", () => {
+  const down = layoutBox(task(4, [[0, 1], [0, 2], [1, 3], [2, 3]]));
+  const square = task(4, [[0, 1], [0, 2], [1, 3], [2, 3]], { widths: [40, 40, 40, 40], heights: [100, 100, 100, 100] });
+  const across = layoutBox({ ...square, isAcross: true });
+  assert.deepEqual([across.x, across.y], [down.y, down.x]);
+  assert.deepEqual([across.width, across.height], [down.height, down.width]);
+  across.routes.forEach((route, i) => {
+    const { points } = down.routes[i]!;
+    assert.deepEqual(route.points, points.map((_, at) => points[at ^ 1]));
+  });
+});
+
+test("the title of a box stays above what is inside, also from left to right", () => {
+  const { y, height } = layoutBox(task(2, [[0, 1]], { header: 32, minWidth: 500, isAcross: true }));
+  const { width } = layoutBox(task(2, [[0, 1]], { header: 32, minWidth: 500, isAcross: true }));
+  assert.ok(Math.min(...y) >= 32 && height > 72 && width >= 500);
+});
+
 test("a chain is straight", () => {
   const { view, x, w } = sceneOf(chain(30), false);
   const middles = new Set(view.items.slice(1).map((_, i) => x[i + 1]! + w[i + 1]! / 2));

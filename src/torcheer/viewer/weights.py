@@ -1,0 +1,72 @@
+"""What the parameters and buffers that operations read are like: statistics, a small picture, and a digest of their values."""
+
+from __future__ import annotations
+
+import ctypes
+from hashlib import blake2b
+
+import torch
+from torch import Tensor
+
+from ..history.index import Index
+from ..history.printing.text import plural
+from ..measure import dense
+from ..tensor_memory import is_freed
+from ..web.schema import Plain, lean
+from .values import shown_statistics
+
+MOST_VALUES = 200_000_000  # that are read of all together: about a second
+_PIECE = 1 << 24  # bytes that are hashed at once
+
+
+class Weights:
+    """The parameters and buffers of one history, by name, and what could not be told of them."""
+
+    def __init__(self, index: Index) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self.notes: list[str] = []
+        changed = large = left = 0
+        for state in index.log.states:
+            if is_freed(state.value) or not _is_plain(state.value):
+                continue
+            if state.is_changed or state.may_be_changed:
+                changed += 1
+            elif left + state.value.numel() > MOST_VALUES:
+                large += 1
+            else:
+                left += state.value.numel()
+                self.tensors[index.state_name(state)] = state.value
+        if changed:
+            self.notes.append(f"{plural(changed, 'parameter')} changed since the pass; their values are not shown.")
+        if large:
+            self.notes.append(
+                f"The values of {plural(large, 'parameter')} are not shown: the model is too large to read them all."
+            )
+
+    def plain(self) -> list[Plain]:
+        """Every one, with its statistics and the digest of its values."""
+        made = []
+        for name, tensor in self.tensors.items():
+            found: Plain = {"name": name, "values_id": digest_of(tensor)}
+            stats = shown_statistics(tensor)
+            if stats is not None:
+                found["stats"] = stats
+            made.append(lean("weight", found))
+        return made
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided and tensor.device.type != "meta" and not tensor.is_nested and not tensor.is_quantized
+
+
+def digest_of(tensor: Tensor) -> str:
+    """Twelve characters that are equal for equal values of one dtype and shape; empty where they cannot be read."""
+    values = dense(tensor)
+    if values is None:
+        return ""
+    values = values.detach().cpu().contiguous()
+    size = values.numel() * values.element_size()
+    found = blake2b(f"{values.dtype} {tuple(values.shape)}".encode(), digest_size=6)
+    for start in range(0, size, _PIECE):
+        found.update((ctypes.c_char * min(_PIECE, size - start)).from_address(values.data_ptr() + start))
+    return found.hexdigest()

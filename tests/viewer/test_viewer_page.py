@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import time
 import xml.etree.ElementTree as ElementTree
@@ -678,6 +679,24 @@ def test_keys_do_everything_and_the_help_lists_them(read):
 
 
 # Two models ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_list_of_differences_names_the_parameters_that_differ(page, tmp_path):
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), torch.rand(2, 4)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other[2].weight[0, 0] += 1
+    path = log(model, x).to_html(tmp_path / "page.html", compare=log(other, x))
+    reader = Reader(page, path)
+    reader.page.get_by_role("button", name="Show: Parameters").click()
+    rows = reader.page.locator(".differences .result")
+    assert rows.count() == 1
+    assert "2.weight has other values" in rows.first.inner_text()
+    assert "0.weight" not in reader.page.locator(".differences").inner_text()
+    rows.first.click()
+    reader.settle()
+    assert "2.weight" in reader.page.locator(".panel .changes").inner_text()
 
 
 def test_two_models_stand_side_by_side_with_what_differs(read, shelf):

@@ -161,9 +161,13 @@ class ModelHistory(History):
         """
         return to_json(self, path, previews=previews, max_bytes=max_bytes, metrics=metrics)
 
-    def to_model_explorer(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-        """The graph as Google's Model Explorer reads it, also written to a file if there is a path."""
-        return to_model_explorer(self, path)
+    def to_model_explorer(self, path: str | os.PathLike[str] | None = None, *, node_data: bool = True) -> dict[str, Any]:
+        """The graph as Google's Model Explorer reads it, also written to a file if there is a path.
+
+        With `node_data`, files with the time, FLOPs, memory and norms of every node lie beside it, to colour nodes by:
+        `model-explorer net.json --node_data_paths=net.time.json,net.flops.json`.
+        """
+        return to_model_explorer(self, path, node_data=node_data)
 
     @property
     def module_calls(self) -> ModuleCalls:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 from test_viewer_payload import HISTORIES
 
+import torcheer
 from torcheer import InvalidArgument
+from torcheer.viewer import node_data_of
 
 
 @pytest.fixture(params=HISTORIES)
@@ -77,6 +80,45 @@ def test_shapes_are_told():
     shape = {"key": "tensor_shape", "value": "float32[2,4,6,6]"}
     assert shape in found["conv2d"]["outputsMetadata"][0]["attrs"]
     assert shape in found["batchnorm"]["inputsMetadata"][0]["attrs"]
+
+
+def test_the_importer_finds_a_label_beside_the_graphs(history):
+    """Without one Model Explorer says "Error"."""
+    found = history.to_model_explorer()
+    assert found["label"] == history.model_name
+    assert list(found) == ["label", "graphs"]
+
+
+def test_figures_of_nodes_lie_beside_the_graph(tmp_path):
+    """Time, FLOPs, memory and norms of every node, in the format that Model Explorer documents."""
+    history = HISTORIES["mlp"]()
+    history.to_model_explorer(tmp_path / "net.json")
+    names = sorted(file.name for file in tmp_path.iterdir())
+    assert names == ["net.flops.json", "net.json", "net.memory.json", "net.norm.json", "net.time.json"]
+    nodes = {node.key: node for node in history.graph.nodes}
+    for name in ("time", "flops", "memory", "norm"):
+        data = json.loads((tmp_path / f"net.{name}.json").read_text(encoding="utf-8"))
+        assert list(data) == [history.model_name]
+        (graph,) = data.values()
+        assert set(graph["results"]) == set(nodes)
+        assert [stop["stop"] for stop in graph["gradient"]][:: len(graph["gradient"]) - 1] == [0, 1]
+        for key, result in graph["results"].items():
+            operation = history[key]
+            expected = {
+                "time": history.cost.operation(key).seconds * 1e3,
+                "flops": history.cost.operation(key).flops,
+                "memory": nodes[key].bytes / 1e3,
+                "norm": operation.tensor_contents.float().norm().item(),
+            }[name]
+            assert result["value"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_figures_that_are_not_known_are_not_written(tmp_path):
+    """Without activations there are no norms; and none at all when they are not wanted."""
+    history = torcheer.log_forward_pass(torch.nn.ReLU(), torch.ones(2), layers_to_save="none")
+    assert "norm" not in node_data_of(history)
+    history.to_model_explorer(tmp_path / "net.json", node_data=False)
+    assert [file.name for file in tmp_path.iterdir()] == ["net.json"]
 
 
 def test_it_is_written_to_a_file(tmp_path):

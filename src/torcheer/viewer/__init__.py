@@ -1,5 +1,6 @@
 """The browser viewer: a history as one payload of plain values, and one HTML file that shows it, offline."""
 
+from .model_explorer import node_data_of as node_data_of
 from .model_explorer import to_model_explorer as to_model_explorer
 from .page import Page as Page
 from .page import make_page as make_page

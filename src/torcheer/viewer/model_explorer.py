@@ -1,4 +1,4 @@
-"""A history as a graph of Google's Model Explorer: the JSON it opens, with modules as layers."""
+"""A history as a graph of Google's Model Explorer: the JSON it opens, modules as layers, and figures to colour nodes by."""
 
 from __future__ import annotations
 
@@ -7,17 +7,27 @@ import os
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..graph import Edge, Graph, ModuleBox, Node
+from ..history import Operation
 from ..history.printing.text import human_size
+from ..torch_internals import DisableTorchFunction
+from ..web.colors import COST_RAMPS
 from .contents import cut, words_of
 from .payload import Recorded
+from .values import Values
 from .writing import write
 
 Plain = dict[str, Any]
 
 
-def to_model_explorer(history: Recorded, path: str | os.PathLike[str] | None = None) -> Plain:
+def to_model_explorer(history: Recorded, path: str | os.PathLike[str] | None = None, *, node_data: bool = True) -> Plain:
     """A history's graph as Model Explorer reads it, also written to a file if there is a path.
+
+    With `node_data`, files with figures of every node lie beside it: of `net.json`, `net.time.json`, `net.flops.json`,
+    `net.memory.json`, `net.norm.json` and, after a backward pass, `net.gradient.json`; those of which nothing is known are not
+    written. `model-explorer net.json --node_data_paths=net.time.json,net.flops.json` opens them.
 
     >>> import torch, torcheer
     >>> from torcheer.viewer import to_model_explorer
@@ -30,10 +40,53 @@ def to_model_explorer(history: Recorded, path: str | os.PathLike[str] | None = N
     has one for each call: `fc:2`.
     """
     graph = history.graph
-    found = {"graphs": [{"id": graph.title, "nodes": _nodes(graph)}]}
-    if path is not None:
-        write(Path(path), json.dumps(found, allow_nan=False), "graph")
+    found = {"label": graph.title, "graphs": [{"id": graph.title, "nodes": _nodes(graph)}]}
+    if path is None:
+        return found
+    place = write(Path(path), json.dumps(found, allow_nan=False), "graph")
+    for name, data in node_data_of(history).items() if node_data else ():
+        write(place.with_name(f"{place.stem}.{name}.json"), json.dumps(data, allow_nan=False), "node data")
     return found
+
+
+def node_data_of(history: Recorded) -> dict[str, Plain]:
+    """Figures of a history's nodes, by name, each as Model Explorer's file of node data.
+
+    >>> import torch, torcheer
+    >>> from torcheer.viewer import node_data_of
+    >>> found = node_data_of(torcheer.log_forward_pass(torch.nn.Linear(2, 3), torch.ones(1, 2)))
+    >>> found["flops"]["Linear"]["results"]["linear_1_1:1"]
+    {'value': 15}
+    """
+    with DisableTorchFunction(), torch.no_grad():
+        index, nodes = history._index, history.graph.nodes
+        plains: list[Plain] = [{} for _ in nodes]
+        Values(index, nodes).add_statistics(plains)
+        costs = [history.cost.operation(Operation(index, node.operations[0])) if node.operations else None for node in nodes]
+    norms = [plain.get("stats", {}).get("norm") for plain in plains]
+    gradients = [plain.get("grad", {}).get("stats", {}).get("norm") for plain in plains]
+    figures: dict[str, tuple[str, list[float | None]]] = {
+        "time": ("time, ms", [cost.seconds * 1e3 if cost is not None else None for cost in costs]),
+        "flops": ("FLOPs", [cost.flops if cost is not None and not cost.unknown else None for cost in costs]),
+        "memory": ("memory, KB", [node.bytes / 1e3 for node in nodes]),
+        "norm": ("activation norm", norms),
+        "gradient": ("gradient norm", gradients),
+    }
+    title = history.graph.title
+    return {
+        name: {title: _node_data(words, dict(zip((node.key for node in nodes), values, strict=True)))}
+        for name, (words, values) in figures.items()
+        if any(value is not None for value in values)
+    }
+
+
+def _node_data(name: str, values: dict[str, float | None]) -> Plain:
+    ramp = COST_RAMPS["light"]
+    return {
+        "name": name,
+        "results": {key: {"value": value} for key, value in values.items() if value is not None},
+        "gradient": [{"stop": number / (len(ramp) - 1), "bgColor": color} for number, color in enumerate(ramp)],
+    }
 
 
 def _nodes(graph: Graph) -> list[Plain]:

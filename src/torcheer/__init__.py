@@ -3,6 +3,7 @@
 from importlib.metadata import PackageNotFoundError, version
 
 from .analysis import device_memory as device_memory
+from .api import load as load
 from .api import log_forward_pass as log_forward_pass
 from .api import recording as recording
 from .api import show_model_graph as show_model_graph
@@ -11,15 +12,20 @@ from .api import validate_forward_pass as validate_forward_pass
 from .errors import ActivationLost as ActivationLost
 from .errors import ActivationNotSaved as ActivationNotSaved
 from .errors import AmbiguousKey as AmbiguousKey
+from .errors import CannotBeSaved as CannotBeSaved
 from .errors import DrawingFailed as DrawingFailed
 from .errors import EmptyLogWarning as EmptyLogWarning
+from .errors import FunctionNotFound as FunctionNotFound
 from .errors import GradientNotSaved as GradientNotSaved
 from .errors import GraphChanged as GraphChanged
 from .errors import GraphvizNotFound as GraphvizNotFound
+from .errors import HistoryNotFound as HistoryNotFound
 from .errors import InvalidArgument as InvalidArgument
 from .errors import LayerNotFound as LayerNotFound
+from .errors import ModelMismatch as ModelMismatch
 from .errors import NotPicklable as NotPicklable
 from .errors import ParameterChanged as ParameterChanged
+from .errors import ParameterNotSaved as ParameterNotSaved
 from .errors import ReplayFailed as ReplayFailed
 from .errors import RunExists as RunExists
 from .errors import RunInUse as RunInUse
@@ -30,6 +36,7 @@ from .errors import SnapshotLost as SnapshotLost
 from .errors import SnapshotNotFound as SnapshotNotFound
 from .errors import StateNotRestored as StateNotRestored
 from .errors import TorcheerError as TorcheerError
+from .errors import UnreadableFile as UnreadableFile
 from .errors import UnseenWork as UnseenWork
 from .errors import UnseenWorkWarning as UnseenWorkWarning
 from .errors import ViewerNotBuilt as ViewerNotBuilt

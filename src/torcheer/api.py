@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Literal
 
@@ -25,6 +26,7 @@ from .inputs import LEFT_OUT, as_arguments, explained
 from .model_history import ModelHistory
 from .render import Picture, make_picture, picture_options, present
 from .replay import ValidationReport, validate_against
+from .store import bind, load_log
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -90,6 +92,32 @@ def log_forward_pass(
             error.history = history  # type: ignore[attr-defined]  # what the pass logged is not lost
             raise
     return history
+
+
+def load(
+    path: str | os.PathLike[str], *, model: Callable[..., Any] | None = None, functions: Iterable[Any] = ()
+) -> ModelHistory:
+    """Open a history that `history.save` wrote. It answers everything that one did; tensors are read when they are asked for.
+
+    >>> import tempfile, torch, torcheer
+    >>> history = torcheer.log_forward_pass(torch.nn.ReLU(), torch.ones(2))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     torcheer.load(history.save(f"{folder}/relu.safetensors"))["relu_1"].activation
+    tensor([1., 1.])
+
+    Args:
+        path: the file. It must stay as it is while the history is in use.
+        model: the model that was logged, with the weights it had: what `replay` and `validate` need where the file was saved
+            without `params=True`. Raises `ModelMismatch` where names, shapes or values differ.
+        functions: functions of yours that `replay` and `validate` may call: functions, modules, `torch.ops.my_library`. Others
+            than these and torch's own are known by name alone.
+
+    A file may come from anybody: nothing in it is imported or run. One that is damaged raises `UnreadableFile`.
+    """
+    log, options = load_log(Path(path), functions)
+    if model is not None:
+        bind(log, model)
+    return ModelHistory._of_log(log, options)
 
 
 def show_model_graph(

@@ -122,6 +122,11 @@ class BackwardLog:
         """Those in which a node ran."""
         return [one for one in self._begun if one.nodes]
 
+    @property
+    def wanted(self) -> set[int] | None:
+        """The operations whose gradients are kept; None: all."""
+        return self._wanted
+
     def wants(self, number: int) -> bool:
         """Whether to keep the gradient of an operation; those of parameters always are."""
         return self._wanted is None or number < 0 or number in self._wanted
@@ -153,6 +158,13 @@ class BackwardLog:
                 one.task, list(one.nodes), gradients, summed, set(one.accumulated), one.scale, one.is_complete
             )
             new._begun.append(twin)
+        return new
+
+    @classmethod
+    def of(cls, passes: list[BackwardRecord], wanted: set[int] | None) -> BackwardLog:
+        """The passes of a saved history, to which no hook adds."""
+        new = cls()
+        new._begun, new._wanted = passes, wanted
         return new
 
     def known(self, task: int) -> BackwardRecord | None:

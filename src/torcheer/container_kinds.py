@@ -243,6 +243,35 @@ class Members:
     __hash__ = None  # type: ignore[assignment]  # compared by its items, which are in a list
 
 
+class SavedObject:
+    """Stands in a template that was read from a file for an object that no file can give back.
+
+    It is printed as the object was, and holds the tensors that were found in it.
+    """
+
+    __slots__ = ("items", "printed", "steps", "type_name")
+
+    def __init__(self, type_name: str, printed: str, steps: list[Any], items: list[Any]) -> None:
+        self.type_name, self.printed, self.steps, self.items = type_name, printed, steps, items
+
+    def __repr__(self) -> str:
+        return self.printed
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SavedObject) and (self.type_name, self.printed) == (other.type_name, other.printed)
+
+    def __hash__(self) -> int:
+        return hash((self.type_name, self.printed))
+
+
+def _read_saved(value: SavedObject) -> Parts:
+    return list(value.steps), list(value.items)
+
+
+def _build_saved(value: SavedObject, steps: list[Any], items: list[Any]) -> SavedObject:
+    return SavedObject(value.type_name, value.printed, steps, items)
+
+
 def _read_set(value: Any) -> Parts:
     base = set if isinstance(value, set) else frozenset
     items = sorted(base.__iter__(value), key=_rank)
@@ -426,6 +455,7 @@ _OWN: dict[Any, Kind] = {
         _user_kind(dict).read, lambda value, steps, items: types.MappingProxyType(dict(zip(steps, items, strict=True)))
     ),
     Members: Kind(_read_members, _build_members),
+    SavedObject: Kind(_read_saved, _build_saved),
     **{cls: Kind(_read_view, lambda value, steps, items: _VIEWS[type(value)](items)) for cls in _VIEWS},
 }
 # By base class, in this order.

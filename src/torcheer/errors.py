@@ -43,6 +43,10 @@ class ParameterChanged(TorcheerError):
     """A parameter is not any more what it was when a history was logged, so it is not served as its argument."""
 
 
+class ParameterNotSaved(TorcheerError):
+    """A parameter was asked for its values, which are not in the file of a saved history."""
+
+
 class ActivationLost(TorcheerError):
     """A kept tensor was overwritten by something that could not be seen, so it is not served."""
 
@@ -94,6 +98,26 @@ class SnapshotNotFound(TorcheerError, KeyError):
 
     def __str__(self) -> str:  # KeyError would show the repr of the message
         return str(self.args[0]) if self.args else ""
+
+
+class UnreadableFile(TorcheerError, ValueError):
+    """A file is not what it should be: of another kind, of a later version, cut, damaged, or made to do harm."""
+
+
+class HistoryNotFound(TorcheerError, FileNotFoundError):
+    """There is no file with a saved history where one was looked for."""
+
+
+class CannotBeSaved(TorcheerError, TypeError):
+    """A history holds something that no file can give back as it was; the message names it."""
+
+
+class ModelMismatch(TorcheerError):
+    """A saved history was loaded with a model that is not the one it is of."""
+
+
+class FunctionNotFound(TorcheerError):
+    """A saved history was to call a function that is not torch's own and was not passed to `load`."""
 
 
 class NotPicklable(TorcheerError, TypeError):

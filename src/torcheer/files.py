@@ -5,8 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
+
+_ANONYMOUS = getattr(os, "O_TMPFILE", 0)  # a file without a name, which is gone when its process is
 
 
 def write_whole(path: Path, data: bytes, what: str = "file") -> None:
@@ -14,22 +19,98 @@ def write_whole(path: Path, data: bytes, what: str = "file") -> None:
 
     Raises the OSError that came, saying that this `what` cannot be written.
     """
+    with WholeFile(path, what) as file:
+        file.write(data)
+
+
+class WholeFile:
+    """A file that gets its name when the block ends without an error, flushed to the disk. Until then it is the old one's.
+
+    Raises the OSError that came, saying that this `what` cannot be written.
+    """
+
+    def __init__(self, path: Path, what: str = "file") -> None:
+        self.path = path
+        self._what = what
+        self._handle = -1
+        self._name: str | None = None  # what it is called until it is whole; None while it has no name
+
+    def __enter__(self) -> WholeFile:
+        with self._explained():
+            self._handle = _without_name(self.path.parent)
+            if self._handle < 0:
+                self._handle, self._name = tempfile.mkstemp(prefix=f".{self.path.name[:40]}.", dir=self.path.parent)
+                os.chmod(self._name, 0o666 & ~_umask())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if error is None:
+                with self._explained():
+                    os.fsync(self._handle)
+                    self._take_name()
+        finally:
+            os.close(self._handle)
+            if self._name is not None:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self._name)
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Write all of `data` where the last write ended."""
+        rest = memoryview(data)
+        with self._explained():
+            while rest:
+                rest = rest[os.write(self._handle, rest) :]
+
+    def write_at(self, place: int, data: bytes | memoryview) -> None:
+        """Write all of `data` at a place."""
+        rest = memoryview(data)
+        with self._explained():
+            while rest:
+                count = os.pwrite(self._handle, rest, place)
+                rest, place = rest[count:], place + count
+
+    def read_at(self, place: int, size: int) -> bytes:
+        """What was written at a place."""
+        with self._explained():
+            return os.pread(self._handle, size, place)
+
+    def go_to(self, place: int) -> None:
+        """Let the next write begin at a place."""
+        with self._explained():
+            os.lseek(self._handle, place, os.SEEK_SET)
+
+    def cut(self, size: int) -> None:
+        """Let the file end after so many bytes."""
+        with self._explained():
+            os.ftruncate(self._handle, size)
+
+    def _take_name(self) -> None:
+        if self._name is None:
+            name = str(self.path.parent / f".{self.path.name[:40]}.{secrets.token_hex(6)}")
+            # Only with a `src_dir_fd` (which an absolute path leaves unused) does Python follow the link in /proc.
+            os.link(f"/proc/self/fd/{self._handle}", name, src_dir_fd=self._handle, follow_symlinks=True)
+            self._name = name
+        os.replace(self._name, self.path)
+        self._name = None
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            said = f"the {self._what} cannot be written: {error.strerror or error}"
+            raise type(error)(error.errno, said, str(self.path)) from error
+
+
+def _without_name(folder: Path) -> int:
+    """A handle of a new file that has no name yet; -1 where the system cannot make one."""
+    if not _ANONYMOUS or not os.path.isdir("/proc/self/fd"):
+        return -1
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name[:40]}.", dir=path.parent or ".")
-    except OSError as error:
-        raise _unwritable(path, what, error) from error
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
-    except OSError as error:
-        raise _unwritable(path, what, error) from error
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
+        return os.open(folder, _ANONYMOUS | os.O_RDWR, 0o666)
+    except OSError:  # not on this file system, or what is wrong with the folder, which the other way will tell
+        return -1
 
 
 def file_name(title: str) -> str:
@@ -39,10 +120,6 @@ def file_name(title: str) -> str:
     'My_model_v2'
     """
     return re.sub(r"[^\w.-]+", "_", title).strip("._")[:60] or "model"
-
-
-def _unwritable(path: Path, what: str, error: OSError) -> OSError:
-    return type(error)(error.errno, f"the {what} cannot be written: {error.strerror or error}", str(path))
 
 
 def _umask() -> int:

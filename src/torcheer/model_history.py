@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+import torch
+
 from .analysis import Cost, MemoryTimeline, Summary, cost_of, flops_by_operation, largest, memory_of, slowest, summary_of
 from .analysis.nonfinite import nonfinite_of
 from .analysis.summary import DEFAULT_COLUMNS, count_of
@@ -15,11 +17,13 @@ from .errors import TorcheerError
 from .graph import Graph
 from .history import History, Layer, Module, Operation
 from .history.index import Makers
+from .history.keeping.selection import LayersToSave
 from .history.printing.text import plural
 from .module_calls import ModuleCalls, module_calls_of
 from .pictures import draw_history, graph_of
 from .render import Picture, PictureOptions, make_picture
 from .replay import Change, ValidationReport, replay, validate
+from .store import save_history
 from .torch_internals import DisableTorchFunction
 from .viewer import Metrics, Page, to_html, to_json, to_model_explorer
 from .viewer import show as show_page
@@ -96,6 +100,42 @@ class ModelHistory(History):
             except TorcheerError as error:  # a card without its picture says so and is a card all the same
                 folds.append(Fold("Picture", preformatted(str(error))))
             return folds
+
+    # In a file ----------------------------------------------------------------------------------------------------
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        activations: LayersToSave = "all",
+        params: bool = False,
+        gradients: bool = True,
+        sources: bool = True,
+        dtype: torch.dtype | None = None,
+    ) -> Path:
+        """Write it to one `.safetensors` file: `torcheer.load` opens it again, any safetensors reader reads its tensors.
+
+        >>> import tempfile, torch, torcheer
+        >>> history = torcheer.log_forward_pass(torch.nn.Linear(2, 3), torch.ones(1, 2))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     torcheer.load(history.save(f"{folder}/linear.safetensors"))["linear_1"].tensor_shape
+        (1, 3)
+
+        Args:
+            path: where to write; what is there is replaced when everything is written. Returned.
+            activations: which of the kept activations to write: what `layers_to_save` takes.
+            params: whether to write parameters and buffers too. Without them the file can be replayed with
+                `torcheer.load(path, model=model)`.
+            gradients: whether to write the gradients of backward passes.
+            sources: whether to write lines of the program, and the folders of its files.
+            dtype: a floating-point type to write activations and gradients in, to send a smaller file. It cannot be run again.
+
+        docs/saving.md says what a file contains. What no file can give back, such as a tensor of a class of your own, raises
+        `CannotBeSaved`, which names it.
+        """
+        place = Path(path)
+        save_history(self, place, activations=activations, params=params, gradients=gradients, sources=sources, dtype=dtype)
+        return place
 
     # In the viewer ------------------------------------------------------------------------------------------------
 

@@ -276,6 +276,30 @@ class ModuleCall:
         return tuple(reversed(chain))
 
 
+@dataclass(frozen=True, slots=True)
+class ClassNames:
+    """The class of a module of a saved history: its qualified name, and those of the classes it is derived from."""
+
+    names: tuple[str, ...]
+
+    @property
+    def __name__(self) -> str:
+        return self.names[0].rpartition(".")[2]
+
+    @classmethod
+    def of(cls, known: type | ClassNames) -> ClassNames:
+        if isinstance(known, ClassNames):
+            return known
+        return cls(tuple([f"{one.__module__}.{one.__qualname__}" for one in known.__mro__[:-1]]))
+
+
+def is_kind_of(known: type | ClassNames, wanted: type) -> bool:
+    """Whether modules of a class are of another one; those of a saved history are compared by name."""
+    if isinstance(known, ClassNames):
+        return f"{wanted.__module__}.{wanted.__qualname__}" in known.names
+    return issubclass(known, wanted)
+
+
 @dataclass(slots=True, eq=False)
 class RegisteredModule:
     """A module as the model registers it, called or not."""
@@ -285,7 +309,7 @@ class RegisteredModule:
     parameters: dict[str, torch.nn.Parameter | None]
     buffers: dict[str, torch.Tensor | None]
     is_root: bool
-    cls: type
+    cls: type | ClassNames
     other_addresses: tuple[str, ...] = ()
     calls: int = 0
     is_made_running: bool = False  # a root that was met when it was called, as in `nn.ReLU()(x)`; its address is made up
@@ -350,6 +374,7 @@ class Log:
     is_cleared: bool = False  # what was kept was let go of, because the user said so
     holds_tensors: bool = True  # what is kept are tensors as they were, not what a postfunc made of them
     seconds: dict[str, float] = field(default_factory=dict)
+    first_passes: list[int] | None = None  # of a saved history, by operation: the first pass of its layer; -1 of an orphan
     _lost: set[int] | None = None
 
     @property

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import linecache
 import os
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from types import CodeType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import torch
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _OURS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "capture") + os.sep
+
+_AROUND = 3  # lines before and after
 
 # From line and column to line and column, or the number of the instruction where that is not known (Python 3.10).
 Span = tuple[int, int, int, int] | int
@@ -33,8 +36,50 @@ class CodeFacts(NamedTuple):
         return cls(code.co_filename, getattr(code, "co_qualname", code.co_name), code.co_firstlineno)
 
 
+class Sources:
+    """The files of the running program: their lines, and whose they are."""
+
+    def line(self, file: str, number: int) -> str | None:
+        """A line as it is in the file, without its end; None where there is none."""
+        lines = linecache.getlines(file)
+        return lines[number - 1].rstrip() if 1 <= number <= len(lines) else None
+
+    def is_torch(self, file: str) -> bool:
+        """Whether a file is one of torch's own."""
+        return file.startswith(_TORCH)
+
+    def is_ours(self, file: str) -> bool:
+        """Whether a file is a part of torcheer that runs between the program and torch."""
+        return file.startswith(_OURS)
+
+
+RUNNING: Final = Sources()
+
+
+class Codes(Protocol):
+    """Says what the numbers in sites mean."""
+
+    @property
+    def sources(self) -> Sources:
+        """The files that the codes are in."""
+
+    def facts(self, code: int) -> CodeFacts:
+        """Which code it is."""
+        ...
+
+    def line(self, code: int, instruction: int) -> int:
+        """The line of the file that an instruction belongs to."""
+        ...
+
+    def span(self, code: int, instruction: int) -> Span:
+        """Where in the source an instruction is."""
+        ...
+
+
 class CodeTable:
     """The codes that the sites of one log are in, by number. The only part of a site that needs the running program."""
+
+    sources = RUNNING
 
     def __init__(self) -> None:
         self._codes: list[CodeType] = []
@@ -75,7 +120,7 @@ class Site:
     codes: tuple[int, ...]
     instructions: tuple[int, ...]
     number: int
-    table: CodeTable
+    table: Codes
 
     @property
     def functions(self) -> list[CodeFacts]:
@@ -88,7 +133,7 @@ class Site:
         found = []
         for code, instruction in zip(self.codes, self.instructions, strict=True):
             facts = self.table.facts(code)
-            found.append(SourceLine(facts.file, self.table.line(code, instruction), facts.function))
+            found.append(SourceLine(facts.file, self.table.line(code, instruction), facts.function, self.table.sources))
         return found
 
     @property
@@ -104,18 +149,24 @@ class SourceLine:
     file: str
     line: int
     function: str
+    sources: Sources = field(default=RUNNING, compare=False, repr=False)
 
     @property
     def text(self) -> str:
         """The line itself, without indentation; empty when the source cannot be read."""
-        return linecache.getline(self.file, self.line).strip()
+        return (self.sources.line(self.file, self.line) or "").strip()
 
     @property
     def is_torch(self) -> bool:
-        return self.file.startswith(_TORCH)
+        return self.sources.is_torch(self.file)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}" + (f": {self.text}" if self.text else "")
+
+
+def lines_near(lines: Iterable[int]) -> list[int]:
+    """These lines of a file and those around them: what is shown of a program."""
+    return sorted({line for one in lines for line in range(one - _AROUND, one + _AROUND + 1)})
 
 
 class Around(Protocol):
@@ -137,7 +188,7 @@ def stack_of(site: Site | None, module: Around | None) -> list[SourceLine]:
         if call is None:
             break
         site, call = call.site, call.outer
-    return [line for line in reversed(lines) if not line.file.startswith(_OURS)]
+    return [line for line in reversed(lines) if not line.sources.is_ours(line.file)]
 
 
 def source_of(site: Site | None, module: Around | None) -> SourceLine | None:

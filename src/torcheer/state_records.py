@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch.nn import Parameter
@@ -14,6 +16,38 @@ from .tensor_marks import Marks
 
 _is_near: Final[Callable[[torch.Tensor], bool]] = attrgetter("is_cpu")
 _BESIDE: Final = 8  # how many others of its kind are asked whether they were changed, where one is not watched as a whole
+
+
+@dataclass(slots=True, eq=False)
+class AbsentTensor:
+    """A parameter or buffer of a saved history whose values are not in the file: what can be told without reading it.
+
+    It has the attributes of a tensor that tell shape, type and place. `States.bind` puts the tensor in its place.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+    is_parameter: bool
+    layout: torch.layout = torch.strided
+    fingerprint: str = ""  # of the values it had (`tensor_marks.fingerprint`); empty where these were gone
+
+    @property
+    def is_nested(self) -> bool:
+        return False
+
+    def stride(self) -> tuple[int, ...]:
+        return self.strides
+
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+
+def is_parameter(tensor: Any) -> bool:
+    """Whether it is a parameter, not a buffer; also of one that is absent."""
+    return bool(tensor.is_parameter) if type(tensor) is AbsentTensor else isinstance(tensor, Parameter)
 
 
 class StateRecord:
@@ -43,13 +77,19 @@ class StateRecord:
 
     @property
     def value(self) -> torch.Tensor:
-        """What the operations that name this record read."""
+        """What the operations that name this record read. Not to be asked for where it is absent."""
         before = self.before
         return self.tensor if before is None else before
 
     @property
+    def is_absent(self) -> bool:
+        """Whether its values are not there: the history was saved without them, and no model is bound."""
+        value: Any = self.value
+        return type(value) is AbsentTensor
+
+    @property
     def is_parameter(self) -> bool:
-        return isinstance(self.tensor, Parameter)
+        return is_parameter(self.tensor)
 
 
 class States(Views[StateRecord]):
@@ -58,7 +98,7 @@ class States(Views[StateRecord]):
     __slots__ = ("_marks", "before", "tensors")
 
     def __init__(self) -> None:
-        self.tensors: list[torch.Tensor] = []
+        self.tensors: list[Any] = []  # tensors; in a saved history also `AbsentTensor`s
         self.before: dict[int, torch.Tensor] = {}  # by (negative) number, where the recording overwrote one for good
         self._marks: Marks | None = None  # by which it is seen whether one changed since the recording ended
 
@@ -117,7 +157,7 @@ class States(Views[StateRecord]):
 
 
 def _kind(tensor: torch.Tensor) -> str:
-    if not isinstance(tensor, Parameter):
+    if not is_parameter(tensor):
         return "buffer"
     return "trainable" if tensor.requires_grad else "frozen"
 

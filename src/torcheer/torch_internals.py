@@ -61,6 +61,52 @@ def cuda_is_used() -> bool:
     return torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]  # torch's own
 
 
+# A view whose values are the negative ones, as `.imag` of a conjugated tensor is. Without it such a view comes back as a copy.
+negated_view: Callable[[Tensor], Tensor] = torch._neg_view
+
+
+def nested_parts(tensor: Tensor) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+    """What a nested tensor is made of: facts and strided tensors; None for a kind that is not known.
+
+    Without these a nested tensor could not be saved.
+    """
+    whole: Any = tensor
+    if type(tensor) is Tensor and tensor.layout is torch.strided:
+        parts = {"sizes": whole._nested_tensor_size(), "strides": whole._nested_tensor_strides()}
+        return {"layout": "strided"}, parts | {"offsets": whole._nested_tensor_storage_offsets(), "values": tensor.values()}
+    if tensor.layout is torch.jagged and type(tensor).__module__.startswith("torch.nested."):
+        parts = {"values": whole._values.detach(), "offsets": whole._offsets}
+        if whole._lengths is not None:
+            parts["lengths"] = whole._lengths
+        return {"layout": "jagged", "ragged": int(whole._ragged_idx)}, parts
+    return None
+
+
+def nested_from_parts(facts: dict[str, Any], parts: dict[str, Tensor]) -> Tensor:
+    """The nested tensor that `nested_parts` took apart."""
+    if facts.get("layout") == "jagged":
+        lengths = parts.get("lengths")
+        return torch.nested.nested_tensor_from_jagged(parts["values"], parts["offsets"], lengths, jagged_dim=facts["ragged"])
+    view: Callable[..., Tensor] = torch._nested_view_from_buffer
+    sizes, strides, offsets, values = (parts[key] for key in ("sizes", "strides", "offsets", "values"))
+    reach = offsets + ((sizes - 1).clamp_min(0) * strides).sum(-1)
+    is_inside = values.dim() == 1 and bool((reach < values.numel()).all()) and bool((offsets >= 0).all())
+    if sizes.shape != strides.shape or not is_inside or bool((sizes < 0).any()) or bool((strides < 0).any()):
+        raise ValueError("the parts of a nested tensor do not fit together")
+    return view(values, sizes, strides, offsets)
+
+
+def quantised_from_parts(values: Tensor, dtype: torch.dtype, scales: tuple[Any, ...]) -> Tensor:
+    """A quantised tensor from its integers and, for the whole tensor or by channel, its scales and zero points."""
+    make = torch._make_per_tensor_quantized_tensor if len(scales) == 2 else torch._make_per_channel_quantized_tensor
+    if len(scales) == 3 and not (scales[0].dim() == 1 == scales[1].dim() and scales[2] < values.dim()):
+        raise ValueError("the scales of a quantised tensor do not fit it")
+    made: Tensor = make(values, *scales)
+    if made.dtype != dtype:
+        raise ValueError("the integers of a quantised tensor are not of its type")
+    return made
+
+
 # Transforms of torch.func ------------------------------------------------------------------------------------------------
 
 # Tensors inside vmap, grad and jvp wrap others. Without these, what happens inside a transform cannot be followed.
@@ -110,6 +156,32 @@ schemas_for: Callable[[str], list[Any]] = torch._C._jit_get_schemas_for_operator
 C_MODULE = "torch._C"  # the `__module__` of objects of torch's C++ part
 TENSOR_MODULE = "torch._tensor"  # the `__module__` of operators that torch.Tensor defines in Python
 
+
+# Where torch keeps the functions that a saved history may call, by the name they are written down under. Without the private
+# ones functions such as `F.gelu` could be shown, but not run again.
+FUNCTION_NAMESPACES: dict[str, Any] = {
+    "torch.nn.functional": torch.nn.functional,
+    "torch.Tensor": Tensor,
+    "torch": torch,
+    "torch.functional": torch.functional,
+    "torch.linalg": torch.linalg,
+    "torch.fft": torch.fft,
+    "torch.special": torch.special,
+    "torch.sparse": torch.sparse,
+    "torch.nested": torch.nested,
+    "torch.autograd": torch.autograd,
+    **{
+        f"torch._C.{name}": getattr(torch._C, name)
+        for name in ("_nn", "_fft", "_linalg", "_special", "_sparse", "_nested", "_VariableFunctions")
+        if hasattr(torch._C, name)
+    },
+}
+# The modules that these functions are defined in, where they are Python.
+FUNCTION_MODULES = frozenset(
+    "torch.nn.functional torch.functional torch._tensor torch._lobpcg torch._lowrank torch.sparse torch.nested "
+    "torch.linalg torch.special torch.fft".split()
+)
+OpNamespace = torch._ops._OpNamespace  # `torch.ops.aten`
 
 # Containers that programs register to be walked. Without it only Python's own containers, and ours, are walked.
 pytree = _pytree

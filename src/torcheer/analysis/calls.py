@@ -154,7 +154,7 @@ class FactsOf:
             rows, values = log.rows, log.values
             self._made: list[Facts] = [row[FACTS] or facts_of(values[n]) for n, row in enumerate(rows)]
             self._states: list[Facts] = [facts_of(state.tensor) for state in log.states]
-            self._trained = [state.tensor.requires_grad for state in log.states]
+            self._trained: list[bool] = [state.tensor.requires_grad for state in log.states]
 
     def of(self, number: int) -> Facts:
         return self._made[number] if number >= 0 else self._states[-1 - number]

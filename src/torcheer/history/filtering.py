@@ -13,7 +13,7 @@ from ..errors import InvalidArgument, LayerNotFound
 from ..functions.names import label_type
 from ..keys import is_torch_function, parse_key
 from ..keys.meaning import of_calls
-from ..records import FUNCTION, Origin
+from ..records import FUNCTION, Origin, is_kind_of
 from .lookup import Lookup
 from .names import IndexNames, layer_type_of
 
@@ -44,7 +44,7 @@ def check_where(where: Any) -> None:
 def _of_type(given: Any, names: IndexNames, lookup: Lookup) -> set[int]:
     """The operations of a type of layers, of a torch function, or that left modules of a class; or of a list of these."""
     if isinstance(given, type):
-        calls = [call for address, cls in names.classes.items() if issubclass(cls, given) for call in names.calls(address)]
+        calls = [call for address, cls in names.classes.items() if is_kind_of(cls, given) for call in names.calls(address)]
         return _or_hint({match.number for match in of_calls(calls, names)}, given.__name__, names)
     if isinstance(given, str):
         return _of_name(given, lookup)

@@ -39,6 +39,7 @@ from .python_reads import PythonRead
 
 if TYPE_CHECKING:
     import pandas
+    from typing_extensions import Self
 
 
 class History(Shown):
@@ -53,6 +54,13 @@ class History(Shown):
         self._growing = LayerTable(self._log, options.layer_label_format)
         self._made_index: Index | None = None
         self._made_lookup: Lookup | None = None
+
+    @classmethod
+    def _of_log(cls, log: Log, options: Options) -> Self:
+        """The history of a log that is there already: of a copy, a replay or a file."""
+        new = cls(log.title, options)
+        new._log, new._growing = log, LayerTable(log, options.layer_label_format)
+        return new
 
     @property
     def _index(self) -> Index:
@@ -434,16 +442,11 @@ class History(Shown):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> History:
         """A history of its own: kept tensors are copied, parameters are the model's."""
-        return self._of(copy_of_log(self._log, memo))
+        return self._of_log(copy_of_log(self._log, memo), self._options)
 
     def __copy__(self) -> History:
         """Another history of the same kept tensors."""
-        return self._of(twin_of_log(self._log))
-
-    def _of(self, log: Log) -> History:
-        new = type(self)(log.title, self._options)
-        new._log, new._growing = log, LayerTable(log, self._options.layer_label_format)
-        return new
+        return self._of_log(twin_of_log(self._log), self._options)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         refuse_pickling(type(self).__name__)

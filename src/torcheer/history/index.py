@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..errors import ParameterChanged
+from ..errors import ParameterChanged, ParameterNotSaved
 from ..records import FUNCTION, PARENTS, Log, ModuleCall, OperationRecord, Origin, RegisteredModule, StateRecord
 from ..shapes import bytes_of
 from ..tensor_memory import is_freed
@@ -265,6 +265,11 @@ class Index:
     def state_value(self, reference: int, user: str) -> torch.Tensor:
         """What a parameter or buffer was when it was used. Raises where it was changed since, as by an optimizer's step."""
         state = self.state(reference)
+        if state.is_absent:
+            raise ParameterNotSaved(
+                f"{user} used {self.state_name(state)!r}, whose values are not in the file of this history. Load it with "
+                "model=, or save it with params=True."
+            )
         if is_freed(state.value):
             return state.value
         if state.is_changed:
@@ -297,7 +302,7 @@ class Index:
                     seen.add(id(parameter))
                     found[f"{module.address}.{name}" if module.address else name] = parameter
         for state in self.log.states:
-            if isinstance(state.tensor, torch.nn.Parameter) and id(state.tensor) not in seen:
+            if state.is_parameter and id(state.tensor) not in seen:
                 seen.add(id(state.tensor))
                 found[self.state_name(state)] = state.tensor
         return found

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..errors import InvalidArgument
 from ..functions import facts, groups
-from ..records import FUNCTION, Log, ModuleCall, Origin
+from ..records import FUNCTION, ClassNames, Log, ModuleCall, Origin
 from .index import Index
 from .layers.labels import LayerTable
 
@@ -69,7 +69,7 @@ class IndexNames:
     # Modules ----------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def classes(self) -> Mapping[str, type]:
+    def classes(self) -> Mapping[str, type | ClassNames]:
         return {address: module.cls for address, module in self._registered.items()}
 
     @cached_property

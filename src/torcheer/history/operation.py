@@ -129,9 +129,10 @@ class Operation(Standing, ReadAsTensor, Shown):
                 or f"the activation of {self.label} was not saved. Log again with layers_to_save='all', or with "
                 f"{self.layer_label!r} in the list."
             )
-        if is_freed(record.value):
+        log = self._index.log
+        if is_freed(record.value) and not (log.is_complete and self._number in log.overwritten()):
             raise ActivationLost(freed_text(f"the activation of {self.label}"))
-        if self._index.log.is_lost(self._number):
+        if log.is_lost(self._number):
             raise ActivationLost(
                 f"the activation of {self.label} ({self.func_applied_name}, {self.source}) was overwritten by something that "
                 "could not be seen, such as a compiled extension, so its value is gone."

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
+from ..state_records import is_parameter
 from ..torch_internals import DisableTorchFunction
 from .index import Index
 
@@ -44,7 +45,7 @@ def describe_param(index: Index, name: str, tensor: Tensor) -> Param:
     """The parameter or buffer `tensor`, known first as `name`."""
     with DisableTorchFunction():
         others = tuple(other for other in index.state_names.get(id(tensor), ()) if other != name)
-        is_buffer = not isinstance(tensor, torch.nn.Parameter)
+        is_buffer = not is_parameter(tensor)
         shape = tuple(tensor.shape) if not is_lazy(tensor) else (0,)  # a layer that did not run is yet to make it
         return Param(name, shape, tensor.dtype, tensor.requires_grad, is_buffer, others)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..errors import InvalidArgument
-from ..records import ModuleCall
+from ..records import ClassNames, ModuleCall
 from .grammar import ALL, INPUT
 
 
@@ -58,7 +58,7 @@ class Names(Protocol):
         """Whether a number is an operation of this recording's layers."""
 
     @property
-    def classes(self) -> Mapping[str, type]:
+    def classes(self) -> Mapping[str, type | ClassNames]:
         """The class of each module, by its first address, in the order the model registers them."""
 
     @property

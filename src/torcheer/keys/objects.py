@@ -11,7 +11,7 @@ from typing import Any, get_args
 import torch
 
 from ..errors import InvalidArgument, LayerNotFound
-from ..records import ModuleCall
+from ..records import ModuleCall, is_kind_of
 from ..torch_internals import OpOverload, OpOverloadPacket
 from .meaning import Key, Meaning, Names, matches_of, of_calls, once
 from .text import Text
@@ -120,7 +120,7 @@ class OfClass(Key):
         return f"the class {self.cls.__name__}"
 
     def modules(self, names: Names) -> list[ModuleCall]:
-        fitting = [address for address, cls in names.classes.items() if issubclass(cls, self.cls)]
+        fitting = [address for address, cls in names.classes.items() if is_kind_of(cls, self.cls)]
         calls = [call for address in fitting for call in names.calls(address)]
         if calls:
             return calls

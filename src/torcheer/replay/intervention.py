@@ -42,9 +42,7 @@ def replay(history: Kind, inputs: Any = None, changes: Mapping[Any, Change] | No
     said = ", ".join(key if isinstance(key, str) else str(parse_key(key)) for key in changes or ())
     what = f" with {said} changed" if said else ""
     told.log.notes = [*told.log.notes, f"this is a replay of the recorded graph{what}"]
-    new = type(history)(history.model_name, history._options)
-    new._log = told.log
-    return new
+    return history._of_log(told.log, history._options)
 
 
 def _changes(history: History, changes: Mapping[Any, Change]) -> dict[int, Change]:

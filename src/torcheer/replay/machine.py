@@ -20,7 +20,8 @@ from ..capture.identity.tensor_table import storage_of, storages_of
 from ..capture.intercept.autocast import autocast_as
 from ..capture.keep.keeper import alias, copied, of_same_class
 from ..capture.restore.randomness import RandomState
-from ..containers import fill_call, get_path
+from ..container_kinds import SavedObject
+from ..containers import PLAIN, fill_call, find_leaves, get_path
 from ..errors import InvalidArgument, ReplayFailed
 from ..functions import groups
 from ..history import History
@@ -267,6 +268,10 @@ class Machine:
             raise _unaccounted(record) from error
         if next(tensors, None) is not None or len(tensors_of(arguments)) != len(record.parents):
             raise _unaccounted(record)
+        if not PLAIN.issuperset(map(type, record.template)):
+            lost = find_leaves(record.template, lambda item: type(item) is SavedObject)
+            if lost:
+                raise _failed(record, f"was given {lost[0]!r:.60}, a {lost[0].type_name}, which no file can give back")
         return arguments
 
     def _fill_uninitialised(self, number: int, value: Any, size: int) -> None:
@@ -335,7 +340,15 @@ def call_again(record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str,
 
 
 def refuse_changed_states(history: History) -> None:
-    """Parameters and buffers must be what they were when the pass was logged."""
+    """Parameters and buffers must be there, and what they were when the pass was logged."""
+    absent = [state for state in history._log.states if state.is_absent]
+    if absent:
+        names = ", ".join(repr(history._index.state_name(state)) for state in absent[:3])
+        more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
+        raise InvalidArgument(
+            f"{names}{more} are not in the file of this history, so it cannot be run again. Load it with model=, or save it "
+            "with params=True."
+        )
     changed = [state for state in history._log.states if state.is_changed]
     if changed:
         names = ", ".join(repr(history._index.state_name(state)) for state in changed[:3])

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import linecache
 from typing import Any
 
 from ..graph import Place
 from ..records import ModuleCall
-from ..source_places import Site, stack_of
+from ..source_places import Site, Sources, lines_near, stack_of
 
 Frame = list[Any]  # file, line, function
 
-_AROUND = 3  # lines of code before and after
 _LONGEST = 400  # characters of a line
 
 
@@ -20,6 +18,7 @@ class Places:
 
     def __init__(self) -> None:
         self._files: dict[str, int] = {}
+        self._sources: list[Sources] = []
         self._lines: list[set[int]] = []
         self._is_torch: list[bool] = []
         self._sites: dict[int, list[Frame]] = {}
@@ -67,16 +66,16 @@ class Places:
                 if number == len(self._lines):
                     self._lines.append(set())
                     self._is_torch.append(line.is_torch)
+                    self._sources.append(line.sources)
                 self._lines[number].add(line.line)
                 frames.append([number, line.line, line.function])
         return frames
 
     def files(self) -> list[dict[str, Any]]:
         """Every file that was named, with the lines around those that were."""
-        return [{"path": path, "lines": _code(path, self._lines[number])} for path, number in self._files.items()]
+        return [{"path": path, "lines": self._code(path, number)} for path, number in self._files.items()]
 
-
-def _code(path: str, named: set[int]) -> dict[str, str]:
-    lines = linecache.getlines(path)
-    near = sorted({line for one in named for line in range(one - _AROUND, one + _AROUND + 1)})
-    return {str(line): lines[line - 1].rstrip()[:_LONGEST] for line in near if 1 <= line <= len(lines)}
+    def _code(self, path: str, number: int) -> dict[str, str]:
+        read = self._sources[number].line
+        found = {line: read(path, line) for line in lines_near(self._lines[number])}
+        return {str(line): text[:_LONGEST] for line, text in found.items() if text is not None}

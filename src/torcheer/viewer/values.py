@@ -34,7 +34,7 @@ class Values:
         self._index = index
         self._nodes = nodes
         self._tensors: dict[int, Tensor] = {}  # by node
-        self._known: dict[object, Plain | None] = {}
+        self._known: dict[object, tuple[Tensor, Plain | None]] = {}  # by memory, which the tensor keeps alive
         self._unread: list[str] = []
         self._failed: dict[str, list[str]] = {}  # by metric: where it raised
         self._metric_notes: list[str] = []
@@ -97,8 +97,8 @@ class Values:
     def _looked_up(self, tensor: Tensor) -> Plain | None:
         key = _memory(tensor)
         if key is None or key not in self._known:
-            self._known[key] = shown_statistics(tensor)
-        return self._known[key]
+            self._known[key] = (tensor, shown_statistics(tensor))
+        return self._known[key][1]
 
     def _read(self, node: Node, look: Callable[[], _Found]) -> _Found | None:
         try:

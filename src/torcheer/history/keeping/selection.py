@@ -27,7 +27,7 @@ from ...keys import (
     parse_key,
     readings,
 )
-from ...records import Log, ModuleCall, OperationRecord, Origin, TorchFunction
+from ...records import Log, ModuleCall, OperationRecord, Origin, TorchFunction, is_kind_of
 from ..layers.places import Owners
 from ..names import layer_type_of
 from .early import EarlyAnswers
@@ -214,7 +214,8 @@ class _Modules:
         known = self._known.get((address, is_input))
         if known is None:
             fits = any(wanted(address) for wanted in (self._given if is_input else self._left))
-            is_one = not is_input and issubclass(self._log.registered[address].cls, tuple(self.classes))
+            known_class = self._log.registered[address].cls
+            is_one = not is_input and any(is_kind_of(known_class, cls) for cls in self.classes)
             known = self._known[address, is_input] = fits or is_one
         return known
 

@@ -55,6 +55,9 @@ class LayerTable:
 
     def catch_up(self) -> None:
         """Take in the operations recorded since the last time."""
+        if self.log.first_passes is not None:
+            self._number(self.log.first_passes)
+            return
         if self._recurrence is None:
             self._recurrence = Recurrence(self.log)
         self._recurrence.extend()
@@ -62,6 +65,9 @@ class LayerTable:
 
     def complete(self, keep_orphans: bool) -> None:
         """Take in a complete log: only what is connected to an input or an output, unless orphans are to be kept."""
+        if self.log.first_passes is not None:
+            self._number_as_saved(self.log.first_passes)
+            return
         self.connected = None if keep_orphans else connected_operations(self.log)
         if nothing_repeats(self.log):
             if self.connected is None:
@@ -73,6 +79,17 @@ class LayerTable:
             recurrence.extend(self.connected)
             recurrence.settle()
             self._number(recurrence.first)
+
+    def _number_as_saved(self, firsts: list[int]) -> None:
+        """Number the layers of a saved history: labels are names in its file, and stay what they were."""
+        if -1 in firsts:
+            self.connected = bytearray(first >= 0 for first in firsts)
+        self._number(firsts)
+
+    @property
+    def first_passes(self) -> list[int]:
+        """By operation: the first pass of its layer; -1 of an orphan."""
+        return [self._first[layer] if layer >= 0 else -1 for layer in self._layer_of]
 
     def _number_all(self) -> None:
         """Number the layers, when every operation is one."""

@@ -272,7 +272,7 @@ def _preview(operation: Operation) -> str:
     with DisableTorchFunction(), torch.no_grad():
         if value.layout is not torch.strided or value.is_nested or value.device.type == "meta":
             return f"{type(value).__name__} ({value.layout}, {value.device})"
-        corner = value
+        corner = value.detach()  # an output may carry its autograd graph
         while corner.dim() > 2:
             corner = corner[0] if corner.shape[0] else corner.flatten(0, 1)
         for dimension in range(corner.dim()):

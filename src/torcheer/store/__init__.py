@@ -1,0 +1,6 @@
+"""Saved histories: a log written into one file, and read again so that nothing above can tell it from one that was recorded."""
+
+from .binding import bind as bind
+from .loading import is_history as is_history
+from .loading import load_log as load_log
+from .saving import save_history as save_history

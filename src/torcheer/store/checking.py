@@ -1,0 +1,107 @@
+"""Takes JSON that anybody may have written apart: each part is what it should be, or the file is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+
+from ..errors import UnreadableFile
+
+Item = TypeVar("Item")
+LARGEST = 2**62  # of any number that means a size, a place or a time
+
+
+def refuse(what: str) -> NoReturn:
+    """Say what is wrong with a file; whoever reads it adds its name."""
+    raise UnreadableFile(what)
+
+
+def fields(value: Any, what: str) -> dict[str, Any]:
+    if type(value) is not dict:
+        refuse(f"{what} is no JSON object")
+    return value
+
+
+def items(value: Any, what: str) -> list[Any]:
+    if type(value) is not list:
+        refuse(f"{what} is no JSON array")
+    return value
+
+
+def text(value: Any, what: str) -> str:
+    if type(value) is not str:
+        refuse(f"{what} is no text")
+    return value
+
+
+def text_or_none(value: Any, what: str) -> str | None:
+    return None if value is None else text(value, what)
+
+
+def flag(value: Any, what: str) -> bool:
+    if type(value) is not bool:
+        refuse(f"{what} is neither true nor false")
+    return value
+
+
+def number(value: Any, what: str, low: int = 0, high: int = LARGEST) -> int:
+    """A whole number from `low` to below `high`."""
+    if type(value) is not int or not low <= value < high:
+        refuse(f"{what} is no whole number from {low} to {high - 1}")
+    return value
+
+
+def real(value: Any, what: str) -> float:
+    if type(value) not in (int, float):
+        refuse(f"{what} is no number")
+    return float(value)
+
+
+def numbers(value: Any, what: str, low: int = 0, high: int = LARGEST) -> list[int]:
+    """Whole numbers from `low` to below `high`, each. Columns are long, so NumPy looks at them."""
+    found = items(value, what)
+    if not found:
+        return []
+    if len(found) < 16:
+        return [number(one, what, low, high) for one in found]
+    try:
+        column = np.array(found)
+    except (ValueError, OverflowError):
+        refuse(f"{what} are not whole numbers")
+    if column.ndim != 1 or column.dtype.kind != "i" or int(column.min()) < low or int(column.max()) >= high:
+        refuse(f"{what} are not all whole numbers from {low} to {high - 1}")
+    whole: list[int] = column.tolist()
+    return whole
+
+
+def column(value: Any, what: str, length: int, low: int = 0, high: int = LARGEST) -> list[int]:
+    """As many whole numbers as there are rows."""
+    found = numbers(value, what, low, high)
+    if len(found) != length:
+        refuse(f"there are {len(found)} of {what}, not {length}")
+    return found
+
+
+def each(value: Any, what: str, read: Callable[[Any, str], Item]) -> list[Item]:
+    return [read(one, what) for one in items(value, what)]
+
+
+def sizes(value: Any, what: str, low: int = 0) -> tuple[int, ...]:
+    """A shape or strides: at most 64 numbers."""
+    found = items(value, what)
+    if len(found) > 64:
+        refuse(f"{what} has {len(found)} dimensions")
+    return tuple([number(one, what, low) for one in found])
+
+
+def split(flat: list[Item], counts: list[int], what: str) -> list[tuple[Item, ...]]:
+    """A flat column as tuples of these lengths."""
+    if sum(counts) != len(flat):
+        refuse(f"{what} do not add up")
+    found, at = [], 0
+    for count in counts:
+        found.append(tuple(flat[at : at + count]))
+        at += count
+    return found

@@ -1,0 +1,182 @@
+"""Functions by name: how they are written down, and how they are found again.
+
+Only torch's own functions are found, where torch keeps them, and those that the user passes to `load`. Nothing is imported and
+nothing is called. A function that is not found is shown as it was, and says so when a replay wants to call it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+import torch
+
+from ..errors import FunctionNotFound, InvalidArgument
+from ..functions import facts
+from ..records import Kind, Origin, TorchFunction
+from ..torch_internals import FUNCTION_MODULES, FUNCTION_NAMESPACES, OpNamespace, OpOverload, OpOverloadPacket
+from .checking import fields, number, refuse, text, text_or_none
+
+_LIBRARIES = frozenset({"aten", "prims", "quantized"})  # of operators that are torch's own
+_REFUSED = frozenset({"from_file"})  # torch's own, but it reads and makes files
+_ACCESS = ("__get__", "__set__", "__delete__")
+_OF_C = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+_RUNS = (Kind.OPERATION, Kind.COMPOSITE)
+_FLAGS = ("is_attribute", "is_collective", "writes_aside", "touches_gradients", "switches_gradients")
+
+
+class MissingFunction:
+    """Stands for a function that was not found again. Calling it raises `FunctionNotFound`."""
+
+    def __init__(self, name: str, module: str) -> None:
+        self.__name__ = self.__qualname__ = name
+        self.__module__ = module
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise FunctionNotFound(
+            f"{self.__name__!r} is not one of torch's own functions, and a saved history imports nothing. Pass the function, "
+            "or the module it is in, to torcheer.load as functions=[…]."
+        )
+
+    def __repr__(self) -> str:
+        return f"<function {self.__name__}, which was not found>"
+
+
+# Writing ----------------------------------------------------------------------------------------------------------------
+
+
+def write_function(function: TorchFunction) -> dict[str, Any]:
+    """What is written down of a function."""
+    func = function.func
+    written: dict[str, Any] = {"name": function.name, "type": function.type, "kind": int(function.kind)}
+    written["origin"] = function.origin.value
+    if func is None:
+        return written
+    written |= {"found": qualified_name(func), "plain": function.plain_name, "module": getattr(func, "__module__", None) or ""}
+    return written | {"is": [name for name in _FLAGS if getattr(function, name)]}
+
+
+def qualified_name(func: Any) -> str:
+    """Where a function is found: `torch.nn.functional.relu`, `torch.Tensor.T.__get__`, `torch.ops.aten.add.Tensor`."""
+    if isinstance(func, MissingFunction):
+        return func.__name__
+    if isinstance(func, OpOverload):
+        return f"torch.ops.{func.namespace}.{func.overloadpacket.__name__}.{func._overloadname}"
+    if isinstance(func, OpOverloadPacket):
+        return f"torch.ops.{func._qualified_op_name.replace('::', '.')}"
+    name = str(getattr(func, "__name__", ""))
+    if name in _ACCESS:
+        owner = getattr(func, "__self__", None)
+        attribute = next((key for key, known in vars(torch.Tensor).items() if known is owner), None)
+        attribute = attribute or str(getattr(owner, "__name__", "property"))
+        return f"torch.Tensor.{attribute}.{name}"
+    for space in FUNCTION_NAMESPACES:
+        path = f"{space}.{name}"
+        if name and _same(_torch_function(path), func):
+            return path
+    other = next((key for key, known in vars(torch.Tensor).items() if known is func), None)  # `__pow__` has another name
+    if other is not None:
+        return f"torch.Tensor.{other}"
+    return f"{getattr(func, '__module__', None) or ''}.{getattr(func, '__qualname__', None) or type(func).__qualname__}"
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two functions are one: C functions that are bound to torch's table are equal, not identical."""
+    return one is other or (isinstance(one, _OF_C) and type(one) is type(other) and one == other)
+
+
+# Reading ----------------------------------------------------------------------------------------------------------------
+
+
+class Functions:
+    """Finds functions by what was written down of them. `passed` are the user's own: functions, modules, `torch.ops.…`."""
+
+    def __init__(self, passed: Iterable[Any] = ()) -> None:
+        self._own: dict[str, Any] = {}
+        self._libraries: dict[str, Any] = {}
+        for one in [passed] if callable(passed) or isinstance(passed, types.ModuleType) else passed:
+            self._add(one)
+
+    def _add(self, one: Any) -> None:
+        if isinstance(one, OpNamespace):
+            self._libraries[one.name] = one
+        elif isinstance(one, types.ModuleType):
+            self._own.update(
+                {qualified_name(each): each for each in vars(one).values() if isinstance(each, types.FunctionType)}
+            )
+        elif callable(one):
+            self._own[qualified_name(one)] = one
+        else:
+            raise InvalidArgument(
+                f"functions= takes functions, modules and torch.ops.…; got {type(one).__name__}: {one!r:.60}."
+            )
+
+    def read(self, written: Any, *, runs: bool = True) -> TorchFunction:
+        """The function that was written down; `runs` where it is of an operation, which a replay calls."""
+        found = fields(written, "a function")
+        name, kind = text(found.get("name"), "a function"), text(found.get("type"), "a function")
+        try:
+            what, origin = Kind(number(found.get("kind"), "a function")), Origin(found.get("origin"))
+        except ValueError:
+            refuse("a function is of an unknown kind")
+        path = text_or_none(found.get("found"), "a function")
+        if path is None:
+            return TorchFunction(None, name, kind, what, origin=origin)
+        func = self._find(path)
+        if func is not None:
+            known = facts(func)
+            if known.name == name and (not runs or known.kind in _RUNS):
+                is_same = (known.type, known.origin) == (kind, origin)
+                return known if is_same else dataclasses.replace(known, type=kind, origin=origin)
+        return self._missing(path, found, TorchFunction(None, name, kind, what, origin=origin))
+
+    def _missing(self, path: str, written: dict[str, Any], function: TorchFunction) -> TorchFunction:
+        function.func = MissingFunction(path, text(written.get("module"), "a module"))
+        function.__dict__["plain_name"] = text(written.get("plain"), "a function")
+        for name in written.get("is") or ():
+            if name in _FLAGS:
+                setattr(function, name, True)
+        return function
+
+    def _find(self, path: str) -> Any:
+        if path in self._own:
+            return self._own[path]
+        parts = path.split(".")
+        if parts[:2] == ["torch", "ops"]:
+            return self._operator(parts[2:])
+        return _torch_function(path)
+
+    def _operator(self, parts: list[str]) -> Any:
+        if not 2 <= len(parts) <= 3 or not all(part.isidentifier() for part in parts) or parts[1] in _REFUSED:
+            return None
+        library = getattr(torch.ops, parts[0]) if parts[0] in _LIBRARIES else self._libraries.get(parts[0])
+        packet = getattr(library, parts[1], None) if library is not None else None
+        if not isinstance(packet, OpOverloadPacket) or len(parts) == 2:
+            return packet if isinstance(packet, OpOverloadPacket) else None
+        overload = getattr(packet, parts[2], None)
+        return overload if isinstance(overload, OpOverload) else None
+
+
+def _torch_function(path: str) -> Any:
+    """One of torch's own functions; None for anything else, also for what torch has and a history cannot call."""
+    if path == "torch.autograd.grad":
+        return torch.autograd.grad
+    space, _, name = path.rpartition(".")
+    if name in _ACCESS and space.startswith("torch.Tensor."):
+        attribute = space.removeprefix("torch.Tensor.")
+        owner = vars(torch.Tensor).get(attribute) or vars(torch.Tensor.__base__).get(attribute)
+        if type(owner) not in (types.GetSetDescriptorType, property):
+            return None
+        return getattr(owner, name)
+    owner = FUNCTION_NAMESPACES.get(space)
+    if owner is None or name in _REFUSED or owner is torch.autograd:
+        return None
+    if owner is torch.Tensor:
+        found = next((vars(cls)[name] for cls in torch.Tensor.__mro__[:-1] if name in vars(cls)), None)
+    else:
+        found = vars(owner).get(name) if isinstance(owner, types.ModuleType) else getattr(owner, name, None)
+    if isinstance(found, types.FunctionType):
+        return found if found.__module__ in FUNCTION_MODULES else None
+    return found if isinstance(found, _OF_C) else None

@@ -1,0 +1,468 @@
+"""A log from its JSON document. Whatever could lead nowhere, or round in a circle, is refused here.
+
+Rows may name only earlier rows, module calls only earlier calls; every number is within its table. So everything that is worked
+out from a log comes to an end for any file.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..backward_records import BackwardLog, BackwardRecord, NodeRecord
+from ..capture.restore.randomness import RandomState
+from ..records import (
+    UNSAVED,
+    ClassNames,
+    Composite,
+    Details,
+    Facts,
+    Failure,
+    Held,
+    Log,
+    ModuleCall,
+    PythonReadRecord,
+    RegisteredModule,
+    Row,
+    TorchFunction,
+)
+from ..state_records import AbsentTensor, States
+from ..tensor_memory import FREED
+from .checking import (
+    LARGEST,
+    column,
+    each,
+    fields,
+    flag,
+    items,
+    number,
+    numbers,
+    real,
+    refuse,
+    sizes,
+    split,
+    text,
+    text_or_none,
+)
+from .function_names import Functions
+from .log_writing import DETAIL_FLAGS, FLAGS, FREED_VALUE, LOST_VALUE, NOT_KEPT
+from .saved_tensors import SavedTensors
+from .saved_values import SavedGradients, SavedHeld, SavedValues, Stored
+from .source_writing import read_sites
+from .values import Reader, read_device, read_dtype
+
+_ROLES = ("result", "inside", "derivative", "accumulation", "other")
+
+
+class LogReader:
+    """Reads one document."""
+
+    def __init__(self, document: Any, tensors: SavedTensors, functions: Functions) -> None:
+        self._document = fields(document, "the document")
+        self._tensors = tensors
+        self._values = Reader(tensors.read)
+        self._found = functions
+        self.log = Log(text(self._get("title"), "the title"))
+
+    def _get(self, name: str) -> Any:
+        if name not in self._document:
+            refuse(f"there is no {name!r} in its document")
+        return self._document[name]
+
+    def read(self) -> Log:
+        """The log, with nothing read of its tensors."""
+        log = self.log
+        self._names = [
+            tuple([text(one, "a name") for one in items(names, "names")]) for names in items(self._get("names"), "names")
+        ]
+        self._texts = each(self._get("texts"), "a text", text)
+        log.sites = read_sites(self._get("sites"))
+        count, written = items(self._get("functions"), "the functions")
+        found = items(written, "the functions")
+        count = number(count, "how many functions there are", 0, len(found) + 1)
+        self._functions = [self._found.read(one, runs=place < count) for place, one in enumerate(found)]
+        log.functions = self._functions[:count]
+        self._templates = [self._template(one) for one in items(self._get("templates"), "the templates")]
+        self._length = len(items(fields(self._get("rows"), "the rows").get("function"), "the rows"))
+        self._read_states()
+        self._read_modules()
+        log.rows = self._rows()
+        self._read_values()
+        self._read_details()
+        self._read_others()
+        self._read_backward()
+        return log
+
+    def _template(self, written: Any) -> tuple[Any, ...]:
+        found = self._values.read(written)
+        if type(found) is not tuple:
+            refuse("the arguments of a call are no tuple")
+        return found
+
+    def _number(self, value: Any, what: str, low: int | None = None) -> int:
+        """The number of an operation, or a negative one of a parameter."""
+        return number(value, what, -len(self.log.states) if low is None else low, self._length)
+
+    def _numbers(self, value: Any, what: str, low: int | None = None) -> tuple[int, ...]:
+        return tuple(numbers(value, what, -len(self.log.states) if low is None else low, self._length))
+
+    # Rows ---------------------------------------------------------------------------------------------------------------
+
+    def _rows(self) -> list[Row]:
+        log, found, length = self.log, fields(self._get("rows"), "the rows"), self._length
+
+        def read(name: str, low: int, high: int = LARGEST) -> list[int]:
+            return column(found.get(name), f"{name!r} of rows", length, low, high)
+
+        facts = [self._facts(one) for one in items(self._get("facts"), "the facts")]
+        texts = [*self._texts, None]
+        counts = read("counts", 0)
+        parents = split(numbers(found.get("parents"), "parents", -len(log.states), length), counts, "the parents")
+        for place, those in enumerate(parents):
+            if those and max(those) >= place:
+                refuse(f"operation {place} uses one that came after it")
+        columns = (
+            read("function", 0, len(log.functions)),
+            [self._templates[one] for one in read("template", 0, len(self._templates))],
+            [self._names[one] for one in read("names", 0, len(self._names))],
+            read("module", -1, len(log.modules)),
+            read("site", -1, len(log.sites)),
+            read("started", 0),
+            read("elapsed", 0),
+            [texts[one] for one in read("node", -1, len(self._texts))],
+            [facts[one] for one in read("facts", 0, len(facts))],
+        )
+        rows = [(*row[:-1], *row[-1]) for row in zip(*columns, parents, strict=True)]
+        for row in rows:
+            if len(row[2]) > len(row[1]):
+                refuse("a call has more names than arguments")
+        return rows
+
+    def _facts(self, written: Any) -> Facts:
+        shape, dtype, device = items(written, "the facts of a tensor")
+        return sizes(shape, "a shape", -1), read_dtype(dtype), read_device(device)
+
+    def _read_values(self) -> None:
+        log, found = self.log, fields(self._get("values"), "the values")
+        kept = items(found.get("kept"), "the values")
+        by_operation = column(found.get("by_operation"), "the values", self._length, LOST_VALUE, len(kept))
+        values: list[Any] = [Stored(one, self._tensors) if type(one) is str else self._plain(one) for one in kept]
+        special = {NOT_KEPT: UNSAVED, FREED_VALUE: FREED, LOST_VALUE: FREED}
+        log.values = SavedValues([values[one] if one >= 0 else special[one] for one in by_operation])
+        log.versions = [-1] * self._length
+        log._lost = {place for place, one in enumerate(by_operation) if one == LOST_VALUE}
+        firsts = column(self._get("first_passes"), "the first passes", self._length, -1, self._length)
+        for place, first in enumerate(firsts):
+            if first > place or (first >= 0 and firsts[first] != first):
+                refuse("the first pass of a layer is not its first")
+        log.first_passes = firsts
+
+    def _plain(self, written: Any) -> Any:
+        """What a postfunc returned."""
+        (value,) = items(written, "a value")
+        return self._values.read(value)
+
+    def _read_details(self) -> None:
+        composites: list[Composite] = []
+        for one in items(self._get("composites"), "the composites"):
+            name, turn, outer = items(one, "a composite")
+            outer = number(outer, "the composite around one", -1, len(composites))
+            around = composites[outer] if outer >= 0 else None
+            composites.append(Composite(text(name, "a composite"), number(turn, "a composite"), around))
+        for one in items(self._get("details"), "the details"):
+            place, written = items(one, "the details of an operation")
+            place = self._number(place, "an operation", 0)
+            self.log.details[place] = self._details(place, fields(written, "the details of an operation"), composites)
+
+    def _details(self, place: int, written: dict[str, Any], composites: list[Composite]) -> Details:
+        details = Details()
+        if "call" in written:
+            details.call = number(written["call"], "a call", 0, place + 1)
+        if "path" in written:
+            details.output_path = self._values.read_path(written["path"])
+        details.also = tuple(numbers(written.get("also", []), "writes", 0, place))
+        details.mutated = tuple(numbers(written.get("mutated", []), "slots", 0, 1 << 20))
+        if "composite" in written:
+            details.composite = composites[number(written["composite"], "a composite", 0, len(composites))]
+        pairs = [items(one, "an autocast") for one in items(written.get("autocast", []), "the autocasts")]
+        details.autocast = tuple([(text(device, "a device"), read_dtype(dtype)) for device, dtype in pairs])
+        if "held" in written:
+            held = [items(one, "an argument") for one in items(written["held"], "the arguments")]
+            details.held = {number(slot, "a slot", 0, 1 << 20): self._held(name) for slot, name in held}
+        for name in items(written.get("is", []), "the details"):
+            if name in DETAIL_FLAGS:
+                setattr(details, name, True)
+        return details
+
+    def _held(self, name: Any) -> Held:
+        return Held(FREED, -1) if name is None else SavedHeld(Stored(text(name, "an argument"), self._tensors))
+
+    # Modules and parameters ---------------------------------------------------------------------------------------------
+
+    def _read_states(self) -> None:
+        log, found = self.log, fields(self._get("states"), "the parameters")
+        tensors = [self._state(fields(one, "a parameter")) for one in items(found.get("tensors"), "the parameters")]
+        log.states = States()
+        log.states.tensors = [tensors[one] for one in numbers(found.get("used"), "the parameters", 0, len(tensors))]
+        used = len(log.states.tensors)
+        saved = numbers(found.get("before"), "the parameters that were changed", -used, 0)
+        for one in numbers(found.get("changed"), "the parameters that were changed", -used, 0):
+            log.states.before[one] = (
+                self._tensors.read(f"params/before/{-one}") if one in saved else _absent_like(log.states.tensors[-1 - one])
+            )
+        for one in items(found.get("registered"), "the modules"):
+            module = self._registered(items(one, "a module"), tensors)
+            log.registered[module.address] = module
+        roots = [module for module in log.registered.values() if module.is_root]
+        if log.registered and (not roots or any(not self._is_inside(address) for address in log.registered)):
+            refuse("a module is in no other one")
+        if any(state.is_absent for state in log.states):
+            return
+        log.states.mark()
+
+    def _is_inside(self, address: str) -> bool:
+        """Whether a module is a root, or in one: whoever looks for the modules around it comes to an end."""
+        registered = self.log.registered
+        while not registered[address].is_root:
+            if not address:
+                return False
+            address = address.rpartition(".")[0]
+            while address and address not in registered:
+                address = address.rpartition(".")[0]
+            if address not in registered:
+                return False
+        return True
+
+    def _state(self, written: dict[str, Any]) -> Any:
+        is_parameter = flag(written.get("is_parameter"), "whether it is a parameter")
+        requires_grad = flag(written.get("requires_grad"), "whether a parameter is trained")
+        stored = text_or_none(written.get("stored"), "a parameter")
+        shape = sizes(written.get("shape"), "a shape", -1)
+        if stored is not None:
+            tensor = self._tensors.read(stored)
+            trains = requires_grad and (tensor.is_floating_point() or tensor.is_complex())
+            return torch.nn.Parameter(tensor, requires_grad=trains) if is_parameter else tensor.detach().requires_grad_(trains)
+        return AbsentTensor(
+            shape,
+            sizes(written.get("strides", [0] * len(shape)), "strides"),
+            read_dtype(written.get("dtype")),
+            read_device(written.get("device")),
+            requires_grad,
+            is_parameter,
+            self._values.read({"layout": written.get("layout")}),
+            text(written.get("fingerprint"), "a fingerprint"),
+        )
+
+    def _registered(self, written: list[Any], tensors: list[Any]) -> RegisteredModule:
+        address, class_name, is_root, classes, others, calls, is_made_running, *groups = written
+        parameters, buffers = [
+            {
+                text(name, "a parameter"): tensors[place] if number(place, "a parameter", -1, len(tensors)) >= 0 else None
+                for name, place in (items(pair, "a parameter") for pair in items(group, "the parameters"))
+            }
+            for group in groups
+        ]
+        names = tuple(each(classes, "a class", text)) or ("",)
+        return RegisteredModule(
+            text(address, "an address"),
+            text(class_name, "a class"),
+            parameters,
+            buffers,
+            flag(is_root, "whether a module is a root"),
+            ClassNames(names),
+            tuple(each(others, "an address", text)),
+            number(calls, "how often a module was called"),
+            flag(is_made_running, "whether a module was made by the pass"),
+        )
+
+    def _read_modules(self) -> None:
+        log, found = self.log, fields(self._get("modules"), "the module calls")
+        count = len(items(found.get("address"), "the module calls"))
+
+        def read(name: str, low: int = 0, high: int = LARGEST) -> list[int]:
+            return column(found.get(name), f"{name!r} of module calls", count, low, high)
+
+        texts = len(self._texts)
+        flows = [
+            split(list(self._numbers(found.get(name), name)), read(f"{name}_counts"), name) for name in ("inputs", "outputs")
+        ]
+        columns: list[Any] = [
+            *(read("address", 0, texts), read("class", 0, texts), read("call"), read("outer", -1, count)),
+            *(read("site", -1, len(log.sites)), read("training", 0, 2), read("first", 0, self._length + 1)),
+            *(read("args", 0, len(self._templates)), read("names", 0, len(self._names)), *flows),
+            *(read("end", -1, self._length + 1), read("exit"), read("started"), read("elapsed")),
+        ]
+        for place, one in enumerate(zip(*columns, strict=True)):
+            address, cls, call, outer, site, training, first, args, names, inputs, outputs, *rest = one
+            if outer >= place or self._texts[address] not in log.registered:
+                refuse("a module call is inside of a later one, or of no module")
+            around = log.modules[outer] if outer >= 0 else None
+            where = log.sites[site] if site >= 0 else None
+            if len(self._names[names]) > len(self._templates[args]):
+                refuse("a module call has more names than arguments")
+            log.modules.append(
+                ModuleCall(
+                    *(place, self._texts[address], self._texts[cls], call, around, where, bool(training), first),
+                    *(self._templates[args], self._names[names], inputs, outputs, *rest),
+                )
+            )
+
+    # Everything else ----------------------------------------------------------------------------------------------------
+
+    def _where(self, module: Any, site: Any) -> tuple[Any, Any]:
+        log = self.log
+        module = number(module, "a module call", -1, len(log.modules))
+        site = number(site, "a site", -1, len(log.sites))
+        return log.modules[module] if module >= 0 else None, log.sites[site] if site >= 0 else None
+
+    def _function(self, place: Any) -> TorchFunction:
+        return self._functions[number(place, "a function", 0, len(self._functions))]
+
+    def _read_others(self) -> None:
+        log = self.log
+        for name in FLAGS:
+            setattr(log, name, flag(self._get(name), name))
+        for name in ("without_memory", "hollow", "leaves"):
+            setattr(log, name, set(self._numbers(self._get(name), name)))
+        log.collectives = number(self._get("collectives"), "the collectives")
+        log.notes = each(self._get("notes"), "a note", text)
+        for one in items(self._get("source_names"), "the sources"):
+            place, name = items(one, "a source")
+            log.source_names[self._number(place, "a source", 0)] = text(name, "a source")
+        for one in items(self._get("input_paths"), "the inputs"):
+            place, paths = items(one, "an input")
+            found = [self._values.read_path(path) for path in items(paths, "the paths of an input")]
+            log.input_paths[self._number(place, "an input", 0)] = found
+        for one in items(self._get("reads"), "the reads"):
+            function, parents, value, module, site, before = items(one, "a read")
+            parents = self._numbers(parents, "what was read")
+            where = self._where(module, site)
+            read = PythonReadRecord(
+                self._function(function), parents, self._values.read(value), *where, number(before, "a read")
+            )
+            log.python_reads.append(read)
+        if self._get("failure") is not None:
+            log.failure = self._failure(items(self._get("failure"), "the failure"))
+        seed = self._get("random_seed")
+        log.random_seed = None if seed is None else number(seed, "the seed", 0, 1 << 63)
+        seconds = fields(self._get("seconds"), "the times")
+        log.seconds = {text(name, "a time"): real(value, "a time") for name, value in seconds.items()}
+        self._read_random(fields(self._get("random"), "the random states"))
+
+    def _failure(self, written: list[Any]) -> Failure:
+        function, parents, shapes, module, site, error, before = written
+        found = tuple([sizes(shape, "a shape", -1) for shape in items(shapes, "shapes")])
+        where = self._where(module, site)
+        those = self._numbers(parents, "the arguments of what failed")
+        return Failure(self._function(function), those, found, *where, text(error, "the error"), number(before, "an operation"))
+
+    def _read_random(self, written: dict[str, Any]) -> None:
+        states = [read_random_state(fields(one, "a random state")) for one in items(written.get("states"), "the random states")]
+        first = number(written.get("first"), "the random state", -1, len(states))
+        self.log.random_state = states[first] if first >= 0 else None
+        for one in items(written.get("drawn"), "the random states"):
+            place, state = items(one, "a random state")
+            self.log.random_states[self._number(place, "a draw", 0)] = states[number(state, "a random state", 0, len(states))]
+
+    def _read_backward(self) -> None:
+        if self._get("backward") is None:
+            return
+        found = fields(self._get("backward"), "the backward passes")
+        wanted = found.get("wanted")
+        passes = each(found.get("passes"), "a backward pass", lambda one, what: self._backward_pass(fields(one, what)))
+        self.log.backward = BackwardLog.of(passes, None if wanted is None else set(self._numbers(wanted, "gradients")))
+
+    def _backward_pass(self, written: dict[str, Any]) -> BackwardRecord:
+        rows = [items(one, "a node") for one in items(written.get("nodes"), "the nodes")]
+        nodes = [self._node(row) for row in rows]
+        for node, row in zip(nodes, rows, strict=True):
+            node.inner = tuple([nodes[place] for place in numbers(row[7], "inner nodes", 0, len(nodes))])
+        gradients, summed = self._gradients(written.get("gradients")), self._gradients(written.get("summed"))
+        scale = written.get("scale")
+        return BackwardRecord(
+            -1,
+            nodes,
+            gradients,
+            summed,
+            set(self._numbers(written.get("accumulated"), "leaves")),
+            None if scale is None else torch.tensor(real(scale, "a scale")),
+            flag(written.get("is_complete"), "whether a pass is complete"),
+        )
+
+    def _gradients(self, written: Any) -> SavedGradients:
+        pairs = [items(one, "a gradient") for one in items(written, "the gradients")]
+        return SavedGradients(
+            {self._number(place, "a gradient"): Stored(text(name, "a gradient"), self._tensors) for place, name in pairs}
+        )
+
+    def _node(self, row: list[Any]) -> NodeRecord:
+        name, role, operation, started, given, made, span, _, node, onward, tensors, is_device_time = row
+        if role not in _ROLES:
+            refuse("a node has an unknown role")
+        operation = self._number(operation, "the operation of a node", min(-1, -len(self.log.states)))
+        found = NodeRecord(text(name, "a node"), role, operation, number(started, "a time"), _shapes(given), _shapes(made))
+        found._span = number(span, "a time")
+        found.node = number(node, "a node", -1)
+        found.onward = tuple(numbers(onward, "nodes", -1))
+        found.tensors = self._numbers(tensors, "the operations of a node")
+        found.is_device_time = flag(is_device_time, "whether a time is a device's")
+        return found
+
+
+def _absent_like(tensor: Any) -> Any:
+    """Stands for what a parameter was before the pass changed it."""
+    shape, is_there = tuple(tensor.shape), not isinstance(tensor, AbsentTensor)
+    strides = tuple(tensor.stride()) if is_there else tensor.strides
+    return AbsentTensor(shape, strides, tensor.dtype, tensor.device, tensor.requires_grad, True)
+
+
+def _shapes(written: Any) -> tuple[tuple[int, ...] | None, ...]:
+    return tuple([None if one is None else sizes(one, "a shape", -1) for one in items(written, "the shapes of gradients")])
+
+
+def read_random_state(written: dict[str, Any]) -> RandomState:
+    """A random state that every generator takes."""
+    version, state, gauss = items(written.get("python"), "Python's random state")
+    python = (number(version, "a version"), tuple(numbers(state, "Python's random state", 0, 1 << 33)), gauss)
+    if gauss is not None:
+        real(gauss, "a random number")
+    random.Random().setstate(python)
+    numpy = written.get("numpy")
+    if numpy is not None:
+        kind, keys, place, has_gauss, cached = items(numpy, "NumPy's random state")
+        keys = numbers(keys, "NumPy's random state", 0, 1 << 32)
+        if kind != "MT19937" or len(keys) != 624:
+            refuse("NumPy's random state is of an unknown kind")
+        numpy = (
+            kind,
+            keys,
+            number(place, "a place", 0, 625),
+            number(has_gauss, "a flag", 0, 2),
+            real(cached, "a random number"),
+        )
+    ours = _tensor(written.get("torch"))
+    torch.Generator().set_state(ours)
+    devices = tuple(
+        [
+            (_device_kind(kind), tuple(each(states, "a random state", lambda one, what: _tensor(one))))
+            for kind, states in (items(one, "a device") for one in items(written.get("devices"), "the devices"))
+        ]
+    )
+    return RandomState(python, numpy, ours, devices)
+
+
+def _device_kind(kind: Any) -> str:
+    if kind not in ("cuda", "xpu"):
+        refuse("a random state is of an unknown device")
+    return str(kind)
+
+
+def _tensor(written: Any) -> Tensor:
+    data = base64.b64decode(text(written, "a random state"), validate=True)
+    if not 0 < len(data) <= 1 << 16:
+        refuse("a random state is too long")
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)

@@ -1,0 +1,448 @@
+"""A log as one JSON document: columns of numbers, and tables of what the numbers mean.
+
+Everything that is live in a log gets a written form here: functions are named, templates become plain values, parameters are
+facts with a fingerprint, sites are files and lines with their text, and every tensor is a name in the file.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.parameter import is_lazy
+
+from ..backward_records import BackwardLog, BackwardRecord, NodeRecord
+from ..capture.restore.randomness import RandomState
+from ..errors import CannotBeSaved
+from ..records import (
+    ELAPSED,
+    FACTS,
+    FUNCTION,
+    MODULE,
+    NAMES,
+    NODE,
+    PARENTS,
+    SITE,
+    STARTED,
+    TEMPLATE,
+    TENSOR,
+    UNSAVED,
+    ClassNames,
+    Composite,
+    Details,
+    Facts,
+    Failure,
+    Held,
+    Log,
+    ModuleCall,
+    TorchFunction,
+)
+from ..source_places import Site
+from ..state_records import AbsentTensor, is_parameter
+from ..tensor_memory import is_freed
+from ..torch_internals import DisableTorchFunction
+from .fingerprints import fingerprint
+from .function_names import write_function
+from .source_writing import write_sites
+from .values import Json, Writer
+
+NOT_KEPT, FREED_VALUE, LOST_VALUE = -1, -2, -3  # in the column `values`
+FLAGS = ("is_recording", "is_complete", "is_cleared", "holds_tensors")
+DETAIL_FLAGS = ("is_collective", "is_hooked", "is_transformed")
+_SIMPLE = frozenset({int, bool, type(None)})
+
+
+class Table:
+    """Gives each different value a number, in the order they come."""
+
+    def __init__(self, write: Callable[[Any], Json] = lambda value: value) -> None:
+        self.items: list[Json] = []
+        self._numbers: dict[Hashable, int] = {}
+        self._write = write
+
+    def number(self, value: Hashable) -> int:
+        found = self._numbers.get(value)
+        if found is None:
+            found = self._numbers[value] = len(self.items)
+            self.items.append(self._write(value))
+        return found
+
+
+class Templates:
+    """Gives each different template a number. One object met again, and simple ones, are known without writing them."""
+
+    def __init__(self, writer: Writer) -> None:
+        self.items: list[Json] = []
+        self._writer = writer
+        self._by_id: dict[int, int] = {}  # the log keeps them alive
+        self._by_value: dict[Any, int] = {}
+        self._by_text: dict[str, int] = {}
+
+    def number(self, template: tuple[Any, ...]) -> int:
+        found = self._by_id.get(id(template))
+        if found is None:
+            found = self._by_id[id(template)] = self._numbered(template)
+        return found
+
+    def _numbered(self, template: tuple[Any, ...]) -> int:
+        kinds = tuple(map(type, template))
+        if not all(kind in _SIMPLE or (kind is str and item is TENSOR) for kind, item in zip(kinds, template, strict=True)):
+            return self._written(template)
+        found = self._by_value.get((kinds, template))  # by class too: True and 1 are equal
+        if found is None:
+            found = self._by_value[kinds, template] = self._written(template)
+        return found
+
+    def _written(self, template: tuple[Any, ...]) -> int:
+        written = self._writer.write(template)
+        found = self._by_text.setdefault(repr(written), len(self.items))
+        if found == len(self.items):
+            self.items.append(written)
+        return found
+
+
+class TensorNames(Protocol):
+    """Takes the tensors of a history in."""
+
+    def add(self, name: str, tensor: Any, what: str) -> str:
+        """Give a tensor a name in the file; `what` it is, for errors. Returns the name it is known by."""
+        ...
+
+
+class LogWriter:
+    """Writes one log as a document. `name_of(number)` is the name of an operation's tensor, `label_of` its label."""
+
+    def __init__(self, log: Log, tensors: TensorNames, label_of: Callable[[int], str], *, has_sources: bool = True) -> None:
+        self.log = log
+        self._tensors = tensors
+        self._label_of = label_of
+        self._has_sources = has_sources
+        self._values = Writer(self._name_argument)
+        self._arguments = 0
+        self._templates = Templates(self._values)
+        self._names = Table(list)
+        self._facts = Table(_written_facts)
+        self._texts = Table()
+        self._functions = list(log.functions)
+        self._composites: dict[int, int] = {}
+        self._composite_items: list[Json] = []
+
+    def _name_argument(self, tensor: Tensor) -> str:
+        """The name of a tensor that is a value: an array among the arguments, or a part of what a postfunc returned."""
+        self._arguments += 1
+        return self._tensors.add(f"value/{self._arguments}", tensor, f"value {self._arguments}")
+
+    def document(self, kept: Iterable[int], names: dict[int, str], *, gradients: bool, params: bool) -> Json:
+        """The whole log, with the tensors of these operations under these names."""
+        log = self.log
+        with DisableTorchFunction():
+            document: dict[str, Any] = {"title": log.title, "values": self._kept(set(kept), names)}
+            document["rows"] = self._rows()
+            document["details"] = [[number, self._details(number, details)] for number, details in log.details.items()]
+            document["states"] = self._states(params)
+            document["modules"] = self._modules(log.modules)
+            document["reads"] = [
+                [self._function(read.function), read.parents, self._values.write(read.value), *self._where(read), read.before]
+                for read in log.python_reads
+            ]
+            document["failure"] = self._failure(log.failure) if log.failure is not None else None
+            document["backward"] = self._backward(log.backward, gradients) if log.backward is not None else None
+            document |= self._facts_of_log()
+        document["functions"] = [len(log.functions), [write_function(function) for function in self._functions]]
+        document["sites"] = write_sites(log.sites, with_texts=self._has_sources)
+        document |= {"templates": self._templates.items, "names": self._names.items, "facts": self._facts.items}
+        document |= {"texts": self._texts.items, "composites": self._composite_items}
+        return document
+
+    # Values -----------------------------------------------------------------------------------------------------------
+
+    def _kept(self, kept: set[int], names: dict[int, str]) -> Json:
+        """By operation: the place of what is kept in a list of names and values, or why nothing is."""
+        log = self.log
+        found: list[Json] = []
+        column: list[int] = []
+        for number, value in enumerate(log.values):
+            if value is UNSAVED or number not in kept:
+                column.append(NOT_KEPT)
+            elif is_freed(value):
+                column.append(FREED_VALUE)
+            elif log.is_lost(number):
+                column.append(LOST_VALUE)
+            else:
+                column.append(len(found))
+                found.append(self._value(number, value, names[number]))
+        return {"by_operation": column, "kept": found}
+
+    def _value(self, number: int, value: Any, name: str) -> Json:
+        label = self._label_of(number)
+        if isinstance(value, (Tensor, Written)):
+            self._tensors.add(name, value, f"the activation of {label}")
+            return name
+        return [self._values.write_kept(value, f"the activation of {label}")]
+
+    # Rows -------------------------------------------------------------------------------------------------------------
+
+    def _rows(self) -> Json:
+        rows, log = self.log.rows, self.log
+        facts, template, names, text = self._facts.number, self._templates.number, self._names.number, self._texts.number
+        operations = log.operations
+        return {
+            "function": [row[FUNCTION] for row in rows],
+            "template": [template(row[TEMPLATE]) for row in rows],
+            "names": [names(row[NAMES]) for row in rows],
+            "module": [row[MODULE] for row in rows],
+            "site": [row[SITE] for row in rows],
+            "started": [row[STARTED] for row in rows],
+            "elapsed": [row[ELAPSED] for row in rows],
+            "node": [-1 if row[NODE] is None else text(row[NODE]) for row in rows],
+            "facts": [facts(row[FACTS] or operations[number].facts) for number, row in enumerate(rows)],
+            "parents": [parent for row in rows for parent in row[PARENTS:]],
+            "counts": [len(row) - PARENTS for row in rows],
+        }
+
+    def _details(self, number: int, details: Details) -> Json:
+        written: dict[str, Any] = {}
+        if details.call >= 0:
+            written["call"] = details.call
+        if details.output_path:
+            written["path"] = self._values.write_path(details.output_path)
+        if details.also:
+            written["also"] = details.also
+        if details.mutated:
+            written["mutated"] = details.mutated
+        if details.composite is not None:
+            written["composite"] = self._composite(details.composite)
+        if details.autocast:
+            written["autocast"] = [[device, str(dtype)[6:]] for device, dtype in details.autocast]
+        if details.held:
+            written["held"] = [[slot, self._held(number, slot, held)] for slot, held in details.held.items()]
+        flags = [name for name in DETAIL_FLAGS if getattr(details, name)]
+        return {**written, "is": flags} if flags else written
+
+    def _held(self, number: int, slot: int, held: Held) -> Json:
+        if is_freed(held.value):
+            return None
+        label = self._label_of(number)
+        name = f"argument/{label}/{slot}"
+        self._tensors.add(name, held.value, f"argument {slot} of {label}")
+        return name
+
+    def _composite(self, composite: Composite) -> int:
+        found = self._composites.get(id(composite))
+        if found is None:
+            outer = self._composite(composite.outer) if composite.outer is not None else -1
+            found = self._composites[id(composite)] = len(self._composite_items)
+            self._composite_items.append([composite.name, composite.number, outer])
+        return found
+
+    def _function(self, function: TorchFunction) -> int:
+        for number, known in enumerate(self._functions):
+            if known is function:
+                return number
+        self._functions.append(function)
+        return len(self._functions) - 1
+
+    def _where(self, record: Any) -> tuple[int, int]:
+        return _number_of(record.module), _number_of(record.site)
+
+    def _failure(self, failure: Failure) -> Json:
+        return [
+            *(self._function(failure.function), failure.parents, failure.shapes),
+            *(*self._where(failure), failure.error, failure.before),
+        ]
+
+    # Modules and parameters -------------------------------------------------------------------------------------------
+
+    def _modules(self, calls: list[ModuleCall]) -> Json:
+        text = self._texts.number
+        return {
+            "address": [text(call.address) for call in calls],
+            "class": [text(call.class_name) for call in calls],
+            "call": [call.call for call in calls],
+            "outer": [_number_of(call.outer) for call in calls],
+            "site": [_number_of(call.site) for call in calls],
+            "training": [int(call.training) for call in calls],
+            "first": [call.first for call in calls],
+            "end": [call.end for call in calls],
+            "exit": [call.exit for call in calls],
+            "started": [call.started for call in calls],
+            "elapsed": [call.elapsed for call in calls],
+            "args": [self._templates.number(call.args) for call in calls],
+            "names": [self._names.number(call.names) for call in calls],
+            **_flat("inputs", [call.inputs for call in calls]),
+            **_flat("outputs", [call.outputs for call in calls]),
+        }
+
+    def _states(self, params: bool) -> Json:
+        """Parameters and buffers: those that modules register, those that operations read, and what is known of each."""
+        states = self.log.states
+        places = {id(state.tensor): state for state in states}
+        numbers: dict[int, int] = {}
+        tensors: list[Json] = []
+
+        def number(tensor: Any, name: str) -> int:
+            found = numbers.get(id(tensor))
+            if found is None:
+                found = numbers[id(tensor)] = len(tensors)
+                state = places.get(id(tensor))
+                is_gone = state is not None and (state.is_changed or state.may_be_changed)
+                tensors.append(self._state(tensor, name, params, is_gone))
+            return found
+
+        registered = []
+        for address, module in self.log.registered.items():
+            held = [
+                [
+                    [name, -1 if one is None else number(one, f"{address}.{name}" if address else name)]
+                    for name, one in group.items()
+                ]
+                for group in (module.parameters, module.buffers)
+            ]
+            about = [module.class_name, module.is_root, ClassNames.of(module.cls).names, module.other_addresses, module.calls]
+            registered.append([address, *about, module.is_made_running, *held])
+        used = [number(tensor, f"unregistered_{place}") for place, tensor in enumerate(states.tensors, 1)]
+        before = {number: value for number, value in states.before.items() if params}
+        for number_, value in before.items():
+            self._tensors.add(f"params/before/{-number_}", value, f"what parameter {-number_} was")
+        return {
+            "tensors": tensors,
+            "registered": registered,
+            "used": used,
+            "before": list(before),
+            "changed": list(states.before),
+        }
+
+    def _state(self, tensor: Any, name: str, params: bool, is_gone: bool) -> Json:
+        is_nothing = not isinstance(tensor, AbsentTensor) and (is_lazy(tensor) or is_freed(tensor))
+        written: dict[str, Any] = {
+            "shape": tuple(tensor.shape) if not is_lazy(tensor) else (0,),
+            "dtype": str(tensor.dtype)[6:],
+            "device": str(tensor.device),
+            "layout": str(tensor.layout),
+            "requires_grad": bool(tensor.requires_grad),
+            "is_parameter": is_parameter(tensor),
+        }
+        if not is_nothing and tensor.layout is torch.strided and not tensor.is_nested:
+            written["strides"] = tuple(tensor.stride())
+        if is_nothing or is_gone or isinstance(tensor, AbsentTensor):
+            if params and not is_nothing:
+                why = "was changed after the pass" if is_gone else "is not there: the history was loaded without parameters"
+                raise CannotBeSaved(f"{name!r} {why}, so what the pass used cannot be saved. Save without params=True.")
+            return {**written, "fingerprint": tensor.fingerprint if isinstance(tensor, AbsentTensor) else ""}
+        written["fingerprint"] = fingerprint(tensor)
+        if params:
+            self._tensors.add(f"params/{name}", tensor, repr(name))
+            written["stored"] = f"params/{name}"
+        return written
+
+    # Backward passes --------------------------------------------------------------------------------------------------
+
+    def _backward(self, backward: BackwardLog, gradients: bool) -> Json:
+        wanted = backward.wanted
+        passes = [self._backward_pass(one, turn, gradients) for turn, one in enumerate(backward.passes, 1)]
+        return {"wanted": None if wanted is None else sorted(wanted), "passes": passes}
+
+    def _backward_pass(self, one: BackwardRecord, turn: int, gradients: bool) -> Json:
+        places = {id(node): place for place, node in enumerate(one.nodes)}
+        found: dict[str, Any] = {"nodes": [self._node(node, places) for node in one.nodes]}
+        for key, group in (("gradients", one.gradients), ("summed", one.summed)):
+            found[key] = []
+            for number, gradient in group.items() if gradients else ():
+                if is_freed(gradient):
+                    continue
+                label = self._label_of(number) if number >= 0 else f"params/{self._label_of(number)}"
+                name = f"grad/{label}" + (f"/{turn}" if turn > 1 else "") + ("/summed" if key == "summed" else "")
+                self._tensors.add(name, gradient, f"the gradient of {label}")
+                found[key].append([number, name])
+        scale = None if one.scale is None else float(one.scale)
+        return {**found, "accumulated": sorted(one.accumulated), "scale": scale, "is_complete": one.is_complete}
+
+    def _node(self, node: NodeRecord, places: dict[int, int]) -> Json:
+        inner = [places[id(one)] for one in node.inner if id(one) in places]
+        return [
+            *(node.name, node.role, node.operation, node.started, node.given, node.made),
+            *(node.span, inner, node.node, node.onward, node.tensors, node.is_device_time),
+        ]
+
+    # Everything else --------------------------------------------------------------------------------------------------
+
+    def _facts_of_log(self) -> Json:
+        log = self.log
+        paths = [[number, [self._values.write_path(path) for path in paths]] for number, paths in log.input_paths.items()]
+        states = Table(lambda state: write_random_state(state))
+        drawn = {number: states.number(_ById(state)) for number, state in log.random_states.items()}
+        first = states.number(_ById(log.random_state)) if log.random_state is not None else -1
+        return {
+            **{name: getattr(log, name) for name in FLAGS},
+            **{name: sorted(getattr(log, name)) for name in ("without_memory", "hollow", "leaves")},
+            "collectives": log.collectives,
+            "notes": log.notes,
+            "source_names": list(log.source_names.items()),
+            "input_paths": paths,
+            "random_seed": log.random_seed,
+            "random": {"first": first, "drawn": list(drawn.items()), "states": states.items},
+            "seconds": log.seconds,
+        }
+
+
+class Written:
+    """Stands for a tensor that is in the file already: what a recording holds that streams into it."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class _ById:
+    """A random state as a key: two are the same where they are one object."""
+
+    __slots__ = ("state",)
+
+    def __init__(self, state: RandomState) -> None:
+        self.state = state
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ById) and other.state is self.state
+
+    def __hash__(self) -> int:
+        return id(self.state)
+
+
+def write_random_state(key: _ById) -> Json:
+    state = key.state
+    numpy = None
+    if state.numpy is not None:
+        kind, keys, *rest = state.numpy
+        numpy = [
+            str(kind),
+            [int(one) for one in keys],
+            *(float(one) if index == 2 else int(one) for index, one in enumerate(rest)),
+        ]
+    return {
+        "python": [state.python[0], list(state.python[1]), state.python[2]],
+        "numpy": numpy,
+        "torch": _bytes_of(state.torch),
+        "devices": [[kind, [_bytes_of(one) for one in states]] for kind, states in state.devices],
+    }
+
+
+def _bytes_of(tensor: Tensor) -> str:
+    return base64.b64encode(tensor.cpu().numpy().tobytes()).decode()
+
+
+def _written_facts(facts: Facts) -> Json:
+    shape, dtype, device = facts
+    return [[int(size) for size in shape], str(dtype)[6:], str(device)]
+
+
+def _number_of(record: ModuleCall | Site | None) -> int:
+    return record.number if record is not None else -1
+
+
+def _flat(name: str, groups: list[tuple[int, ...]]) -> Json:
+    """Tuples as one column and their lengths."""
+    return {name: [one for group in groups for one in group], f"{name}_counts": [len(group) for group in groups]}

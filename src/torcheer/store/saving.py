@@ -1,0 +1,158 @@
+"""Writes a history into one file: tensors by name, and one compressed JSON document of everything else."""
+
+from __future__ import annotations
+
+import json
+import platform
+import zlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InvalidArgument
+from ..history import History
+from ..history.keeping.selection import LayersToSave, parse_layers_to_save
+from ..keys import Key, Text
+from ..records import UNSAVED, Log
+from ..tensor_files import stored_size, write_tensors
+from ..torch_internals import DisableTorchFunction
+from .log_writing import LogWriter, TensorNames
+from .progress import Progress
+from .tensor_layout import Layout
+
+FORMAT = "torcheer history"
+VERSION = 1
+DOCUMENT = "history/document"
+_LEVEL = 1  # of compression: columns of numbers get hardly smaller by more
+_MOST_SHRUNK = 50  # times: what a reader takes; see `loading.py`
+
+
+def save_history(
+    history: History,
+    path: Path,
+    *,
+    activations: LayersToSave = "all",
+    params: bool = False,
+    gradients: bool = True,
+    sources: bool = True,
+    dtype: torch.dtype | None = None,
+    version: str = "",
+) -> None:
+    """Write a history to a file; `ModelHistory.save` says what the options mean."""
+    for name, value in (("params", params), ("gradients", gradients), ("sources", sources)):
+        if not isinstance(value, bool):
+            raise InvalidArgument(f"{name} is True or False; got {value!r}.")
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise InvalidArgument(f"dtype is a floating-point type such as torch.float16, or None; got {dtype!r}.")
+    layout = Layout() if dtype is None else ConvertedLayout(dtype)
+    kept = chosen(history, activations)
+    document = document_of(history, layout, kept, params=params, gradients=gradients, sources=sources)
+    if dtype is not None:
+        document["holds_tensors"] = False
+        document["notes"] = [*document["notes"], f"activations were saved as {str(dtype)[6:]}, which is not what they were"]
+    layout.settle()
+    tensors = {**layout.stored, DOCUMENT: packed(document)}
+    with Progress(str(path), sum(map(stored_size, tensors.values()))) as progress:
+        write_tensors(path, tensors, metadata(history._log, layout.facts(), version), "history", progress.reached)
+
+
+class ConvertedLayout(Layout):
+    """A layout in which floating-point activations and gradients have another type, for sending."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._dtype = dtype
+        self._converted: dict[int, Tensor] = {}
+
+    def add(self, name: str, tensor: Tensor, what: str) -> str:
+        is_plain = not name.startswith("params/") and type(tensor) is Tensor and tensor.layout is torch.strided
+        if is_plain and not tensor.is_nested and tensor.is_floating_point() and tensor.dtype != self._dtype:
+            with DisableTorchFunction(), torch.no_grad():
+                tensor = self._converted.setdefault(id(tensor), tensor.detach().to(self._dtype))
+        return super().add(name, tensor, what)
+
+
+def chosen(history: History, activations: LayersToSave) -> set[int]:
+    """The operations whose activations are to be saved."""
+    try:
+        wanted = parse_layers_to_save(activations)
+    except InvalidArgument as error:
+        raise InvalidArgument(str(error).replace("layers_to_save", "activations", 1)) from None
+    if wanted == "none":
+        return set()
+    log = history._log
+    if wanted == "modules":
+        return {number for call in log.modules for number in call.outputs if number >= 0}
+    if isinstance(wanted, Key):
+        return {number for number in history._lookup.meaning(wanted).numbers if number >= 0}
+    return set(range(len(log.rows)))
+
+
+def document_of(
+    history: History, tensors: TensorNames, kept: set[int], *, params: bool, gradients: bool, sources: bool
+) -> dict[str, Any]:
+    """The document of a history, whose tensors are handed to `tensors`."""
+    log, index = history._log, history._index
+    names = _names_of(history)
+
+    def label_of(number: int) -> str:
+        if number < 0:
+            return index.state_name(index.state(number))
+        return names.get(number) or f"hidden/{number}"
+
+    writer = LogWriter(log, tensors, label_of, has_sources=sources)
+    every = {number: label_of(number) for number in range(len(log.rows))} if len(names) < len(log.rows) else names
+    document: dict[str, Any] = writer.document(kept, every, gradients=gradients, params=params)
+    if len(kept) < len(log.rows):
+        document["details"] = [
+            [number, {key: value for key, value in details.items() if key != "held" or number in kept}]
+            for number, details in document["details"]
+        ]
+    document["first_passes"] = index.table.first_passes
+    document["options"] = _written_options(history)
+    return document
+
+
+def _names_of(history: History) -> dict[int, str]:
+    """By operation: its label with its pass, `conv2d_3_7:1`; not of orphans, which have none."""
+    table = history._index.table
+    names: dict[int, str] = {}
+    for layer in table.layers:
+        label = table.label(layer)
+        for turn, number in enumerate(layer.passes, 1):
+            names[number] = f"{label}:{turn}"
+    return names
+
+
+def _written_options(history: History) -> dict[str, Any]:
+    options = history._options
+    wanted = {}
+    for name in ("layers_to_save", "save_gradients"):
+        value = getattr(options, name)
+        wanted[name] = value.text if isinstance(value, Text) else value if isinstance(value, str) else "all"
+    names = ("time_on_device", "keep_orphans", "layer_label_format", "unseen")
+    return {**wanted, **{name: getattr(options, name) for name in names}}
+
+
+def packed(document: dict[str, Any]) -> Tensor:
+    """A document as it is kept in the file: compressed JSON, as bytes."""
+    text = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
+    data = zlib.compress(text, _LEVEL)
+    if len(text) > _MOST_SHRUNK * len(data):
+        data = zlib.compress(text, 0)
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def metadata(log: Log, layout: dict[str, Any], version: str) -> dict[str, str]:
+    """What the plain header says: what the file is, where it was made, and which tensors are views of which."""
+    devices = sorted({str(row[8][2]) for row in log.rows if row[8] is not None})
+    about = {"format": FORMAT, "version": str(VERSION), "document": DOCUMENT, "title": log.title, "torcheer": version}
+    about |= {"torch": torch.__version__, "python": platform.python_version(), "platform": platform.platform()}
+    about |= {"devices": ", ".join(devices or _device_of_values(log))}
+    return about | {"layout": json.dumps(layout, separators=(",", ":"))}
+
+
+def _device_of_values(log: Log) -> list[str]:
+    return sorted({str(value.device) for value in log.values[:64] if value is not UNSAVED and isinstance(value, Tensor)})

@@ -1,0 +1,127 @@
+"""Sites as they are written down: files, functions and lines, with the text of the lines and of those around them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from ..source_places import CodeFacts, Codes, Site, Sources, Span, lines_near
+from .checking import column, each, fields, items, number, numbers, refuse, split, text
+
+_OF_PROGRAM, _OF_TORCH, _OURS = range(3)  # whose a file is
+
+Json = Any
+
+
+def write_sites(sites: list[Site], *, with_texts: bool) -> Json:
+    """The sites of a log. Without texts, files are known by their names alone, without the folders they are in."""
+    table = sites[0].table if sites else None
+    pairs = dict.fromkeys((code, at) for site in sites for code, at in zip(site.codes, site.instructions, strict=True))
+    codes = {code: place for place, code in enumerate(dict.fromkeys(code for code, _ in pairs))}
+    numbers = {pair: place for place, pair in enumerate(pairs)}
+    files: dict[str, int] = {}
+    named: list[set[int]] = []
+    written_codes, lines = [], []
+    if table is not None:
+        for code in codes:
+            facts = table.facts(code)
+            if files.setdefault(facts.file, len(files)) == len(named):
+                named.append(set())
+            written_codes.append([files[facts.file], facts.function, facts.first_line])
+        lines = [table.line(code, at) for code, at in pairs]
+        for (code, _), line in zip(pairs, lines, strict=True):
+            named[files[table.facts(code).file]].add(line)
+    return {
+        "files": _written_files(files, named, table, with_texts) if table is not None else [],
+        "codes": written_codes,
+        "places": [[codes[code] for code, _ in pairs], lines],
+        "frames": [numbers[pair] for site in sites for pair in zip(site.codes, site.instructions, strict=True)],
+        "counts": [len(site.codes) for site in sites],
+    }
+
+
+def _written_files(files: Iterable[str], named: list[set[int]], table: Codes, with_texts: bool) -> Json:
+    found: list[Json] = []
+    taken: set[str] = set()
+    for file, lines in zip(files, named, strict=True):
+        owner = _OF_TORCH if table.sources.is_torch(file) else _OURS if table.sources.is_ours(file) else _OF_PROGRAM
+        texts = {line: table.sources.line(file, line) for line in lines_near(lines)} if with_texts else {}
+        name = file if with_texts else _bare(file, taken)
+        found.append([name, owner, [[line, said] for line, said in texts.items() if said is not None]])
+    return found
+
+
+def _bare(file: str, taken: set[str]) -> str:
+    """The name of a file without its folders, told apart from others of that name."""
+    bare = name = os.path.basename(file.replace("\\", "/")) or file
+    turn = 1
+    while name in taken:
+        turn += 1
+        name = f"{bare} ({turn})"
+    taken.add(name)
+    return name
+
+
+class SavedSources(Sources):
+    """The files of a program that ran elsewhere: the lines that were written down."""
+
+    def __init__(self) -> None:
+        self.owners: dict[str, int] = {}
+        self.texts: dict[str, dict[int, str]] = {}
+
+    def line(self, file: str, number: int) -> str | None:
+        return self.texts.get(file, {}).get(number)
+
+    def is_torch(self, file: str) -> bool:
+        return self.owners.get(file) == _OF_TORCH
+
+    def is_ours(self, file: str) -> bool:
+        return self.owners.get(file) == _OURS
+
+
+class SavedCodes:
+    """The codes of a saved history. A site names frames, which are numbers of a code and a line here."""
+
+    def __init__(self, sources: SavedSources, facts: list[CodeFacts], lines: list[int]) -> None:
+        self.sources: Sources = sources
+        self._facts = facts
+        self._lines = lines
+
+    def facts(self, code: int) -> CodeFacts:
+        return self._facts[code]
+
+    def line(self, code: int, instruction: int) -> int:
+        return self._lines[instruction]
+
+    def span(self, code: int, instruction: int) -> Span:
+        return instruction
+
+
+def read_sites(written: Any) -> list[Site]:
+    """The sites of a saved history: what was an instruction is the number of a frame."""
+    found = fields(written, "the sites")
+    sources, paths = SavedSources(), []
+    for one in items(found.get("files"), "the files"):
+        path, owner, texts = items(one, "a file")
+        paths.append(text(path, "a file"))
+        sources.owners[path] = number(owner, "the owner of a file", 0, 3)
+        pairs = [items(pair, "a line") for pair in items(texts, "the lines of a file")]
+        sources.texts[path] = {number(line, "a line"): text(said, "a line") for line, said in pairs}
+    facts = each(found.get("codes"), "the codes", lambda one, what: _code(one, paths))
+    codes, lines = items(found.get("places"), "the places")
+    codes = numbers(codes, "the codes of places", 0, len(facts))
+    lines = column(lines, "the lines of places", len(codes))
+    frames = numbers(found.get("frames"), "the frames", 0, len(codes))
+    table = SavedCodes(sources, facts, lines)
+    chains = split(frames, numbers(found.get("counts"), "the lengths of sites"), "the frames of sites")
+    return [Site(tuple([codes[frame] for frame in chain]), chain, place, table) for place, chain in enumerate(chains)]
+
+
+def _code(one: Any, paths: list[str]) -> CodeFacts:
+    file, function, line = items(one, "a code")
+    if not paths:
+        refuse("a code is in no file")
+    return CodeFacts(
+        paths[number(file, "the file of a code", 0, len(paths))], text(function, "a function"), number(line, "a line")
+    )

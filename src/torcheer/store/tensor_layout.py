@@ -1,0 +1,203 @@
+"""Which tensors of a history are written, and which are views of those: memory that several share is written once.
+
+An example: `y = x.reshape(4, 2).t()`, both kept. Their memory is that of `x`, which is contiguous and covers it: `x` is written
+under its name, and `y` is described as a view of it by offset, shape and strides. Where no tensor that is kept covers the
+memory (two windows of one that is not), the memory is written under a name of its own, and both are views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import CannotBeSaved
+from ..tensor_files import NAMES
+from ..tensor_memory import needed_bytes
+from ..torch_internals import DisableTorchFunction, is_functorch_wrapped, storage_address
+from .tensor_forms import parts_of
+
+MOST_GAPS = 16  # so many times its own size the memory of a tensor may be, to be laid out anew when it is read
+
+Json = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Window:
+    """A tensor, and the bytes of its storage that it reaches."""
+
+    name: str
+    tensor: Tensor
+    begin: int
+    end: int
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether it has every byte from `begin` to `end`, each once."""
+        tensor = self.tensor
+        if tensor.is_conj() or tensor.is_neg():
+            return False
+        return self.end - self.begin == tensor.numel() * tensor.element_size() and (
+            tensor.is_contiguous() or _touches_each_once(tensor)
+        )
+
+
+@dataclass
+class Layout:
+    """What is written of some tensors under which names, and what is said of the rest."""
+
+    stored: dict[str, Tensor] = field(default_factory=dict)
+    views: dict[str, Json] = field(default_factory=dict)  # by name: of which tensor, and where in it
+    strides: dict[str, list[int]] = field(default_factory=dict)  # of those that are not laid out as they are written
+    forms: dict[str, Json] = field(default_factory=dict)  # of tensors that are made of others: sparse, quantised, nested
+    types: dict[str, Json] = field(default_factory=dict)  # and shapes of those that safetensors has no name for
+
+    def __post_init__(self) -> None:
+        self._named: dict[int, str] = {}  # by id of the tensor
+        self._alive: list[Tensor] = []  # while their ids are keys
+        self._windows: dict[int, list[_Window]] = {}  # by storage
+
+    def add(self, name: str, tensor: Tensor, what: str) -> str:
+        """Give a tensor a name in the file; `what` it is, for errors. Returns the name of the tensor it is one with."""
+        known = self._named.get(id(tensor))
+        if known is not None:
+            if known != name:
+                self.views[name] = {"of": known}
+            return known
+        self._named[id(tensor)] = name
+        self._alive.append(tensor)
+        with DisableTorchFunction(), torch.no_grad():
+            plain = tensor.detach()
+            form = parts_of(plain, what)
+            if form is None:
+                self._add_strided(name, plain, what)
+            else:
+                facts, parts = form
+                self.forms[name] = facts | {"parts": {key: f"{name}.{key}" for key in parts}}
+                for key, part in parts.items():
+                    self.add(f"{name}.{key}", part, what)
+        return name
+
+    def _add_strided(self, name: str, tensor: Tensor, what: str) -> None:
+        if is_functorch_wrapped(tensor) or (type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter):
+            raise CannotBeSaved(
+                f"{what} is a {type(tensor).__name__}, which no file can give back. Leave it out: activations= of save takes "
+                "what layers_to_save takes."
+            )
+        size = tensor.element_size()
+        begin = int(tensor.storage_offset()) * size
+        window = _Window(name, tensor, begin, needed_bytes(tensor) if tensor.numel() else begin)
+        self._windows.setdefault(storage_address(tensor) if tensor.numel() else -len(self._alive), []).append(window)
+
+    def facts(self) -> Json:
+        """What the header says of tensors that are not simply there."""
+        found = {"views": self.views, "strides": self.strides, "forms": self.forms, "types": self.types}
+        return {key: value for key, value in found.items() if value}
+
+    def settle(self) -> None:
+        """All tensors are known: decide what is written."""
+        with DisableTorchFunction(), torch.no_grad():
+            for windows in self._windows.values():
+                for group in _overlapping(windows):
+                    self._settle_group(group)
+        self._windows.clear()
+
+    def _settle_group(self, group: list[_Window]) -> None:
+        begin, end = min(one.begin for one in group), max(one.end for one in group)
+        whole = [one for one in group if one.begin == begin and one.end == end and one.is_dense]
+        base = next((one for one in whole if one.tensor.is_contiguous()), whole[0] if whole else None)
+        if base is None and len(group) == 1 and not _is_spread(group[0]):
+            base = group[0]
+        if base is None:
+            base = _Window(f"memory/{group[0].name}", _memory(group, begin, end), begin, end)
+        self._store(base.name, base.tensor)
+        for one in group:
+            if one is not base:
+                self._add_view(one, base)
+
+    def _store(self, name: str, tensor: Tensor) -> None:
+        self.stored[name] = tensor
+        if tensor.stride() != contiguous_strides(tensor.shape):
+            self.strides[name] = list(tensor.stride())
+        if tensor.dtype not in NAMES:
+            self.types[name] = written_type(tensor)
+
+    def _add_view(self, one: _Window, base: _Window) -> None:
+        tensor, size = one.tensor, one.tensor.element_size()
+        offset, rest = divmod(one.begin - base.begin, size)
+        if rest or (base.end - base.begin) % size:
+            self._store(one.name, tensor)  # memory that torch could not show as such a tensor
+            return
+        self.views[one.name] = view_of(base.name, base.tensor, tensor, offset)
+
+
+def view_of(name: str, base: Tensor, tensor: Tensor, offset: int) -> Json:
+    """How a tensor is a view of another one, `offset` elements behind its begin."""
+    view: Json = {"of": name, "offset": offset, "shape": list(tensor.shape), "strides": list(tensor.stride())}
+    if tensor.dtype != base.dtype:
+        view["dtype"] = str(tensor.dtype)[6:]
+    if tensor.is_conj():
+        view["conj"] = True
+    if tensor.is_neg():
+        view["neg"] = True
+    return view
+
+
+def written_type(tensor: Tensor) -> Json:
+    """The type and shape of a tensor that is written as another type."""
+    return {"dtype": str(tensor.dtype)[6:], "shape": list(tensor.shape)}
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a new tensor. One of which a dimension has a single element may be contiguous with others."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def _overlapping(windows: list[_Window]) -> list[list[_Window]]:
+    """The windows of one storage, those that overlap together."""
+    if len(windows) == 1:
+        return [windows]
+    found: list[list[_Window]] = []
+    end = -1
+    for window in sorted(windows, key=lambda one: (one.begin, -one.end)):
+        if not found or window.begin >= end:
+            found.append([])
+        found[-1].append(window)
+        end = max(end, window.end)
+    return found
+
+
+def _is_spread(window: _Window) -> bool:
+    """Whether a tensor is not written by its values: it is lazily conjugated, has elements several times, or large gaps."""
+    if window.tensor.is_conj() or window.tensor.is_neg():
+        return True
+    values, reach = window.tensor.numel() * window.tensor.element_size(), window.end - window.begin
+    return reach < values or reach > MOST_GAPS * values or not _touches_each_once(window.tensor)
+
+
+def _touches_each_once(tensor: Tensor) -> bool:
+    """Whether no two elements of a strided tensor lie at one place, as far as sizes and strides tell."""
+    reach = 0
+    for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if step <= reach:
+                return False
+            reach += step * (size - 1)
+    return True
+
+
+def _memory(group: list[_Window], begin: int, end: int) -> Tensor:
+    """The memory that several tensors reach together, in elements where all have one type and begin at one."""
+    first = group[0].tensor
+    dtypes = {one.tensor.dtype for one in group}
+    dtype = first.dtype if len(dtypes) == 1 else torch.uint8
+    flat = torch.empty(0, dtype=dtype, device=first.device)
+    size = dtype.itemsize
+    return flat.set_(first.untyped_storage(), begin // size, ((end - begin) // size,), (1,))

@@ -1,0 +1,348 @@
+"""Arguments and other plain values as JSON, and back.
+
+None, truth values, whole numbers, finite floats and texts are themselves; a tuple is an array; everything else is an object
+with one key that says what it is. What no file can give back (an object of some class, a function) is written as it prints,
+with the places of the tensors in it, and comes back as a `SavedObject`. Nothing is ever imported or called to read a value.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from array import array
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..container_kinds import Attribute, Members, Nth, SavedObject, kind_of
+from ..containers import Other, blank
+from ..errors import CannotBeSaved
+from ..records import TENSOR
+from .checking import items, number, refuse, sizes, text
+
+_DEEPEST = 60  # containers in one another; deeper ones are written as they print
+_LONGEST = 20_000  # characters of what an object prints
+_ITSELF = frozenset({type(None), bool, int})
+_NUMPY_KINDS = "biufc"  # truth values, whole numbers, floats and complex numbers
+_FORMATS = {
+    str(one): one for one in (torch.contiguous_format, torch.channels_last, torch.channels_last_3d, torch.preserve_format)
+}
+_LAYOUTS = {
+    str(one): one
+    for one in (
+        torch.strided,
+        torch.sparse_coo,
+        torch.sparse_csr,
+        torch.sparse_csc,
+        torch.sparse_bsr,
+        torch.sparse_bsc,
+        torch.jagged,
+    )
+}
+_CONTAINERS: dict[type, str] = {list: "list", deque: "deque"}
+
+Json = Any
+
+
+class _Blank:
+    """Printed in place of a tensor, as the pictures do."""
+
+    def __repr__(self) -> str:
+        return "·"
+
+
+_BLANK = _Blank()
+
+
+class Writer:
+    """Writes values. `name_of(tensor)` gives tensors a name in the file; without it tensors are printed."""
+
+    def __init__(self, name_of: Callable[[Tensor], str]) -> None:
+        self._name_of = name_of
+
+    def write(self, value: Any, depth: int = 0) -> Json:
+        """A value as JSON."""
+        cls = type(value)
+        if cls in _ITSELF:
+            return value
+        if cls is str:
+            return {"tensor": True} if value is TENSOR else value
+        if cls is float:
+            return value if math.isfinite(value) else {"float": repr(value)}
+        if depth > _DEEPEST:
+            return self._as_printed(value, depth)
+        if cls is tuple:
+            return [self.write(item, depth + 1) for item in value]
+        plain = _write_plain(value, cls)
+        if plain is not None:
+            return plain
+        if cls in _CONTAINERS:
+            return {_CONTAINERS[cls]: [self.write(item, depth + 1) for item in value]}
+        if cls is dict or cls is OrderedDict:
+            pairs = [[self.write(key, depth + 1), self.write(item, depth + 1)] for key, item in value.items()]
+            return {"dict" if cls is dict else "ordered": pairs}
+        if cls is slice:
+            return {"slice": [self.write(one, depth + 1) for one in (value.start, value.stop, value.step)]}
+        if cls is Members and type(value.like) in (set, frozenset):
+            return {type(value.like).__name__: [self.write(item, depth + 1) for item in value.items]}
+        if cls is np.ndarray and value.dtype.kind in _NUMPY_KINDS and value.dtype.isnative:
+            return {"array": self._name_of(torch.from_numpy(np.array(value, order="C"))), "shape": list(value.shape)}
+        if cls is Tensor or cls is torch.nn.Parameter:
+            return {"value": self._name_of(value)}
+        return self._as_printed(value, depth)
+
+    def _as_printed(self, value: Any, depth: int) -> Json:
+        """An object as it prints, with the steps to what it holds where that has tensors in it."""
+        if type(value) is SavedObject:
+            steps, held, printed, name = value.steps, value.items, value.printed, value.type_name
+        else:
+            printed, name = _printed(value), type(value).__name__
+            kind = kind_of(value) if depth <= _DEEPEST else None
+            steps, held = (kind.read(value) if kind is not None else None) or ([], [])
+        inner = [(self.write_step(step), self.write(item, depth + 1)) for step, item in zip(steps, held, strict=True)]
+        kept = [pair for pair in inner if _has_tensor(pair[1])]
+        return {"object": name, "prints": printed, **({"holds": [list(pair) for pair in kept]} if kept else {})}
+
+    def write_step(self, step: Any) -> Json:
+        """A step of a path: an attribute, a place without a name, or a key."""
+        if type(step) is Attribute:
+            return {"attribute": str(step)}
+        return {"nth": int(step)} if type(step) is Nth else self.write(step)
+
+    def write_path(self, path: tuple[Any, ...]) -> Json:
+        return [self.write_step(step) for step in path]
+
+    def write_kept(self, value: Any, label: str) -> Json:
+        """What an `activation_postfunc` returned. Raises where it could not be given back."""
+        written = self.write(value)
+        name = _object_in(written)
+        if name is not None:
+            raise CannotBeSaved(
+                f"{label} was kept as a {type(value).__name__} that holds a {name}, which no file can give back. Return "
+                "tensors, numbers and texts, in tuples, lists and dictionaries, from activation_postfunc."
+            )
+        return written
+
+
+def _write_plain(value: Any, cls: type) -> Json:
+    """What is no container and is written by a word of its own; None for anything else."""
+    if cls is complex:
+        return {"complex": [repr(value.real), repr(value.imag)]}
+    if cls is bytes or cls is bytearray:
+        return {cls.__name__: base64.b64encode(value).decode()}
+    if cls is torch.dtype:
+        return {"dtype": str(value)[6:]}
+    if cls is torch.device:
+        return {"device": str(value)}
+    if cls is torch.Size:
+        return {"size": list(value)}
+    if cls is type(...):
+        return {"ellipsis": True}
+    if cls is range:
+        return {"range": [value.start, value.stop, value.step]}
+    if cls is torch.layout and str(value) in _LAYOUTS:
+        return {"layout": str(value)}
+    if cls is torch.memory_format and str(value) in _FORMATS:
+        return {"memory_format": str(value)}
+    if cls is torch.Generator and value.device.type == "cpu":
+        return {"generator": base64.b64encode(bytes(value.get_state().tolist())).decode()}
+    if cls is array and value.typecode != "u":
+        return {"machine_array": [value.typecode, base64.b64encode(value.tobytes()).decode()]}
+    if cls is Other:
+        return {"other": value.type_name}
+    if isinstance(value, np.generic) and value.dtype.kind in _NUMPY_KINDS and cls is value.dtype.type:
+        return {"scalar": [value.dtype.str, base64.b64encode(value.tobytes()).decode()]}
+    return None
+
+
+def _printed(value: Any) -> str:
+    try:
+        return repr(blank(value, _BLANK))[:_LONGEST]
+    except Exception as error:  # a user-defined __repr__ may raise anything
+        return f"(cannot be shown: {type(error).__name__})"
+
+
+def _has_tensor(written: Json) -> bool:
+    if isinstance(written, list):
+        return any(map(_has_tensor, written))
+    if isinstance(written, dict):
+        return "tensor" in written or any(map(_has_tensor, written.values()))
+    return False
+
+
+def _object_in(written: Json) -> str | None:
+    """The class of an object that is written as it prints; None where there is none."""
+    if isinstance(written, list):
+        return next((found for found in map(_object_in, written) if found is not None), None)
+    if isinstance(written, dict):
+        return str(written["object"]) if "object" in written else _object_in(list(written.values()))
+    return None
+
+
+class Reader:
+    """Reads values. `tensor_of(name)` finds tensors of the file."""
+
+    def __init__(self, tensor_of: Callable[[str], Tensor]) -> None:
+        self._tensor_of = tensor_of
+
+    def read(self, written: Json) -> Any:
+        """The value that JSON stands for."""
+        cls = type(written)
+        if cls is list:
+            return tuple([self.read(item) for item in written])
+        if cls is not dict:
+            return written
+        if not written:
+            refuse("a value says nothing")
+        word = next(iter(written))
+        what = written[word]
+        known = _READ.get(word)
+        if known is not None:
+            return known(what)
+        special = getattr(self, f"_read_{word}", None) if word in _NESTED else None
+        if special is None:
+            refuse(f"there is a value of an unknown kind, {word[:40]!r}")
+        return special(what, written)
+
+    def read_step(self, written: Json) -> Any:
+        if type(written) is dict and "attribute" in written:
+            return Attribute(text(written["attribute"], "an attribute"))
+        if type(written) is dict and "nth" in written:
+            return Nth(number(written["nth"], "a place"))
+        return self.read(written)
+
+    def read_path(self, written: Json) -> tuple[Any, ...]:
+        return tuple([self.read_step(step) for step in items(written, "a path")])
+
+    def _read_list(self, what: Json, written: Json) -> Any:
+        return [self.read(item) for item in items(what, "a list")]
+
+    def _read_deque(self, what: Json, written: Json) -> Any:
+        return deque(self._read_list(what, written))
+
+    def _read_dict(self, what: Json, written: Json) -> Any:
+        pairs = [items(pair, "an item") for pair in items(what, "a dictionary")]
+        try:
+            return {self.read(key): self.read(item) for key, item in pairs}
+        except TypeError:
+            refuse("a key of a dictionary cannot be one")
+
+    def _read_ordered(self, what: Json, written: Json) -> Any:
+        return OrderedDict(self._read_dict(what, written))
+
+    def _read_slice(self, what: Json, written: Json) -> Any:
+        found = self._read_list(what, written)
+        if len(found) != 3:
+            refuse("a slice has no three bounds")
+        return slice(*found)
+
+    def _read_set(self, what: Json, written: Json) -> Any:
+        return Members(set(), self._read_list(what, written))
+
+    def _read_frozenset(self, what: Json, written: Json) -> Any:
+        return Members(frozenset(), self._read_list(what, written))
+
+    def _read_array(self, what: Json, written: Json) -> Any:
+        tensor = self._tensor_of(text(what, "an array"))
+        return tensor.numpy().copy().reshape(sizes(written.get("shape"), "the shape of an array"))
+
+    def _read_value(self, what: Json, written: Json) -> Any:
+        return self._tensor_of(text(what, "a tensor"))
+
+    def _read_object(self, what: Json, written: Json) -> Any:
+        pairs = [items(pair, "what an object holds") for pair in items(written.get("holds", []), "what an object holds")]
+        steps, held = [self.read_step(step) for step, _ in pairs], [self.read(item) for _, item in pairs]
+        return SavedObject(text(what, "a class"), text(written.get("prints"), "an object"), steps, held)
+
+
+_NESTED = frozenset({"list", "deque", "dict", "ordered", "slice", "set", "frozenset", "array", "value", "object"})
+
+
+def _bytes(what: Json) -> bytes:
+    return base64.b64decode(text(what, "bytes"), validate=True)
+
+
+def _float(what: Json) -> float:
+    if what not in ("inf", "-inf", "nan"):
+        refuse("a float is neither finite, infinite nor no number")
+    return float(what)
+
+
+def _part(what: Json) -> float:
+    return float(text(what, "a part of a complex number"))
+
+
+def _generator(what: Json) -> torch.Generator:
+    made = torch.Generator()
+    made.set_state(torch.tensor(list(_bytes(what)), dtype=torch.uint8))
+    return made
+
+
+def _scalar(what: Json) -> Any:
+    kind, data = items(what, "a scalar")
+    dtype = np.dtype(text(kind, "the type of a scalar"))
+    if dtype.kind not in _NUMPY_KINDS:
+        refuse("a scalar is no number")
+    return np.frombuffer(_bytes(data), dtype, 1)[0]
+
+
+def _machine_array(what: Json) -> array[Any]:
+    code, data = items(what, "an array")
+    if code not in "bBhHiIlLqQfd" or not isinstance(code, str):
+        refuse("an array is not of numbers")
+    return array(code, _bytes(data))
+
+
+def read_dtype(what: Json) -> torch.dtype:
+    """A dtype by its name: `float32`."""
+    found = getattr(torch, text(what, "a dtype"), None)
+    if not isinstance(found, torch.dtype):
+        refuse(f"{what[:40]!r} is no dtype")
+    return found
+
+
+def read_device(what: Json) -> torch.device:
+    try:
+        return torch.device(text(what, "a device"))
+    except RuntimeError:
+        refuse(f"{what[:40]!r} is no device")
+
+
+def _range(what: Json) -> range:
+    found = [number(one, "a range", -(2**62)) for one in items(what, "a range")]
+    if len(found) != 3 or not found[2]:
+        refuse("a range has no start, stop and step")
+    return range(*found)
+
+
+def _chosen(known: dict[str, Any]) -> Callable[[Json], Any]:
+    def read(what: Json) -> Any:
+        if type(what) is not str or what not in known:
+            refuse("there is a layout or memory format that torch does not know")
+        return known[what]
+
+    return read
+
+
+_READ: dict[str, Callable[[Json], Any]] = {
+    "tensor": lambda what: TENSOR,
+    "ellipsis": lambda what: ...,
+    "float": _float,
+    "complex": lambda what: complex(*map(_part, items(what, "a complex number"))),
+    "bytes": _bytes,
+    "bytearray": lambda what: bytearray(_bytes(what)),
+    "dtype": read_dtype,
+    "device": read_device,
+    "size": lambda what: torch.Size([number(one, "a size", -(2**62)) for one in items(what, "a size")]),
+    "range": _range,
+    "layout": _chosen(_LAYOUTS),
+    "memory_format": _chosen(_FORMATS),
+    "generator": _generator,
+    "machine_array": _machine_array,
+    "other": lambda what: Other(text(what, "a class")),
+    "scalar": _scalar,
+}

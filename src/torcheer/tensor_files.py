@@ -1,0 +1,357 @@
+"""safetensors files, as saved histories and the snapshots of an Xray are: written piece by piece, read by mapping them.
+
+Whatever is wrong with a file is found before anything of it is used: a header that is too long, offsets outside of the file,
+pieces that overlap or leave holes, shapes that do not fit their bytes. A tensor is read when it is asked for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import mmap
+import os
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+from torch import Tensor
+
+from .errors import UnreadableFile
+from .files import WholeFile
+from .pinned_copies import PinnedCopies
+from .torch_internals import DisableTorchFunction
+
+NAMES: dict[torch.dtype, str] = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint64: "U64",
+    torch.uint32: "U32",
+    torch.uint16: "U16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+    torch.complex64: "C64",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+}
+_TYPES = {name: dtype for dtype, name in NAMES.items()}
+_ALIGNED = 64  # bytes: where torch's own memory begins
+_CHUNK = 32 << 20  # bytes that are copied together
+_LONGEST_HEADER = 100_000_000  # what safetensors' own readers take
+_METADATA = "__metadata__"
+
+Progress = Callable[[int], None]  # is told how many bytes were written
+
+
+class Place(NamedTuple):
+    """Where in a file a tensor is: its bytes, counted from the end of the header."""
+
+    begin: int
+    end: int
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def stored_size(tensor: Tensor) -> int:
+    """The bytes that a tensor takes in a file."""
+    return tensor.numel() * tensor.element_size()
+
+
+def _stored(tensor: Tensor) -> Tensor:
+    """A tensor as safetensors knows its type: other complex numbers as pairs, anything else as bytes."""
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    if tensor.dtype in NAMES:
+        return tensor
+    if tensor.is_complex():
+        return torch.view_as_real(tensor)
+    return tensor.view(torch.uint8) if tensor.element_size() == 1 else tensor.contiguous().view(torch.uint8)
+
+
+def _described(tensor: Tensor, begin: int) -> Place:
+    """The place of a tensor, without reading it."""
+    end, name = begin + stored_size(tensor), NAMES.get(tensor.dtype)
+    if name is not None:
+        return Place(begin, end, name, tuple(tensor.shape))
+    if tensor.is_complex():
+        return Place(begin, end, NAMES[tensor.dtype.to_real()], (*tensor.shape, 2))
+    shape = tuple(tensor.shape)
+    if tensor.element_size() > 1:
+        shape = (*shape[:-1], shape[-1] * tensor.element_size()) if shape else (tensor.element_size(),)
+    return Place(begin, end, "U8", shape)
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], what: str = "file", progress: Progress | None = None
+) -> None:
+    """Write a whole file of tensors. A type that safetensors has no name for is written as bytes."""
+    with DisableTorchFunction(), torch.no_grad():
+        # Those that fill whole blocks come first: they begin where memory of torch's would, and need no copy to be used.
+        ordered = sorted(tensors.items(), key=lambda one: (stored_size(one[1]) % _ALIGNED > 0, -one[1].element_size()))
+        named: dict[str, Place] = {}
+        at = 0
+        for name, tensor in ordered:
+            named[name] = _described(tensor, at)
+            at = named[name].end
+        with WholeFile(path, what) as file:
+            writer = TensorWriter(file, len(_header(named, metadata)), progress)
+            for _, tensor in ordered:
+                writer.add(tensor)
+            writer.finish(named, metadata)
+
+
+def _header(named: Mapping[str, Place], metadata: Mapping[str, str], begin: int = 0) -> bytes:
+    """The header of a file, for data that begins `begin` bytes after where places are counted from."""
+    entries: dict[str, Any] = {_METADATA: dict(metadata)}
+    for name, place in sorted(named.items(), key=lambda one: one[1][:2]):
+        offsets = [place.begin - begin, place.end - begin]
+        entries[name] = {"dtype": place.dtype, "shape": list(place.shape), "data_offsets": offsets}
+    return json.dumps(entries, separators=(",", ":")).encode()
+
+
+class TensorWriter:
+    """Writes the tensors of a file one after the other. The header comes last: names may be known only then.
+
+    `room` is what is left for it; where that is too little, the first tensors are moved to the end.
+    """
+
+    def __init__(self, file: WholeFile, room: int, progress: Progress | None = None) -> None:
+        self._file = file
+        self._begin = -(-(8 + room) // _ALIGNED) * _ALIGNED  # where the data begins
+        self._end = 0  # of the data so far
+        self._progress = progress
+        self._pinned: PinnedCopies | None = None
+
+    def add(self, tensor: Tensor) -> Place:
+        """Write the values of a strided tensor, in logical order."""
+        place = _described(tensor, self._end)
+        for part in _parts(_stored(tensor)):
+            if part.device.type != "cpu":
+                if self._pinned is None:
+                    self._pinned = PinnedCopies(self._file, _CHUNK)
+                self._pinned.write(part, self._begin + self._end)
+            else:
+                self._file.write_at(self._begin + self._end, _bytes_of(part))
+            self._end += stored_size(part)
+            if self._progress is not None:
+                self._progress(self._end)
+        return place
+
+    def finish(self, named: Mapping[str, Place], metadata: Mapping[str, str]) -> None:
+        """Write the header. What has no name is cut out."""
+        self.stop()
+        places = self._closed_up(dict(named))
+        places, begin = self._with_room(places, metadata)
+        header = _header(places, metadata, begin)
+        room = self._begin + begin - 8
+        if len(header) > room or room > _LONGEST_HEADER:
+            raise ValueError(f"a header of {len(header)} bytes is longer than any reader of safetensors takes")
+        self._file.write_at(0, room.to_bytes(8, "little") + header.ljust(room))
+        self._file.cut(self._begin + self._end)
+
+    def stop(self) -> None:
+        """Wait for what is being copied."""
+        if self._pinned is not None:
+            self._pinned.close()
+            self._pinned = None
+
+    def _closed_up(self, named: dict[str, Place]) -> dict[str, Place]:
+        """The places with what nobody named cut out."""
+        used = sorted({place[:2] for place in named.values()})
+        moved: dict[tuple[int, int], int] = {}
+        at = 0
+        for begin, end in used:
+            if begin != at:
+                self._move(begin, end - begin, at)
+            moved[begin, end] = at
+            at += end - begin
+        self._end = at
+        return {name: _moved(place, moved[place[:2]]) for name, place in named.items()}
+
+    def _with_room(self, named: dict[str, Place], metadata: Mapping[str, str]) -> tuple[dict[str, Place], int]:
+        """The places, and where the data begins, when there is room enough for the header in front of it."""
+        needed = 8 + len(_header(named, metadata)) - self._begin
+        if needed <= 0:
+            return named, 0
+        needed += 32 * len(named)  # offsets may get longer
+        found: dict[str, Place] = {}
+        begin = self._end
+        for name, place in sorted(named.items(), key=lambda one: one[1][:2]):
+            if place.begin < needed:
+                self._move(place.begin, place.end - place.begin, self._end)
+                found[name] = _moved(place, self._end)
+                self._end += place.end - place.begin
+            else:
+                begin = min(begin, place.begin)
+                found[name] = place
+        if begin < needed:  # there was not enough to move
+            self._shift(found, needed - begin)
+            found = {name: _moved(place, place.begin + needed - begin) for name, place in found.items()}
+            begin = needed
+        return found, begin
+
+    def _shift(self, named: Mapping[str, Place], by: int) -> None:
+        """Move everything towards the end."""
+        for place in sorted(set(named.values()), key=lambda one: -one.begin):
+            self._move(place.begin, place.end - place.begin, place.begin + by)
+        self._end += by
+
+    def _move(self, begin: int, size: int, to: int) -> None:
+        """Copy bytes within the file, also where the two places overlap."""
+        steps = range(0, size, _CHUNK)
+        for step in steps if to < begin else reversed(steps):
+            data = self._file.read_at(self._begin + begin + step, min(_CHUNK, size - step))
+            self._file.write_at(self._begin + to + step, data)
+
+
+def _moved(place: Place, begin: int) -> Place:
+    return place._replace(begin=begin, end=begin + place.end - place.begin)
+
+
+def _parts(tensor: Tensor) -> Iterator[Tensor]:
+    """A tensor as contiguous ones of a limited size, in order; whole where it is contiguous in main memory."""
+    size = stored_size(tensor)
+    if not size:
+        return
+    if tensor.is_contiguous() and (tensor.device.type == "cpu" or size <= _CHUNK):
+        yield tensor
+    elif size <= _CHUNK or not tensor.dim():
+        yield tensor.contiguous()
+    elif tensor.is_contiguous():
+        yield from torch.split(tensor.view(-1), _CHUNK // tensor.element_size())
+    else:
+        rows = max(1, _CHUNK // (size // tensor.shape[0]))
+        for first in range(0, tensor.shape[0], rows):
+            yield from _parts(tensor[first : first + rows] if rows > 1 else tensor[first])
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    """The memory of a contiguous tensor; only while the tensor is there."""
+    return memoryview((ctypes.c_ubyte * stored_size(tensor)).from_address(tensor.data_ptr())).cast("B")
+
+
+# Reading ------------------------------------------------------------------------------------------------------------------
+
+
+class TensorFile:
+    """A file of tensors that is open to be read. Nothing is read but what is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            length = int.from_bytes(file.read(8), "little")
+            if size < 8 or not 2 <= length <= min(size - 8, _LONGEST_HEADER):
+                _refuse("it does not begin as a file of tensors does, or it was cut")
+            entries = _parsed(file.read(length))
+            self._begin = 8 + length
+            self.metadata = _checked_metadata(entries.pop(_METADATA, {}))
+            self.places = _checked_places(entries, size - self._begin)
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        self._memory = Memories()
+
+    def bytes(self, name: str) -> memoryview:
+        """The bytes of a tensor, as they are in the file."""
+        place = self._place(name)
+        return memoryview(self._map)[self._begin + place.begin : self._begin + place.end]
+
+    def memory(self, name: str) -> Tensor:
+        """The bytes of a tensor as a tensor: the file itself, or a copy where torch's own memory would begin elsewhere.
+
+        While anything uses them they are there once, so that what shares memory shares it.
+        """
+        found = self._memory.get(name)
+        if found is None:
+            place = self._place(name)
+            count, begin = place.end - place.begin, self._begin + place.begin
+            if not count:
+                found = torch.empty(0, dtype=torch.uint8, device="cpu")
+            else:
+                found = torch.frombuffer(self._map, dtype=torch.uint8, count=count, offset=begin)
+                found = found if begin % _ALIGNED == 0 else found.clone()
+            self._memory.keep(name, found)
+        return found
+
+    def tensor(self, name: str) -> Tensor:
+        """A tensor by its name."""
+        dtype, shape = self.type_of(name)
+        return self.memory(name).view(dtype).view(shape)
+
+    def type_of(self, name: str) -> tuple[torch.dtype, tuple[int, ...]]:
+        """The type and shape of a tensor."""
+        place = self._place(name)
+        return _TYPES[place.dtype], place.shape
+
+    def _place(self, name: str) -> Place:
+        place = self.places.get(name)
+        if place is None:
+            _refuse(f"it has no tensor {name[:80]!r}")
+        return place
+
+
+class Memories:
+    """Memory that was read, by name, for as long as any tensor uses it."""
+
+    def __init__(self) -> None:
+        self._storages: weakref.WeakValueDictionary[str, torch.UntypedStorage] = weakref.WeakValueDictionary()
+
+    def get(self, name: str) -> Tensor | None:
+        """All bytes of such memory; None where it is not there (any more)."""
+        storage = self._storages.get(name)
+        return None if storage is None else torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+
+    def keep(self, name: str, memory: Tensor) -> None:
+        """Remember the memory of a tensor. Views of another type keep it alive, but not the tensor itself."""
+        self._storages[name] = memory.untyped_storage()
+
+
+def _refuse(what: str) -> NoReturn:
+    raise UnreadableFile(what)
+
+
+def _parsed(header: bytes) -> dict[str, Any]:
+    try:
+        entries = json.loads(header)
+    except (ValueError, RecursionError):
+        _refuse("its header is no JSON")
+    if type(entries) is not dict:
+        _refuse("its header is no JSON object")
+    return entries
+
+
+def _checked_metadata(found: Any) -> dict[str, str]:
+    if type(found) is not dict or not all(type(value) is str for value in found.values()):
+        _refuse("what its header says of it are no texts")
+    return found
+
+
+def _checked_places(entries: dict[str, Any], size: int) -> dict[str, Place]:
+    """The places of all tensors, which fill the data from its begin to its end."""
+    places: dict[str, Place] = {}
+    for name, entry in entries.items():
+        try:
+            kind, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+            dtype = _TYPES[kind]
+            is_whole = type(begin) is type(end) is int and all(type(one) is int and 0 <= one <= size for one in shape)
+            fits = is_whole and len(shape) <= 64 and 0 <= begin <= end <= size
+            if not fits or math.prod(shape) * dtype.itemsize != end - begin:
+                raise ValueError
+        except (KeyError, TypeError, ValueError):
+            _refuse(f"the place of {name[:80]!r} in it makes no sense")
+        places[name] = Place(begin, end, kind, tuple(shape))
+    at = 0
+    for begin, end in sorted({place[:2] for place in places.values() if place.begin != place.end}):
+        if begin != at:
+            _refuse("the tensors in it overlap or leave holes")
+        at = end
+    if at != size:
+        _refuse("it was cut, or something was added to it")
+    return places

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +19,7 @@ from .capture.addresses import innermost
 from .capture.refusals import refuse_inside_compiled_code
 from .capture.restore.randomness import RandomState
 from .containers import Arguments
-from .errors import InvalidArgument
+from .errors import InvalidArgument, ModelMismatch
 from .history.keeping.filling import explain, finish, open_session, run
 from .history.keeping.options import LogOptions, Options, read_options, shows_options
 from .history.keeping.selection import LayersToSave
@@ -26,7 +27,7 @@ from .inputs import LEFT_OUT, as_arguments, explained
 from .model_history import ModelHistory
 from .render import Picture, make_picture, picture_options, present
 from .replay import ValidationReport, validate_against
-from .store import bind, load_log
+from .store import Streaming, bind, load_log
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -43,6 +44,7 @@ def log_forward_pass(
     random_seed: int | None = None,
     random_state: RandomState | None = None,
     vis_opt: VisOpt = "none",
+    save_to: str | os.PathLike[str] | None = None,
     **options: Unpack[LogOptions],
 ) -> ModelHistory:
     """Run a model once and return everything that happened.
@@ -62,6 +64,8 @@ def log_forward_pass(
         random_state: starts this pass from another one's `history.random_state`, which repeats its random numbers.
         vis_opt: also shows a picture: `"unrolled"`, each pass of a layer on its own, or `"rolled"`, each layer once. What more
             there is to say about a picture, `history.draw(…)` takes.
+        save_to: writes what is kept to this file as it is made, and returns the history that `load` opens: for what does not
+            fit into memory. A pass that raises or is interrupted leaves no file.
         layers_to_save: `"all"`, `"none"`, `"modules"` (what leaves a module), or a key: a label, an address, a glob, a class, a
             torch function, a function of an `Operation`, a list (docs/keys.md). The graph is logged in full either way.
         output_device: where kept activations are moved as they are made.
@@ -81,10 +85,12 @@ def log_forward_pass(
     arguments = _arguments(model, input_args, input_kwargs, "log_forward_pass")
     if vis_opt not in ("none", "unrolled", "rolled"):
         raise InvalidArgument(f"vis_opt is one of 'none', 'unrolled', 'rolled'; got {vis_opt!r}.")
-    history = ModelHistory(
-        _title(model), read_options(options, "log_forward_pass", "input_kwargs", "random_seed", "random_state", "vis_opt")
-    )
-    run(history, model, arguments, random_seed, random_state)
+    others = ("input_kwargs", "random_seed", "random_state", "vis_opt", "save_to")
+    history = ModelHistory(_title(model), read_options(options, "log_forward_pass", *others))
+    if save_to is None:
+        run(history, model, arguments, random_seed, random_state)
+    else:
+        history = _streamed(history, Path(save_to), model, arguments, random_seed, random_state)
     if vis_opt != "none":
         try:
             present(make_picture(history.graph, picture_options({"vis_opt": vis_opt})))
@@ -92,6 +98,29 @@ def log_forward_pass(
             error.history = history  # type: ignore[attr-defined]  # what the pass logged is not lost
             raise
     return history
+
+
+def _streamed(
+    history: ModelHistory, path: Path, model: Any, arguments: Arguments, seed: int | None, state: RandomState | None
+) -> ModelHistory:
+    """Log a pass into a file, and open that."""
+    if history._log.backward is not None:
+        raise InvalidArgument(
+            "save_to writes a file as the model runs, and gradients come later: log with save_gradients alone, run the "
+            "backward pass, then history.save(path)."
+        )
+    with Streaming(path) as file:
+        try:
+            run(history, model, arguments, seed, state, sink=file)
+            file.finish(history)
+        except BaseException:
+            for number in range(len(history._log.rows)):  # the partial history has no file to read from
+                history._log.forget(number)
+            raise
+    log, options = load_log(path)
+    with contextlib.suppress(InvalidArgument, ModelMismatch):  # what is no module has no parameters to bind
+        bind(log, model)
+    return ModelHistory._of_log(log, options)
 
 
 def load(

@@ -6,13 +6,14 @@ pieces that overlap or leave holes, shapes that do not fit their bytes. A tensor
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
-import math
 import mmap
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from ctypes import string_at
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -43,7 +44,10 @@ NAMES: dict[torch.dtype, str] = {
     torch.float8_e5m2: "F8_E5M2",
 }
 _TYPES = {name: dtype for dtype, name in NAMES.items()}
+_SIZES = {name: dtype.itemsize for dtype, name in NAMES.items()}
 _ALIGNED = 64  # bytes: where torch's own memory begins
+_SMALL = 1 << 16  # bytes of tensors that are written several at once
+_TOGETHER = 1 << 20
 _CHUNK = 32 << 20  # bytes that are copied together
 _LONGEST_HEADER = 100_000_000  # what safetensors' own readers take
 _METADATA = "__metadata__"
@@ -101,20 +105,23 @@ def write_tensors(
         for name, tensor in ordered:
             named[name] = _described(tensor, at)
             at = named[name].end
+        header = _header(named, metadata)
         with WholeFile(path, what) as file:
-            writer = TensorWriter(file, len(_header(named, metadata)), progress)
-            for _, tensor in ordered:
-                writer.add(tensor)
-            writer.finish(named, metadata)
+            writer = TensorWriter(file, len(header), progress)
+            for name, tensor in ordered:
+                writer.write(tensor, named[name])
+            writer.end(header)
 
 
 def _header(named: Mapping[str, Place], metadata: Mapping[str, str], begin: int = 0) -> bytes:
     """The header of a file, for data that begins `begin` bytes after where places are counted from."""
-    entries: dict[str, Any] = {_METADATA: dict(metadata)}
-    for name, place in sorted(named.items(), key=lambda one: one[1][:2]):
-        offsets = [place.begin - begin, place.end - begin]
-        entries[name] = {"dtype": place.dtype, "shape": list(place.shape), "data_offsets": offsets}
-    return json.dumps(entries, separators=(",", ":")).encode()
+    entries = [f'"{_METADATA}":{json.dumps(dict(metadata), separators=(",", ":"))}']
+    quoted = json.encoder.encode_basestring_ascii
+    for name, (first, last, dtype, shape) in sorted(named.items(), key=lambda one: one[1][:2]):
+        sizes = ",".join(map(str, shape))
+        offsets = f"{first - begin},{last - begin}"
+        entries.append(f'{quoted(name)}:{{"dtype":"{dtype}","shape":[{sizes}],"data_offsets":[{offsets}]}}')
+    return f"{{{','.join(entries)}}}".encode()
 
 
 class TensorWriter:
@@ -129,10 +136,24 @@ class TensorWriter:
         self._end = 0  # of the data so far
         self._progress = progress
         self._pinned: PinnedCopies | None = None
+        self._small = bytearray()  # what was added last and is not in the file yet
 
     def add(self, tensor: Tensor) -> Place:
         """Write the values of a strided tensor, in logical order."""
         place = _described(tensor, self._end)
+        self.write(tensor, place)
+        return place
+
+    def write(self, tensor: Tensor, place: Place) -> None:
+        """Write the values of a strided tensor at the place that is next."""
+        size = place.end - place.begin
+        if 0 < size <= _SMALL and tensor.is_cpu and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):
+            self._small += string_at(tensor.data_ptr(), size)
+            self._end += size
+            if len(self._small) > _TOGETHER:
+                self._flush()
+            return
+        self._flush()
         for part in _parts(_stored(tensor)):
             if part.device.type != "cpu":
                 if self._pinned is None:
@@ -143,14 +164,22 @@ class TensorWriter:
             self._end += stored_size(part)
             if self._progress is not None:
                 self._progress(self._end)
-        return place
+
+    def _flush(self) -> None:
+        if self._small:
+            self._file.write_at(self._begin + self._end - len(self._small), memoryview(self._small))
+            self._small = bytearray()
 
     def finish(self, named: Mapping[str, Place], metadata: Mapping[str, str]) -> None:
         """Write the header. What has no name is cut out."""
         self.stop()
         places = self._closed_up(dict(named))
         places, begin = self._with_room(places, metadata)
-        header = _header(places, metadata, begin)
+        self.end(_header(places, metadata, begin), begin)
+
+    def end(self, header: bytes, begin: int = 0) -> None:
+        """Write the header, of data that begins `begin` bytes after where places are counted from."""
+        self.stop()
         room = self._begin + begin - 8
         if len(header) > room or room > _LONGEST_HEADER:
             raise ValueError(f"a header of {len(header)} bytes is longer than any reader of safetensors takes")
@@ -159,9 +188,16 @@ class TensorWriter:
 
     def stop(self) -> None:
         """Wait for what is being copied."""
+        self._flush()
         if self._pinned is not None:
             self._pinned.close()
             self._pinned = None
+
+    def abandon(self) -> None:
+        """The file is not to be: wait for what is being copied, whatever becomes of it."""
+        self._small = bytearray()
+        with contextlib.suppress(OSError):
+            self.stop()
 
     def _closed_up(self, named: dict[str, Place]) -> dict[str, Place]:
         """The places with what nobody named cut out."""
@@ -336,22 +372,28 @@ def _checked_metadata(found: Any) -> dict[str, str]:
 def _checked_places(entries: dict[str, Any], size: int) -> dict[str, Place]:
     """The places of all tensors, which fill the data from its begin to its end."""
     places: dict[str, Place] = {}
+    last, is_ordered = 0, True
     for name, entry in entries.items():
         try:
             kind, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-            dtype = _TYPES[kind]
-            is_whole = type(begin) is type(end) is int and all(type(one) is int and 0 <= one <= size for one in shape)
-            fits = is_whole and len(shape) <= 64 and 0 <= begin <= end <= size
-            if not fits or math.prod(shape) * dtype.itemsize != end - begin:
+            count = _SIZES[kind]
+            for one in shape:
+                count *= one
+                if type(one) is not int or not 0 <= one <= size:
+                    raise ValueError
+            if count != end - begin or len(shape) > 64 or not (type(begin) is type(end) is int and 0 <= begin <= end <= size):
                 raise ValueError
         except (KeyError, TypeError, ValueError):
             _refuse(f"the place of {name[:80]!r} in it makes no sense")
         places[name] = Place(begin, end, kind, tuple(shape))
-    at = 0
-    for begin, end in sorted({place[:2] for place in places.values() if place.begin != place.end}):
-        if begin != at:
-            _refuse("the tensors in it overlap or leave holes")
-        at = end
-    if at != size:
+        is_ordered = is_ordered and begin == last
+        last = end
+    if not is_ordered:
+        last = 0
+        for begin, end in sorted({place[:2] for place in places.values() if place.begin != place.end}):
+            if begin != last:
+                _refuse("the tensors in it overlap or leave holes")
+            last = end
+    if last != size:
         _refuse("it was cut, or something was added to it")
     return places

@@ -4,3 +4,4 @@ from .binding import bind as bind
 from .loading import is_history as is_history
 from .loading import load_log as load_log
 from .saving import save_history as save_history
+from .streaming import Streaming as Streaming

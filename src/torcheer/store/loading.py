@@ -15,6 +15,7 @@ from ..tensor_files import TensorFile
 from .checking import fields, refuse, text
 from .function_names import Functions
 from .log_reading import LogReader
+from .no_collections import no_collections
 from .saved_tensors import SavedTensors
 from .saving import DOCUMENT, FORMAT, VERSION
 
@@ -26,11 +27,12 @@ def load_log(path: Path, functions: Iterable[Any] = ()) -> tuple[Log, Options]:
     """The log and the options of a saved history. No tensor is read yet."""
     known = Functions(functions)
     try:
-        file = TensorFile(path)
-        _check_format(file)
-        document = _unpacked(file)
-        reader = LogReader(document, SavedTensors(file), known)
-        return reader.read(), _options(document.get("options"))
+        with no_collections():
+            file = TensorFile(path)
+            _check_format(file)
+            document = _unpacked(file)
+            reader = LogReader(document, SavedTensors(file), known)
+            return reader.read(), _options(document.get("options"))
     except FileNotFoundError as error:
         raise HistoryNotFound(f"there is no file {str(path)!r}.") from error
     except OSError as error:

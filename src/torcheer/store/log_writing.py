@@ -39,6 +39,7 @@ from ..records import (
     Log,
     ModuleCall,
     TorchFunction,
+    was_overwritten,
 )
 from ..source_places import Site
 from ..state_records import AbsentTensor, is_parameter
@@ -138,7 +139,7 @@ class LogWriter:
     def document(self, kept: Iterable[int], names: dict[int, str], *, gradients: bool, params: bool) -> Json:
         """The whole log, with the tensors of these operations under these names."""
         log = self.log
-        with DisableTorchFunction():
+        with DisableTorchFunction(), torch.no_grad():
             document: dict[str, Any] = {"title": log.title, "values": self._kept(set(kept), names)}
             document["rows"] = self._rows()
             document["details"] = [[number, self._details(number, details)] for number, details in log.details.items()]
@@ -164,23 +165,24 @@ class LogWriter:
         log = self.log
         found: list[Json] = []
         column: list[int] = []
+        lost = log.overwritten() if log.is_complete else {n for n in kept if was_overwritten(log.values[n], log.versions[n])}
         for number, value in enumerate(log.values):
             if value is UNSAVED or number not in kept:
                 column.append(NOT_KEPT)
+            elif number in lost:
+                column.append(LOST_VALUE)
             elif is_freed(value):
                 column.append(FREED_VALUE)
-            elif log.is_lost(number):
-                column.append(LOST_VALUE)
             else:
                 column.append(len(found))
                 found.append(self._value(number, value, names[number]))
         return {"by_operation": column, "kept": found}
 
     def _value(self, number: int, value: Any, name: str) -> Json:
-        label = self._label_of(number)
         if isinstance(value, (Tensor, Written)):
-            self._tensors.add(name, value, f"the activation of {label}")
+            self._tensors.add(name, value, name)
             return name
+        label = self._label_of(number)
         return [self._values.write_kept(value, f"the activation of {label}")]
 
     # Rows -------------------------------------------------------------------------------------------------------------

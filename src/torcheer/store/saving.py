@@ -19,6 +19,7 @@ from ..records import UNSAVED, Log
 from ..tensor_files import stored_size, write_tensors
 from ..torch_internals import DisableTorchFunction
 from .log_writing import LogWriter, TensorNames
+from .no_collections import no_collections
 from .progress import Progress
 from .tensor_layout import Layout
 
@@ -46,6 +47,20 @@ def save_history(
             raise InvalidArgument(f"{name} is True or False; got {value!r}.")
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise InvalidArgument(f"dtype is a floating-point type such as torch.float16, or None; got {dtype!r}.")
+    with no_collections():
+        _save(history, path, activations, params, gradients, sources, dtype, version)
+
+
+def _save(
+    history: History,
+    path: Path,
+    activations: LayersToSave,
+    params: bool,
+    gradients: bool,
+    sources: bool,
+    dtype: torch.dtype | None,
+    version: str,
+) -> None:
     layout = Layout() if dtype is None else ConvertedLayout(dtype)
     kept = chosen(history, activations)
     document = document_of(history, layout, kept, params=params, gradients=gradients, sources=sources)

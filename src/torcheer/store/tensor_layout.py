@@ -38,11 +38,9 @@ class _Window:
     def is_dense(self) -> bool:
         """Whether it has every byte from `begin` to `end`, each once."""
         tensor = self.tensor
-        if tensor.is_conj() or tensor.is_neg():
+        if tensor.is_conj() or tensor.is_neg() or self.end - self.begin != tensor.nbytes:
             return False
-        return self.end - self.begin == tensor.numel() * tensor.element_size() and (
-            tensor.is_contiguous() or _touches_each_once(tensor)
-        )
+        return tensor.is_contiguous() or touches_each_once(tensor)
 
 
 @dataclass
@@ -61,7 +59,10 @@ class Layout:
         self._windows: dict[int, list[_Window]] = {}  # by storage
 
     def add(self, name: str, tensor: Tensor, what: str) -> str:
-        """Give a tensor a name in the file; `what` it is, for errors. Returns the name of the tensor it is one with."""
+        """Give a tensor a name in the file; `what` it is, for errors. Returns the name of the tensor it is one with.
+
+        Must run where torch functions are not watched and gradients not followed.
+        """
         known = self._named.get(id(tensor))
         if known is not None:
             if known != name:
@@ -69,28 +70,30 @@ class Layout:
             return known
         self._named[id(tensor)] = name
         self._alive.append(tensor)
-        with DisableTorchFunction(), torch.no_grad():
-            plain = tensor.detach()
-            form = parts_of(plain, what)
-            if form is None:
-                self._add_strided(name, plain, what)
-            else:
-                facts, parts = form
-                self.forms[name] = facts | {"parts": {key: f"{name}.{key}" for key in parts}}
-                for key, part in parts.items():
-                    self.add(f"{name}.{key}", part, what)
+        plain = tensor.detach()
+        form = parts_of(plain, what)
+        if form is None:
+            self._add_strided(name, plain, what)
+        else:
+            facts, parts = form
+            self.forms[name] = facts | {"parts": {key: f"{name}.{key}" for key in parts}}
+            for key, part in parts.items():
+                self.add(f"{name}.{key}", part, what)
         return name
 
     def _add_strided(self, name: str, tensor: Tensor, what: str) -> None:
-        if is_functorch_wrapped(tensor) or (type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter):
-            raise CannotBeSaved(
-                f"{what} is a {type(tensor).__name__}, which no file can give back. Leave it out: activations= of save takes "
-                "what layers_to_save takes."
-            )
-        size = tensor.element_size()
-        begin = int(tensor.storage_offset()) * size
-        window = _Window(name, tensor, begin, needed_bytes(tensor) if tensor.numel() else begin)
-        self._windows.setdefault(storage_address(tensor) if tensor.numel() else -len(self._alive), []).append(window)
+        refuse_class(tensor, what)
+        begin, count = int(tensor.storage_offset()) * tensor.element_size(), tensor.nbytes
+        if not count:
+            self._store(name, tensor)
+            return
+        end = begin + count if tensor.is_contiguous() else needed_bytes(tensor)
+        address = storage_address(tensor)
+        there = self._windows.get(address)
+        if there is None:
+            self._windows[address] = [_Window(name, tensor, begin, end)]
+        else:
+            there.append(_Window(name, tensor, begin, end))
 
     def facts(self) -> Json:
         """What the header says of tensors that are not simply there."""
@@ -106,10 +109,13 @@ class Layout:
         self._windows.clear()
 
     def _settle_group(self, group: list[_Window]) -> None:
+        if len(group) == 1 and group[0].is_dense:
+            self._store(group[0].name, group[0].tensor)
+            return
         begin, end = min(one.begin for one in group), max(one.end for one in group)
         whole = [one for one in group if one.begin == begin and one.end == end and one.is_dense]
         base = next((one for one in whole if one.tensor.is_contiguous()), whole[0] if whole else None)
-        if base is None and len(group) == 1 and not _is_spread(group[0]):
+        if base is None and len(group) == 1 and not is_spread(group[0].tensor, end - begin):
             base = group[0]
         if base is None:
             base = _Window(f"memory/{group[0].name}", _memory(group, begin, end), begin, end)
@@ -132,6 +138,15 @@ class Layout:
             self._store(one.name, tensor)  # memory that torch could not show as such a tensor
             return
         self.views[one.name] = view_of(base.name, base.tensor, tensor, offset)
+
+
+def refuse_class(tensor: Tensor, what: str) -> None:
+    """Refuse a tensor of a class that is not torch's own, and one that exists only inside a transform."""
+    if is_functorch_wrapped(tensor) or (type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter):
+        raise CannotBeSaved(
+            f"{what} is a {type(tensor).__name__}, which no file can give back. Leave it out: activations= of save takes "
+            "what layers_to_save takes."
+        )
 
 
 def view_of(name: str, base: Tensor, tensor: Tensor, offset: int) -> Json:
@@ -174,15 +189,14 @@ def _overlapping(windows: list[_Window]) -> list[list[_Window]]:
     return found
 
 
-def _is_spread(window: _Window) -> bool:
+def is_spread(tensor: Tensor, reach: int) -> bool:
     """Whether a tensor is not written by its values: it is lazily conjugated, has elements several times, or large gaps."""
-    if window.tensor.is_conj() or window.tensor.is_neg():
+    if tensor.is_conj() or tensor.is_neg():
         return True
-    values, reach = window.tensor.numel() * window.tensor.element_size(), window.end - window.begin
-    return reach < values or reach > MOST_GAPS * values or not _touches_each_once(window.tensor)
+    return reach < tensor.nbytes or reach > MOST_GAPS * tensor.nbytes or not touches_each_once(tensor)
 
 
-def _touches_each_once(tensor: Tensor) -> bool:
+def touches_each_once(tensor: Tensor) -> bool:
     """Whether no two elements of a strided tensor lie at one place, as far as sizes and strides tell."""
     reach = 0
     for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):

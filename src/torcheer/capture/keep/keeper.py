@@ -39,6 +39,7 @@ class Keeper:
         self.selection = policy.selection
         self.is_plain = policy.is_plain
         self._take = policy.take
+        self._sink = policy.sink
         self.storages: list[int | None] = []  # by operation: the memory its kept tensor lives in
         self.shared: set[int] = set()  # storages that code outside torch can write to: what is kept of them is copied at once
         self._by_storage: dict[int, list[Holder]] = {}
@@ -66,6 +67,8 @@ class Keeper:
             return  # its class allows neither a view nor a copy
         if self._take is not None:
             value = self._take(value, self.log.operations[number])
+        if self._sink is not None and isinstance(value, Tensor):
+            value = self._sink.write(value, f"what {self.log.operations[number].function.name!r} made (operation {number})")
         self.log.values[number] = value
         if isinstance(value, Tensor):
             self.log.versions[number] = version_of(value)
@@ -130,7 +133,9 @@ class Keeper:
         found: dict[int, Held] = {}
         for slot, tensor in slots:
             value = self._unchanging(tensor)
-            if value is not None:
+            if value is not None and self._sink is not None:
+                found[slot] = Held(self._sink.write(value, "an argument"), -1)
+            elif value is not None:
                 held = found[slot] = Held(value, version_of(value))
                 self._file_parts(held, tensor)
         return found
@@ -164,6 +169,8 @@ class Keeper:
         """Something is about to write to `storage`: copy what is kept in it."""
         if storage is None:
             return
+        if self._sink is not None:
+            self._sink.overwritten(storage)
         self._catch_up()
         holders = self._by_storage.pop(storage, None)
         if holders is None:
@@ -193,6 +200,8 @@ class Keeper:
 
     def lose(self, storage: int) -> None:
         """Something unknown may have written to this storage: what is kept in it is not to be served."""
+        if self._sink is not None:
+            self._sink.overwritten(storage)
         self._catch_up()
         for holder in self._by_storage.pop(storage, ()):
             if isinstance(holder, int):

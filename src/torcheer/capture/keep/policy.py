@@ -38,17 +38,28 @@ class Selection(Protocol):
 Take = Callable[[Tensor, OperationRecord], Any]
 
 
+class Sink(Protocol):
+    """Takes tensors as they are made, such as a file they are written to."""
+
+    def write(self, tensor: Tensor, what: str) -> Any:
+        """Take a tensor in; `what` it is, for errors. Returns what is held in its place."""
+
+    def overwritten(self, storage: int) -> None:
+        """Something is about to write to the memory of tensors that were taken in."""
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """What one recording keeps."""
 
     selection: Selection | None = None  # which operations; None: all
     take: Take | None = None  # what is held of their tensors; None: the tensor, by reference, copied before it is overwritten
+    sink: Sink | None = None  # where tensors go, instead of being held
 
     @property
     def is_plain(self) -> bool:
         """Whether everything is kept by reference."""
-        return self.selection is None and self.take is None
+        return self.selection is None and self.take is None and self.sink is None
 
 
 def taking(device: torch.device | str | None, postfunc: Callable[[Tensor], Any] | None) -> Take | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from ...capture import Policy, Session, taking
+from ...capture import Policy, Session, Sink, taking
 from ...capture.refusals import warn_if_empty
 from ...capture.restore.randomness import RandomState
 from ...containers import Arguments
@@ -28,10 +28,12 @@ if TYPE_CHECKING:
     from ..history import History
 
 
-def open_session(history: History, outermost: CodeType | None = None, *, backs_up_everything: bool = False) -> Session:
-    """A session that writes into `history`."""
+def open_session(
+    history: History, outermost: CodeType | None = None, *, backs_up_everything: bool = False, sink: Sink | None = None
+) -> Session:
+    """A session that writes into `history`, and its tensors into a `sink`, if there is one."""
     options = history._options
-    policy = Policy(_selection(history, options), taking(options.output_device, options.activation_postfunc))
+    policy = Policy(_selection(history, options), taking(options.output_device, options.activation_postfunc), sink)
     return Session(
         history._log,
         policy,
@@ -51,6 +53,7 @@ def run(
     *,
     backs_up_everything: bool = False,
     call: str = "log_forward_pass",
+    sink: Sink | None = None,
 ) -> None:
     """Run `model` once on arguments that `inputs.as_arguments` made, and record it into `history`.
 
@@ -58,7 +61,7 @@ def run(
     `call` is the function of ours that the user called, for errors.
     """
     _check_seed(random_seed, random_state)
-    session = open_session(history, backs_up_everything=backs_up_everything)
+    session = open_session(history, backs_up_everything=backs_up_everything, sink=sink)
     with explained(model, arguments, call):
         try:
             session.run(model, *arguments, random_seed if random_state is None else random_state)

@@ -16,17 +16,19 @@ from typing import Any, TypeVar
 import torch
 
 from . import __version__
-from .api import log_forward_pass, show_model_graph
+from .api import load, log_forward_pass
 from .demo import AlexNet, Gpt2, SimpleRecurrent
 from .display import print_shown
 from .errors import InvalidArgument, LayerNotFound, TorcheerError
 from .history import History
 from .keys import Key, parse_key
+from .model_history import ModelHistory
 from .render import PictureOptions
 from .viewer import open_page, read_payload, to_html
 
 T = TypeVar("T")
 
+SUFFIX = ".safetensors"  # of a saved history
 _RAISED = "torcheer: raised in "  # how the note on an error of a model begins
 
 
@@ -44,12 +46,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         commands.add_parser("find", help="print the operations that keys mean: torcheer find my_models:Net 'blocks.*.mlp'")
     )
     _add_show(commands.add_parser("show", help="show a model in the viewer: torcheer show my_models:Net --input 1,3,224,224"))
-    _add_view(commands.add_parser("view", help="open a page, or a history that was saved as JSON, in the viewer"))
+    _add_summary(commands.add_parser("summary", help="print the modules of a model, with shapes, parameters and FLOPs"))
+    _add_log(commands.add_parser("log", help="save the history of a model: torcheer log my_models:Net -o run.safetensors"))
+    _add_view(commands.add_parser("view", help="open a page, or a history that was saved, in the viewer"))
     options = parser.parse_args(argv)
     try:
         if options.command == "demo":
             return run_demo(options.folder)
-        return {"draw": run_draw, "find": run_find, "show": run_show, "view": run_view}[options.command](options)
+        runs = {"draw": run_draw, "find": run_find, "show": run_show, "view": run_view}
+        return {**runs, "summary": run_summary, "log": run_log}[options.command](options)
     except (TorcheerError, ImportError, AttributeError) as error:
         parser.exit(2, f"torcheer: {error}\n")
     except OSError as error:
@@ -57,12 +62,69 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.exit(2, f"torcheer: {where}{error.strerror or error if where else error}\n")
 
 
+# Models and saved histories ---------------------------------------------------------------------------------------
+
+
+def logged(options: argparse.Namespace, layers_to_save: str = "all") -> ModelHistory:
+    """The history a command line names: a saved one, or that of a model, which runs for it."""
+    if _is_file(options.model):
+        if options.input:
+            raise InvalidArgument(f"--input goes with a model; {options.model} is a saved history, which has its inputs.")
+        return load(options.model)
+    model = find_model(options.model)
+    inputs = tuple(make_input(shape) for shape in options.input)
+    with torch.no_grad():
+        return _told(_words(options), lambda: log_forward_pass(model, inputs, layers_to_save=layers_to_save))
+
+
+def _is_file(name: str) -> bool:
+    return Path(name).suffix.lower() == SUFFIX
+
+
+def _add_summary(summary: argparse.ArgumentParser) -> None:
+    _add_model(summary)
+    summary.add_argument("--depth", type=int, help="how many levels of modules are shown (default: all)")
+
+
+def run_summary(options: argparse.Namespace) -> int:
+    """Print the table of modules."""
+    print_shown(logged(options, "none").summary(depth=options.depth))
+    return 0
+
+
+def _add_log(log: argparse.ArgumentParser) -> None:
+    _add_model(log, takes_file=False)
+    log.add_argument("-o", "--output", type=Path, required=True, help=f"the {SUFFIX} file to write")
+    log.add_argument("--layers", help="which activations to keep: all, none, modules, or a key (default: all)", default="all")
+    log.add_argument(
+        "--params", action="store_true", help="write parameters too, so that it can be run again without the model"
+    )
+
+
+def run_log(options: argparse.Namespace) -> int:
+    """Run a model and save its history. Without parameters, activations go into the file as they are made."""
+    path: Path = options.output
+    if not _is_file(str(path)):
+        raise InvalidArgument(f"the ending of the output is {SUFFIX}; got {str(path)!r}.")
+    model = find_model(options.model)
+    inputs = tuple(make_input(shape) for shape in options.input)
+    where = None if options.params else path
+    with torch.no_grad():
+        history = _told(_words(options), lambda: log_forward_pass(model, inputs, layers_to_save=options.layers, save_to=where))
+    if options.params:
+        history.save(path, params=True)
+    print(f"Written: {path}")
+    return 0
+
+
 # Drawing ----------------------------------------------------------------------------------------------------------
 
 
-def _add_model(command: argparse.ArgumentParser) -> None:
+def _add_model(command: argparse.ArgumentParser, *, takes_file: bool = True) -> None:
     command.add_argument(
-        "model", metavar="MODULE:NAME", help="a model, a class or function that makes one, or a function of tensors"
+        "model",
+        metavar=f"MODULE:NAME|FILE{SUFFIX}" if takes_file else "MODULE:NAME",
+        help="a model, a class or function that makes one, or a function of tensors" + ", or a saved history" * takes_file,
     )
     command.add_argument(
         "--input",
@@ -96,7 +158,7 @@ def _add_draw(draw: argparse.ArgumentParser) -> None:
 
 
 def run_draw(options: argparse.Namespace) -> int:
-    """Draw the model that a command line names."""
+    """Draw the model or the saved history that a command line names."""
     depth = options.depth
     chosen = PictureOptions(
         rolled=True if options.rolled else False if options.unrolled else None,
@@ -109,10 +171,7 @@ def run_draw(options: argparse.Namespace) -> int:
         columns=options.columns,
         focus=options.focus,
     )
-    model = find_model(options.model)
-    inputs = tuple(make_input(shape) for shape in options.input)
-    with torch.no_grad():
-        _told(_words(options), lambda: show_model_graph(model, inputs, path=options.output, options=chosen))
+    logged(options, "none").draw(options.output, options=chosen)
     if options.output is not None:
         print(f"Written: {options.output}")
     return 0
@@ -199,10 +258,7 @@ def _add_find(find: argparse.ArgumentParser) -> None:
 
 def run_find(options: argparse.Namespace) -> int:
     """Print the operations that keys mean, each once."""
-    model = find_model(options.model)
-    inputs = tuple(make_input(shape) for shape in options.input)
-    with torch.no_grad():
-        history = _told(_words(options), lambda: log_forward_pass(model, inputs, layers_to_save="none"))
+    history = logged(options, "none")
     found = history.filter([_key(history, text) for text in options.keys])
     rows = [(one.label, one.layer_type, str(one.tensor_shape), one.containing_module or "") for one in found]
     widths = [max(len(row[column]) for row in rows) for column in range(3)] if rows else []
@@ -249,14 +305,11 @@ def _add_show(show: argparse.ArgumentParser) -> None:
 
 
 def run_show(options: argparse.Namespace) -> int:
-    """Run the model that a command line names, and show its history in the viewer."""
+    """Show the history that a command line names in the viewer: a saved one, or that of a model."""
     path: Path | None = options.output
     if path is not None and path.suffix.lower() not in (".html", ".htm", ".json"):
         raise InvalidArgument(f"the ending of the output is .html or .json; got {str(path)!r}.")
-    model = find_model(options.model)
-    inputs = tuple(make_input(shape) for shape in options.input)
-    with torch.no_grad():
-        history = _told(_words(options), lambda: log_forward_pass(model, inputs))
+    history = logged(options)
     has_previews = not options.no_previews
     if path is None:
         history.show(previews=has_previews)
@@ -270,9 +323,9 @@ def run_show(options: argparse.Namespace) -> int:
 
 
 def _add_view(view: argparse.ArgumentParser) -> None:
-    view.add_argument("file", type=Path, help="an .html page, or a .json file that history.to_json() wrote")
-    view.add_argument("-o", "--output", type=Path, help="the page to write (default: next to the .json file, and opened)")
-    view.add_argument("--compare", type=Path, metavar="JSON", help="another .json file, to show next to the first")
+    view.add_argument("file", type=Path, help=f"an .html page, a {SUFFIX} file, or a .json file that history.to_json() wrote")
+    view.add_argument("-o", "--output", type=Path, help="the page to write (default: next to the file, and opened)")
+    view.add_argument("--compare", type=Path, metavar="FILE", help="another file, to show next to the first")
 
 
 def run_view(options: argparse.Namespace) -> int:
@@ -282,18 +335,23 @@ def run_view(options: argparse.Namespace) -> int:
         if not file.is_file():
             raise InvalidArgument(f"there is no page {str(file)!r}.")
         if options.output is not None or options.compare is not None:
-            raise InvalidArgument("--output and --compare go with a .json file; a page is only opened.")
+            raise InvalidArgument("--output and --compare go with a saved history; a page is only opened.")
         open_page(file)
         return 0
     if options.output is not None and options.output.suffix.lower() not in (".html", ".htm"):
         raise InvalidArgument(f"the ending of the output is .html; got {str(options.output)!r}.")
-    other = read_payload(options.compare) if options.compare is not None else None
-    path = to_html(read_payload(file), options.output or file.with_suffix(".html"), compare=other)
+    other = _viewed(options.compare) if options.compare is not None else None
+    path = to_html(_viewed(file), options.output or file.with_suffix(".html"), compare=other)
     if options.output is not None:
         print(f"Written: {path}")
     else:
         open_page(path)
     return 0
+
+
+def _viewed(file: Path) -> Any:
+    """What a page shows of a file: a saved history, or a payload."""
+    return load(file) if _is_file(str(file)) else read_payload(file)
 
 
 # The demo ---------------------------------------------------------------------------------------------------------

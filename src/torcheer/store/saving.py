@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import platform
 import zlib
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from ..errors import InvalidArgument
 from ..history import History
 from ..history.keeping.selection import LayersToSave, parse_layers_to_save
 from ..keys import Key, Text
-from ..records import UNSAVED, Log
+from ..records import FACTS, UNSAVED, Log
 from ..tensor_files import stored_size, write_tensors
 from ..torch_internals import DisableTorchFunction
 from .log_writing import LogWriter, TensorNames
@@ -39,7 +41,6 @@ def save_history(
     gradients: bool = True,
     sources: bool = True,
     dtype: torch.dtype | None = None,
-    version: str = "",
 ) -> None:
     """Write a history to a file; `ModelHistory.save` says what the options mean."""
     for name, value in (("params", params), ("gradients", gradients), ("sources", sources)):
@@ -48,7 +49,7 @@ def save_history(
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise InvalidArgument(f"dtype is a floating-point type such as torch.float16, or None; got {dtype!r}.")
     with no_collections():
-        _save(history, path, activations, params, gradients, sources, dtype, version)
+        _save(history, path, activations, params, gradients, sources, dtype)
 
 
 def _save(
@@ -59,7 +60,6 @@ def _save(
     gradients: bool,
     sources: bool,
     dtype: torch.dtype | None,
-    version: str,
 ) -> None:
     layout = Layout() if dtype is None else ConvertedLayout(dtype)
     kept = chosen(history, activations)
@@ -70,7 +70,7 @@ def _save(
     layout.settle()
     tensors = {**layout.stored, DOCUMENT: packed(document)}
     with Progress(str(path), sum(map(stored_size, tensors.values()))) as progress:
-        write_tensors(path, tensors, metadata(history._log, layout.facts(), version), "history", progress.reached)
+        write_tensors(path, tensors, metadata(history._log, layout.facts()), "history", progress.reached)
 
 
 class ConvertedLayout(Layout):
@@ -160,13 +160,21 @@ def packed(document: dict[str, Any]) -> Tensor:
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
-def metadata(log: Log, layout: dict[str, Any], version: str) -> dict[str, str]:
+def metadata(log: Log, layout: dict[str, Any]) -> dict[str, str]:
     """What the plain header says: what the file is, where it was made, and which tensors are views of which."""
-    devices = sorted({str(row[8][2]) for row in log.rows if row[8] is not None})
-    about = {"format": FORMAT, "version": str(VERSION), "document": DOCUMENT, "title": log.title, "torcheer": version}
+    devices = sorted({str(row[FACTS][2]) for row in log.rows if row[FACTS] is not None})
+    about = {"format": FORMAT, "version": str(VERSION), "document": DOCUMENT, "title": log.title, "torcheer": _version()}
     about |= {"torch": torch.__version__, "python": platform.python_version(), "platform": platform.platform()}
     about |= {"devices": ", ".join(devices or _device_of_values(log))}
     return about | {"layout": json.dumps(layout, separators=(",", ":"))}
+
+
+@cache
+def _version() -> str:
+    try:
+        return version("torcheer")
+    except PackageNotFoundError:  # a source tree that was never installed
+        return ""
 
 
 def _device_of_values(log: Log) -> list[str]:

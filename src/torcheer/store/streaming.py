@@ -161,7 +161,7 @@ class Streaming:
             self._same[name] = known
         return known
 
-    def finish(self, history: History, version: str = "") -> None:
+    def finish(self, history: History) -> None:
         """Write everything else of a history, and the header."""
         assert self._writer is not None
         kept = set(range(len(history._log.rows)))
@@ -169,7 +169,7 @@ class Streaming:
             document = document_of(history, self, kept, params=False, gradients=False, sources=True)
             written = self._writer.add(packed(document))
             named, layout = self._layout()
-            self._writer.finish({**named, DOCUMENT: written}, metadata(history._log, layout, version))
+            self._writer.finish({**named, DOCUMENT: written}, metadata(history._log, layout))
 
     def _layout(self) -> tuple[dict[str, Place], Json]:
         """The places by name, and what the header says of tensors that are not simply there."""

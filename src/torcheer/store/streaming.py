@@ -87,10 +87,10 @@ class Streaming:
     def write(self, tensor: Tensor, what: str) -> Written:
         """Write a tensor. Returns what stands for it."""
         with DisableTorchFunction(), torch.no_grad():
+            refuse_class(tensor, what)
             plain = tensor.detach()
             form = parts_of(plain, what)
             if form is None:
-                refuse_class(plain, what)
                 return Written(self._strided(plain))
             facts, parts = form
             numbers = {key: self.write(part, what).number for key, part in parts.items()}

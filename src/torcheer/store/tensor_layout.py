@@ -70,10 +70,11 @@ class Layout:
             return known
         self._named[id(tensor)] = name
         self._alive.append(tensor)
+        refuse_class(tensor, what)
         plain = tensor.detach()
         form = parts_of(plain, what)
         if form is None:
-            self._add_strided(name, plain, what)
+            self._add_strided(name, plain)
         else:
             facts, parts = form
             self.forms[name] = facts | {"parts": {key: f"{name}.{key}" for key in parts}}
@@ -81,8 +82,7 @@ class Layout:
                 self.add(f"{name}.{key}", part, what)
         return name
 
-    def _add_strided(self, name: str, tensor: Tensor, what: str) -> None:
-        refuse_class(tensor, what)
+    def _add_strided(self, name: str, tensor: Tensor) -> None:
         begin, count = int(tensor.storage_offset()) * tensor.element_size(), tensor.nbytes
         if not count:
             self._store(name, tensor)
@@ -142,7 +142,8 @@ class Layout:
 
 def refuse_class(tensor: Tensor, what: str) -> None:
     """Refuse a tensor of a class that is not torch's own, and one that exists only inside a transform."""
-    if is_functorch_wrapped(tensor) or (type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter):
+    is_own = type(tensor) is Tensor or type(tensor) is torch.nn.Parameter or tensor.is_nested
+    if not is_own or is_functorch_wrapped(tensor):
         raise CannotBeSaved(
             f"{what} is a {type(tensor).__name__}, which no file can give back. Leave it out: activations= of save takes "
             "what layers_to_save takes."

@@ -22,7 +22,7 @@ from torch import nn
 
 import torcheer
 from models import Branching, Convolutional, Mlp, log
-from saved_equality import differences, kept_tensors, same_tensor, sharing, tensor_differences
+from saved_equality import differences, kept_tensors, same_tensor, sharing
 from torcheer import records
 from torcheer.backward_records import BackwardRecord, NodeRecord
 from torcheer.errors import (

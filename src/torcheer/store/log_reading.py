@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..backward_records import BackwardLog, BackwardRecord, NodeRecord
 from ..capture.restore.randomness import RandomState
+from ..containers import slot_paths
 from ..records import (
     UNSAVED,
     ClassNames,
@@ -87,6 +88,7 @@ class LogReader:
         self._functions = [self._found.read(one, runs=place < count) for place, one in enumerate(found)]
         log.functions = self._functions[:count]
         self._templates = [self._template(one) for one in items(self._get("templates"), "the templates")]
+        self._slots = [len(slot_paths(template, None)) for template in self._templates]
         self._length = len(items(fields(self._get("rows"), "the rows").get("function"), "the rows"))
         self._read_states()
         self._read_modules()
@@ -125,9 +127,12 @@ class LogReader:
         for place, those in enumerate(parents):
             if those and max(those) >= place:
                 refuse(f"operation {place} uses one that came after it")
+        templates = read("template", 0, len(self._templates))
+        if any(self._slots[one] > len(those) for one, those in zip(templates, parents, strict=True)):
+            refuse("a call has more tensors among its arguments than it has parents")
         columns = (
             read("function", 0, len(log.functions)),
-            [self._templates[one] for one in read("template", 0, len(self._templates))],
+            [self._templates[one] for one in templates],
             [self._names[one] for one in read("names", 0, len(self._names))],
             read("module", -1, len(log.modules)),
             read("site", -1, len(log.sites)),
@@ -302,8 +307,8 @@ class LogReader:
                 refuse("a module call is inside of a later one, or of no module")
             around = log.modules[outer] if outer >= 0 else None
             where = log.sites[site] if site >= 0 else None
-            if len(self._names[names]) > len(self._templates[args]):
-                refuse("a module call has more names than arguments")
+            if len(self._names[names]) > len(self._templates[args]) or self._slots[args] > len(inputs):
+                refuse("a module call has more names or tensors than arguments")
             log.modules.append(
                 ModuleCall(
                     *(place, self._texts[address], self._texts[cls], call, around, where, bool(training), first),

@@ -12,6 +12,7 @@ import torcheer
 from models import log
 from torcheer.errors import InvalidArgument
 from torcheer.viewer import payload_of
+from torcheer.viewer.weights import digest_of
 
 X = torch.rand(2, 4)
 
@@ -103,3 +104,21 @@ def test_what_is_no_metric_is_refused(metrics, tmp_path):
 def test_a_metric_that_is_no_number_is_refused():
     with pytest.raises(InvalidArgument, match=r"metrics\['shape'\] is a function from a tensor to one number; it returned"):
         payload_of(log(nn.ReLU(), X), metrics={"shape": lambda tensor: tensor.shape})
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.rand(3, 4).t(),
+        torch.tensor(1.5),
+        torch.rand(0, 3),
+        torch.rand(2, 2, dtype=torch.complex64).conj(),
+        torch.rand(3).to(torch.float8_e4m3fn),
+        torch.tensor([True, False]),
+    ],
+    ids=["transposed", "scalar", "empty", "conjugate", "float8", "truth values"],
+)
+def test_a_digest_is_of_the_values_and_not_of_their_memory(tensor):
+    same = tensor.clone().contiguous() if not tensor.is_conj() else tensor.resolve_conj().clone()
+    assert digest_of(tensor) == digest_of(same) != ""
+    assert digest_of(tensor) != digest_of(torch.zeros(7))

@@ -20,7 +20,9 @@ def nonfinite_of(history: History) -> list[str]:
     with DisableTorchFunction(), torch.no_grad():
         for number in history._index.operations:
             value = history._log.values[number]
-            if not isinstance(value, Tensor) or not (value.is_floating_point() or value.is_complex()) or value.is_meta:
+            if not isinstance(value, Tensor) or value.layout is not torch.strided or value.is_nested or value.is_meta:
+                continue
+            if not (value.is_floating_point() or value.is_complex()):
                 continue
             read += value.nbytes
             if read > _MOST:

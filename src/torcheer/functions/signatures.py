@@ -7,7 +7,6 @@ else from the signatures torch keeps for `__torch_function__`.
 from __future__ import annotations
 
 import inspect
-import types
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -38,8 +37,8 @@ def positional_names(function: TorchFunction, values: Sequence[Any], is_tensor: 
     unknown = [""] * len(values)
     if func is None or function.name.startswith("__"):
         return unknown
-    if isinstance(func, types.FunctionType) and not func.__code__.co_flags & inspect.CO_VARARGS:
-        return _padded(func.__code__.co_varnames[: func.__code__.co_argcount], len(values))
+    if function.argument_names:
+        return _padded(function.argument_names, len(values))
     for schema in schemas_of(func, function.name):
         names = [argument for argument in schema.arguments if not argument.kwarg_only]
         if has_out(schema) or len(values) > len(names):

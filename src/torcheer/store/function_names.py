@@ -15,6 +15,7 @@ import torch
 
 from ..errors import FunctionNotFound, InvalidArgument
 from ..functions import facts
+from ..functions.schemas import schemas_of
 from ..records import Kind, Origin, TorchFunction
 from ..torch_internals import FUNCTION_MODULES, FUNCTION_NAMESPACES, OpNamespace, OpOverload, OpOverloadPacket
 from .checking import fields, number, refuse, text, text_or_none
@@ -55,7 +56,16 @@ def write_function(function: TorchFunction) -> dict[str, Any]:
     if func is None:
         return written
     written |= {"found": qualified_name(func), "plain": function.plain_name, "module": getattr(func, "__module__", None) or ""}
+    written["arguments"] = _argument_names(function)
     return written | {"is": [name for name in _FLAGS if getattr(function, name)]}
+
+
+def _argument_names(function: TorchFunction) -> list[str]:
+    """The names of positional arguments, where there is only one way to call the function."""
+    schemas = schemas_of(function.func, function.name) if not function.argument_names else []
+    if len(schemas) == 1:
+        return [argument.name for argument in schemas[0].arguments if not argument.kwarg_only]
+    return list(function.argument_names)
 
 
 def qualified_name(func: Any) -> str:
@@ -135,6 +145,9 @@ class Functions:
     def _missing(self, path: str, written: dict[str, Any], function: TorchFunction) -> TorchFunction:
         function.func = MissingFunction(path, text(written.get("module"), "a module"))
         function.__dict__["plain_name"] = text(written.get("plain"), "a function")
+        names = written.get("arguments") or ()
+        if isinstance(names, list) and all(isinstance(name, str) for name in names):
+            function.__dict__["argument_names"] = tuple(names)
         for name in written.get("is") or ():
             if name in _FLAGS:
                 setattr(function, name, True)

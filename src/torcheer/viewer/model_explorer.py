@@ -56,7 +56,7 @@ def node_data_of(history: Recorded) -> dict[str, Plain]:
     >>> from torcheer.viewer import node_data_of
     >>> found = node_data_of(torcheer.log_forward_pass(torch.nn.Linear(2, 3), torch.ones(1, 2)))
     >>> found["flops"]["Linear"]["results"]["linear_1_1:1"]
-    {'value': 15}
+    {'value': 12}
     """
     with DisableTorchFunction(), torch.no_grad():
         index, nodes = history._index, history.graph.nodes

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from hashlib import blake2b
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from ..history.index import Index
 from ..history.printing.text import plural
@@ -26,7 +28,7 @@ class Weights:
         self.notes: list[str] = []
         changed = large = left = 0
         for state in index.log.states:
-            if is_freed(state.value) or not _is_plain(state.value):
+            if not _is_plain(state.value) or is_freed(state.value):
                 continue
             if state.is_changed or state.may_be_changed:
                 changed += 1
@@ -54,8 +56,11 @@ class Weights:
         return made
 
 
-def _is_plain(tensor: Tensor) -> bool:
-    return tensor.layout is torch.strided and tensor.device.type != "meta" and not tensor.is_nested and not tensor.is_quantized
+def _is_plain(value: Any) -> bool:
+    """Whether the values can be read as they are: not those of a wrapper, nor of a saved history without its parameters."""
+    if type(value) is not Tensor and type(value) is not Parameter:
+        return False
+    return value.layout is torch.strided and value.device.type != "meta" and not value.is_nested and not value.is_quantized
 
 
 def digest_of(tensor: Tensor) -> str:
@@ -69,5 +74,5 @@ def digest_of(tensor: Tensor) -> str:
         return ""
     found = blake2b(f"{values.dtype} {tuple(values.shape)}".encode(), digest_size=6)
     for start in range(0, len(data), _PIECE):
-        found.update(data[start : start + _PIECE])
+        found.update(data[start : start + _PIECE].data)
     return found.hexdigest()

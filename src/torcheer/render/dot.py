@@ -234,7 +234,7 @@ def title_lines(box: DrawnBox, cut: int = 0) -> tuple[str, ...]:
 def title_width(lines: tuple[str, ...], style: Style) -> float:
     """About how many points wide a title is. Twice that is asked for, so that an arrow can pass beside it."""
     title, *facts = lines
-    return max(0.66 * style.title_size * len(title), *(0.59 * style.text_size * len(fact) for fact in facts), 20.0)
+    return max(0.68 * style.title_size * len(title) + 1, *(0.59 * style.text_size * len(fact) for fact in facts), 20.0)
 
 
 def _room(drawing: Drawing) -> float:

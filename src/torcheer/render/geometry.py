@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, overload
+from typing import Any
 
 Point = tuple[float, float]
 CELL = 60.0  # points; the grid that things nearby are found with
@@ -98,9 +98,18 @@ class Arrow:
     head: Point | None = None
     tail: Point | None = None  # of one that was laid out the other way round
 
+    def mapped(self, change: Callable[[Point], Point]) -> Arrow:
+        """The arrow with every point changed."""
+        head, tail = (change(tip) if tip is not None else None for tip in (self.head, self.tail))
+        return Arrow(tuple(map(change, self.curve)), head, tail)
+
     def moved(self, by: Point) -> Arrow:
         """The arrow elsewhere."""
-        return Arrow(tuple(_moved(point, by) for point in self.curve), _moved(self.head, by), _moved(self.tail, by))
+        return self.mapped(lambda point: (point[0] + by[0], point[1] + by[1]))
+
+    def reversed(self) -> Arrow:
+        """The same line, begun at its other end."""
+        return Arrow(self.curve[::-1], self.tail, self.head)
 
     def line(self) -> list[Point]:
         """It as a line with many corners, from tail to head."""
@@ -129,16 +138,6 @@ def write_arrow(arrow: Arrow) -> str:
 def write_point(point: Point) -> str:
     """A point as Graphviz reads it."""
     return f"{point[0]:.2f},{point[1]:.2f}"
-
-
-@overload
-def _moved(point: Point, by: Point) -> Point: ...
-@overload
-def _moved(point: None, by: Point) -> None: ...
-@overload
-def _moved(point: Point | None, by: Point) -> Point | None: ...
-def _moved(point: Point | None, by: Point) -> Point | None:
-    return None if point is None else (point[0] + by[0], point[1] + by[1])
 
 
 def _curve(points: Sequence[Point]) -> Iterator[Point]:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 from ..errors import DrawingFailed
 from ..graph import Graph, Node
+from .columns import in_columns
 from .dot import Places, box_name, dot_text, title_lines, title_width
 from .drawing import Drawing, DrawnEdge, DrawnNode, make_drawing
-from .found import read_layout
+from .found import Found, read_layout
 from .geometry import Point, Rect, along_curve, read_arrow, read_point
 from .graphviz import TooSlow, run_graphviz
 from .options import PictureOptions
@@ -105,7 +106,7 @@ def lay_out(
 
     Args:
         graph: what to lay out; as in pictures, what is too large or too slow is laid out with fewer modules open.
-        options: as of a picture.
+        options: as of a picture; it has columns only where `columns` says so.
         most: a graph of up to so many nodes is laid out as it is; of a larger one, a view that has no more and leaves no
             operations out. Where there is none, `DrawingFailed` is raised.
         beside: gives further nodes for the view that is laid out.
@@ -118,7 +119,8 @@ def lay_out(
         return _with_companions(drawing, view.graph, beside(view.graph)) if beside is not None else drawing
 
     view, drawing, laid_out = first_laid_out(_views(graph, options, most), draw, graph.title, options.time_limit)
-    return _read(drawing, view.graph, laid_out)
+    found, drawing = in_columns(read_layout(laid_out), drawing, replace(options, columns=options.columns or 1))
+    return _read(drawing, view.graph, found)
 
 
 def _views(graph: Graph, options: PictureOptions, most: int | None) -> Iterator[View]:
@@ -179,8 +181,7 @@ def _with_companions(drawing: Drawing, graph: Graph, companions: Companions) -> 
 # Places -----------------------------------------------------------------------------------------------------------
 
 
-def _read(drawing: Drawing, graph: Graph, laid_out: bytes) -> Layout:
-    found = read_layout(laid_out)
+def _read(drawing: Drawing, graph: Graph, found: Found) -> Layout:
     places = place_words(found, drawing)
     nodes = [
         LaidOutNode(graph.by_key[one.key], one.lines, found.nodes[one.id], one.is_reference, one.id[0] == "g")

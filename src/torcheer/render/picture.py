@@ -11,6 +11,7 @@ from typing import IO, Any
 from ..errors import InvalidArgument
 from ..files import write_whole
 from ..graph import Graph
+from .columns import in_columns
 from .dot import Places, box_name, dot_text
 from .drawing import Drawing, make_drawing
 from .found import read_layout
@@ -145,4 +146,5 @@ def make_picture(graph: Graph, options: PictureOptions | None = None) -> Picture
     check_drawable(graph)
     tries, limit = views(graph, options), options.time_limit
     view, drawing, laid_out = first_laid_out(tries, lambda view: make_drawing(view, options), graph.title, limit)
-    return Picture(view, drawing, place_words(read_layout(laid_out), drawing), options)
+    found, drawing = in_columns(read_layout(laid_out), drawing, options)
+    return Picture(view, drawing, place_words(found, drawing), options)

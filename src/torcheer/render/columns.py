@@ -1,0 +1,296 @@
+"""Draws a long model in columns: cuts the layout where little crosses, and sets the pieces side by side.
+
+A worked example: ResNet-18 is laid out in one column, nine times as tall as wide. Between `layer2` and `layer3` the arrows of
+one node cross and no box is open, so that is a good place to cut. With two cuts the picture has three columns; an arrow that
+crosses a cut goes on from the bottom of its column through the gap beside it to the top of the next. A box that is cut ends
+at the bottom and begins again at the top, as `… layer2`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from .cuts import Cut, best_cuts, possible_cuts
+from .dot import box_name
+from .drawing import Drawing, DrawnBox
+from .flow import Flow
+from .found import Found
+from .geometry import Arrow, Point, Rect, rounded
+from .options import PictureOptions
+
+_MOST = 12  # columns that are tried
+_CROSSING = 4  # nodes whose arrows may cross a cut that nobody asked for
+_READABLE = 0.7  # how much smaller than designed a picture may be printed, before fewer columns are better
+_TRACK = 6.0  # points between arrows in the gap between two columns
+_HEAD_GAP = 10.0
+
+
+def in_columns(found: Found, drawing: Drawing, options: PictureOptions) -> tuple[Found, Drawing]:
+    """The layout in as many columns as were asked for; where none were, in as many as make it fit a page."""
+    flow = Flow(drawing.direction)
+    turned = _turned(found, flow)
+    if options.columns == 1 or not turned.nodes or (options.columns is None and not _is_tall(turned, options)):
+        return found, drawing
+    cuts = possible_cuts(turned, drawing)
+    if options.columns is not None:
+        return _set_columns(found, drawing, flow, turned, best_cuts(cuts, options.columns, turned))
+    best, before = (found, drawing), _cost(found, options)
+    for number in range(2, _MOST + 1):
+        chosen = best_cuts(cuts, number, turned)
+        if len(chosen) < number - 1 or any(len(cut.sources) > _CROSSING for cut in chosen):
+            break
+        made = _set_columns(found, drawing, flow, turned, chosen)
+        cost = _cost(made[0], options)
+        if cost >= before:  # more columns are only further from a good shape
+            break
+        best, before = made, cost
+    return best
+
+
+def _is_tall(turned: Found, options: PictureOptions) -> bool:
+    bounds, style = turned.bounds, options.looks
+    return bounds.height > style.tallest * bounds.width and bounds.height > style.tall
+
+
+def _cost(found: Found, options: PictureOptions) -> float:
+    """How far a picture is from the shape it should have; more where it would be printed too small."""
+    across, along = found.bounds.width, found.bounds.height
+    if options.direction in ("right", "left"):
+        across, along = along, across
+    cost = abs(math.log(along / max(across, 1.0) / options.looks.best))
+    length = options.length
+    if length is not None and found.bounds.width > length.points / _READABLE:
+        cost += 4 * math.log(found.bounds.width * _READABLE / length.points)
+    return cost
+
+
+def _turned(found: Found, flow: Flow) -> Found:
+    """The layout in the coordinates of the model, without its head."""
+    nodes = {name: flow.turned_rect(rect) for name, rect in found.nodes.items()}
+    boxes = {name: flow.turned_rect(rect) for name, rect in found.boxes.items()}
+    arrows = {number: flow.turned_arrow(arrow) for number, arrow in found.arrows.items()}
+    bounds = _around([*nodes.values(), *boxes.values()], [point for arrow in arrows.values() for point in arrow.curve])
+    return replace(found, bounds=bounds, head=None, nodes=nodes, boxes=boxes, arrows=arrows)
+
+
+def _around(rects: Iterable[Rect], points: Iterable[Point] = ()) -> Rect:
+    rects, points = list(rects), list(points)
+    lefts, lows = [rect.left for rect in rects], [rect.low for rect in rects]
+    rights, highs = [rect.right for rect in rects], [rect.high for rect in rects]
+    xs, ys = [x for x, _ in points], [y for _, y in points]
+    return Rect(min([*lefts, *xs]), min([*lows, *ys]), max([*rights, *xs]), max([*highs, *ys]))
+
+
+def _set_columns(found: Found, drawing: Drawing, flow: Flow, turned: Found, cuts: list[Cut]) -> tuple[Found, Drawing]:
+    if not cuts:
+        return found, drawing
+    setter = _Setter(turned, drawing, cuts)
+    setter.set()
+    boxes = {name: flow.back_rect(rect) for name, rect in setter.boxes.items()}
+    nodes = {name: flow.back_rect(rect) for name, rect in setter.nodes.items()}
+    arrows = {number: flow.back_arrow(arrow) for number, arrow in setter.arrows.items()}
+    texts = {n: flow.back(setter.moved(flow.turned(place), drawing.edges[n].source)) for n, place in found.texts.items()}
+    bounds = _around([*nodes.values(), *boxes.values()], [point for arrow in arrows.values() for point in arrow.curve])
+    head = None
+    if found.head is not None:
+        left, low = bounds.left, bounds.high + _HEAD_GAP
+        head = Rect(left, low, left + found.head.width, low + found.head.height)
+        bounds = _around([bounds, head])
+    titles = {**found.title_heights, **setter.title_heights}
+    set_ = Found(bounds, head, nodes, arrows, boxes, titles, texts)
+    return set_, replace(drawing, nodes=setter.drawn_nodes, boxes=setter.drawn_boxes)
+
+
+@dataclass(slots=True)
+class _Column:
+    """A piece of the model: from where to where it goes, and where it is moved to."""
+
+    start: float
+    end: float
+    by: Point = (0.0, 0.0)
+    right: float = 0.0
+    last: float = 0.0  # along, where its nodes and boxes end
+
+
+class _Setter:
+    """Sets pieces side by side, in the coordinates of the model."""
+
+    def __init__(self, turned: Found, drawing: Drawing, cuts: list[Cut]) -> None:
+        self.turned = turned
+        self.drawing = drawing
+        self.cuts = cuts
+        ends = [turned.bounds.low, *(cut.along for cut in cuts), turned.bounds.high]
+        self.columns = [_Column(start, end) for start, end in pairwise(ends)]
+        self.home = {name: self._column(rect.y) for name, rect in turned.nodes.items()}
+        self.nodes: dict[str, Rect] = {}
+        self.boxes: dict[str, Rect] = {}
+        self.arrows: dict[int, Arrow] = {}
+        self.leaving: dict[tuple[str, int], list[Point]] = {}  # by node and column: the way of its arrows out of the column
+        self.entering: dict[int, list[Point]] = {}  # by arrow: its way in the column where it ends
+        self.title_heights: dict[str, float] = {}
+        self.drawn_nodes = drawing.nodes
+        self.drawn_boxes = drawing.boxes
+        self.title = drawing.style.title_size * 1.2 + 2
+        self.margin = drawing.style.box_margin
+
+    def _column(self, along: float) -> int:
+        return sum(along > cut.along for cut in self.cuts)
+
+    def moved(self, point: Point, node: str) -> Point:
+        """A point beside a node, where it is now."""
+        by = self.columns[self.home[node]].by
+        return point[0] + by[0], point[1] + by[1]
+
+    def set(self) -> None:
+        pieces = self._pieces()
+        tracks = self._tracks()
+        self._part()
+        here = 0.0
+        for number, column in enumerate(self.columns):
+            inside = [rect for name, rect in self.turned.nodes.items() if self.home[name] == number]
+            inside += [rect for (_, where), rect in pieces.items() if where == number]
+            lines = [list(a.curve) for n, a in self.turned.arrows.items() if self._ends(n) == (number, number)]
+            lines += [way for (_, where), way in self.leaving.items() if where == number]
+            lines += [way for n, way in self.entering.items() if max(self._ends(n)) == number]
+            extent = _around(inside, [point for line in lines for point in line])
+            column.by = (here - extent.left, -extent.low)
+            column.right = here + extent.width
+            column.last = extent.height
+            here = column.right + 4 * _TRACK + _TRACK * len(tracks.get(number, ()))
+        self.nodes = {name: rect.moved(self.columns[self.home[name]].by) for name, rect in self.turned.nodes.items()}
+        self._set_boxes(pieces)
+        for number, arrow in self.turned.arrows.items():
+            first, last = self._ends(number)
+            if first == last:
+                self.arrows[number] = arrow.moved(self.columns[first].by)
+            else:
+                self.arrows[number] = self._joined(number, arrow, tracks)
+
+    def _ends(self, number: int) -> tuple[int, int]:
+        """The columns an arrow begins and ends in, as it was laid out."""
+        edge = self.drawing.edges[number]
+        source, target = self.home[edge.source], self.home[edge.target]
+        return (target, source) if edge.is_backward else (source, target)
+
+    # Boxes --------------------------------------------------------------------------------------------------------
+
+    def _pieces(self) -> dict[tuple[int, int], Rect]:
+        """The boxes in each column, by number and column, before they are moved; inner ones first."""
+        inside: dict[str, list[tuple[int, Rect]]] = {}
+        for node in self.drawing.nodes:
+            if node.box is not None and node.id in self.turned.nodes:
+                inside.setdefault(node.box, []).append((self.home[node.id], self.turned.nodes[node.id]))
+        found: dict[tuple[int, int], Rect] = {}
+        for number, box in reversed(list(enumerate(self.drawing.boxes))):
+            whole = self.turned.boxes.get(box_name(number))
+            if whole is None:
+                continue
+            columns = sorted({column for column, _ in inside.get(box.key, ())})
+            for column in columns:
+                contents = [rect for where, rect in inside[box.key] if where == column]
+                title = self.turned.title_heights[box_name(number)] if column == columns[0] else self.title
+                piece = (
+                    whole
+                    if len(columns) == 1
+                    else self._piece(whole, contents, title, (column == columns[0], column == columns[-1]))
+                )
+                found[number, column] = piece
+                if box.parent is not None:
+                    inside.setdefault(box.parent, []).append((column, piece))
+        return found
+
+    def _piece(self, whole: Rect, contents: list[Rect], title: float, is_end: tuple[bool, bool]) -> Rect:
+        """A part of a box: around what is in it, with room for a title. Its ends (`is_end`) are those of the box."""
+        around, direction = _around(contents), self.drawing.direction
+        start = around.low - self.margin - (title if direction == "down" else 0.0)
+        end = around.high + self.margin + (title if direction == "up" else 0.0)
+        left = around.left - self.margin - (title if direction in ("right", "left") else 0.0)
+        return Rect(left, whole.low if is_end[0] else start, around.right + self.margin, whole.high if is_end[1] else end)
+
+    def _set_boxes(self, pieces: dict[tuple[int, int], Rect]) -> None:
+        boxes: list[DrawnBox] = []
+        keys: dict[tuple[str, int], str] = {}  # by key of a box and column: the key of its piece
+        first: dict[int, int] = {}
+        for number, column in sorted(pieces):
+            box = self.drawing.boxes[number]
+            is_first = first.setdefault(number, column) == column
+            keys[box.key, column] = box.key if is_first else f"{box.key} ({column - first[number] + 1})"
+            lines = box.lines if is_first else (f"… {box.lines[0]}",)
+            parent = keys[box.parent, column] if box.parent is not None else None
+            name = box_name(len(boxes))
+            boxes.append(replace(box, key=keys[box.key, column], parent=parent, lines=lines))
+            self.boxes[name] = pieces[number, column].moved(self.columns[column].by)
+            self.title_heights[name] = self.turned.title_heights[box_name(number)] if is_first else self.title
+        self.drawn_boxes = tuple(boxes)
+        self.drawn_nodes = tuple(
+            replace(node, box=keys[node.box, self.home[node.id]]) if node.box is not None and node.id in self.home else node
+            for node in self.drawing.nodes
+        )
+
+    # Arrows from one column to another ----------------------------------------------------------------------------
+
+    def _tracks(self) -> dict[int, dict[str, int]]:
+        """In the gap after each column: a track for every node whose arrows leave it."""
+        found: dict[int, dict[str, int]] = {}
+        for number in self.turned.arrows:
+            first, last = self._ends(number)
+            if first != last:
+                tracks = found.setdefault(min(first, last), {})
+                tracks.setdefault(self._origin(number), len(tracks))
+        return found
+
+    def _origin(self, number: int) -> str:
+        """The node in the earlier of its columns."""
+        edge = self.drawing.edges[number]
+        return min(edge.source, edge.target, key=lambda name: self.home[name])
+
+    def _part(self) -> None:
+        """Find the ways of arrows out of a column and into another. All arrows of a node leave by the straightest way."""
+        for number, laid_out in self.turned.arrows.items():
+            first, last = self._ends(number)
+            if first == last:
+                continue
+            arrow = laid_out.reversed() if first > last else laid_out
+            way = arrow.line()[(arrow.tail is not None) : -1 if arrow.head is not None else None]
+            here, there = self.columns[min(first, last)], self.columns[max(first, last)]
+            self.entering[number] = [point for point in way if point[1] > there.start] or way[-1:]
+            before = [point for point in way if point[1] < here.end] or way[:1]
+            known = self.leaving.get((self._origin(number), min(first, last)))
+            if known is None or _aside(before) < _aside(known):
+                self.leaving[self._origin(number), min(first, last)] = before
+
+    def _joined(self, number: int, arrow: Arrow, tracks: dict[int, dict[str, int]]) -> Arrow:
+        """An arrow from one column to another: as it was laid out at both ends, and between them along its track."""
+        first, last = sorted(self._ends(number))
+        is_back = self._ends(number) != (first, last)
+        here, there = self.columns[first], self.columns[last]
+        before = [_moved(point, here.by) for point in self.leaving[self._origin(number), first]]
+        after = [_moved(point, there.by) for point in self.entering[number]]
+        track = tracks[first][self._origin(number)]
+        aside = here.right + 2 * _TRACK + _TRACK * track
+        below, above = here.last + 2 * _TRACK + _TRACK * track, -2 * _TRACK - _TRACK * track
+        corners = [*before, (before[-1][0], below), (aside, below), (aside, above), (after[0][0], above), *after]
+        forward = arrow.reversed() if is_back else arrow
+        tail = _moved(forward.tail, here.by) if forward.tail is not None else None
+        head = _moved(forward.head, there.by) if forward.head is not None else None
+        made = Arrow(tuple(rounded(_without_repeats(corners), 5.0)), head, tail)
+        return made.reversed() if is_back else made
+
+
+def _aside(way: list[Point]) -> float:
+    return abs(way[-1][0] - way[0][0])
+
+
+def _moved(point: Point, by: Point) -> Point:
+    return point[0] + by[0], point[1] + by[1]
+
+
+def _without_repeats(points: list[Point]) -> list[Point]:
+    kept = points[:1]
+    for point in points[1:]:
+        if math.dist(point, kept[-1]) > 0.5:
+            kept.append(point)
+    return kept if len(kept) > 1 else points[:2]

@@ -75,13 +75,19 @@ PICTURES: dict[str, tuple[Callable[[], Built], dict[str, Any]]] = {
     "recurrent_rolled": (lambda: (SimpleRecurrent(), (torch.rand(1, 5),)), {"rolled": True}),
     "alexnet": (lambda: (AlexNet(), (torch.rand(IMAGE),)), {}),
     "alexnet_time": (lambda: (AlexNet(), (torch.rand(IMAGE),)), {"color_by": "time", "nesting_depth": "all"}),
+    "alexnet_paper": (lambda: (AlexNet(), (torch.rand(IMAGE),)), {"style": "paper", "width": "8.5cm"}),
+    "resnet18": (lambda: (torchvision.models.resnet18(), (torch.rand(IMAGE),)), {}),
+    "resnet18_layer3": (
+        lambda: (torchvision.models.resnet18(), (torch.rand(IMAGE),)),
+        {"style": "paper", "width": "8.5cm", "focus": "layer3"},
+    ),
     "resnet152": (lambda: (torchvision.models.resnet152(), (torch.rand(IMAGE),)), {}),
     "resnet50_folded": (
         lambda: (torchvision.models.resnet50(), (torch.rand(IMAGE),)),
         {"nesting_depth": 9, "fold_repeats": True},
     ),
     "gpt2": (gpt2, {}),
-    "gpt2_blocks": (gpt2, {"nesting_depth": 3, "fold_repeats": True, "theme": "dark"}),
+    "gpt2_blocks": (gpt2, {"nesting_depth": 2, "fold_repeats": True, "theme": "dark"}),
     "lstm_100_steps": (lambda: (Lstm(), (torch.rand(2, 100, 8),)), {}),
     "unet": (lambda: (Unet(), (torch.randn(2, 3, 8, 8), torch.tensor([1, 3]))), {}),
     "inception": (

@@ -117,6 +117,8 @@ def test_a_collapsed_block_has_its_arrow_around_its_node(stack: Graph) -> None:
     node = next(node.place for node in layout.nodes if node.lines[0] == "stages.0.0")
     (around,) = [edge for edge in layout.edges if edge.line == "dashed"]
     assert (around.curve[0][1], around.tip[1]) == pytest.approx((node.low, node.high), abs=0.1)
+    (outer,) = [box.place for box in layout.boxes if box.lines[0] == "stages.0"]
+    assert all(outer.left + 2 < x < outer.right - 2 and outer.low < y < outer.high for x, y in around.sampled())
 
 
 def test_passes_that_feed_the_next_keep_their_arrows() -> None:

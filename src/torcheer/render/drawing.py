@@ -93,6 +93,8 @@ class _Draughtsman:
         self.ids = {node.key: f"n{number}" for number, node in enumerate(graph.nodes)}
         self.boxes = _boxes_drawn(graph)
         self.repeated = {key for key in self.boxes if (box := graph.boxes[key]).repeats > 1 and not box.is_parallel}
+        looped = {edge.source for edge in graph.edges if edge.is_to_next_block and edge.source == edge.target}
+        self.looped = [node for node in graph.nodes if node.key in looped and own_repeats(node, graph) > 1]
         self.seen: dict[str, None] = {}
         self.straight: set[tuple[str, str]] = set()
 
@@ -202,9 +204,7 @@ class _Draughtsman:
             for key in node.modules:
                 inside.setdefault(key, []).append(self.ids[node.key])
         blocks = [(key, inside[key][-1], inside[key][0]) for key in self.graph.modules if key in self.repeated]
-        looped = {edge.source for edge in self.graph.edges if edge.is_to_next_block and edge.source == edge.target}
-        nodes = [node for node in self.graph.nodes if node.key in looped and own_repeats(node, self.graph) > 1]
-        blocks += [(self.ids[node.key],) * 3 for node in nodes]
+        blocks += [(self.ids[node.key],) * 3 for node in self.looped]
         for around, last, first in blocks:
             self.seen["feedback"] = None
             yield DrawnEdge(last, first, line="dashed", weight=0, is_free=True, around=around)
@@ -242,6 +242,7 @@ class _Draughtsman:
         is_short = self.options.looks.is_short
         lines = tuple(short_box_lines(box, self.graph) if is_short else box_lines(box, self.graph))
         has_arrow = any(box.key in self.graph.boxes[key].path[:-1] for key in self.repeated)
+        has_arrow = has_arrow or any(box.key in node.modules for node in self.looped)
         return DrawnBox(box.key, parent, lines, len(around) + 1, has_arrow, self._overrides("module", box))
 
     def _overrides(self, part: str, thing: object) -> Attributes:

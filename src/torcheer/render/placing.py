@@ -172,8 +172,21 @@ _DISTANCES = (13, 18, 24, 31, 40, 52, 68, 88, 112)  # points from the head of an
 _BESIDE = ((1, 2.5), (-1, 2.5), (1, 8.0), (-1, 8.0), (1, 18.0), (-1, 18.0))  # side, and points from the arrow
 
 
+_CROWDED = 45.0  # the cost from which on a text that should be on its arrow may stand beside it
+
+
 def _text_place(way: list[Point], size: Point, number: int, grid: _Grid, *, is_on_arrow: bool) -> Point:
     """Where the note on an edge goes: beside the arrow or on it, near its head, clear of everything where that can be."""
+    best, cost = _best_place(way, size, number, grid, is_on_arrow=is_on_arrow)
+    if is_on_arrow and cost > _CROWDED:
+        beside, beside_cost = _best_place(way, size, number, grid, is_on_arrow=False)
+        best = beside if beside_cost < cost - _CROWDED / 3 else best
+    grid.add_rect(_text_rect(best, size))
+    return best
+
+
+def _best_place(way: list[Point], size: Point, number: int, grid: _Grid, *, is_on_arrow: bool) -> tuple[Point, float]:
+    """The place where least is in the way, and how much that is; very much where an arrow is too short for a text on it."""
     width, height = size
     best, best_cost = way[-1], math.inf
     length = sum(math.dist(a, b) for a, b in pairwise(way))
@@ -188,10 +201,7 @@ def _text_place(way: list[Point], size: Point, number: int, grid: _Grid, *, is_o
             cost = grid.cost(_text_rect(place, size), number, is_on_arrow=is_on_arrow) + distance * 0.1 + gap
             if cost < best_cost:
                 best, best_cost = place, cost
-    if is_on_arrow and best_cost == math.inf:  # the arrow is too short
-        return _text_place(way, size, number, grid, is_on_arrow=False)
-    grid.add_rect(_text_rect(best, size))
-    return best
+    return best, best_cost
 
 
 def _along(way: list[Point], distances: Iterable[float]) -> Iterator[tuple[float, Point, Point]]:

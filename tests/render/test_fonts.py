@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,6 +54,14 @@ def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         yield page
 
 
+def cell_in_a_loop(x: torch.Tensor) -> torch.Tensor:
+    """Rolled, it has arrows from a node to itself, with words beside them."""
+    cell, h = nn.LSTMCell(4, 3), (torch.zeros(2, 3), torch.zeros(2, 3))
+    for t in range(x.shape[1]):
+        h = cell(x[:, t], h)
+    return h[0] @ h[1].T
+
+
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Pictures that contain every kind of text: names, titles of modules, notes on arrows, legends, scales."""
@@ -66,6 +75,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "collapsed": alexnet.draw(folder / "b.svg", nesting_depth=1, show_buffers=True).svg,
         "rolled": recurrent.draw(folder / "c.svg", rolled=True, direction="right").svg,
         "folded": folded.draw(folder / "d.svg").svg,
+        "loops": torcheer.log_forward_pass(cell_in_a_loop, torch.rand(2, 9, 4)).draw(folder / "e.svg", rolled=True).svg,
     }
 
 
@@ -82,7 +92,7 @@ MEASURE = """() => {
 }"""
 
 
-@pytest.mark.parametrize("name", ["alexnet", "collapsed", "rolled", "folded"])
+@pytest.mark.parametrize("name", ["alexnet", "collapsed", "rolled", "folded", "loops"])
 def test_with_any_font_text_stays_in_its_box_and_in_its_middle(page: Page, pictures: dict[str, str], name: str) -> None:
     """Text is within its node, as far from the left border as from the right one, and within the picture."""
     page.set_content(f"<body style='margin:0'>{pictures[name]}</body>")
@@ -106,6 +116,10 @@ def test_every_text_states_its_width_and_that_of_nodes_is_anchored_in_the_middle
         assert all(float(text.get("textLength", "0")) > 0 for text in texts)
         assert {text.get("lengthAdjust") for text in texts} == {"spacingAndGlyphs"}
         styles = root.findtext(f"{SVG}style", "")
+        sizes = {name: float(size) for name, size in re.findall(r"\.(s\d+)\{[^}]*font-size:([\d.]+)px", styles)}
+        for text in texts:  # none is squeezed
+            natural = text_width(text.text or "", sizes[text.get("class", "")])
+            assert float(text.get("textLength", "0")) > 0.85 * natural, text.text
         middle = {rule.partition("{")[0].rpartition(".")[2] for rule in styles.split("}") if "text-anchor:middle" in rule}
         in_nodes = [text for group in root.iter(f"{SVG}g") if group.get("class") == "node" for text in group.iter(f"{SVG}text")]
         assert in_nodes

@@ -95,6 +95,7 @@ class _Lightening:
         name = element.findtext(f"{{{_SVG}}}title", "")
         if kind == "node":
             sides, is_centered = _sides(element), name not in self.own_labels
+        ground: Sides | None = None
         for child in list(element):
             tag = child.tag.rpartition("}")[2] if isinstance(child.tag, str) else ""
             if tag == "a":  # a link keeps what it shows and leads nowhere
@@ -106,7 +107,10 @@ class _Lightening:
             if tag == "title":
                 child.text = self.titles[name]
             elif tag == "polygon" and kind == "edge":
-                sides, is_centered = _sides(child), True  # the ground of the text after it
+                ground = _sides(child)
+            elif tag == "text" and kind == "edge":
+                on_ground = child.get("text-anchor") == "start"  # text that stands on its arrow; other text is beside it
+                _measure(child, ground if on_ground else None, on_ground)
             elif tag == "text":
                 _measure(child, sides, is_centered)
             self.lighten(child, sides, is_centered=is_centered)

@@ -129,9 +129,8 @@ class Words:
     def notes(self, graph: Graph, whole: Graph) -> tuple[str, ...]:
         """What a reader must know about a view of a graph."""
         backward = self._num_gradients
-        forward = sum(1 for node in whole.nodes if node.kind not in ("input", "output"))
         gradients = plural(backward, "autograd node") if backward else "no gradients"
-        found = [f"{plural(forward, 'operation')}, {gradients}."]
+        found = [f"{plural(whole.num_operations, 'operation')}, {gradients}."]
         if any(node.kind == "module" for node in graph.nodes):
             found.append(f"Collapsed by module to {len(graph.nodes):,} nodes.")
         if any(node.repeats > 1 for node in graph.nodes):

@@ -124,9 +124,9 @@ def test_a_picture_that_is_too_large_as_asked_for_is_shut_further_and_says_so() 
         model = nn.Sequential(model, nn.Sequential(nn.ReLU(), nn.Tanh()))
     graph = tl.log_forward_pass(model, torch.ones(2)).graph
     said = [note for view in views(graph, PictureOptions(nesting_depth=3)) for note in view.notes if "Too large" in note]
-    assert said == [f"Too large as asked for: collapsed to depth {depth}, of 8 operations." for depth in (2, 1)]
+    assert said == [f"Too large as asked for: collapsed to depth {depth}, of 10 operations." for depth in (2, 1)]
     by_itself = [note for view in views(graph, PictureOptions()) for note in view.notes]
-    assert "Modules are collapsed at depth 1, of 8 operations; nesting_depth=2 opens more, 'all' everything." in by_itself
+    assert "Modules are collapsed at depth 1, of 10 operations; nesting_depth=2 opens more, 'all' everything." in by_itself
 
 
 # torch_vis ------------------------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ def test_a_view_says_what_was_done_to_it() -> None:
     assert tracker.nodes
     words = Words(tracker.translation, times=True, sizes=True)
     whole = tracker.history.graph
-    assert words.notes(whole, whole)[0].startswith("12 operations, ")
+    assert words.notes(whole, whole)[0].startswith("14 operations, ")
     assert len(words.notes(whole, whole)) == 1
     assert "Equal blocks in a row are drawn once." in words.notes(fold_repeats(whole), whole)
     assert "Operations in the middle are left out." in words.notes(omit_middle(whole, 6), whole)
@@ -152,7 +152,7 @@ def test_without_gradients_a_view_says_so() -> None:
         tracker = track_computational_graph_execution(nn.ReLU(), torch.ones(2))
     assert tracker.nodes
     words = Words(tracker.translation, times=True, sizes=True)
-    assert words.notes(tracker.history.graph, tracker.history.graph) == ("1 operation, no gradients.",)
+    assert words.notes(tracker.history.graph, tracker.history.graph) == ("3 operations, no gradients.",)
 
 
 @pytest.mark.parametrize(

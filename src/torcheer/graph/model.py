@@ -215,6 +215,11 @@ class Graph:
         """The visible nodes, in execution order."""
         return tuple([node for node in self.all_nodes if not node.is_hidden])
 
+    @property
+    def num_operations(self) -> int:
+        """How many operations the visible nodes stand for, inputs and outputs included, as in `history.num_operations`."""
+        return len({number for node in self.nodes for number in node.operations})
+
     @cached_property
     def edges(self) -> tuple[Edge, ...]:
         """The edges between visible nodes, by target, in the order of arguments."""

@@ -290,9 +290,8 @@ def _boxes_drawn(graph: Graph) -> set[str]:
 
 def _counts(graph: Graph) -> str:
     """The first line below the title."""
-    operations = {number for node in graph.nodes if node.kind not in ("input", "output") for number in node.operations}
     params = {param.name: param.numel for node in graph.nodes for param in node.params}
-    facts = [plural(len(operations), "operation")]
+    facts = [plural(graph.num_operations, "operation")]
     if params:
         facts.append(f"{human_count(sum(params.values()))} parameters")
     return " · ".join(facts)

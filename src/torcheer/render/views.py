@@ -158,11 +158,7 @@ def _ladder(graph: Graph, options: PictureOptions) -> Iterator[View]:
             asked = "" if start is None else " to depth " + str(depth)
             why = f"Modules are collapsed at depth {depth}" if start is None else f"Too large as asked for: collapsed{asked}"
             hint = f"; nesting_depth={depth + 1} opens more, 'all' everything." if start is None else "."
-            yield from list(_opened(shut, options, (f"{why}, of {_counted(graph)}{hint}",)))[-1:]
-
-
-def _counted(graph: Graph) -> str:
-    return f"{sum(node.num_operations for node in graph.nodes if node.kind not in ('input', 'output')):,} operations"
+            yield from list(_opened(shut, options, (f"{why}, of {graph.num_operations:,} operations{hint}",)))[-1:]
 
 
 def _opened(graph: Graph, options: PictureOptions, notes: tuple[str, ...] = ()) -> Iterator[View]:

@@ -15,6 +15,7 @@ from ..history.printing.text import human_size
 from ..torch_internals import DisableTorchFunction
 from ..web.colors import COST_RAMPS
 from .contents import cut, words_of
+from .groups import ports_in
 from .payload import Recorded
 from .values import Values
 from .writing import write
@@ -37,7 +38,7 @@ def to_model_explorer(history: Recorded, path: str | os.PathLike[str] | None = N
     [('input_1_0:1', ''), ('linear_1_1:1', '0'), ('relu_1_2:1', '1'), ('output_1_3:1', '')]
 
     A node is in the namespace of the innermost module it ran in: `features.6` is `features/6`. A module that ran several times
-    has one for each call: `fc:2`.
+    has one for each call: `fc:2`. Equal outputs, such as a cache, are in one of their container: `past_key_values`.
     """
     graph = history.graph
     found = {"label": graph.title, "graphs": [{"id": graph.title, "nodes": _nodes(graph)}]}
@@ -91,11 +92,13 @@ def _node_data(name: str, values: dict[str, float | None]) -> Plain:
 
 def _nodes(graph: Graph) -> list[Plain]:
     namespaces = {box.key: _namespace(box) for box in graph.all_boxes}
+    ports = {number: port["name"] for port in ports_in(graph) for number in port["nodes"]}
+    numbers = {node.key: number for number, node in enumerate(graph.all_nodes)}
     return [
         {
             "id": node.key,
             "label": node.type,
-            "namespace": namespaces[node.modules[-1]] if node.modules else "",
+            "namespace": namespaces[node.modules[-1]] if node.modules else ports.get(numbers[node.key], "").replace("/", "∕"),
             "attrs": _pairs(_facts(node)),
             **_ends(graph, node),
         }

@@ -32,12 +32,22 @@ def make_entry(layer: str, kind: str, kept: Tensor, layout: str, **facts: Any) -
     return Entry(layer=layer, kind=kind, layout=layout, dtype="float32", **{**defaults, **facts})
 
 
-def write_run(folder: Path, steps: Mapping[int, Sequence[tuple[Entry, Tensor]]], notes: Sequence[str] = ()) -> Run:
-    """A run with these entries and tensors at these steps."""
+def write_run(
+    folder: Path,
+    steps: Mapping[int, Sequence[tuple[Entry, Tensor]]],
+    notes: Sequence[str] = (),
+    metrics: Sequence[dict[str, float]] = (),
+) -> Run:
+    """A run with these entries and tensors, and metrics if there are some, at these steps."""
     files = FileManager.create(folder, {"title": "Stripes"})
-    for step, found in steps.items():
+    for at, (step, found) in enumerate(steps.items()):
         snapshot = Snapshot(
-            number=files.next_number, step=step, time=0.0, entries=tuple(e for e, _ in found), notes=tuple(notes)
+            number=files.next_number,
+            step=step,
+            time=0.0,
+            entries=tuple(e for e, _ in found),
+            notes=tuple(notes),
+            metrics=metrics[at] if metrics else {},
         )
         files.write(snapshot, {entry.key: tensor.clone() for entry, tensor in found})
     files.close()

@@ -146,3 +146,23 @@ def test_sizes_are_the_same_in_the_text_and_in_the_report(xray, tmp_path, page):
     page.goto(xray.report(tmp_path / "report.html").as_uri())
     page.wait_for_selector("#main:not([hidden])")
     assert f"{size} on disk" in page.inner_text("body")
+
+
+def test_the_loss_of_the_probe_is_a_metric_by_itself(tmp_path):
+    """So a report has a curve over its slider without a word about metrics; the user's own come first."""
+    torch.manual_seed(0)
+    model, x, target = nn.Linear(3, 1), torch.rand(4, 3), torch.rand(4, 1)
+    xray = Xray(model, x, [""], folder=tmp_path / "run", loss_fn=nn.functional.mse_loss, target=target)
+    xray.take_graphs(0, metrics={"rate": 0.1})
+    xray.take_graphs(1)
+    xray.close()
+    expected = float(nn.functional.mse_loss(model(x), target).detach())
+    assert xray.run.metrics == ["rate", "probe loss"]
+    assert xray.run.snapshot(1).metrics == {"probe loss": pytest.approx(expected)}
+
+
+def test_without_a_loss_there_is_no_metric(tmp_path):
+    xray = Xray(nn.Linear(3, 1), torch.rand(4, 3), [""], folder=tmp_path / "run")
+    xray.take_graphs(0)
+    xray.close()
+    assert xray.run.metrics == []

@@ -41,6 +41,8 @@ from .watch.summarising import Summariser
 from .watch.updates import UpdateWatcher
 from .watch.verify import Verification, compare_trainings
 
+PROBE_LOSS = "probe loss"  # the metric that an Xray with a loss writes down by itself
+
 
 class Xray(Reader):
     """Watches layers of a model while it is trained.
@@ -170,7 +172,7 @@ class Xray(Reader):
             step: of the training; counts by itself when left out.
             show: show what was taken at once, as `show_last_graphs` does.
             metrics: numbers by name, such as the loss, as tensors of one value or as they are. They are written down with the
-                snapshot; the report draws them over its slider.
+                snapshot, and so is the loss of the probe, if it has one; the report draws them over its slider.
             scale: what the gradients are multiplied by, where a gradient scaler has not unscaled them yet.
             clipped: the norm the gradients were clipped to.
 
@@ -185,7 +187,9 @@ class Xray(Reader):
         assert self._probe is not None
         began = perf_counter()
         wants_loss = self._probe.loss_fn is not None and any(watch.wants("grad") for watch in self.layers)
-        history, gradients = self._probe.run_backward() if wants_loss else (self._probe.run(), {})
+        history, gradients, loss = self._probe.run_backward() if wants_loss else (self._probe.run(), {}, None)
+        if loss is not None:
+            self._metrics.setdefault(PROBE_LOSS, loss)
         self._hand_over(step, history, gradients, "the probe's loss")
         self._pace.took(perf_counter() - began)
         if show:

@@ -1,4 +1,5 @@
-// All layers and kinds at one step, small. Only those on the screen are drawn.
+// All layers and kinds at one step, small. Those on the screen are drawn first, the others when there is time, so that a
+// screenshot of the whole page, or a print of it, has them all.
 
 import { screenUnit } from "../../shared/canvas";
 import { byId, el } from "../../shared/dom";
@@ -8,6 +9,9 @@ import type { Guide, Part } from "../guide";
 import { drawFrame } from "../pictures/drawing";
 import { planOf, subjectOf } from "../pictures/layout";
 import { limitsOf, scaleWords } from "../pictures/limits";
+
+const TURN = 8; // milliseconds
+const MOMENT = 60;
 
 interface Thumb {
   series: Series;
@@ -19,6 +23,7 @@ interface Thumb {
 export class Gallery implements Part {
   private readonly thumbs = new Map<Element, Thumb>();
   private readonly watcher: IntersectionObserver;
+  private waiting = 0; // the timer of those that are not on the screen
 
   constructor(private readonly guide: Guide) {
     const { run } = guide;
@@ -35,6 +40,7 @@ export class Gallery implements Part {
     gallery.classList.toggle("sparse", most === 1 && layers.length > 1); // layers stand beside each other
     gallery.style.setProperty("--kinds", String(most));
     gallery.replaceChildren(...layers.map((layer) => this.row(layer)));
+    addEventListener("beforeprint", () => this.drawAll());
   }
 
   private row(layer: number): HTMLElement {
@@ -70,6 +76,26 @@ export class Gallery implements Part {
       button.classList.toggle("chosen", thumb.series === series);
       if (thumb.isVisible) this.drawThumb(button as HTMLElement, thumb);
     }
+    this.drawLater();
+  }
+
+  private drawAll(): void {
+    for (const [button, thumb] of this.thumbs) this.drawThumb(button as HTMLElement, thumb);
+  }
+
+  /** Once nothing has changed for a moment, draws the others one after the other, a few milliseconds at a time. */
+  private drawLater(): void {
+    const left = [...this.thumbs].filter(([, thumb]) => !thumb.isVisible);
+    const turn = (): void => {
+      const end = performance.now() + TURN;
+      while (left.length && performance.now() < end) {
+        const [button, thumb] = left.shift()!;
+        this.drawThumb(button as HTMLElement, thumb);
+      }
+      if (left.length) this.waiting = window.setTimeout(turn, 0);
+    };
+    clearTimeout(this.waiting);
+    this.waiting = window.setTimeout(turn, MOMENT);
   }
 
   private drawThumb(button: HTMLElement, thumb: Thumb): void {

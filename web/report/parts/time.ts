@@ -3,7 +3,7 @@
 import { byId, el } from "../../shared/dom";
 import * as format from "../../shared/format";
 import { clamp } from "../../shared/scale";
-import { drawCurve, drawDot, keep } from "../charts/frame";
+import { type Pen, drawCurve, drawDot, keep } from "../charts/frame";
 import type { Guide, Part } from "../guide";
 
 const PLAY_TIME = 12000; // milliseconds for a whole run, as far as a step is neither too short nor too long to see
@@ -88,6 +88,7 @@ export class TimeBar implements Part {
     const x = (at: number): number => placeOnSlider(at, run.count, width);
     const y = (value: number): number => CURVE_HEIGHT - 4 - share(value) * (CURVE_HEIGHT - 8);
     const pen = keep(canvas, `${state.metric} ${width} ${theme.name}`, width, CURVE_HEIGHT, (still) => {
+      this.drawOthers(still, x);
       still.strokeStyle = still.fillStyle = theme.accent;
       still.lineWidth = 1.5;
       still.lineJoin = "round";
@@ -101,6 +102,18 @@ export class TimeBar implements Part {
     byId("metric-value").title = `${name} at step ${run.stepText(state.at)}: ${text}`;
     canvas.title = `${name}: ${range}`;
     canvas.setAttribute("aria-label", `${name} over time, ${range}. At step ${run.stepText(state.at)}: ${text}`);
+  }
+
+  /** The other metrics, each on a scale of its own, behind the one that is chosen. */
+  private drawOthers(pen: Pen, x: (at: number) => number): void {
+    const { run, state, theme } = this.guide;
+    pen.strokeStyle = pen.fillStyle = theme.edgeFaint;
+    pen.lineWidth = 1;
+    for (const [name, values] of Object.entries(run.facts.metrics)) {
+      const { share } = curveScale(values);
+      const y = (value: number): number => CURVE_HEIGHT - 4 - share(value) * (CURVE_HEIGHT - 8);
+      if (name !== state.metric) drawCurve(pen, run.count, (at) => values[at] ?? NaN, x, y);
+    }
   }
 
   /** Under the slider: which snapshots have pictures, where some have none. */

@@ -60,8 +60,8 @@ class Probe:
     def _explained(self) -> contextlib.AbstractContextManager[None]:
         return inputs.explained(self.model, (self.args, self.kwargs), "Xray")
 
-    def run_backward(self) -> tuple[ModelHistory, dict[str, Tensor]]:
-        """A pass and the backward pass of the loss; the gradients of parameters by name. No `.grad` is touched."""
+    def run_backward(self) -> tuple[ModelHistory, dict[str, Tensor], Tensor]:
+        """A pass and the backward pass of the loss; the gradients of parameters by name, and the loss. No `.grad` is touched."""
         assert self.loss_fn is not None
         with _mode(self.model, self.training), torch.inference_mode(False), torch.enable_grad():
             returned: list[Any] = []
@@ -79,7 +79,8 @@ class Probe:
                 )
             named = {name: param for name, param in self.model.named_parameters() if param.requires_grad}
             gradients = torch.autograd.grad(loss.sum(), list(named.values()), allow_unused=True) if named else ()
-        return history, {name: grad for name, grad in zip(named, gradients, strict=True) if grad is not None}
+        found = {name: grad for name, grad in zip(named, gradients, strict=True) if grad is not None}
+        return history, found, loss.detach()
 
 
 @cleaning

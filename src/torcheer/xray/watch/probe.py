@@ -61,7 +61,7 @@ class Probe:
         return inputs.explained(self.model, (self.args, self.kwargs), "Xray")
 
     def run_backward(self) -> tuple[ModelHistory, dict[str, Tensor], Tensor]:
-        """A pass and the backward pass of the loss; the gradients of parameters by name, and the loss. No `.grad` is touched."""
+        """A pass and the backward pass of the loss: the gradients of parameters by name, and the loss. No `.grad` changes."""
         assert self.loss_fn is not None
         with _mode(self.model, self.training), torch.inference_mode(False), torch.enable_grad():
             returned: list[Any] = []

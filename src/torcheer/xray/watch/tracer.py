@@ -51,7 +51,7 @@ class ArchitectureTracer:
             return loss
 
         probe.loss_fn = look
-        self.history, _ = probe.run_backward()
+        self.history, _, _ = probe.run_backward()
         self._leaves = {id(param): name for name, param in self._model.named_parameters()}
         operations = self.history.backward_passes[-1].operations if self.history.backward_passes else []
         theirs = {name: [op for op in operations if op.name == name] for name in {op.name for op in operations}}

@@ -18,7 +18,7 @@ from browser import browser_path
 
 from .sheet import Sheet
 
-PARTS = ("pages",)
+PARTS = ("pages", "views", "reports")
 FOLDER = Path("build/contact_sheet")
 
 

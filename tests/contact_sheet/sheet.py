@@ -60,6 +60,7 @@ class Sheet:
         size: tuple[int, int],
         act: Callable[[Page], object] | None = None,
         *,
+        place: str = "",
         is_whole: bool = False,
     ) -> Path:
         """Open a page in a window of some size, do something with it, and take a picture of the window or of the whole page."""
@@ -67,7 +68,7 @@ class Sheet:
             offline=True, viewport={"width": size[0], "height": size[1]}, reduced_motion="reduce"
         )
         page = context.new_page()
-        page.goto(page_file.as_uri())
+        page.goto(page_file.as_uri() + place)
         page.wait_for_timeout(700)
         if act is not None:
             act(page)

@@ -7,6 +7,7 @@ import torch
 
 import torchvision_operators
 from browser import browser, page  # noqa: F401  # fixtures
+from firefox import firefox  # noqa: F401  # a fixture
 
 torchvision_operators.declare()
 torch.set_num_threads(1)

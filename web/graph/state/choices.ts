@@ -10,17 +10,16 @@ const KEY = "torcheer-viewer";
 export function loadChoices(): Partial<State> {
   const found = remembered(KEY);
   if (!isRecord(found)) return {};
-  const { theme, facts, isAcross } = found;
+  const { theme, facts } = found;
   const known = (fact: unknown): fact is FactName => typeof fact === "string" && fact in FACT_TITLES;
-  const chosen = Array.isArray(facts) ? { facts: new Set(facts.filter(known)) } : {};
-  return { theme: asChoice(theme), isAcross: isAcross === true, ...chosen };
+  return { theme: asChoice(theme), ...(Array.isArray(facts) ? { facts: new Set(facts.filter(known)) } : {}) };
 }
 
-let saved: Pick<State, "theme" | "facts" | "isAcross"> | null = null;
+let saved: Pick<State, "theme" | "facts"> | null = null;
 
 export function saveChoices(state: State): void {
-  if (saved?.theme === state.theme && saved.facts === state.facts && saved.isAcross === state.isAcross) return;
+  if (saved?.theme === state.theme && saved.facts === state.facts) return;
   const isFirst = saved === null;
-  saved = { theme: state.theme, facts: state.facts, isAcross: state.isAcross };
-  if (!isFirst) remember(KEY, { ...saved, facts: [...state.facts] }); // at first nothing was chosen yet
+  saved = { theme: state.theme, facts: state.facts };
+  if (!isFirst) remember(KEY, { theme: state.theme, facts: [...state.facts] }); // at first nothing was chosen yet
 }

@@ -57,7 +57,11 @@ demo: setup
 	$(BIN)/python examples/train_xray.py --steps 60 --folder torcheer_demo/xray
 
 # The pages are tested in a browser: one that is there, or Debian's. Without one those tests are skipped by name; with CI=true they fail.
+# Three tests also run in Firefox, if it is there or can be installed.
 browser: setup
+	@command -v firefox-esr > /dev/null || command -v firefox > /dev/null || if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+		apt-get install --yes --quiet=2 --no-install-recommends firefox-esr > /dev/null 2>&1 || true; \
+	fi
 	@for name in chromium chromium-browser google-chrome google-chrome-stable chrome; do command -v $$name > /dev/null && exit 0; done; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
 		apt-get install --yes --quiet=2 --no-install-recommends chromium > /dev/null 2>&1 \

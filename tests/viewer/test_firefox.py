@@ -13,6 +13,7 @@ from xray_runs import make_entry, write_run
 
 IS_DRAWN = """(() => {
     const canvas = document.querySelector(%r);
+    if (!canvas || !canvas.width) return false;
     const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
     const seen = new Set();
     for (let i = 0; i < data.length; i += 64) seen.add(data.slice(i, i + 3).join());

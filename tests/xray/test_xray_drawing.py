@@ -201,7 +201,7 @@ def test_no_trouble_of_a_disk_stops_a_training(training, tmp_path, monkeypatch, 
         def fails(*_, **__):
             raise OSError(number, trouble)
 
-        monkeypatch.setattr("torcheer.xray.store.files.save_file", fails)
+        monkeypatch.setattr("torcheer.xray.store.files.write_tensors", fails)
         monkeypatch.setattr("torcheer.xray.store.files.write_whole", fails)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")

@@ -215,7 +215,7 @@ def test_a_full_disk_leaves_nothing_half_written(files, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("torcheer.xray.store.files.flush", full)
+        patched.setattr("torcheer.files.os.fsync", full)
         with pytest.raises(OSError, match="No space left"):
             add(files, 1)
     assert [path.name for path in (files.folder / "snapshots").iterdir()] == ["00000000.safetensors"]

@@ -234,7 +234,7 @@ _TRAINING = """
     xray = Xray(model, (2, 4), folder=sys.argv[1])
     xray.take_graphs(0)
     xray.flush()
-    files.save_file = files.write_whole = full
+    files.write_tensors = files.write_whole = full
     for step in range(1, 4):
         xray.take_graphs(step)
         xray.show_last_graphs()

@@ -341,6 +341,8 @@ class LogReader:
         for one in items(self._get("input_paths"), "the inputs"):
             place, paths = items(one, "an input")
             found = [self._values.read_path(path) for path in items(paths, "the paths of an input")]
+            if any(path and type(path[0]) is not str for path in found):
+                refuse("an input is no argument")
             log.input_paths[self._number(place, "an input", 0)] = found
         for one in items(self._get("reads"), "the reads"):
             function, parents, value, module, site, before = items(one, "a read")

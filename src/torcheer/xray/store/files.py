@@ -26,11 +26,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from safetensors.torch import save_file
 from torch import Tensor
 
 from ...errors import InvalidArgument, RunExists, RunInUse, SnapshotNotFound
 from ...files import write_whole
+from ...tensor_files import write_tensors
 from ..snapshots.records import VERSION, Kind, Snapshot, snapshot_from_json, snapshot_to_json, tensor_key
 from . import lock, snapshot_file
 from .compaction import Compaction
@@ -272,21 +272,9 @@ class FileManager:
         """Add a snapshot and the kept tensors of its entries, by `Entry.key`. Returns it with its size."""
         self._must_write()
         target = self.path(snapshot)
-        part = target.with_suffix(".part")
-        plain: dict[str, Tensor] = {}
-        memory: set[int] = set()
-        for key, tensor in tensors.items():
-            value = tensor.detach().cpu().contiguous()
-            plain[key] = value.clone() if value.data_ptr() in memory else value  # safetensors refuses two names for one memory
-            memory.add(value.data_ptr() if value.numel() else -1)
+        plain = {key: tensor.detach().cpu() for key, tensor in tensors.items()}
         text = json.dumps(snapshot_to_json(replace(snapshot, bytes=0)), separators=(",", ":"))
-        try:
-            save_file(plain, part, metadata={"snapshot": text})
-            os.chmod(part, self._mode)
-            flush(part)
-            os.replace(part, target)
-        finally:
-            part.unlink(missing_ok=True)
+        write_tensors(target, plain, {"snapshot": text}, "snapshot")
         if not (self.folder / "run.json").exists():  # removed: without it nobody could read the run
             self.note()
         written = replace(snapshot, bytes=_size(target))
@@ -295,12 +283,6 @@ class FileManager:
         self._remember(written)
         self._make_room()
         return written
-
-    @property
-    def _mode(self) -> int:
-        """Of a file that is simply opened, as the umask has it; safetensors writes for the owner alone."""
-        assert self._lock is not None
-        return os.fstat(self._lock.fileno()).st_mode & 0o666
 
     def rebuild_index(self) -> None:
         """Make the index again from the headers of the files."""
@@ -392,12 +374,6 @@ class FileManager:
                 f"the run in {self.folder} was opened to read; make an Xray with folder={str(self.folder)!r} and resume=True "
                 "to go on."
             )
-
-
-def flush(path: Path) -> None:
-    """Make sure that a file is on the disk."""
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
 
 
 def _size(path: Path) -> int:

@@ -7,30 +7,31 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
 from torch import Tensor
 
-from ...errors import SnapshotNotFound
+from ...errors import SnapshotNotFound, UnreadableFile
+from ...tensor_files import TensorFile
 from ..snapshots.records import Snapshot, snapshot_from_json
+
+_Found = TypeVar("_Found")
 
 
 def read_tensor(path: Path, snapshot: Snapshot, key: str) -> Tensor:
     """One tensor, by `Entry.key`."""
 
-    def read() -> Tensor:
-        with safe_open(path, "pt") as file:
-            return file.get_tensor(key)  # type: ignore[no-any-return]  # safetensors has no types
-
-    found: Tensor = _read(path, snapshot, read)
-    return found
+    return _read(path, snapshot, lambda: TensorFile(path).tensor(key))
 
 
 def read_tensors(path: Path, snapshot: Snapshot) -> dict[str, Tensor]:
     """All tensors, by `Entry.key`."""
-    found: dict[str, Tensor] = _read(path, snapshot, lambda: load_file(path))
+
+    def read() -> dict[str, Tensor]:
+        file = TensorFile(path)
+        return {name: file.tensor(name) for name in file.places}
+
+    found = _read(path, snapshot, read)
     missing = [entry.key for entry in snapshot.entries if entry.key not in found]
     if missing:
         raise _unreadable(path, snapshot, f"it has no tensor {missing[0]!r}")
@@ -39,22 +40,21 @@ def read_tensors(path: Path, snapshot: Snapshot) -> dict[str, Tensor]:
 
 def check(path: Path, snapshot: Snapshot) -> None:
     """Raises where a file is gone or was cut."""
-    _read(path, snapshot, lambda: safe_open(path, "pt"))
+    _read(path, snapshot, lambda: TensorFile(path))
 
 
 def read_header(path: Path) -> Snapshot | None:
     """The snapshot that is written in the header; None where that cannot be read."""
-    with contextlib.suppress(SafetensorError, OSError, ValueError, KeyError, RecursionError):
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
+    with contextlib.suppress(OSError, ValueError, KeyError, RecursionError):
+        metadata = TensorFile(path).metadata
         return replace(snapshot_from_json(json.loads(metadata["snapshot"])), bytes=path.stat().st_size)
     return None
 
 
-def _read(path: Path, snapshot: Snapshot, read: Callable[[], Any]) -> Any:
+def _read(path: Path, snapshot: Snapshot, read: Callable[[], _Found]) -> _Found:
     try:
         return read()
-    except (SafetensorError, OSError) as error:
+    except (UnreadableFile, OSError) as error:
         raise _unreadable(path, snapshot, str(error)) from error
 
 

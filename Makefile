@@ -8,6 +8,8 @@
 # make contact-sheet set everything up and take every screenshot worth looking at, writing build/contact_sheet/index.html
 # make bench-viewer set everything up and measure the viewer in a browser
 # make mutants set everything up, put 150 small faults into the code one by one, and see which ones no test notices (an hour)
+# make fuzz   set everything up and open ten thousand broken files of saved histories (an hour)
+# make big-log set everything up, log 20 GB into a file in build/ and read it again, with 2 GB of memory (SIZE=5 for 5 GB)
 # make bench  set everything up, measure time and memory, and write build/benchmarks.json
 PYTHON ?= python3
 VENV := .venv
@@ -25,7 +27,8 @@ ZOO_PACKAGES := timm diffusers torch_geometric segmentation_models_pytorch x-tra
 WEB := src/torcheer/web/static/graph.js
 WEB_SOURCES := $(wildcard web/*.json web/*.mjs) $(shell find web/graph web/report web/shared -type f)
 
-.PHONY: setup web models browser demo test lint types imports web-types web-test zoo operators mutants gallery contact-sheet bench bench-viewer clean
+.PHONY: setup web models browser demo test lint types imports web-types web-test zoo operators mutants fuzz big-log gallery \
+	contact-sheet bench bench-viewer clean
 
 setup: $(STAMP) web
 
@@ -104,6 +107,14 @@ $(MUTANTS_STAMP): $(STAMP)
 
 mutants: setup models browser $(MUTANTS_STAMP)
 	PYTHONPATH=tests $(BIN)/python -m mutants
+
+fuzz: setup
+	PYTHONPATH=tests $(BIN)/python tests/store/fuzz_files.py 10000
+
+SIZE ?= 20
+big-log: setup
+	mkdir -p build
+	$(BIN)/python tests/store/big_log.py $(SIZE) build/big-log.safetensors
 
 operators: setup
 	PYTHONPATH=tests $(BIN)/python -W ignore -m operators

@@ -48,6 +48,7 @@ _SIZES = {name: dtype.itemsize for dtype, name in NAMES.items()}
 _ALIGNED = 64  # bytes: where torch's own memory begins
 _SMALL = 1 << 16  # bytes of tensors that are written several at once
 _TOGETHER = 1 << 20
+_QUICK = 64 << 20  # bytes of data that are moved to leave no room unused
 _CHUNK = 32 << 20  # bytes that are copied together
 _LONGEST_HEADER = 100_000_000  # what safetensors' own readers take
 _METADATA = "__metadata__"
@@ -213,32 +214,31 @@ class TensorWriter:
         return {name: _moved(place, moved[place[:2]]) for name, place in named.items()}
 
     def _with_room(self, named: dict[str, Place], metadata: Mapping[str, str]) -> tuple[dict[str, Place], int]:
-        """The places, and where the data begins, when there is room enough for the header in front of it."""
-        needed = 8 + len(_header(named, metadata)) - self._begin
+        """The places, and where the data begins, when there is room enough for the header in front of it, and not much more."""
+        room = self._begin - 8
+        needed = -(-(len(_header(named, metadata)) - room) // _ALIGNED) * _ALIGNED
         if needed <= 0:
-            return named, 0
-        needed += 32 * len(named)  # offsets may get longer
-        found: dict[str, Place] = {}
-        begin = self._end
-        for name, place in sorted(named.items(), key=lambda one: one[1][:2]):
-            if place.begin < needed:
-                self._move(place.begin, place.end - place.begin, self._end)
-                found[name] = _moved(place, self._end)
-                self._end += place.end - place.begin
-            else:
-                begin = min(begin, place.begin)
-                found[name] = place
-        if begin < needed:  # there was not enough to move
-            self._shift(found, needed - begin)
-            found = {name: _moved(place, place.begin + needed - begin) for name, place in found.items()}
-            begin = needed
+            if -needed < _ALIGNED or self._end > _QUICK:
+                return named, 0
+            return self._shifted(named, needed), needed
+        needed += -(-32 * len(named) // _ALIGNED) * _ALIGNED  # offsets may get longer
+        first = [one for one in sorted(named.items(), key=lambda one: one[1][:2]) if one[1].begin < needed]
+        begin = max(place.end for _, place in first) if first else 0
+        if not needed <= begin <= needed + _TOGETHER:  # too few to move, or a large one
+            return self._shifted(named, needed), needed
+        found = dict(named)
+        for name, place in first:
+            self._move(place.begin, place.end - place.begin, self._end)
+            found[name] = _moved(place, self._end)
+            self._end += place.end - place.begin
         return found, begin
 
-    def _shift(self, named: Mapping[str, Place], by: int) -> None:
-        """Move everything towards the end."""
-        for place in sorted(set(named.values()), key=lambda one: -one.begin):
+    def _shifted(self, named: Mapping[str, Place], by: int) -> dict[str, Place]:
+        """The places, after everything was moved by so many bytes."""
+        for place in sorted(set(named.values()), key=lambda one: one.begin, reverse=by > 0):
             self._move(place.begin, place.end - place.begin, place.begin + by)
         self._end += by
+        return {name: _moved(place, place.begin + by) for name, place in named.items()}
 
     def _move(self, begin: int, size: int, to: int) -> None:
         """Copy bytes within the file, also where the two places overlap."""

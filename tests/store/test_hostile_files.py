@@ -116,15 +116,6 @@ def test_a_header_that_makes_no_sense_is_refused(path, header):
         torcheer.load(rewrite(path, header=header))
 
 
-def layout(**views):
-    def change(entries):
-        entries["__metadata__"]["layout"] = json.dumps({"views": views})
-        del entries["tanh_1_4:1"]
-        del entries["__metadata__"]["title"]
-
-    return change
-
-
 @pytest.mark.parametrize(
     "view",
     [
@@ -218,8 +209,10 @@ def test_a_document_that_makes_no_sense_is_refused(path, change):
 
 @pytest.mark.parametrize(
     "name",
-    ["torch.load", "os.system", "torch.hub.load", "torch.ops.load_library", "torch.from_file", "torch.ops.aten.from_file"]
-    + ["torch.nn.functional.importlib", "torch.Tensor.__reduce_ex__", "builtins.eval", "torch.serialization.load", "torch.Tensor"],
+    (
+        "torch.load os.system torch.hub.load torch.ops.load_library torch.from_file torch.ops.aten.from_file torch.Tensor "
+        "torch.nn.functional.importlib torch.Tensor.__reduce_ex__ builtins.eval torch.serialization.load"
+    ).split(),
 )
 def test_a_function_that_is_not_an_operation_is_never_found(path, name, tmp_path):
     """It has a name, and calling it says so: nothing is imported and nothing is called."""

@@ -25,7 +25,7 @@ from ..containers import PLAIN, fill_call, find_leaves, get_path
 from ..errors import InvalidArgument, ReplayFailed
 from ..functions import groups
 from ..history import History
-from ..records import PARENTS, Log, OperationRecord, Origin, StateRecord
+from ..records import FACTS, PARENTS, Log, OperationRecord, Origin, StateRecord
 from ..tensor_memory import copy_of, has_memory, is_freed
 from ..torch_internals import DisableTorchFunction, DisableTorchFunctionSubclass
 from .walk import tensors_of
@@ -122,6 +122,7 @@ class Machine:
         self._sharing = Counter(storage_of(state.value) for state in log.states)
         self._memory: dict[int, Any] = {}  # copies of storages that several parameters or buffers share
         self._last_use = _last_uses(log)
+        self._homes = _homes(log)
 
     def run(self) -> None:
         """Make every call again. The random state is the recorded one during, and afterwards what it was."""
@@ -203,7 +204,7 @@ class Machine:
             raise ReplayFailed(
                 f"the history cannot be run again: the {type(kept).__name__} of operation {number} cannot be copied."
             )
-        return fresh
+        return at_home(fresh, self.log.operations[number].device)
 
     def _argument(self, reference: int) -> Any:
         if reference >= 0:
@@ -218,7 +219,7 @@ class Machine:
         if is_freed(state.value):
             raise _gone(self.log, state)
         with DisableTorchFunction(), torch.no_grad():
-            value = alias(state.value)
+            value = alias(at_home(state.value, self._homes.get(reference)))
             if value is not None and (not self._borrow or not state.is_parameter or state.before is not None):
                 value = self._copied_state(value)
             elif value is not None:
@@ -371,6 +372,26 @@ def view_again(base: Tensor, shape: tuple[int, ...], strides: tuple[int, ...], d
     """A view of the memory of `base`, as described by `recorder.view_of`."""
     with DisableTorchFunctionSubclass():
         return torch.as_strided(base, shape, strides, int(base.storage_offset()) + distance)
+
+
+def at_home(tensor: Tensor, device: torch.device | None) -> Tensor:
+    """A tensor that was read from a file, or kept elsewhere, on the device it was on, where this machine has one."""
+    if device is None or device.type in ("cpu", "meta") or tensor.device.type != "cpu":
+        return tensor
+    kind = getattr(torch, device.type, None)
+    is_there = kind is not None and kind.is_available() and (device.index or 0) < kind.device_count()
+    return tensor.to(device) if is_there else tensor
+
+
+def _homes(log: Log) -> dict[int, torch.device]:
+    """By (negative) number of a parameter or buffer: the device of the first operation that read it, where that is written."""
+    found: dict[int, torch.device] = {}
+    for row in log.rows:
+        facts = row[FACTS]
+        for parent in row[PARENTS:] if facts is not None else ():
+            if parent < 0:
+                found.setdefault(parent, facts[2])
+    return found
 
 
 def _last_uses(log: Log) -> dict[int, list[int]]:

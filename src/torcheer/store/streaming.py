@@ -27,7 +27,7 @@ from .saving import DOCUMENT, document_of, metadata, packed
 from .tensor_forms import parts_of
 from .tensor_layout import contiguous_strides, is_spread, refuse_class, touches_each_once, view_of, written_type
 
-_ROOM = 1 << 18  # bytes that are left for the header
+_ROOM = 1 << 22  # bytes that are left for the header: enough for some ten thousand tensors
 
 Json = dict[str, Any]
 

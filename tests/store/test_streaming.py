@@ -1,0 +1,176 @@
+"""`save_to` writes what is kept as it is made: memory stays bounded, and a pass that is interrupted leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import nn
+
+import torcheer
+from models import Branching, Convolutional, Mlp, Stateful
+from saved_equality import tensor_differences
+from torcheer.errors import InvalidArgument
+from torcheer.files import WholeFile
+from torcheer.tensor_files import TensorFile, TensorWriter
+
+
+@pytest.mark.parametrize(
+    ("model", "shape"), [(Mlp, (2, 4)), (Convolutional, (2, 3, 8, 8)), (Branching, (2, 4)), (Stateful, (2, 3))]
+)
+@pytest.mark.parametrize("mode", ["plain", "no_grad", "inference"])
+def test_what_is_streamed_is_what_is_kept(model, shape, mode, tmp_path):
+    made, x = model(), torch.rand(shape)
+    path = tmp_path / "run.safetensors"
+    with {"plain": torch.enable_grad, "no_grad": torch.no_grad, "inference": torch.inference_mode}[mode]():
+        kept = torcheer.log_forward_pass(made, x, random_seed=1)
+        streamed = torcheer.log_forward_pass(made, x, random_seed=1, save_to=path)
+    assert streamed.layer_labels == kept.layer_labels
+    assert tensor_differences(kept, streamed) == []
+    assert os.listdir(tmp_path) == [path.name]
+    assert streamed.validate()
+    labels = {one.layer_label_w_pass for one in kept.operations}
+    assert {name for name in load_file(path) if "/" not in name} <= labels
+
+
+@pytest.mark.parametrize("wanted", ["none", "modules", "fc1", ["tanh_1", -1], [nn.ReLU], lambda one: one.layer_type == "relu"])
+def test_what_is_not_wanted_is_not_in_the_file(wanted, tmp_path):
+    model, x = Mlp(), torch.rand(2, 4)
+    kept = torcheer.log_forward_pass(model, x, layers_to_save=wanted)
+    streamed = torcheer.log_forward_pass(model, x, layers_to_save=wanted, save_to=tmp_path / "run.safetensors")
+    assert [one.label for one in streamed.saved] == [one.label for one in kept.saved]
+    for ours, theirs in zip(kept.saved, streamed.saved, strict=True):
+        assert torch.equal(ours.activation, theirs.activation)
+        assert str(ours.creation_args) == str(theirs.creation_args)
+    labels = {one.layer_label_w_pass for one in kept.saved}
+    stored = {name for name in load_file(tmp_path / "run.safetensors") if "/" not in name}
+    assert stored <= labels
+
+
+def test_memory_that_is_written_to_again_is_written_to_the_file_again(tmp_path):
+    """Also by writes that torch does not count, and through other views."""
+
+    def writes(x):
+        y = x * 2
+        first = y[:1]
+        y.data.add_(1)
+        second = y[:1]
+        second[0, 0] = 7
+        return first, second, y.t(), y
+
+    kept = torcheer.log_forward_pass(writes, torch.rand(3, 4))
+    streamed = torcheer.log_forward_pass(writes, kept["input"].activation, save_to=tmp_path / "run.safetensors")
+    for ours, theirs in zip(kept.operations, streamed.operations, strict=True):
+        assert torch.equal(ours.activation, theirs.activation), ours.label
+
+
+def test_views_of_what_is_in_the_file_take_no_room(tmp_path):
+    def views(x):
+        y = x * 2
+        return y.t(), y[5:], y.reshape(-1), y.expand(10, 100, 100), y.unsqueeze(0)
+
+    torcheer.log_forward_pass(views, torch.rand(100, 100), save_to=tmp_path / "run.safetensors")
+    assert (tmp_path / "run.safetensors").stat().st_size < 2 * 40_000 + 300_000
+    with safe_open(tmp_path / "run.safetensors", "pt") as file:
+        views = json.loads(file.metadata()["layout"])["views"]
+    assert views["t_1_2:1"] == {"of": "mul_1_1:1", "offset": 0, "shape": [100, 100], "strides": [1, 100]}
+
+
+def test_options_that_do_not_go_together_are_told(tmp_path):
+    with pytest.raises(InvalidArgument, match="gradients come later"):
+        torcheer.log_forward_pass(Mlp(), torch.rand(2, 4), save_to=tmp_path / "x.safetensors", save_gradients=True)
+    assert os.listdir(tmp_path) == []
+    history = torcheer.log_forward_pass(
+        Mlp(), torch.rand(2, 4), save_to=tmp_path / "x.safetensors", activation_postfunc=lambda tensor: tensor.mean()
+    )
+    assert history["fc1"].activation.shape == ()
+
+
+class Boom(Exception):
+    """Raised by a model."""
+
+
+@pytest.mark.parametrize("error", [Boom, KeyboardInterrupt])
+def test_a_pass_that_is_interrupted_leaves_what_was_there(error, tmp_path):
+    def fails(x):
+        y = torch.relu(x)
+        raise error(str(y.shape))
+
+    path = tmp_path / "run.safetensors"
+    path.write_bytes(b"what was there")
+    with pytest.raises(error) as raised:
+        torcheer.log_forward_pass(fails, torch.rand(100, 100), save_to=path)
+    assert path.read_bytes() == b"what was there"
+    assert os.listdir(tmp_path) == [path.name]
+    partial = raised.value.history
+    assert partial.layer_labels == ["input_1_0", "relu_1_1"]
+    with pytest.raises(torcheer.ActivationNotSaved):
+        _ = partial["relu"].activation
+
+
+def test_a_process_that_is_killed_leaves_nothing(tmp_path):
+    program = textwrap.dedent(
+        """
+        import sys, time, torch, torcheer
+
+        def waits(x):
+            y = torch.relu(x)
+            print("running", flush=True)
+            time.sleep(60)
+            return y
+
+        torcheer.log_forward_pass(waits, torch.rand(1000, 1000), save_to=sys.argv[1])
+        """
+    )
+    running = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "run.safetensors")], stdout=subprocess.PIPE)
+    assert running.stdout.readline() == b"running\n"
+    running.send_signal(signal.SIGKILL)
+    running.wait(30)
+    running.stdout.close()
+    time.sleep(0.1)
+    assert os.listdir(tmp_path) == []
+
+
+# The file itself -------------------------------------------------------------------------------------------------------------
+
+
+def written(path, tensors, room, names=None):
+    with WholeFile(path) as file, torch.no_grad():
+        writer = TensorWriter(file, room)
+        places = [writer.add(tensor) for tensor in tensors]
+        named = {f"tensor {number}": places[number] for number in names or range(len(tensors))}
+        writer.finish(named, {"about": "x" * 3000})
+    return named
+
+
+@pytest.mark.parametrize("room", [0, 64, 1000, 4000, 100_000])
+@pytest.mark.parametrize("size", [0, 1, 7, 1000, 3_000_000])
+def test_a_header_that_needs_more_room_gets_it(room, size, tmp_path):
+    tensors = [torch.rand(size), torch.arange(5), torch.rand(3, size + 1), torch.rand(17) > 0.5, torch.rand(40)]
+    written(tmp_path / "x.safetensors", tensors, room)
+    ours = TensorFile(tmp_path / "x.safetensors")
+    theirs = load_file(tmp_path / "x.safetensors")
+    for number, tensor in enumerate(tensors):
+        assert torch.equal(ours.tensor(f"tensor {number}"), tensor)
+        assert torch.equal(theirs[f"tensor {number}"], tensor)
+
+
+@pytest.mark.parametrize("names", [[0], [4], [1, 3], [0, 2, 4], [2]])
+@pytest.mark.parametrize("room", [0, 10_000])
+def test_what_has_no_name_is_cut_out(names, room, tmp_path):
+    tensors = [torch.rand(300), torch.arange(5), torch.rand(9000, 100), torch.rand(17) > 0.5, torch.rand(40)]
+    written(tmp_path / "x.safetensors", tensors, room, names)
+    theirs = load_file(tmp_path / "x.safetensors")
+    assert sorted(theirs) == [f"tensor {number}" for number in names]
+    assert all(torch.equal(theirs[f"tensor {number}"], tensors[number]) for number in names)
+    kept = sum(tensors[number].nbytes for number in names)
+    assert (tmp_path / "x.safetensors").stat().st_size < kept + 20_000

@@ -36,6 +36,9 @@ def main() -> int:
     results["xray_training"] = {case: _measured("xray_training", case, 10) for case in ("resnet50", "alexnet")}
     results["xray_long_run"] = _measured("xray_long_run", 20_000)
     results["grouping"] = _measured("grouping", 100_000, 1_000_000)
+    results["saving"] = _measured("saving", "gpt2_small")
+    results["saved_loop"] = _measured("saved_loop", 100_000)
+    results["torchlens_saving"] = _measured("torchlens_saving", "gpt2_small") if "torchlens" in tools else {}
     results["held_memory"] = {case: _measured("held_memory", case) for case in CASES if case != "gpt2_tiny"}
     results["held_memory"]["tiny_loop"] = _measured("held_memory", "tiny_loop", 10_000)
     results["graph_only_peak"] = _measured("graph_only_peak", 100_000)

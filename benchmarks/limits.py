@@ -20,6 +20,9 @@ GROWTH = 1.3  # time per operation, long loop against short
 ACTIVATIONS = 1.05  # times their bytes
 BYTES_PER_OPERATION = 1500
 GROUPING = 1.5  # seconds for 100,000 operations
+SAVING = 1.2  # times torch.save of the same tensors
+READING = 30.0  # milliseconds to open a saved history and read one layer
+SAVED_LOOP = (2.0, 1.0)  # seconds to save and to open 100,000 operations
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,7 @@ def judge(results: dict[str, Any]) -> list[Verdict]:
         _after_use(results),
         _growth(results),
         _grouping(results),
+        *_saving(results["saving"], results["saved_loop"]),
         *_held(results),
         *_graph_only(results),
     ]
@@ -78,6 +82,16 @@ def _long_run(found: dict[str, Any]) -> list[Verdict]:
 
 def _grouping(results: dict[str, Any]) -> Verdict:
     return _at_most("grouping and labelling 100,000 operations", results["grouping"].get("few_seconds"), GROUPING, "{:.2f} s")
+
+
+def _saving(found: dict[str, Any], loop: dict[str, Any]) -> list[Verdict]:
+    title, (save, load) = CASES["gpt2_small"].title, SAVED_LOOP
+    return [
+        _at_most(f"{title}, saving, against torch.save", found.get("ratio"), SAVING, "{:.2f}×"),
+        _at_most(f"{title}, opening and reading one layer", found.get("open_and_read_ms"), READING, "{:.1f} ms"),
+        _at_most("saving 100,000 operations", loop.get("save_seconds"), save, "{:.2f} s"),
+        _at_most("opening 100,000 operations", loop.get("open_seconds"), load, "{:.2f} s"),
+    ]
 
 
 def _held(results: dict[str, Any]) -> list[Verdict]:

@@ -37,6 +37,8 @@ def report(results: dict[str, Any], verdicts: list[Verdict]) -> str:
             _training("Training with a snapshot after every 10 steps", "with Xray", results["xray_training"]),
             _long_run(results["xray_long_run"]),
             _grouping(results["grouping"]),
+            _saving(results["saving"], results["torchlens_saving"]),
+            _saved_loop(results["saved_loop"]),
             _held(results["held_memory"]),
             _graph_only(results["graph_only_peak"]),
             table(
@@ -140,6 +142,22 @@ def _long_run(found: dict[str, Any]) -> str:
 def _grouping(found: dict[str, Any]) -> str:
     row = ["seconds", _figure(found, "few_seconds", "{:.2f}"), _figure(found, "many_seconds", "{:.2f}")]
     return table("Which operations are the same layer, and their labels", ["x + 1 in a loop", "100,000", "1,000,000"], [row])
+
+
+def _saving(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
+    rows = [
+        ["torcheer", *(_figure(ours.get("save", {}), "median", "{:.0f}"), _figure(ours, "open_ms", "{:.1f}"))],
+        ["torch.save", _figure(ours.get("torch_save", {}), "median", "{:.0f}"), "–"],
+        ["torch.save, flushed to the disk", _figure(ours.get("torch_save_flushed", {}), "median", "{:.0f}"), "–"],
+        ["TorchLens", _figure(theirs, "save_ms", "{:.0f}"), _figure(theirs, "open_ms", "{:.1f}")],
+    ]
+    size = _figure(ours, "bytes", "{:.0f} MB", 1e-6)
+    return table(f"Saving the history of GPT-2 small ({size}), and opening it", ["", "save ms", "open ms"], rows)
+
+
+def _saved_loop(found: dict[str, Any]) -> str:
+    row = ["seconds", _figure(found, "save_seconds", "{:.2f}"), _figure(found, "open_seconds", "{:.2f}")]
+    return table("A saved log of 100,000 tiny operations, everything kept", ["", "save", "open"], [row])
 
 
 def _held(by_case: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ from torch import nn
 
 import torcheer
 from models import Branching, Convolutional, Mlp, log
-from saved_equality import differences, kept_tensors, same_tensor, sharing
+from saved_equality import differences, kept_tensors, same_tensor, sharing, texts_of
 from torcheer import records
 from torcheer.backward_records import BackwardRecord, NodeRecord
 from torcheer.errors import (
@@ -455,7 +455,7 @@ def test_gradients_are_saved_unless_told_otherwise(tmp_path):
     history = torcheer.log_forward_pass(model, torch.rand(2, 4), save_gradients=True)
     for _ in range(2):
         history.log_backward(history["output"].activation.square().sum(), retain_graph=True)
-    loaded = saved(history, tmp_path)
+    loaded = saved(history, tmp_path, params=True)
     assert differences(history, loaded) == []
     assert len(loaded.backward_passes) == 2
     assert torch.equal(loaded["linear_1"].grad, history["linear_1"].grad)
@@ -514,8 +514,20 @@ def test_a_recording_is_saved_too(tmp_path):
         loss = model(torch.rand(2, 4)).sum()
         loss.backward()
         optimizer.step()
-    assert differences(history, saved(history, tmp_path)) == []
     assert differences(history, saved(history, tmp_path, params=True)) == []
+    assert str(saved(history, tmp_path)) == str(history)
+
+
+def test_without_parameters_only_their_values_are_missing(tmp_path):
+    """On the page, which shows them, and says why not."""
+    history = torcheer.log_forward_pass(Mlp(), torch.rand(2, 4))
+    ours, theirs = texts_of(history), texts_of(saved(history, tmp_path))
+    ours_page, their_page = json.loads(ours.pop("page")), json.loads(theirs.pop("page"))
+    assert ours == theirs
+    assert their_page["facts"].pop("notes") == ["The values of 4 parameters are not in the file of this history."]
+    assert ours_page.pop("weights")
+    their_page.pop("weights", None)
+    assert ours_page == their_page
 
 
 def test_activations_that_are_lost_stay_lost(tmp_path):
@@ -550,6 +562,19 @@ def test_one_tensor_is_read_when_it_is_asked_for(tmp_path):
     assert first is loaded["relu"].activation
     first.add_(100)  # a copy on write: neither the file nor another reader sees it
     assert torch.equal(torcheer.load(tmp_path / "run.safetensors")["relu"].activation, history["relu"].activation)
+
+
+def test_neither_saving_nor_loading_is_seen_by_a_recording_or_by_what_runs_around_them(tmp_path):
+    history = log(lambda x: torch.relu(x).t(), torch.rand(3, 4))
+    path = tmp_path / "run.safetensors"
+    with torcheer.recording() as around, torch.device("meta"), torch.inference_mode():
+        history.save(path, params=True)
+        loaded = torcheer.load(path)
+        activation = loaded["t_1"].activation
+    assert [layer.label for layer in around] == []
+    assert activation.device.type == "cpu"
+    assert not activation.is_inference()
+    assert torch.equal(activation, history["t_1"].activation)
 
 
 # Whole or not at all ---------------------------------------------------------------------------------------------------------

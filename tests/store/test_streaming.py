@@ -21,6 +21,7 @@ from models import Branching, Convolutional, Mlp, Stateful
 from saved_equality import tensor_differences
 from torcheer.errors import InvalidArgument
 from torcheer.files import WholeFile
+from torcheer.pinned_copies import PinnedCopies
 from torcheer.tensor_files import TensorFile, TensorWriter
 
 
@@ -174,3 +175,29 @@ def test_what_has_no_name_is_cut_out(names, room, tmp_path):
     assert all(torch.equal(theirs[f"tensor {number}"], tensors[number]) for number in names)
     kept = sum(tensors[number].nbytes for number in names)
     assert (tmp_path / "x.safetensors").stat().st_size < kept + 20_000
+
+
+def test_pinned_buffers_are_written_in_order(tmp_path):
+    """What a GPU's tensors go through; here with tensors in main memory."""
+    tensors = [torch.rand(7, 3), torch.arange(100), torch.rand(50) > 0.5] * 5
+    with WholeFile(tmp_path / "x") as file:
+        pinned = PinnedCopies(file, 1000)
+        place = 0
+        for tensor in tensors:
+            pinned.write(tensor, place)
+            place += tensor.nbytes
+        pinned.close()
+    expected = b"".join(tensor.numpy().tobytes() for tensor in tensors)
+    assert (tmp_path / "x").read_bytes() == expected
+
+
+def test_what_goes_wrong_behind_the_pass_is_raised(tmp_path):
+    with pytest.raises(OSError, match="the history cannot be written"), WholeFile(tmp_path / "x", "history") as file:
+        os.close(file._handle)
+        pinned = PinnedCopies(file, 1000)
+        try:
+            pinned.write(torch.rand(3), 0)
+            pinned.close()
+        finally:
+            file._handle = os.open(tmp_path, os.O_RDONLY)
+    assert os.listdir(tmp_path) == []

@@ -6,7 +6,6 @@ functions are worked out once per process, those about other people's each time.
 
 from __future__ import annotations
 
-import inspect
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -46,6 +45,7 @@ class TorchFunction:
     touches_gradients: bool = False  # reads or sets `.grad`
     switches_gradients: bool = False  # tells a tensor to require gradients, or not to
     draws: Draws | None = None  # whether a call draws random numbers; None when none does
+    argument_names: tuple[str, ...] | None = None  # of a function of a saved history that is not here; None: ask the function
 
     def writes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The tensors that a call with these arguments writes to."""
@@ -55,14 +55,6 @@ class TorchFunction:
     def plain_name(self) -> str:
         """One name for all spellings: `add` for `add_`, `__iadd__` and `aten.add_.Tensor`; `library::add` for another's."""
         return plain_name(self.func, self.name, is_attribute=self.is_attribute) if self.func is not None else self.name
-
-    @cached_property
-    def argument_names(self) -> tuple[str, ...]:
-        """The names of the positional arguments of a function that is written in Python; empty for all others."""
-        func = self.func
-        if not isinstance(func, types.FunctionType) or func.__code__.co_flags & inspect.CO_VARARGS:
-            return ()
-        return func.__code__.co_varnames[: func.__code__.co_argcount]
 
     @cached_property
     def is_reflected(self) -> bool:

@@ -7,6 +7,7 @@ else from the signatures torch keeps for `__torch_function__`.
 from __future__ import annotations
 
 import inspect
+import types
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -37,8 +38,10 @@ def positional_names(function: TorchFunction, values: Sequence[Any], is_tensor: 
     unknown = [""] * len(values)
     if func is None or function.name.startswith("__"):
         return unknown
-    if function.argument_names:
+    if function.argument_names is not None:
         return _padded(function.argument_names, len(values))
+    if isinstance(func, types.FunctionType) and not func.__code__.co_flags & inspect.CO_VARARGS:
+        return _padded(func.__code__.co_varnames[: func.__code__.co_argcount], len(values))
     for schema in schemas_of(func, function.name):
         names = [argument for argument in schema.arguments if not argument.kwarg_only]
         if has_out(schema) or len(values) > len(names):
@@ -46,6 +49,18 @@ def positional_names(function: TorchFunction, values: Sequence[Any], is_tensor: 
         if all(map(_fits, names, values, is_tensor)):
             return [argument.name for argument in names[: len(values)]]
     return _padded(_overridable_names().get(func, ()), len(values)) if not schemas_of(func, function.name) else unknown
+
+
+def names_of(function: TorchFunction) -> tuple[str, ...]:
+    """The names of a function's positional arguments, as its first form has them; none where that is not known."""
+    if function.argument_names is not None:
+        return function.argument_names
+    func = function.func
+    if isinstance(func, types.FunctionType):
+        has_more = func.__code__.co_flags & inspect.CO_VARARGS
+        return () if has_more else func.__code__.co_varnames[: func.__code__.co_argcount]
+    schema = next((one for one in schemas_of(func, function.name) if not has_out(one)), None)
+    return tuple(one.name for one in schema.arguments if not one.kwarg_only) if schema is not None else ()
 
 
 def _padded(names: Sequence[str], count: int) -> list[str]:

@@ -15,10 +15,10 @@ import torch
 
 from ..errors import FunctionNotFound, InvalidArgument
 from ..functions import facts
-from ..functions.schemas import schemas_of
+from ..functions.signatures import names_of
 from ..records import Kind, Origin, TorchFunction
 from ..torch_internals import FUNCTION_MODULES, FUNCTION_NAMESPACES, OpNamespace, OpOverload, OpOverloadPacket
-from .checking import fields, number, refuse, text, text_or_none
+from .checking import fields, items, number, refuse, text, text_or_none
 
 _LIBRARIES = frozenset({"aten", "prims", "quantized"})  # of operators that are torch's own
 _REFUSED = frozenset({"from_file"})  # torch's own, but it reads and makes files
@@ -56,16 +56,14 @@ def write_function(function: TorchFunction) -> dict[str, Any]:
     if func is None:
         return written
     written |= {"found": qualified_name(func), "plain": function.plain_name, "module": getattr(func, "__module__", None) or ""}
-    written["arguments"] = _argument_names(function)
+    if not written["found"].startswith("torch.") or not _is_torchs(written["found"]):
+        written["arguments"] = list(names_of(function))
     return written | {"is": [name for name in _FLAGS if getattr(function, name)]}
 
 
-def _argument_names(function: TorchFunction) -> list[str]:
-    """The names of positional arguments, where there is only one way to call the function."""
-    schemas = schemas_of(function.func, function.name) if not function.argument_names else []
-    if len(schemas) == 1:
-        return [argument.name for argument in schemas[0].arguments if not argument.kwarg_only]
-    return list(function.argument_names)
+def _is_torchs(path: str) -> bool:
+    """Whether every reader finds a function."""
+    return Functions()._find(path) is not None
 
 
 def qualified_name(func: Any) -> str:
@@ -145,9 +143,8 @@ class Functions:
     def _missing(self, path: str, written: dict[str, Any], function: TorchFunction) -> TorchFunction:
         function.func = MissingFunction(path, text(written.get("module"), "a module"))
         function.__dict__["plain_name"] = text(written.get("plain"), "a function")
-        names = written.get("arguments") or ()
-        if isinstance(names, list) and all(isinstance(name, str) for name in names):
-            function.__dict__["argument_names"] = tuple(names)
+        names = items(written.get("arguments", []), "the arguments of a function")
+        function.argument_names = tuple([text(one, "an argument") for one in names])
         for name in written.get("is") or ():
             if name in _FLAGS:
                 setattr(function, name, True)

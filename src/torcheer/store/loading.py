@@ -8,10 +8,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..errors import HistoryNotFound, InvalidArgument, TorcheerError, UnreadableFile
 from ..history.keeping.options import Options
 from ..records import Log
 from ..tensor_files import TensorFile
+from ..torch_internals import DisableTorchFunction
 from .checking import fields, refuse, text
 from .function_names import Functions
 from .log_reading import LogReader
@@ -27,7 +30,7 @@ def load_log(path: Path, functions: Iterable[Any] = ()) -> tuple[Log, Options]:
     """The log and the options of a saved history. No tensor is read yet."""
     known = Functions(functions)
     try:
-        with no_collections():
+        with no_collections(), DisableTorchFunction(), torch.inference_mode(False):
             file = TensorFile(path)
             _check_format(file)
             document = _unpacked(file)

@@ -6,15 +6,10 @@ out from a log comes to an end for any file.
 
 from __future__ import annotations
 
-import base64
-import random
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from ..backward_records import BackwardLog, BackwardRecord, NodeRecord
-from ..capture.restore.randomness import RandomState
 from ..containers import slot_paths
 from ..records import (
     UNSAVED,
@@ -33,6 +28,7 @@ from ..records import (
 )
 from ..state_records import AbsentTensor, States
 from ..tensor_memory import FREED
+from .backward_passes import read_backward
 from .checking import (
     LARGEST,
     column,
@@ -51,12 +47,11 @@ from .checking import (
 )
 from .function_names import Functions
 from .log_writing import DETAIL_FLAGS, FLAGS, FREED_VALUE, LOST_VALUE, NOT_KEPT
+from .random_states import read_random_states
 from .saved_tensors import SavedTensors
-from .saved_values import SavedGradients, SavedHeld, SavedValues, Stored
+from .saved_values import SavedHeld, SavedValues, Stored
 from .source_writing import read_sites
 from .values import Reader, read_device, read_dtype
-
-_ROLES = ("result", "inside", "derivative", "accumulation", "other")
 
 
 class LogReader:
@@ -96,7 +91,7 @@ class LogReader:
         self._read_values()
         self._read_details()
         self._read_others()
-        self._read_backward()
+        log.backward = read_backward(self._get("backward"), log, self._tensors)
         return log
 
     def _template(self, written: Any) -> tuple[Any, ...]:
@@ -358,7 +353,7 @@ class LogReader:
         log.random_seed = None if seed is None else number(seed, "the seed", 0, 1 << 63)
         seconds = fields(self._get("seconds"), "the times")
         log.seconds = {text(name, "a time"): real(value, "a time") for name, value in seconds.items()}
-        self._read_random(fields(self._get("random"), "the random states"))
+        read_random_states(self._get("random"), log)
 
     def _failure(self, written: list[Any]) -> Failure:
         function, parents, shapes, module, site, error, before = written
@@ -367,109 +362,9 @@ class LogReader:
         those = self._numbers(parents, "the arguments of what failed")
         return Failure(self._function(function), those, found, *where, text(error, "the error"), number(before, "an operation"))
 
-    def _read_random(self, written: dict[str, Any]) -> None:
-        states = [read_random_state(fields(one, "a random state")) for one in items(written.get("states"), "the random states")]
-        first = number(written.get("first"), "the random state", -1, len(states))
-        self.log.random_state = states[first] if first >= 0 else None
-        for one in items(written.get("drawn"), "the random states"):
-            place, state = items(one, "a random state")
-            self.log.random_states[self._number(place, "a draw", 0)] = states[number(state, "a random state", 0, len(states))]
-
-    def _read_backward(self) -> None:
-        if self._get("backward") is None:
-            return
-        found = fields(self._get("backward"), "the backward passes")
-        wanted = found.get("wanted")
-        passes = each(found.get("passes"), "a backward pass", lambda one, what: self._backward_pass(fields(one, what)))
-        self.log.backward = BackwardLog.of(passes, None if wanted is None else set(self._numbers(wanted, "gradients")))
-
-    def _backward_pass(self, written: dict[str, Any]) -> BackwardRecord:
-        rows = [items(one, "a node") for one in items(written.get("nodes"), "the nodes")]
-        nodes = [self._node(row) for row in rows]
-        for node, row in zip(nodes, rows, strict=True):
-            node.inner = tuple([nodes[place] for place in numbers(row[7], "inner nodes", 0, len(nodes))])
-        gradients, summed = self._gradients(written.get("gradients")), self._gradients(written.get("summed"))
-        scale = written.get("scale")
-        return BackwardRecord(
-            -1,
-            nodes,
-            gradients,
-            summed,
-            set(self._numbers(written.get("accumulated"), "leaves")),
-            None if scale is None else torch.tensor(real(scale, "a scale")),
-            flag(written.get("is_complete"), "whether a pass is complete"),
-        )
-
-    def _gradients(self, written: Any) -> SavedGradients:
-        pairs = [items(one, "a gradient") for one in items(written, "the gradients")]
-        return SavedGradients(
-            {self._number(place, "a gradient"): Stored(text(name, "a gradient"), self._tensors) for place, name in pairs}
-        )
-
-    def _node(self, row: list[Any]) -> NodeRecord:
-        name, role, operation, started, given, made, span, _, node, onward, tensors, is_device_time = row
-        if role not in _ROLES:
-            refuse("a node has an unknown role")
-        operation = self._number(operation, "the operation of a node", min(-1, -len(self.log.states)))
-        found = NodeRecord(text(name, "a node"), role, operation, number(started, "a time"), _shapes(given), _shapes(made))
-        found._span = number(span, "a time")
-        found.node = number(node, "a node", -1)
-        found.onward = tuple(numbers(onward, "nodes", -1))
-        found.tensors = self._numbers(tensors, "the operations of a node")
-        found.is_device_time = flag(is_device_time, "whether a time is a device's")
-        return found
-
 
 def _absent_like(tensor: Any) -> Any:
     """Stands for what a parameter was before the pass changed it."""
     shape, is_there = tuple(tensor.shape), not isinstance(tensor, AbsentTensor)
     strides = tuple(tensor.stride()) if is_there else tensor.strides
     return AbsentTensor(shape, strides, tensor.dtype, tensor.device, tensor.requires_grad, True)
-
-
-def _shapes(written: Any) -> tuple[tuple[int, ...] | None, ...]:
-    return tuple([None if one is None else sizes(one, "a shape", -1) for one in items(written, "the shapes of gradients")])
-
-
-def read_random_state(written: dict[str, Any]) -> RandomState:
-    """A random state that every generator takes."""
-    version, state, gauss = items(written.get("python"), "Python's random state")
-    python = (number(version, "a version"), tuple(numbers(state, "Python's random state", 0, 1 << 33)), gauss)
-    if gauss is not None:
-        real(gauss, "a random number")
-    random.Random().setstate(python)
-    numpy = written.get("numpy")
-    if numpy is not None:
-        kind, keys, place, has_gauss, cached = items(numpy, "NumPy's random state")
-        keys = numbers(keys, "NumPy's random state", 0, 1 << 32)
-        if kind != "MT19937" or len(keys) != 624:
-            refuse("NumPy's random state is of an unknown kind")
-        numpy = (
-            kind,
-            keys,
-            number(place, "a place", 0, 625),
-            number(has_gauss, "a flag", 0, 2),
-            real(cached, "a random number"),
-        )
-    ours = _tensor(written.get("torch"))
-    torch.Generator().set_state(ours)
-    devices = tuple(
-        [
-            (_device_kind(kind), tuple(each(states, "a random state", lambda one, what: _tensor(one))))
-            for kind, states in (items(one, "a device") for one in items(written.get("devices"), "the devices"))
-        ]
-    )
-    return RandomState(python, numpy, ours, devices)
-
-
-def _device_kind(kind: Any) -> str:
-    if kind not in ("cuda", "xpu"):
-        refuse("a random state is of an unknown device")
-    return str(kind)
-
-
-def _tensor(written: Any) -> Tensor:
-    data = base64.b64decode(text(written, "a random state"), validate=True)
-    if not 0 < len(data) <= 1 << 16:
-        refuse("a random state is too long")
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)

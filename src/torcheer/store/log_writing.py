@@ -6,16 +6,13 @@ facts with a fingerprint, sites are files and lines with their text, and every t
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from ..backward_records import BackwardLog, BackwardRecord, NodeRecord
-from ..capture.restore.randomness import RandomState
 from ..errors import CannotBeSaved
 from ..records import (
     ELAPSED,
@@ -45,9 +42,12 @@ from ..source_places import Site
 from ..state_records import AbsentTensor, is_parameter
 from ..tensor_memory import is_freed
 from ..torch_internals import DisableTorchFunction
+from .backward_passes import write_backward
 from .fingerprints import fingerprint
 from .function_names import write_function
+from .random_states import write_random_states
 from .source_writing import write_sites
+from .tensor_names import TensorNames, Written
 from .values import Json, Writer
 
 NOT_KEPT, FREED_VALUE, LOST_VALUE = -1, -2, -3  # in the column `values`
@@ -105,14 +105,6 @@ class Templates:
         return found
 
 
-class TensorNames(Protocol):
-    """Takes the tensors of a history in."""
-
-    def add(self, name: str, tensor: Any, what: str) -> str:
-        """Give a tensor a name in the file; `what` it is, for errors. Returns the name it is known by."""
-        ...
-
-
 class LogWriter:
     """Writes one log as a document. `name_of(number)` is the name of an operation's tensor, `label_of` its label."""
 
@@ -150,7 +142,7 @@ class LogWriter:
                 for read in log.python_reads
             ]
             document["failure"] = self._failure(log.failure) if log.failure is not None else None
-            document["backward"] = self._backward(log.backward, gradients) if log.backward is not None else None
+            document["backward"] = write_backward(log, self._tensors, self._label_of, gradients)
             document |= self._facts_of_log()
         document["functions"] = [len(log.functions), [write_function(function) for function in self._functions]]
         document["sites"] = write_sites(log.sites, with_texts=self._has_sources)
@@ -340,43 +332,11 @@ class LogWriter:
             written["stored"] = f"params/{name}"
         return written
 
-    # Backward passes --------------------------------------------------------------------------------------------------
-
-    def _backward(self, backward: BackwardLog, gradients: bool) -> Json:
-        wanted = backward.wanted
-        passes = [self._backward_pass(one, turn, gradients) for turn, one in enumerate(backward.passes, 1)]
-        return {"wanted": None if wanted is None else sorted(wanted), "passes": passes}
-
-    def _backward_pass(self, one: BackwardRecord, turn: int, gradients: bool) -> Json:
-        places = {id(node): place for place, node in enumerate(one.nodes)}
-        found: dict[str, Any] = {"nodes": [self._node(node, places) for node in one.nodes]}
-        for key, group in (("gradients", one.gradients), ("summed", one.summed)):
-            found[key] = []
-            for number, gradient in group.items() if gradients else ():
-                if is_freed(gradient):
-                    continue
-                label = self._label_of(number) if number >= 0 else f"params/{self._label_of(number)}"
-                name = f"grad/{label}" + (f"/{turn}" if turn > 1 else "") + ("/summed" if key == "summed" else "")
-                self._tensors.add(name, gradient, f"the gradient of {label}")
-                found[key].append([number, name])
-        scale = None if one.scale is None else float(one.scale)
-        return {**found, "accumulated": sorted(one.accumulated), "scale": scale, "is_complete": one.is_complete}
-
-    def _node(self, node: NodeRecord, places: dict[int, int]) -> Json:
-        inner = [places[id(one)] for one in node.inner if id(one) in places]
-        return [
-            *(node.name, node.role, node.operation, node.started, node.given, node.made),
-            *(node.span, inner, node.node, node.onward, node.tensors, node.is_device_time),
-        ]
-
     # Everything else --------------------------------------------------------------------------------------------------
 
     def _facts_of_log(self) -> Json:
         log = self.log
         paths = [[number, [self._values.write_path(path) for path in paths]] for number, paths in log.input_paths.items()]
-        states = Table(lambda state: write_random_state(state))
-        drawn = {number: states.number(_ById(state)) for number, state in log.random_states.items()}
-        first = states.number(_ById(log.random_state)) if log.random_state is not None else -1
         return {
             **{name: getattr(log, name) for name in FLAGS},
             **{name: sorted(getattr(log, name)) for name in ("without_memory", "hollow", "leaves")},
@@ -385,55 +345,9 @@ class LogWriter:
             "source_names": list(log.source_names.items()),
             "input_paths": paths,
             "random_seed": log.random_seed,
-            "random": {"first": first, "drawn": list(drawn.items()), "states": states.items},
+            "random": write_random_states(log),
             "seconds": log.seconds,
         }
-
-
-class Written:
-    """Stands for a tensor that is in the file already: what a recording holds that streams into it."""
-
-    __slots__ = ("number",)
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
-class _ById:
-    """A random state as a key: two are the same where they are one object."""
-
-    __slots__ = ("state",)
-
-    def __init__(self, state: RandomState) -> None:
-        self.state = state
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ById) and other.state is self.state
-
-    def __hash__(self) -> int:
-        return id(self.state)
-
-
-def write_random_state(key: _ById) -> Json:
-    state = key.state
-    numpy = None
-    if state.numpy is not None:
-        kind, keys, *rest = state.numpy
-        numpy = [
-            str(kind),
-            [int(one) for one in keys],
-            *(float(one) if index == 2 else int(one) for index, one in enumerate(rest)),
-        ]
-    return {
-        "python": [state.python[0], list(state.python[1]), state.python[2]],
-        "numpy": numpy,
-        "torch": _bytes_of(state.torch),
-        "devices": [[kind, [_bytes_of(one) for one in states]] for kind, states in state.devices],
-    }
-
-
-def _bytes_of(tensor: Tensor) -> str:
-    return base64.b64encode(tensor.cpu().numpy().tobytes()).decode()
 
 
 def _written_facts(facts: Facts) -> Json:

@@ -44,7 +44,7 @@ class SavedTensors:
         found = self._read.get(name)
         if found is None:
             try:
-                with DisableTorchFunction(), torch.no_grad():
+                with DisableTorchFunction(), torch.inference_mode(False), torch.no_grad():
                     found = self._made(name)
             except UnreadableFile as error:
                 raise UnreadableFile(f"{str(self.file.path)!r} is damaged at {name[:80]!r}: {error}.") from None

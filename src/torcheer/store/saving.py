@@ -20,10 +20,11 @@ from ..keys import Key, Text
 from ..records import FACTS, UNSAVED, Log
 from ..tensor_files import stored_size, write_tensors
 from ..torch_internals import DisableTorchFunction
-from .log_writing import LogWriter, TensorNames
+from .log_writing import LogWriter
 from .no_collections import no_collections
 from .progress import Progress
 from .tensor_layout import Layout
+from .tensor_names import TensorNames
 
 FORMAT = "torcheer history"
 VERSION = 1
@@ -48,7 +49,7 @@ def save_history(
             raise InvalidArgument(f"{name} is True or False; got {value!r}.")
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise InvalidArgument(f"dtype is a floating-point type such as torch.float16, or None; got {dtype!r}.")
-    with no_collections():
+    with no_collections(), DisableTorchFunction():
         _save(history, path, activations, params, gradients, sources, dtype)
 
 

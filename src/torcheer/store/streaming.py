@@ -20,12 +20,12 @@ from ..history import History
 from ..tensor_files import NAMES, Place, TensorWriter
 from ..tensor_memory import needed_bytes
 from ..torch_internals import DisableTorchFunction, storage_address
-from .log_writing import Written
 from .no_collections import no_collections
 from .progress import Progress
 from .saving import DOCUMENT, document_of, metadata, packed
 from .tensor_forms import parts_of
 from .tensor_layout import contiguous_strides, is_spread, refuse_class, touches_each_once, view_of, written_type
+from .tensor_names import Written
 
 _ROOM = 1 << 22  # bytes that are left for the header: enough for some ten thousand tensors
 
@@ -165,7 +165,7 @@ class Streaming:
         """Write everything else of a history, and the header."""
         assert self._writer is not None
         kept = set(range(len(history._log.rows)))
-        with no_collections():
+        with no_collections(), DisableTorchFunction():
             document = document_of(history, self, kept, params=False, gradients=False, sources=True)
             written = self._writer.add(packed(document))
             named, layout = self._layout()

@@ -26,8 +26,11 @@ class Weights:
     def __init__(self, index: Index) -> None:
         self.tensors: dict[str, Tensor] = {}
         self.notes: list[str] = []
-        changed = large = left = 0
+        absent = changed = large = left = 0
         for state in index.log.states:
+            if state.is_absent:
+                absent += 1
+                continue
             if not _is_plain(state.value) or is_freed(state.value):
                 continue
             if state.is_changed or state.may_be_changed:
@@ -37,6 +40,8 @@ class Weights:
             else:
                 left += state.value.numel()
                 self.tensors[index.state_name(state)] = state.value
+        if absent:
+            self.notes.append(f"The values of {plural(absent, 'parameter')} are not in the file of this history.")
         if changed:
             self.notes.append(f"{plural(changed, 'parameter')} changed since the pass; their values are not shown.")
         if large:
@@ -69,7 +74,7 @@ def digest_of(tensor: Tensor) -> str:
     if values is None:
         return ""
     try:
-        data = values.detach().resolve_conj().resolve_neg().cpu().contiguous().flatten().view(torch.uint8).numpy()
+        data: Any = values.detach().resolve_conj().resolve_neg().cpu().contiguous().flatten().view(torch.uint8).numpy()
     except (RuntimeError, TypeError):  # of a class that only wraps other tensors
         return ""
     found = blake2b(f"{values.dtype} {tuple(values.shape)}".encode(), digest_size=6)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
+_PIECE = 1 << 24  # bytes that are copied at once
 _ANONYMOUS = getattr(os, "O_TMPFILE", 0)  # a file without a name, which is gone when its process is
 
 
@@ -88,11 +89,24 @@ class WholeFile:
     def _take_name(self) -> None:
         if self._name is None:
             name = str(self.path.parent / f".{self.path.name[:40]}.{secrets.token_hex(6)}")
-            # Only with a `src_dir_fd` (which an absolute path leaves unused) does Python follow the link in /proc.
-            os.link(f"/proc/self/fd/{self._handle}", name, src_dir_fd=self._handle, follow_symlinks=True)
+            try:
+                # Only with a `src_dir_fd` (which an absolute path leaves unused) does Python follow the link in /proc.
+                os.link(f"/proc/self/fd/{self._handle}", name, src_dir_fd=self._handle, follow_symlinks=True)
+            except OSError:  # a file system that makes files without a name, and does not let them have one
+                self._name = name
+                self._copy_to(name)
             self._name = name
         os.replace(self._name, self.path)
         self._name = None
+
+    def _copy_to(self, name: str) -> None:
+        with open(name, "xb") as copy:
+            place = 0
+            while data := os.pread(self._handle, _PIECE, place):
+                copy.write(data)
+                place += len(data)
+            copy.flush()
+            os.fsync(copy.fileno())
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:

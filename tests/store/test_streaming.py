@@ -177,6 +177,32 @@ def test_what_has_no_name_is_cut_out(names, room, tmp_path):
     assert (tmp_path / "x.safetensors").stat().st_size < kept + 20_000
 
 
+@pytest.mark.parametrize("system", ["as it is", "no files without a name", "no names for them"])
+def test_a_file_is_whole_on_any_system(system, tmp_path, monkeypatch):
+    path = tmp_path / "x.bin"
+    path.write_bytes(b"before")
+
+    def fails(*_, **__):
+        raise OSError(18, "Invalid cross-device link")
+
+    if system == "no files without a name":
+        monkeypatch.setattr("torcheer.files._ANONYMOUS", 0)
+    elif system == "no names for them":
+        monkeypatch.setattr("torcheer.files.os.link", fails)
+    with WholeFile(path) as file:
+        file.write(b"after")
+        assert path.read_bytes() == b"before"
+    assert path.read_bytes() == b"after"
+    with pytest.raises(ZeroDivisionError), WholeFile(path) as file:
+        file.write(b"half")
+        raise ZeroDivisionError
+    assert path.read_bytes() == b"after"
+    assert os.listdir(tmp_path) == ["x.bin"]
+    mask = os.umask(0)
+    os.umask(mask)
+    assert path.stat().st_mode & 0o777 == 0o666 & ~mask
+
+
 def test_pinned_buffers_are_written_in_order(tmp_path):
     """What a GPU's tensors go through; here with tensors in main memory."""
     tensors = [torch.rand(7, 3), torch.arange(100), torch.rand(50) > 0.5] * 5

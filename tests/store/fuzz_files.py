@@ -140,6 +140,8 @@ JSON = st.recursive(
 def walk(value: object, path: tuple = ()) -> list[tuple]:
     """Every path in some JSON, of long lists only the first and the last."""
     found = [path]
+    if len(path) > 60:
+        return found
     if isinstance(value, dict):
         for key, item in value.items():
             found += walk(item, (*path, key))
@@ -169,7 +171,7 @@ def changed_json(draw: st.DrawFn, value: object) -> object:
         elif kind == "nudge" and type(there) is int:
             holder[path[-1]] = there + draw(st.sampled_from([-1, 1, 1000]))
         elif kind == "deep":
-            for _ in range(draw(st.sampled_from([5, 70, 400]))):
+            for _ in range(draw(st.sampled_from([5, 70, 250]))):
                 there = [there] if draw(st.booleans()) else {"list": [there]}
             holder[path[-1]] = there
         else:

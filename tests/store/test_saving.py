@@ -416,6 +416,12 @@ def test_a_file_for_sending_is_smaller_and_says_so(tmp_path):
     assert loaded["linear_1"].tensor_dtype is torch.float32
     assert torch.equal(loaded["linear_1"].activation, history["linear_1"].activation.half())
     assert "saved as float16" in loaded.notes[-1]
+    views = log(lambda x: [x.t(), x.view(torch.int32), (x * 2).t()[1:], (x * 3).to_sparse()], torch.rand(30, 40))
+    small = saved(views, tmp_path, dtype=torch.bfloat16)
+    assert torch.equal(small["input"].activation, views["input"].activation)  # its memory is also seen as integers
+    assert torch.equal(small["getitem"].activation, views["getitem"].activation.bfloat16())
+    assert small["getitem"].activation.untyped_storage()._cdata == small["t_2"].activation.untyped_storage()._cdata
+    assert torch.equal(small["tosparse"].activation.to_dense(), views["tosparse"].activation.to_dense())
     with pytest.raises(InvalidArgument):
         loaded.validate()
 

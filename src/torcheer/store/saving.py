@@ -62,32 +62,28 @@ def _save(
     sources: bool,
     dtype: torch.dtype | None,
 ) -> None:
-    layout = Layout() if dtype is None else ConvertedLayout(dtype)
+    layout = Layout()
     kept = chosen(history, activations)
     document = document_of(history, layout, kept, params=params, gradients=gradients, sources=sources)
     if dtype is not None:
         document["holds_tensors"] = False
         document["notes"] = [*document["notes"], f"activations were saved as {str(dtype)[6:]}, which is not what they were"]
     layout.settle()
+    if dtype is not None:
+        _convert(layout, dtype)
     tensors = {**layout.stored, DOCUMENT: packed(document)}
     with Progress(str(path), sum(map(stored_size, tensors.values()))) as progress:
         write_tensors(path, tensors, metadata(history._log, layout.facts()), "history", progress.reached)
 
 
-class ConvertedLayout(Layout):
-    """A layout in which floating-point activations and gradients have another type, for sending."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
-        self._dtype = dtype
-        self._converted: dict[int, Tensor] = {}
-
-    def add(self, name: str, tensor: Tensor, what: str) -> str:
-        is_plain = not name.startswith("params/") and type(tensor) is Tensor and tensor.layout is torch.strided
-        if is_plain and not tensor.is_nested and tensor.is_floating_point() and tensor.dtype != self._dtype:
-            with DisableTorchFunction(), torch.no_grad():
-                tensor = self._converted.setdefault(id(tensor), tensor.detach().to(self._dtype))
-        return super().add(name, tensor, what)
+def _convert(layout: Layout, dtype: torch.dtype) -> None:
+    """Write floating-point activations and gradients as another type. Their views are then of that type, too."""
+    fixed = {part for form in layout.forms.values() for part in form["parts"].values()}
+    fixed |= {view["of"] for view in layout.views.values() if "dtype" in view}  # memory that is seen as several types
+    for name, tensor in layout.stored.items():
+        if tensor.is_floating_point() and tensor.dtype != dtype and name not in fixed and not name.startswith("params/"):
+            layout.stored[name] = tensor.to(dtype)
+            layout.types.pop(name, None)
 
 
 def chosen(history: History, activations: LayersToSave) -> set[int]:

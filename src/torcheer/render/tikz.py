@@ -24,7 +24,7 @@ _ESCAPES = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
+    '"': "''",  # \textquotedbl is not in the usual encoding
     "-": r"{-}",  # two would become a dash
     "×": r"$\times$",
     "→": r"$\to$",

@@ -10,10 +10,11 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from .limits import LAYERS_ONLY, TRAINING, XRAY, judge
+from .limits import LAYERS_ONLY, TAPS, TRAINING, XRAY, judge
 from .machine import describe_machine
 from .models import CASES, ROOT
 from .report import report
+from .taps import WORKS
 from .tools import TOOLS
 from .worker import MeasurementFailed, measure
 
@@ -32,6 +33,11 @@ def main() -> int:
     results["tiny_operations"] = _measured("tiny_operations", 1_000, 100_000)
     results["training"] = {case: _measured("training", case) for case in TRAINING}
     results["layers_only"] = {case: _measured("layers_only", case) for case in LAYERS_ONLY}
+    results["taps"] = {case: {work: _measured("taps", case, work) for work in WORKS} for case in TAPS}
+    results["taps_of_nnsight"] = {
+        case: {work: _measured("taps_of_nnsight", case, work) if len(tools) > 2 else {} for work in ("read", "changed")}
+        for case in TAPS
+    }
     results["xray"] = {case: _measured("xray", case) for case in XRAY}
     results["xray_training"] = {case: _measured("xray_training", case, 10) for case in ("resnet50", "alexnet")}
     results["xray_long_run"] = _measured("xray_long_run", 20_000)

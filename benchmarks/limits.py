@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from .models import CASES
+from .taps import WORKS
 
 SPEED = {"gpt2_tiny": 3.5, "gpt2_small": 1.25, "resnet50": 1.4, "alexnet": 1.15}  # times the plain pass
 TRAINING = {"gpt2_small": 1.5, "resnet50": 1.5}  # times the plain step, gradients kept
 LAYERS_ONLY = {"gpt2_small": 1.1, "resnet50": 1.1}  # times the plain step, torch_vis without operations
+TAPS = {
+    case: {"read": 1.03, "changed": 1.03, "functions": 1.12, "stopped": 0.5} for case in ("gpt2_tiny", "gpt2_small")
+}  # times the plain pass
 XRAY = {"gpt2_small": 1.3, "resnet50": 1.3, "alexnet": 1.3}  # a snapshot, times the plain pass of its input
 LONG_RUN = 1.25  # a snapshot at the end of a long training, times one at its beginning
 STALL = 50.0  # milliseconds of the training thread that no snapshot of a long training takes
@@ -41,6 +45,7 @@ def judge(results: dict[str, Any]) -> list[Verdict]:
         *_ratios({case: tools["torcheer"] for case, tools in results["speed"].items()}, SPEED, "against plain"),
         *_ratios(results["training"], TRAINING, "training step, against plain"),
         *_ratios(results["layers_only"], LAYERS_ONLY, "training step, layers only"),
+        *_taps(results["taps"]),
         *_ratios(results["xray"], XRAY, "a snapshot, against plain"),
         *_long_run(results["xray_long_run"]),
         _after_use(results),
@@ -54,6 +59,14 @@ def judge(results: dict[str, Any]) -> list[Verdict]:
 
 def _ratios(found: dict[str, Any], musts: dict[str, float], what: str) -> list[Verdict]:
     return [_at_most(f"{CASES[c].title}, {what}", found[c].get("ratio"), must, "{:.3f}×") for c, must in musts.items()]
+
+
+def _taps(found: dict[str, Any]) -> list[Verdict]:
+    return [
+        _at_most(f"{CASES[case].title}, {WORKS[work]}", found[case][work].get("ratio"), must, "{:.3f}×")
+        for case, musts in TAPS.items()
+        for work, must in musts.items()
+    ]
 
 
 def _after_use(results: dict[str, Any]) -> Verdict:

@@ -20,6 +20,7 @@ from .lockstep import Bystander, serve_plain_passes
 from .memory import distinct_bytes, extra_peak, resident
 from .models import build, tiny_loop
 from .saving import saved_loop, saving, torchlens_saving
+from .taps import taps, taps_of_nnsight
 from .timing import Times, interleave, rounds_in
 from .tools import TOOLS, NotInstalled, Ready
 from .xray_run import measure_long_run
@@ -305,7 +306,7 @@ def xray_long_run(snapshots: int) -> dict[str, Any]:
     return measure_long_run(snapshots)
 
 
-_STEPS = (training, layers_only, xray, xray_training, xray_long_run)
+_STEPS = (training, layers_only, xray, xray_training, xray_long_run, taps, taps_of_nnsight)
 _FILES = (saving, saved_loop, torchlens_saving)
 _ALL = (speed, plain_after_use, serve_plain_passes, tiny_operations, *_STEPS, grouping, held_memory, graph_only_peak, *_FILES)
 MEASUREMENTS: dict[str, Callable[..., dict[str, Any]]] = {function.__name__: function for function in _ALL}

@@ -7,6 +7,7 @@ from typing import Any
 
 from .limits import Verdict
 from .models import CASES
+from .taps import WORKS
 from .tools import TOOLS
 
 
@@ -33,6 +34,7 @@ def report(results: dict[str, Any], verdicts: list[Verdict]) -> str:
             _tiny(results["tiny_operations"]),
             _training("A training step, forward and backward, everything kept, gradients too", "torcheer", results["training"]),
             _training("A training step, only layers followed (track_tensor_ops=False)", "torch_vis", results["layers_only"]),
+            _taps(results["taps"], results["taps_of_nnsight"]),
             _xray(results["xray"]),
             _training("Training with a snapshot after every 10 steps", "with Xray", results["xray_training"]),
             _long_run(results["xray_long_run"]),
@@ -113,6 +115,21 @@ def _training(title: str, tool: str, by_case: dict[str, Any]) -> str:
         for case, found in by_case.items()
     ]
     return table(title, ["model", "raw ms", "watched ms", tool], rows)
+
+
+def _taps(found: dict[str, Any], peer: dict[str, Any]) -> str:
+    rows = [
+        [
+            f"{CASES[case].title}, {WORKS[work]}",
+            *(_figure(one, key, style) for key, style in (("plain_ms", "{:.2f}"), ("ms", "{:.2f}"), ("ratio", "{:.3f}×"))),
+            _figure(one, "noise", "{:.3f}×"),
+            _figure(peer[case].get(work, {}), "ratio", "{:.2f}×"),
+        ]
+        for case, works in found.items()
+        for work, one in works.items()
+    ]
+    headers = ["", "plain ms", "ms", "torcheer", "plain against plain", "nnsight"]
+    return table("Chosen values read and changed while the model runs", headers, rows)
 
 
 def _xray(by_case: dict[str, Any]) -> str:

@@ -267,6 +267,27 @@ def train(model, optimizer, rank):
 
 
 @program
+def chosen_values_of_a_parallel_model_are_read_and_changed(rank):
+    """Each rank sees its own values; the gradients that a training step shares flow through the change."""
+    torch.manual_seed(0)
+    model = nn.parallel.DistributedDataParallel(Mlp())
+    plain = model.module
+    history = torcheer.log_forward_pass(model, mine(rank))
+    with torcheer.tap(model, ["fc1", "tanh_1"], like=history) as values:
+        output = model(mine(rank))
+    equal(values["fc1"], plain.fc1(mine(rank)))
+    equal(values["tanh_1"], output)
+    with torcheer.intervene(model, {"act": torcheer.changes.scale(0.5)}):
+        model(mine(rank)).sum().backward()
+    shared = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    losses = [torch.tanh(plain.fc2(plain.fc1(mine(one)).relu() * 0.5)).sum() for one in range(WORLD)]
+    expected = torch.autograd.grad(sum(losses) / WORLD, list(plain.parameters()))
+    for one, other in zip(shared, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@program
 def distributed_data_parallel(rank):
     model = nn.parallel.DistributedDataParallel(Deep())
     plain = model.module

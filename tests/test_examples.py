@@ -66,3 +66,28 @@ def test_the_training_example_leaves_a_report_an_animation_and_a_figure(trained)
         assert animation.n_frames == 12
     with Image.open(folder / "run" / "figures" / "step_00000011.png") as figure:
         assert min(figure.size) > 500
+
+
+def test_the_ablation_example_finds_the_heads_that_recall(tmp_path):
+    """The trained model recalls; without the heads of either layer it guesses, and the figure is drawn."""
+    done = run_example("ablate_heads.py", "--figure", "ablation.png", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = {name.strip(): float(value) for name, value in re.findall(r"^(.+?) +(\d\.\d+)$", done.stdout, flags=re.MULTILINE)}
+    assert found["nothing"] > 0.95
+    assert found["layer 0, head 0 and 1"] < 0.3
+    assert found["layer 1, head 0 and 1"] < 0.3
+    with Image.open(tmp_path / "ablation.png") as figure:
+        assert min(figure.size) > 200
+
+
+def test_the_steering_example_flips_the_class(tmp_path):
+    """The difference of the means flips nearly all points, a random vector of its length nearly none."""
+    done = run_example("steer.py", "--figure", "steering.png", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = re.findall(r"strength +([\d.]+): ([\d.]+) called class 1, random vector ([\d.]+)", done.stdout)
+    flipped = {float(strength): (float(one), float(other)) for strength, one, other in rows}
+    assert flipped[0.0] == (0.0, 0.0)
+    assert flipped[1.5][0] > 0.95
+    assert flipped[1.5][1] < 0.1
+    with Image.open(tmp_path / "steering.png") as figure:
+        assert min(figure.size) > 200

@@ -2,6 +2,7 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
+from . import changes as changes
 from .analysis import device_memory as device_memory
 from .api import load as load
 from .api import log_forward_pass as log_forward_pass
@@ -26,6 +27,7 @@ from .errors import ModelMismatch as ModelMismatch
 from .errors import NotPicklable as NotPicklable
 from .errors import ParameterChanged as ParameterChanged
 from .errors import ParameterNotSaved as ParameterNotSaved
+from .errors import PlaceNotReached as PlaceNotReached
 from .errors import ReplayFailed as ReplayFailed
 from .errors import RunExists as RunExists
 from .errors import RunInUse as RunInUse
@@ -52,6 +54,12 @@ from .module_calls import watch_modules as watch_modules
 from .render import Picture as Picture
 from .render import PictureOptions as PictureOptions
 from .replay import ValidationReport as ValidationReport
+from .taps import Edits as Edits
+from .taps import Place as Place
+from .taps import TappedValues as TappedValues
+from .taps import activation as activation
+from .taps import intervene as intervene
+from .taps import tap as tap
 from .training_step import TrainingStep as TrainingStep
 from .xray import ArchitectureTracer as ArchitectureTracer
 from .xray import FileManager as FileManager

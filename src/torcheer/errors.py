@@ -65,6 +65,10 @@ class ReplayFailed(TorcheerError):
     operation: int | None = None  # the number of the operation it failed at
 
 
+class PlaceNotReached(TorcheerError):
+    """A place that was to be read or changed while a model runs was not reached, or was reached otherwise than logged."""
+
+
 class DrawingFailed(TorcheerError):
     """A picture could not be made."""
 

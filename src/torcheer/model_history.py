@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
+from torch import Tensor
 
 from .analysis import Cost, MemoryTimeline, Summary, cost_of, flops_by_operation, largest, memory_of, slowest, summary_of
 from .analysis.nonfinite import nonfinite_of
@@ -16,14 +17,16 @@ from .display import Fold, image, preformatted
 from .errors import TorcheerError
 from .graph import Graph
 from .history import History, Layer, Module, Operation
+from .history.attention import attention_in
 from .history.index import Makers
 from .history.keeping.selection import LayersToSave
 from .history.printing.text import plural
 from .module_calls import ModuleCalls, module_calls_of
 from .pictures import draw_history, graph_of
 from .render import Picture, PictureOptions, make_picture
-from .replay import Change, ValidationReport, replay, validate
+from .replay import Given, ValidationReport, replay, validate
 from .store import save_history
+from .taps import Place, locate
 from .torch_internals import DisableTorchFunction
 from .viewer import Metrics, Page, to_html, to_json, to_model_explorer
 from .viewer import show as show_page
@@ -136,6 +139,34 @@ class ModelHistory(History):
         place = Path(path)
         save_history(self, place, activations=activations, params=params, gradients=gradients, sources=sources, dtype=dtype)
         return place
+
+    def attention(self, key: Any) -> Tensor | list[Tensor]:
+        """The attention pattern (batch, heads, queries, keys) of a module or an operation; a list where there are several.
+
+        >>> import torch, torcheer
+        >>> attention = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+        >>> x = torch.rand(1, 5, 8)
+        >>> torcheer.log_forward_pass(attention, (x, x, x)).attention("").shape
+        torch.Size([1, 2, 5, 5])
+
+        Fused attention does not return its pattern: it is worked out from the logged queries, keys, mask, scale and grouping of
+        heads, without dropout. `history[label].heads` has these, too.
+        """
+        matches = self._lookup.meaning(key).matches
+        calls = {id(match.call): match.call for match in matches if match.call is not None}
+        inside = [number for call in calls.values() for number in range(call.first, call.end)]
+        numbers = dict.fromkeys(inside or [match.number for match in matches])
+        return attention_in([Operation(self._index, number) for number in numbers if self._index.table.shows(number)], key)
+
+    def locate(self, key: Any) -> list[Place]:
+        """Where in a run of the model the operations are that a key means: what `tap` and `intervene` watch.
+
+        >>> import torch, torcheer
+        >>> history = torcheer.log_forward_pass(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU()), torch.ones(1, 2))
+        >>> print(history.locate("relu_1")[0])
+        relu_1_2: what '1' returned, call 1
+        """
+        return locate(self, key)
 
     # In the viewer ------------------------------------------------------------------------------------------------
 
@@ -269,7 +300,7 @@ class ModelHistory(History):
         """
         return validate(self)
 
-    def replay(self, inputs: Any = None, changes: Mapping[Any, Change] | None = None) -> ModelHistory:
+    def replay(self, inputs: Any = None, changes: Mapping[Any, Given] | None = None) -> ModelHistory:
         """Run the recorded graph again, with other inputs or with values changed on the way, and return the new history.
 
         >>> import torch, torcheer
@@ -279,7 +310,8 @@ class ModelHistory(History):
 
         Args:
             inputs: a tensor, one for each input in order, or a dictionary from labels to tensors; those left out are as logged.
-            changes: by key (docs/keys.md), a tensor to use instead or a function of the tensor. A key means every operation it
+            changes: by key (docs/keys.md), one of `torcheer.changes`, a tensor to use instead, or a function of the tensor, as
+                `intervene` takes them. A key means every operation it
                 fits: a label all passes of the layer, an address what each call of the module returned. Where two keys mean the
                 same operation, the one that means fewer counts.
 

@@ -85,6 +85,7 @@ class Details:
     held: dict[int, Held] | None = None
     is_collective: bool = False  # a collective ran inside it, as DTensor makes them
     is_hooked: bool = False  # a gradient that backward hooks, which are not in the graph, may have changed
+    changed: str = ""  # the change that an intervention made here, in words
     is_transformed: bool = False  # ran inside a `torch.func` transform, on tensors that exist only there
 
 

@@ -226,8 +226,18 @@ def has_global_pre_hooks() -> bool:
 
 
 def may_be_compiled() -> bool:
-    """Whether anything can have been compiled by torch.compile in this process; its compiler is imported only then."""
-    return "torch._dynamo.eval_frame" in sys.modules
+    """Whether torch.compile can be at work in this process, as in `flex_attention`; its compiler is imported only then."""
+    return "torch._dynamo.eval_frame" in sys.modules or "torch.nn.attention.flex_attention" in sys.modules
+
+
+def index_by_tensors() -> Any:
+    """Inside, `table[i]` works in `vmap` where `i` is a tensor, as functions given to `flex_attention` may write it.
+
+    Without it such a function would have to be called with each index.
+    """
+    from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex  # its import takes a second
+
+    return TransformGetItemToIndex()
 
 
 def is_inside_compiled_code() -> bool:

@@ -146,6 +146,26 @@ class ModuleWatcher:
             watch_fused(module, self.interceptor)
         call.started = now()
 
+    def is_here(self) -> bool:
+        """Whether this is the thread that is watched."""
+        return get_ident() == self._thread
+
+    def exchange(self, module: Module | None, part: int, number: int, *, is_input: bool) -> None:
+        """An intervention put another tensor in place of one that the module around it was given, or has just returned."""
+        stack = self.recorder.stack
+        left = next((call for call in reversed(self.log.modules) if call.exit == self._exits), None) if not is_input else None
+        call = (stack[-1] if stack else None) if is_input else left
+        registered = self._registered.get(id(module))
+        if call is None or registered is None or registered.address != call.address:
+            return
+        tensors = list(call.inputs if is_input else call.outputs)
+        if part < len(tensors):  # named arguments are read when the call ends
+            tensors[part] = number
+        if is_input:
+            call.inputs = tuple(tensors)
+        else:
+            call.outputs = tuple(tensors)
+
     def _note_elsewhere(self, module: Module) -> None:
         """A module runs on another thread: perhaps one of this model, a replica, or one on a thread that the pass started."""
         here = self._registered.get(id(module))

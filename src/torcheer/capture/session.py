@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from time import perf_counter
 from types import CodeType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -36,6 +36,7 @@ from .restore.restore_state import StateRestorer
 
 _OPTIMIZERS = os.path.dirname(inspect.getfile(torch.optim.Optimizer))
 
+_running: list[Session] = []  # the recordings that are watching, the one that began last at the end
 Start = int | RandomState | None  # a seed, or the random state to start from; None: the state that is found
 
 
@@ -171,6 +172,8 @@ class Session:
         if self.interceptor.restorer is not None:
             self.interceptor.restorer.hooks_start_here()
         self._leave.enter_context(self.interceptor)
+        _running.append(self)
+        self._leave.callback(_running.remove, self)
 
     def _end(self, error: BaseException | None) -> None:
         leave_all(self.interceptor)  # where an interrupt left a module without its exit
@@ -216,6 +219,29 @@ def _ran_in_optimizer(site: Site | None) -> bool:
     if functions and functions[0].function.rpartition(".")[2] == "step":
         functions = functions[1:]
     return bool(functions) and functions[0].file.startswith(_OPTIMIZERS)
+
+
+def note_change(
+    tensor: Tensor, what: object, where: object, module: Module | None, kind: Literal["output", "input", "function"], part: int
+) -> None:
+    """An intervention put `tensor` in place of what a function or module returned, or a module was given: recordings show it.
+
+    Args:
+        tensor: what the model goes on with.
+        what, where: the change and its place, which are put into words only if something is recording.
+        module: whose value it is, and of what `kind`; `part` is its number among the tensors that it returned or was given.
+    """
+    for session in _running:
+        if session.watcher.is_here():
+            with DisableTorchFunction():
+                note = f"an intervention changed {where}, by {what}"
+                if note not in session.log.notes:
+                    session.log.notes.append(note)
+                number = session.recorder.ref(tensor)
+                if number >= 0:
+                    session.log.detail(number).changed = str(what)
+                if kind != "function":
+                    session.watcher.exchange(module, part, number, is_input=kind == "input")
 
 
 def _causes(error: BaseException) -> list[BaseException]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..display import Fold, Shown
 from ..source_places import SourceLine
+from .attention import Heads
 from .attributes import agreed, common, unknown_attribute
 from .index import Index
 from .layers.labels import LayerEntry
@@ -68,6 +69,8 @@ class Layer(ReadAsTensor, Shown):
     creation_kwargs: dict[str, Any] = common()
     is_inplace: bool = common()
     output_path: str = common()
+    heads: Heads | None = common()
+    changed_by: str | None = common()
     composite: str | None = common()
     source: SourceLine | None = common()
     stack: list[SourceLine] = common()

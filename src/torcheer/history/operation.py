@@ -15,6 +15,7 @@ from ..records import UNSAVED
 from ..source_places import SourceLine, source_of, stack_of
 from ..tensor_memory import is_freed
 from ..torch_internals import DisableTorchFunction
+from .attention import Heads, heads_of
 from .attributes import unknown_attribute
 from .lookup import Lookup
 from .param import Param, describe_param
@@ -277,6 +278,16 @@ class Operation(Standing, ReadAsTensor, Shown):
     def is_inplace(self) -> bool:
         """Whether the function wrote its result into one of its arguments."""
         return self._record.overwritten is not None
+
+    @property
+    def heads(self) -> Heads | None:
+        """Queries, keys, values, outputs and the pattern of each head, where the operation is attention; else None."""
+        return heads_of(self)
+
+    @property
+    def changed_by(self) -> str | None:
+        """The change, in words, where `intervene` or a replay with `changes` put this value in place of another; else None."""
+        return self._record.details.changed or None
 
     @property
     def output_path(self) -> str:

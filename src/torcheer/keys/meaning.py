@@ -19,6 +19,7 @@ class Match:
     number: int
     name: str  # a text that means this operation alone
     call: ModuleCall | None = None  # the module call that returned it, or was given it, where the key names modules
+    is_input: bool = False  # it was given to the call
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ def of_calls(calls: Iterable[ModuleCall], names: Names, part: int | None = None,
         for place, number in enumerate(tensors):
             is_meant = part in (place, ALL) or (part is None and place == 0)
             if is_meant and names.shows(number):
-                found.append(Match(number, _name(call, place, part, names, is_input), call))
+                found.append(Match(number, _name(call, place, part, names, is_input), call, is_input))
     return once(found)
 
 

@@ -16,17 +16,18 @@ from torch import Tensor
 from ..capture import Policy
 from ..capture.identity.tensor_table import storage_of, storages_of
 from ..capture.keep.keeper import Keeper
+from ..changes import Change, as_change
 from ..errors import InvalidArgument, ReplayFailed
 from ..history import History
 from ..keys import parse_key
 from ..records import FACTS, PARENTS, UNSAVED, OperationRecord, facts_of
 from .machine import refuse_changed_states, run_again
 
-Change = Tensor | Callable[[Tensor], Tensor]
+Given = Change | Tensor | Callable[[Tensor], Tensor]  # what a person may give as a change
 Kind = TypeVar("Kind", bound=History)
 
 
-def replay(history: Kind, inputs: Any = None, changes: Mapping[Any, Change] | None = None) -> Kind:
+def replay(history: Kind, inputs: Any = None, changes: Mapping[Any, Given] | None = None) -> Kind:
     """A new history in which everything downstream of other inputs or changed values follows."""
     if not history.is_complete:
         raise InvalidArgument("only the history of a pass that ran to its end can be run again.")
@@ -45,12 +46,11 @@ def replay(history: Kind, inputs: Any = None, changes: Mapping[Any, Change] | No
     return history._of_log(told.log, history._options)
 
 
-def _changes(history: History, changes: Mapping[Any, Change]) -> dict[int, Change]:
+def _changes(history: History, changes: Mapping[Any, Given]) -> dict[int, Change]:
     """The change of each operation. A key that means fewer operations goes before one that means more."""
     meant: list[tuple[list[int], Change]] = []
-    for key, change in changes.items():
-        if not isinstance(change, Tensor) and not callable(change):
-            raise InvalidArgument(f"a change is a tensor or a function of a tensor; {key!r} has {type(change).__name__}.")
+    for key, given in changes.items():
+        change = as_change(given, key)
         numbers = history._lookup.meaning(key).numbers
         if not numbers:
             raise InvalidArgument(f"{key!r} stands for no operation of this history, so there is nothing to change.")
@@ -142,13 +142,8 @@ class _Rerun:
         change = self._changes[number]
         label = self._history._index.label(number)
         with torch.no_grad():
-            new = change if isinstance(change, Tensor) else change(value.detach().clone())
-        if not isinstance(new, Tensor) or new.shape != value.shape:
-            came = f"{tuple(new.shape)}" if isinstance(new, Tensor) else type(new).__name__
-            raise ReplayFailed(f"the change of {label} must be a tensor of shape {tuple(value.shape)}; got {came}.")
-        if not torch.can_cast(new.dtype, value.dtype):
-            raise ReplayFailed(f"the change of {label} must be {value.dtype}, or what can be made that; got {new.dtype}.")
-        new = new.detach().to(value.device, value.dtype).clone()
+            new = change(value.detach().clone(), label).detach().clone()
+        self.log.detail(number).changed = str(change)
         storage = storage_of(value)
         if self._old.operations[number].overwritten is not None:  # others look at the memory that was written
             self.keeper.before_write(storage)

@@ -193,6 +193,7 @@ class LogReader:
         if "held" in written:
             held = [items(one, "an argument") for one in items(written["held"], "the arguments")]
             details.held = {number(slot, "a slot", 0, 1 << 20): self._held(name) for slot, name in held}
+        details.changed = text(written.get("changed", ""), "a change")
         for name in items(written.get("is", []), "the details"):
             if name in DETAIL_FLAGS:
                 setattr(details, name, True)

@@ -213,6 +213,8 @@ class LogWriter:
             written["autocast"] = [[device, str(dtype)[6:]] for device, dtype in details.autocast]
         if details.held:
             written["held"] = [[slot, self._held(number, slot, held)] for slot, held in details.held.items()]
+        if details.changed:
+            written["changed"] = details.changed
         flags = [name for name in DETAIL_FLAGS if getattr(details, name)]
         return {**written, "is": flags} if flags else written
 

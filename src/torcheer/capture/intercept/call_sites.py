@@ -30,6 +30,17 @@ MODULE_CALL = frozenset(
     for code in _with_inner(getattr(Module, name).__code__)
 )
 
+# Other modes of ours, which a call may pass through on its way here. A call that such a mode hands on is made again from
+# inside it, so the frames inside are the call once more. Where it runs a copy of torch's Python function instead, they are new.
+_HANDING_ON: set[int] = set()
+_OPENING: set[int] = set()
+
+
+def hand_on(mode: CodeType, opening: CodeType) -> None:
+    """Make known the codes of a mode that hands calls on, and by which it runs copies of torch's Python functions."""
+    _HANDING_ON.add(id(mode))
+    _OPENING.add(id(opening))
+
 
 class Forward:
     """The forward of a class of modules, and the numbers of the sites in it that are known.
@@ -55,7 +66,7 @@ class CallSites:
         self._numbers: dict[tuple[int, ...], int] = {}
         self.forward = Forward(None)  # that of the running module
         self._last = id(outermost) if outermost is not None else 0
-        self._skipped: set[int] = {id(_HANDLER)}
+        self._skipped: set[int] = {id(_HANDLER), *_HANDING_ON, *_OPENING}
         self._ends: set[int] = set(MODULE_CALL)
         self.when_new: Callable[[list[CodeType]], None] | None = None  # called with the codes of a site when it is first met
 
@@ -93,6 +104,7 @@ class CallSites:
         key: list[int] = []
         codes: list[CodeType] = []
         skipped, ends, last = self._skipped, self._ends, self._last
+        inside = 0
         while frame is not None:
             code = frame.f_code
             if id(code) in ends or len(codes) > _LIMIT:
@@ -102,6 +114,10 @@ class CallSites:
                 codes.append(code)
                 if id(code) == last:
                     break
+            elif id(code) in _HANDING_ON and inside not in _OPENING:
+                key.clear()
+                codes.clear()
+            inside = id(code)
             frame = frame.f_back
         chain = tuple(key)
         number = self._numbers.get(chain)

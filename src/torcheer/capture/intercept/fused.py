@@ -145,8 +145,9 @@ def _show_aten(interceptors: tuple[Interceptor, ...]) -> None:
 
 def _show_functions(watch: AtenWatch) -> None:
     watch.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # torch's own
-    for interceptor in watch.interceptors:
-        push_function_mode(interceptor)
+    others = [pop_function_mode() for _ in function_modes()]  # that came back on top before, at the end of the same module
+    for mode in (*watch.interceptors, *reversed(others)):
+        push_function_mode(mode)
 
 
 def _undo_show_aten() -> None:
@@ -249,3 +250,4 @@ _DECIDES: tuple[tuple[type[Module], tuple[str, ...], Decides], ...] = (
     (nn.TransformerEncoderLayer, ("src", "src_mask", "src_key_padding_mask", "is_causal"), _encoder_layer),
     (nn.MultiheadAttention, ("query", "key", "value", "key_padding_mask", "need_weights", "attn_mask"), _attention),
 )
+FUSING = tuple([known for known, _, _ in _DECIDES])  # the classes that have a fused path

@@ -89,7 +89,7 @@ class Keyed:
         self._positions: set[int] = set()
         self._modules = _Modules(log)
         self._predicates: list[Where] = []
-        self._numbering = _Numbering(log)
+        self._numbering = Numbering(log)
 
     def _read(self) -> None:
         key, self._key = self._key, None
@@ -220,7 +220,7 @@ class _Modules:
         return known
 
 
-class _Numbering:
+class Numbering:
     """Which numbers an operation may get, in its type and overall, while the pass goes on."""
 
     def __init__(self, log: Log) -> None:

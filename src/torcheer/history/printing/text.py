@@ -241,7 +241,8 @@ def _function(operation: Operation) -> str:
         ) + role
     inside = f", inside {operation.composite}" if operation.composite else ""
     place = ", in place" if operation.is_inplace else ""
-    return f"{operation.func_applied_name} (gradfunc={operation.gradfunc}){place}{inside}"
+    changed = f"; changed by {operation.changed_by}" if operation.changed_by else ""
+    return f"{operation.func_applied_name} (gradfunc={operation.gradfunc}){place}{inside}{changed}"
 
 
 def _params(operation: Operation) -> str:

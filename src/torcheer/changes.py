@@ -1,0 +1,291 @@
+"""What can be done to a value while a model runs, or while a log is run again.
+
+    from torcheer import changes
+    with tl.intervene(model, {"blocks.6": changes.add(vector, at=(..., -1, slice(None)))}):
+        model(x)
+
+A change is made of the value that is there and returns the new one; gradients flow through it. `at` is any index of the tensor;
+only what it selects is changed. `heads` selects attention heads, where the shape tells which dimension they are.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .errors import InvalidArgument
+
+
+class Change(ABC):
+    """A change of one tensor. `at` is an index, `heads` are numbers of attention heads; without either all of it is changed."""
+
+    def __init__(self, at: Any = None, heads: Sequence[int] | None = None) -> None:
+        if at is not None and heads is not None:
+            raise InvalidArgument("at= and heads= both say what of the tensor is changed: give one of them.")
+        if heads is not None and not (isinstance(heads, (list, tuple, range)) and all(isinstance(head, int) for head in heads)):
+            raise InvalidArgument(f"heads is a list of numbers of attention heads, such as [0, 5]; got {heads!r}.")
+        self.at = at
+        self.heads = None if heads is None else list(heads)
+
+    @abstractmethod
+    def new(self, part: Tensor, whole: Tensor, index: Any) -> Any:
+        """The new value of `part`, which is what `index` selects of `whole` (None: all of it)."""
+
+    def __call__(self, tensor: Tensor, where: str = "the tensor", counts: Sequence[int] = ()) -> Tensor:
+        """The changed tensor. `where` names the place in errors; `counts` are the numbers of attention heads of its module."""
+        index = self.at if self.heads is None else head_index(tensor, self.heads, where, counts)
+        if index is None:
+            return fitting(self._made(tensor, tensor, None, where), tensor, where)
+        try:
+            part = tensor[index]
+        except (IndexError, TypeError) as error:
+            raise InvalidArgument(
+                f"at={_index_text(index)} selects nothing of {where}, shape {tuple(tensor.shape)}: {error}"
+            ) from None
+        changed = tensor.clone()
+        changed[index] = fitting(self._made(part, tensor, index, where), part, where)
+        return changed
+
+    def _made(self, part: Tensor, whole: Tensor, index: Any, where: str) -> Any:
+        try:
+            return self.new(part, whole, index)
+        except (IndexError, RuntimeError, TypeError) as error:
+            shape = tuple(part.shape)
+            raise InvalidArgument(f"{self} cannot be made of {where}, which has shape {shape}: {error}") from error
+
+    def __repr__(self) -> str:
+        given = [_short(value) for name, value in vars(self).items() if name not in ("at", "heads") and value is not None]
+        which = (
+            [f"heads={self.heads}"] if self.heads is not None else [f"at={_index_text(self.at)}"] if self.at is not None else []
+        )
+        return f"{type(self).__name__}({', '.join(given + which)})"
+
+
+def _index_text(index: Any) -> str:
+    """An index as it is written in brackets: `[..., -1, :]`."""
+
+    def text(one: Any) -> str:
+        if isinstance(one, slice):
+            ends = ["" if end is None else str(end) for end in (one.start, one.stop, one.step)]
+            return ":".join(ends if one.step is not None else ends[:2])
+        return "..." if one is Ellipsis else _short(one)
+
+    return f"[{', '.join(map(text, index if isinstance(index, tuple) else (index,)))}]"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"<tensor {tuple(value.shape)}>"
+    return getattr(value, "__name__", "") or repr(value)
+
+
+def fitting(new: Any, old: Tensor, where: str) -> Tensor:
+    """`new` on the device and in the dtype of `old`. Raises where it is no tensor, or one of another shape."""
+    if not isinstance(new, Tensor) or new.shape != old.shape:
+        nothing = "None: it has to return the new tensor" if new is None else type(new).__name__
+        came = tuple(new.shape) if isinstance(new, Tensor) else nothing
+        raise InvalidArgument(f"the change of {where} must be a tensor of shape {tuple(old.shape)}; got {came}.")
+    if not torch.can_cast(new.dtype, old.dtype):
+        raise InvalidArgument(f"the change of {where} must be {old.dtype}, or what can be made that; got {new.dtype}.")
+    return new if new.dtype is old.dtype and new.device == old.device else new.to(old.device, old.dtype)
+
+
+def head_index(tensor: Tensor, heads: Sequence[int], where: str, counts: Sequence[int] = ()) -> tuple[Any, ...]:
+    """The index that selects attention heads.
+
+    They are the dimension of four whose size is among `counts`: dimension 1 of (batch, heads, length, size), else 2. There are
+    several counts where queries share heads of keys and values. Without `counts` it is dimension 1.
+    """
+    shape = tuple(tensor.shape)
+    dims = [dim for dim in (1, 2) if len(shape) == 4 and (shape[dim] in counts or (not counts and dim == 1))]
+    if not dims:
+        said = f"a dimension of {' or '.join(map(str, counts))}" if counts else "(batch, heads, length, size)"
+        raise InvalidArgument(
+            f"which dimension of {where} are attention heads cannot be told: its shape {shape} is not {said}. "
+            "at= takes any index."
+        )
+    found = shape[dims[0]]
+    wrong = [head for head in heads if not -found <= head < found]
+    if wrong:
+        raise InvalidArgument(f"{where} has {found} attention heads, 0 to {found - 1}; got {wrong}.")
+    return (*[slice(None)] * dims[0], list(heads))
+
+
+def _number_or_tensor(value: Any, what: str) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, float, complex, Tensor)):
+        raise InvalidArgument(f"{what} takes a number or a tensor; got {type(value).__name__}: {value!r:.60}.")
+    return value
+
+
+def _operand(value: Any, part: Tensor) -> Any:
+    """A number as it is; a tensor on the device and in the dtype of `part`."""
+    return value.to(part.device, part.dtype) if isinstance(value, Tensor) else value
+
+
+class zero(Change):  # noqa: N801 - used as a function: `changes.zero(heads=[5])`
+    """Zeros."""
+
+    def __init__(self, *, at: Any = None, heads: Sequence[int] | None = None) -> None:
+        super().__init__(at, heads)
+
+    def new(self, part: Tensor, whole: Tensor, index: Any) -> Any:
+        return torch.zeros_like(part)
+
+
+class scale(Change):  # noqa: N801
+    """The value, times a number or a tensor that broadcasts to it."""
+
+    def __init__(self, factor: float | Tensor, *, at: Any = None, heads: Sequence[int] | None = None) -> None:
+        super().__init__(at, heads)
+        self.factor = _number_or_tensor(factor, "scale")
+
+    def new(self, part: Tensor, whole: Tensor, index: Any) -> Any:
+        return part * _operand(self.factor, part)
+
+
+class add(Change):  # noqa: N801
+    """The value, plus a number or a tensor that broadcasts to it, such as a steering vector."""
+
+    def __init__(self, value: float | Tensor, *, at: Any = None, heads: Sequence[int] | None = None) -> None:
+        super().__init__(at, heads)
+        self.value = _number_or_tensor(value, "add")
+
+    def new(self, part: Tensor, whole: Tensor, index: Any) -> Any:
+        return part + _operand(self.value, part)
+
+
+class noise(Change):  # noqa: N801
+    """The value, plus normal noise. A seed gives the same noise at every call; the random state of torch is untouched."""
+
+    def __init__(self, std: float = 1.0, *, seed: int = 0, at: Any = None, heads: Sequence[int] | None = None) -> None:
+        super().__init__(at, heads)
+        self.std = _number_or_tensor(std, "noise")
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise InvalidArgument(f"the seed of noise is a whole number; got {type(seed).__name__}: {seed!r:.60}.")
+        self.seed = seed
+
+    def new(self, part: Tensor, whole: Tensor, index: Any) -> Any:
+        if not (part.is_floating_point() or part.is_complex()):
+            raise TypeError(f"noise is added to floating-point values, not to {part.dtype}")
+        generator = torch.Generator().manual_seed(self.seed)  # on the processor, so that devices agree
+        drawn = torch.randn(part.shape, generator=generator, dtype=torch.float32)
+        return part + drawn.to(part.device, part.dtype) * _operand(self.std, part)
+
+
+class clamp(Change):  # noqa: N801
+    """The value, held between two limits."""
+
+    def __init__(
+        self, min: float | None = None, max: float | None = None, *, at: Any = None, heads: Sequence[int] | None = None
+    ) -> None:
+        super().__init__(at, heads)
+        if min is None and max is None:
+            raise InvalidArgument("clamp needs a limit: min=, max= or both.")
+        self.min = min
+        self.max = max
+
+    def new(self, part: Tensor, whole: Tensor, index: Any) -> Any:
+        return part.clamp(self.min, self.max)
+
+
+class replace(Change):  # noqa: N801
+    """Another value (activation patching): a tensor, a layer or operation of another history, or that history itself.
+
+    Of a history the value that has the same key is taken. With `at` or `heads`, the same part is taken of a value that is as
+    large as the whole; any other must be as large as the part.
+    """
+
+    def __init__(self, value: Any, *, at: Any = None, heads: Sequence[int] | None = None) -> None:
+        super().__init__(at, heads)
+        self.value = value
+        if not _is_history(value):
+            self.value = _contents(value)
+
+    def new(self, part: Tensor, whole: Tensor, index: Any) -> Any:
+        if not isinstance(self.value, Tensor):
+            raise InvalidArgument("replace(history) takes the value of a key: give it as the change of one.")
+        return self.value[index] if index is not None and self.value.shape == whole.shape else self.value
+
+    def at_key(self, key: Any) -> Change:
+        """This change, with the value that a key means, where it was given a history."""
+        if isinstance(self.value, Tensor):
+            return self
+        return replace(self.value[key], at=self.at, heads=self.heads)
+
+
+def _is_history(value: Any) -> bool:
+    return hasattr(type(value), "locate") and hasattr(type(value), "__getitem__")
+
+
+def _contents(value: Any) -> Tensor:
+    contents = value if isinstance(value, Tensor) else getattr(value, "tensor_contents", None)
+    if not isinstance(contents, Tensor):
+        raise InvalidArgument(
+            "replace takes a tensor, a history, or a layer or operation of one whose tensor was saved; "
+            f"got {type(value).__name__}: {value!r:.60}."
+        )
+    return contents
+
+
+class mean(Change):  # noqa: N801
+    """A mean that was worked out before, in place of the value (mean ablation); it broadcasts to the value."""
+
+    def __init__(self, value: Any, *, at: Any = None, heads: Sequence[int] | None = None) -> None:
+        super().__init__(at, heads)
+        self.value = _number_or_tensor(value, "mean")
+
+    def new(self, part: Tensor, whole: Tensor, index: Any) -> Any:
+        given = torch.as_tensor(self.value).to(part.device, part.dtype)
+        return given.expand(part.shape)
+
+
+class swap(Change):  # noqa: N801
+    """Two units exchanged, along a dimension (by default the last)."""
+
+    def __init__(self, one: int, other: int, *, dim: int = -1, at: Any = None) -> None:
+        super().__init__(at)
+        self.one = one
+        self.other = other
+        self.dim = dim
+
+    def new(self, part: Tensor, whole: Tensor, index: Any) -> Any:
+        order = list(range(part.shape[self.dim]))
+        order[self.one], order[self.other] = order[self.other], order[self.one]
+        return part.index_select(self.dim, torch.tensor(order, device=part.device))
+
+
+class call(Change):  # noqa: N801
+    """What a function makes of the value. A plain function, given as a change, is one of these."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor], *, at: Any = None, heads: Sequence[int] | None = None) -> None:
+        super().__init__(at, heads)
+        if not callable(function):
+            raise InvalidArgument(f"call takes a function of a tensor; got {type(function).__name__}: {function!r:.60}.")
+        self.function = function
+
+    def new(self, part: Tensor, whole: Tensor, index: Any) -> Any:
+        return self.function(part)
+
+    def _made(self, part: Tensor, whole: Tensor, index: Any, where: str) -> Any:
+        return self.function(part)  # what it raises is the user's own
+
+
+def as_change(value: Any, key: Any) -> Change:
+    """The change that a person gave for a key: one of this file, a tensor, or a function of a tensor."""
+    if isinstance(value, replace):
+        return value.at_key(key)
+    if isinstance(value, Change):
+        return value
+    if isinstance(value, type) and issubclass(value, Change):
+        raise InvalidArgument(f"the change of {key!r} is the class {value.__name__}; call it: changes.{value.__name__}().")
+    if isinstance(value, Tensor):
+        return replace(value)
+    if callable(value):
+        return call(value)
+    raise InvalidArgument(
+        f"a change is a tensor or a function of a tensor, or one of torcheer.changes; {key!r} has {type(value).__name__}."
+    )

@@ -1,0 +1,102 @@
+"""The places that keys mean in a model that was not logged: addresses, globs and classes of its modules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.nn import Module, ModuleDict, ModuleList, ParameterDict, ParameterList
+
+from ..capture.addresses import addressed
+from ..errors import InvalidArgument, LayerNotFound
+from ..keys import (
+    ALL,
+    Key,
+    OfClass,
+    Reading,
+    Several,
+    Text,
+    end_of,
+    find_address,
+    fitting_glob,
+    glob_pattern,
+    parse_key,
+    readings,
+)
+from .places import Place
+
+_NEVER_CALLED = (ModuleList, ModuleDict, ParameterList, ParameterDict)
+
+
+class ModelPlaces:
+    """The modules of a model by address. Each has one first address and may have others."""
+
+    def __init__(self, model: Module) -> None:
+        self.modules: dict[str, Module] = {}
+        known: dict[int, str] = {}
+        self.others: dict[str, str] = {}
+        for address, module in addressed(model, "", known, lambda module, address: self._note(known, module, address)):
+            known[id(module)] = address if address is not None else ""
+            if address is not None:
+                self.modules[address] = module
+
+    def _note(self, known: dict[int, str], module: Module, address: str) -> None:
+        for name, inner in module.named_modules():
+            other = ".".join(part for part in (address, name) if part)
+            if id(inner) in known and known[id(inner)] != other:
+                self.others[other] = known[id(inner)]
+
+    def places(self, key: Any) -> list[Place]:
+        """What a key means here. Raises where only a history can tell."""
+        parsed = parse_key(key)
+        found = self._places(parsed)
+        if not found:
+            raise LayerNotFound(
+                f"{parsed} names no module of this model. Labels, positions and functions mean something only in a log: "
+                "make one, and pass it as like=history."
+            )
+        return found
+
+    def knows(self, keys: list[Any]) -> bool:
+        """Whether no history is needed to understand some keys."""
+        try:
+            for key in keys:
+                self.places(key)
+        except (InvalidArgument, LayerNotFound):
+            return False
+        return True
+
+    def _places(self, key: Key) -> list[Place]:
+        if isinstance(key, Several):
+            return [place for one in key.keys for place in self._places(one)]
+        if isinstance(key, OfClass):
+            return [Place("output", address) for address, module in self.modules.items() if isinstance(module, key.cls)]
+        if not isinstance(key, Text):
+            raise InvalidArgument(f"{key} means something only in a log of the model: pass one as like=history.")
+        ways = readings(key.text)
+        for way in ways:
+            address = find_address(way.name, self.modules, self.others)
+            if address is not None and (address or way.name == ""):
+                return [_place(way, address)]
+        for way in ways:
+            end = end_of(way.name) if way.can_be_label else None
+            if end is not None:
+                return [Place("input" if end[0] == "input" else "output", "", None, (end[1] or 1) - 1)]
+        for way in ways:
+            glob = fitting_glob(way.name, self.modules, self.others) if way.is_glob else None
+            if glob is not None:
+                fits = glob_pattern(glob).fullmatch
+                return [
+                    _place(way, address)
+                    for address, module in self.modules.items()
+                    if address and fits(address) and _runs(module)
+                ]
+        return []
+
+
+def _place(way: Reading, address: str) -> Place:
+    part = None if way.part == ALL else way.part or 0
+    return Place("input" if way.is_input else "output", address, way.turn, part)
+
+
+def _runs(module: Module) -> bool:
+    return not isinstance(module, _NEVER_CALLED)

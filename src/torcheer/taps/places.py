@@ -1,0 +1,191 @@
+"""Where in a run of a model a value is: plain data that a history gives, and that holds for other runs of the same model.
+
+A place is what a module call returned, what it was given, or what one call of a torch function inside it returned. A function
+call is known by its call site, and by how often that site was reached before in the same call of the module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ..errors import InvalidArgument
+from ..history import History
+from ..records import ClassNames, Composite, Log, ModuleCall, OperationRecord, Origin
+from ..source_places import Site, SourceLine
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One function on the way from a module's `forward` to a call: which it is, and where in it the call is."""
+
+    file: str
+    function: str
+    first_line: int
+    instruction: int
+    line: int = field(default=0, compare=False)
+
+    @property
+    def is_torch(self) -> bool:
+        return SourceLine(self.file, self.line, self.function).is_torch
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a value is.
+
+    `part` counts the tensors of what a module returned or was given, from 0; None means all of them. For a function call it is
+    the place of the tensor in what the function returned.
+    """
+
+    kind: Literal["output", "input", "function"]
+    module: str  # the address; "" is the model itself
+    call: int | None = None  # which call of the module in one call of the model, from 1; None: every one
+    part: int | None = 0
+    function: str = ""
+    composites: tuple[str, ...] = ()  # torch's Python functions around the call whose inside is looked at, outermost first
+    site: tuple[Frame, ...] = ()  # innermost first
+    turn: int = 1  # which time the site was reached in this call of the module
+    turns: int = 1  # how often it was reached in this call when it was logged
+    path: tuple[Any, ...] = ()  # to the tensor in what the function returned
+    writes: bool = False  # the function wrote its result to an argument
+    label: str = ""  # of the operation, in the history that the place is from
+
+    @property
+    def whose(self) -> str:
+        """The module, in words."""
+        return repr(self.module) if self.module else "the model"
+
+    def __str__(self) -> str:
+        whose = self.whose
+        turn = f", call {self.call}" if self.call is not None else ""
+        if self.kind == "function":
+            frame = next((frame for frame in self.site if not frame.is_torch), None)
+            where = f" at {frame.file}:{frame.line}" if frame is not None else ""
+            what = f"{self.function}{'' if self.turn == 1 else f' (time {self.turn})'} in {whose}{turn}{where}"
+        else:
+            part = "every tensor" if self.part is None else "what" if self.part == 0 else f"tensor {self.part} of what"
+            what = f"{part} {whose} {'returned' if self.kind == 'output' else 'was given'}{turn}"
+        return f"{self.label}: {what}" if self.label else what
+
+
+def locate(history: History, key: Any) -> list[Place]:
+    """Where the operations that a key means are: what `tap` and `intervene` watch."""
+    log, found = history._log, []
+    turns: _Turns | None = None
+    for match in history._lookup.meaning(key).matches:
+        number, call, label = match.number, match.call, history._index.table.label_of(match.number)
+        if call is not None:
+            found.append(_module_place(call, number, label, is_input=match.is_input))
+            continue
+        place, record = _end_place(log, log.operations[number], label)
+        if place is None:
+            turns = turns or _Turns(log)
+            place = _function_place(turns, record, label)
+        found.append(place)
+    return found
+
+
+def _module_place(call: ModuleCall, number: int, label: str, *, is_input: bool = False) -> Place:
+    tensors = call.inputs if is_input else call.outputs
+    return Place("input" if is_input else "output", call.address, call.call, tensors.index(number), label=label)
+
+
+def _end_place(log: Log, record: OperationRecord, label: str) -> tuple[Place | None, OperationRecord]:
+    """The place of an operation that the model was given or returned, or that a module returned; None for any other.
+
+    Also returns the operation that made the value. It is another one for an output of the model: one that is inside an
+    object, which hooks do not look into, is watched where it was made.
+    """
+    model = next((call for call in log.modules if not call.address), None)
+    if record.origin is Origin.INPUT and model is not None and record.number in model.inputs:
+        return Place("input", "", None, model.inputs.index(record.number), label=label), record
+    if record.origin is Origin.OUTPUT:
+        made = record.parents[0]
+        twins = [one.number for one in log.operations if one.origin is Origin.OUTPUT and one.parents[0] == made]
+        parts = [part for part, number in enumerate(model.outputs) if number == made] if model is not None else []
+        turn = twins.index(record.number)
+        if turn < len(parts):
+            return Place("output", "", None, parts[turn], label=label), record
+        record = log.operations[made]
+    call = _returning_call(log, record)
+    return (_module_place(call, record.number, label) if call is not None else None), record
+
+
+def _returning_call(log: Log, record: OperationRecord) -> ModuleCall | None:
+    """The module call that an operation ran in, if a hook on that module is enough to see it.
+
+    It is where the module returned it and nothing inside used it otherwise, and the code is torch's own, which does not take
+    another way at the next call; or code that cannot be watched.
+    """
+    call = record.module
+    if call is None or call.outputs.count(record.number) != 1:
+        return None
+    if record.origin is Origin.OPERATION and not ClassNames.of(log.registered[call.address].cls).names[0].startswith(
+        "torch.nn."
+    ):
+        return None
+    inside = range(record.number + 1, call.end)
+    return None if any(record.number in log.operations[number].dependencies for number in inside) else call
+
+
+class _Turns:
+    """How often each site was reached by a function in each call of a module."""
+
+    def __init__(self, log: Log) -> None:
+        self._calls: dict[tuple[int, int, str], list[int]] = {}
+        for record in log.operations:
+            if record.site is not None and record.module is not None:
+                calls = self._calls.setdefault(self._key(record), [])
+                if not calls or calls[-1] != record.call:  # a call that returned several tensors is several operations
+                    calls.append(record.call)
+
+    def of(self, record: OperationRecord) -> tuple[int, int]:
+        """Which time it was, from 1, and how often in all."""
+        calls = self._calls[self._key(record)]
+        return calls.index(record.call) + 1, len(calls)
+
+    def _key(self, record: OperationRecord) -> tuple[int, int, str]:
+        assert record.module is not None
+        assert record.site is not None
+        return record.module.number, record.site.number, record.function.name
+
+
+def _function_place(turns: _Turns, record: OperationRecord, label: str) -> Place:
+    call, site, details = record.module, record.site, record.details
+    if record.origin is not Origin.OPERATION or site is None:
+        raise InvalidArgument(
+            f"{label} cannot be watched while the model runs: no torch function that can be watched made it "
+            f"({record.origin.value})."
+        )
+    if call is None:
+        raise InvalidArgument(f"{label} cannot be watched while a model runs: it ran outside of all modules.")
+    turn, most = turns.of(record)
+    return Place(
+        "function",
+        call.address,
+        call.call,
+        function=record.function.name,
+        composites=tuple(_composites(details.composite)),
+        site=frames_of(site),
+        turn=turn,
+        turns=most,
+        path=details.output_path,
+        writes=record.overwritten is not None,
+        label=label,
+    )
+
+
+def _composites(composite: Composite | None) -> Sequence[str]:
+    names: list[str] = []
+    while composite is not None:
+        names.append(composite.name)
+        composite = composite.outer
+    return names[::-1]
+
+
+def frames_of(site: Site) -> tuple[Frame, ...]:
+    """A call site as plain data."""
+    rows = zip(site.functions, site.instructions, site.lines, strict=True)
+    return tuple(Frame(*code, instruction, line.line) for code, instruction, line in rows)

@@ -1,0 +1,235 @@
+"""`tap`: the values at chosen places, as the model runs. `activation`: the same in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from ..capture.addresses import innermost
+from ..capture.restore.left_as_found import left_as_found
+from ..containers import Arguments, tensors_in
+from ..errors import ActivationLost, InvalidArgument
+from ..history import History
+from ..inputs import LEFT_OUT, as_arguments
+from ..torch_internals import DisableTorchFunction
+from .model_places import ModelPlaces
+from .spots import Act, Spot
+from .stopping_log import values_in_log
+from .watched_keys import WatchedKeys, in_words, is_plural
+
+
+class _Value:
+    """A value that was read: the tensor, and a copy of it where it may be overwritten in place later."""
+
+    __slots__ = ("_copy", "_version", "tensor")
+
+    def __init__(self, tensor: Tensor, *, copies: bool) -> None:
+        self.tensor = tensor
+        self._copy: Tensor | None = None
+        if copies:
+            with DisableTorchFunction():
+                self._copy = tensor.clone()
+        try:
+            self._version = tensor._version
+        except RuntimeError:  # inference tensors do not count versions
+            self._version = -1
+
+    @property
+    def may_be_overwritten(self) -> bool:
+        """Whether the tensor was written to since it was read; of inference tensors that is not known.
+
+        Writes through `.data` count no version of the tensor, so it is compared with the copy, if there is one.
+        """
+        if self._version < 0 or self.tensor._version != self._version:
+            return True
+        if self._copy is None or type(self.tensor) is not Tensor:
+            return False
+        with DisableTorchFunction():
+            return not torch.equal(self._copy, self.tensor)
+
+    def settle(self) -> None:
+        """Hold one tensor only: the copy if the other one was overwritten."""
+        if not self.may_be_overwritten:
+            self._copy = None
+        elif self._copy is not None:
+            self.tensor = self._copy
+
+    def get(self) -> Tensor | None:
+        """The value as it was when it was read; None if it is gone."""
+        return self._copy if self.may_be_overwritten else self.tensor
+
+
+class _Take(Act):
+    """Holds what is at a place in the last call of the model.
+
+    At the first call every value is copied. Where that call overwrote nothing, later ones are held by reference.
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[Spot, list[_Value]] = {}
+        self._is_safe: set[Spot] = set()  # places where the last call of the model overwrote nothing
+
+    def __call__(self, spot: Spot, tensor: Tensor) -> None:
+        value = _Value(tensor, copies=spot not in self._is_safe)
+        if spot.here == 1:
+            self.values[spot] = [value]
+        else:
+            self.values[spot].append(value)
+
+    def begin(self) -> None:
+        """The model is called once more: what it overwrote last time is known now."""
+        for spot, values in self.values.items():
+            if any(value.may_be_overwritten for value in values):
+                self._is_safe.discard(spot)
+            else:
+                self._is_safe.add(spot)
+        self.values.clear()
+
+    def end(self) -> None:
+        """The block is over."""
+        for values in self.values.values():
+            for value in values:
+                value.settle()
+
+    def lost(self, spot: Spot) -> None:
+        """A value was overwritten of which there is no copy: from now on copy it."""
+        self._is_safe.discard(spot)
+
+
+class TappedValues(Mapping[Any, Any]):
+    """What was read: `values[key]` is a tensor, or a list of them where a key means several or a module ran several times.
+
+    It holds the values of the last call of the model, by reference and with their autograd graph. One that the model overwrites
+    in place later is held as a copy.
+    """
+
+    def __init__(self, model: Module, keys: list[Any], like: History | None, *, stop: bool, strict: bool) -> None:
+        self.notes: list[str] = []  # what was not reached, or otherwise than logged, where `strict` is False
+        self._strict = strict
+        self._take = _Take()
+        self._watched = WatchedKeys(model, [(key, self._take) for key in keys], like, stops=stop)
+        self._watched.watch.when_called = self._take.begin
+
+    # The block ----------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> TappedValues:
+        self._watched.watch.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> bool:
+        is_stopped = self._watched.watch.__exit__(kind, error, trace)
+        self._take.end()
+        if error is None or is_stopped:
+            self._watched.check(self._strict, self.notes)
+        return is_stopped
+
+    # Looking up ---------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, key: Any) -> Any:
+        for known, spots in self._watched.spots:
+            if known is key or (type(known) is type(key) and known == key):
+                found = [self._get(value, spot, key) for spot in spots for value in self._take.values.get(spot, ())]
+                if not found:
+                    raise KeyError(f"{key!r} was not reached in the last call of the model.")
+                is_one = len(found) == 1 and len(spots) == 1 and not is_plural(key)
+                return found[0] if is_one else found
+        raise KeyError(f"{key!r} is not watched; what is: {', '.join(map(repr, self))}.")
+
+    def _get(self, value: _Value, spot: Spot, key: Any) -> Tensor:
+        tensor = value.get()
+        if tensor is None:
+            self._take.lost(spot)
+            raise ActivationLost(
+                f"{in_words(spot.place, key)} was overwritten in place after it was read, which earlier calls of the model "
+                "did not do, so there is no copy of it. Read it in a block of its own."
+            )
+        return tensor
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([key for key, _ in self._watched.spots])
+
+    def __len__(self) -> int:
+        return len(self._watched.spots)
+
+    def __repr__(self) -> str:
+        lines = []
+        for key, spots in self._watched.spots:
+            shapes = [tuple(value.tensor.shape) for spot in spots for value in self._take.values.get(spot, ())]
+            said = ", ".join(map(str, shapes[:4])) + (", …" if len(shapes) > 4 else "")
+            lines.append(f"{key!r}: {said or 'not reached'}")
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+
+def tap(model: Module, keys: Any, *, like: History | None = None, stop: bool = False, strict: bool = True) -> TappedValues:
+    """Read chosen values while the model runs in a `with` block; nothing else is watched.
+
+    >>> import torch, torcheer
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())
+    >>> with torcheer.tap(model, ["0"]) as values:
+    ...     output = model(torch.ones(1, 2))
+    >>> torch.equal(values["0"].relu(), output)
+    True
+
+    Args:
+        model: the model; its modules are hooked for the time of the block.
+        keys: a key, or a list of them (docs/keys.md). Addresses, globs and classes of modules need no `like`.
+        like: a history of the model, in which the other keys mean something: labels, positions, functions.
+        stop: end the pass when every place was reached, without `like` for the first time. The rest of the block is skipped.
+        strict: raise at the end of the block if a place was not reached, or not as logged; else `values.notes` says it.
+    """
+    given = list(keys) if isinstance(keys, (list, tuple)) else [keys]
+    if not given:
+        raise InvalidArgument("tap() needs a key: what is to be read.")
+    return TappedValues(model, given, like, stop=stop, strict=strict)
+
+
+def activation(
+    model: Module,
+    input_args: Any = LEFT_OUT,
+    keys: Any = None,
+    *,
+    input_kwargs: Mapping[str, Any] | None = None,
+    like: History | None = None,
+) -> Any:
+    """Run the model as far as needed and return one value, or a list of several.
+
+    >>> import torch, torcheer
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())
+    >>> torcheer.activation(model, torch.ones(1, 2), "0").shape
+    torch.Size([1, 3])
+
+    Args:
+        model: the model. It and the random states are left as they were.
+        input_args, input_kwargs: as for `log_forward_pass`.
+        keys: a key, or a list of them: the value of each is returned.
+        like: a history of the model, which says where values are. Without one, addresses and classes of modules are read by
+            hooks; for other keys the model is logged as far as needed, and values have no autograd graph.
+
+    Of what runs several times it is the first pass, since the model stops there. With `like` all passes that were logged are
+    returned, as a list; `key:2` is the second one.
+    """
+    if keys is None:
+        raise InvalidArgument('activation() needs a key: activation(model, x, "layer3").')
+    if not isinstance(model, Module):
+        raise InvalidArgument(f"activation() takes an nn.Module; got {type(model).__name__}: {model!r:.60}.")
+    arguments = as_arguments(model, input_args, input_kwargs, call="activation")
+    given = keys if isinstance(keys, list) else [keys]
+    if like is None and not ModelPlaces(innermost(model)).knows(given):
+        found = values_in_log(model, arguments, given)
+    else:
+        with TappedValues(model, given, like, stop=True, strict=True) as values:
+            _run_once(model, arguments)
+        found = [values[key] for key in given]
+    return found if isinstance(keys, list) else found[0]
+
+
+def _run_once(model: Module, arguments: Arguments) -> None:
+    """Run a model and leave everything as it was. Buffers are copied before, and written back."""
+    modules = list(innermost(model).modules())
+    with left_as_found(model, modules, tensors_in(arguments), arguments, []) as undone:
+        undone.restorer.back_up([buffer for module in modules for buffer in module.buffers(recurse=False)])
+        model(*undone.args, **undone.kwargs)

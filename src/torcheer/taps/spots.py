@@ -1,0 +1,85 @@
+"""Spots: places that are watched, what is done with the values there, and how changed values are put in."""
+
+from __future__ import annotations
+
+import dis
+from dataclasses import dataclass
+from functools import lru_cache
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from ..containers import replace_tensors
+from .places import Place
+
+
+class Act:
+    """What is done with a value."""
+
+    changes = False  # whether the model goes on with another value
+
+    def __call__(self, spot: Spot, tensor: Tensor) -> Tensor | None:
+        """Take a value; return the one that the model is to go on with, or None where that is the same."""
+        raise NotImplementedError
+
+    def placed(self, spot: Spot, tensor: Tensor, part: int) -> None:
+        """The model goes on with `tensor`, number `part` of what a module returned or was given."""
+
+
+@dataclass(eq=False, slots=True)
+class Spot:
+    """A place that is watched, what is done there, and how often it was reached."""
+
+    place: Place
+    act: Act
+    rank: float = 0  # how many places its key means; of two changes of one value the one whose key means fewer counts
+    module: Module | None = None
+    reached: int = 0  # over the whole block
+    here: int = 0  # in this call of the model
+    is_outranked: bool = False  # another change was made in its place
+
+
+def counting(spots: list[Spot]) -> list[Spot]:
+    """Of spots at one value, those that count: all that read, and one that changes."""
+    changing = [spot for spot in spots if spot.act.changes]
+    if len(changing) < 2:
+        return spots
+    chosen = min(reversed(changing), key=lambda spot: spot.rank)  # the last of those that mean equally many
+    for spot in changing:
+        spot.is_outranked = spot is not chosen
+    return [spot for spot in spots if spot is chosen or not spot.act.changes]
+
+
+class Stopped(BaseException):
+    """Every place was reached, so the rest of the pass is not wanted. No `except Exception` of the model stops it."""
+
+
+def with_tensors(value: Any, new: dict[int, Tensor]) -> Any:
+    """`value` with other tensors in it, by their number."""
+    if isinstance(value, Tensor):
+        return new.get(0, value)
+    count = iter(range(1_000_000_000))
+    return replace_tensors(value, lambda tensor: new.get(next(count), tensor))
+
+
+def put_back(old: Tensor, new: Tensor, frame: FrameType | None) -> Tensor:
+    """Put a new value where a call wrote the old one in place, since others may look at that memory.
+
+    Autograd may need the old value for its backward pass: then only the result of the call is another tensor, unless the code
+    that called, at `frame`, does not look at the result (None: there is none).
+    """
+    is_ignored = frame is None or _is_result_ignored(frame.f_code, frame.f_lasti)
+    if old.requires_grad and torch.is_grad_enabled() and not is_ignored:
+        return new
+    old.copy_(new)
+    return old
+
+
+@lru_cache(maxsize=1024)
+def _is_result_ignored(code: CodeType, instruction: int) -> bool:
+    """Whether what a call returns is dropped at once: `x.relu_()` as a statement."""
+    following = next((one for one in dis.get_instructions(code) if one.offset > instruction and one.opname != "CACHE"), None)
+    return following is not None and following.opname == "POP_TOP"

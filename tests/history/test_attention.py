@@ -1,0 +1,176 @@
+"""Patterns of attention, per head, compared with what eager attention returns."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers
+from torch import nn
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+import torcheer
+
+SMALL = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "vocab_size": 60,
+    "max_position_embeddings": 64,
+}
+IDS = {"input_ids": torch.arange(12).reshape(2, 6) + 3}
+PADDED = {**IDS, "attention_mask": torch.tensor([[1] * 6, [1] * 4 + [0] * 2])}
+ENDS = {"bos_token_id": 0, "eos_token_id": 0}
+
+MODELS = {
+    "gpt2": ({"n_layer": 2, "n_embd": 32, "n_head": 4, "vocab_size": 60, **ENDS}, IDS, "h.{}.attn", "attentions"),
+    "gpt2 padded": ({"n_layer": 2, "n_embd": 32, "n_head": 4, "vocab_size": 60, **ENDS}, PADDED, "h.{}.attn", "attentions"),
+    "llama": ({"num_key_value_heads": 2, **SMALL, **ENDS}, IDS, "layers.{}.self_attn", "attentions"),
+    "bert": (SMALL, PADDED, "encoder.layer.{}.attention", "attentions"),
+    "vit": (
+        {**SMALL, "image_size": 16, "patch_size": 8},
+        {"pixel_values": torch.rand(2, 3, 16, 16)},
+        "layers.{}.attention",
+        "attentions",
+    ),
+    "t5": (
+        {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "vocab_size": 60, "decoder_start_token_id": 0},
+        {**PADDED, "decoder_input_ids": IDS["input_ids"][:, :3]},
+        "encoder.block.{}.layer.0.SelfAttention",
+        "encoder_attentions",
+    ),
+}
+
+
+@pytest.mark.parametrize("fused", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_pattern_of_a_module_is_what_eager_attention_returns(name, fused):
+    """Padding, causal masks and heads that share keys included."""
+    options, inputs, address, attentions = MODELS[name]
+    config = transformers.AutoConfig.for_model(name.split()[0], **options)
+    eager = transformers.AutoModel.from_config(config, attn_implementation="eager").eval()
+    model = transformers.AutoModel.from_config(config, attn_implementation=fused).eval()
+    model.load_state_dict(eager.state_dict())
+    with torch.no_grad():
+        expected = getattr(eager(**inputs, output_attentions=True), attentions)
+        history = torcheer.log_forward_pass(model, input_kwargs=inputs)
+    for layer, pattern in enumerate(expected):
+        found = history.attention(address.format(layer))
+        seen = inputs["attention_mask"].bool()[:, None, :, None] if "attention_mask" in inputs else torch.tensor(True)
+        torch.testing.assert_close(found * seen, pattern * seen, atol=1e-5, rtol=1e-4)  # padded queries may look anywhere
+
+
+Q, K, V = torch.randn(2, 4, 5, 8), torch.randn(2, 4, 6, 8), torch.randn(2, 4, 6, 8)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"is_causal": True},
+        {"scale": 0.7},
+        {"attn_mask": torch.rand(5, 6) > 0.3},
+        {"attn_mask": torch.randn(2, 1, 5, 6)},
+        {"attn_mask": torch.tensor([[True] * 6] * 4 + [[False] * 6])},
+    ],
+    ids=str,
+)
+def test_the_pattern_of_a_fused_call_weighs_its_values_as_the_call_did(options):
+    """Its product with the values is what the call returned; each query's weights add up to one, or to zero if it is blind."""
+    history = torcheer.log_forward_pass(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **options), (Q, K, V))
+    heads = history["scaleddotproductattention_1"].heads
+    torch.testing.assert_close(heads.pattern @ V, history["output"].tensor_contents)
+    assert torch.equal(heads.queries, Q)
+    assert torch.equal(heads.keys, K)
+    assert torch.equal(heads.values, V)
+    assert torch.equal(heads.outputs, history["output"].tensor_contents)
+    assert ((heads.pattern.sum(-1) - 1).abs().lt(1e-5) | (heads.pattern.sum(-1) == 0)).all()
+    assert "pattern (2, 4, 5, 6)" in repr(heads)
+
+
+def test_heads_that_share_keys_and_tensors_without_heads():
+    few = torch.randn(2, 2, 6, 8)
+    history = torcheer.log_forward_pass(lambda q, k: F.scaled_dot_product_attention(q, k, k, enable_gqa=True), (Q, few))
+    pattern = history["scaleddotproductattention_1"].heads.pattern
+    torch.testing.assert_close(pattern @ few.repeat_interleave(2, 1), history["output"].tensor_contents)
+    flat = torch.randn(2, 5, 8)
+    history = torcheer.log_forward_pass(lambda q: F.scaled_dot_product_attention(q, q, q), flat)
+    assert history.attention("scaleddotproductattention_1").shape == (2, 1, 5, 5)
+
+
+def test_flex_attention_with_its_functions():
+    """Scores that a function changes, with a table it looks up, and a mask of blocks."""
+    slopes = torch.rand(4)
+
+    class Model(nn.Module):
+        def forward(self, q, k, v):
+            mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, q.shape[2], k.shape[2], device="cpu")
+            return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + (i - j) * slopes[h], block_mask=mask, scale=0.3)
+
+    with pytest.warns(UserWarning, match="flex_attention called without torch.compile"):
+        history = torcheer.log_forward_pass(Model(), (Q[:, :, :5], K[:, :, :5], V[:, :, :5]))
+    i, j = torch.arange(5)[:, None], torch.arange(5)
+    scores = Q @ K[:, :, :5].mT * 0.3 + (i - j) * slopes[:, None, None]
+    expected = scores.masked_fill(i < j, -math.inf).softmax(-1)
+    torch.testing.assert_close(history.attention("flexattention_1"), expected)
+    torch.testing.assert_close(history.attention(""), expected)
+
+
+@pytest.mark.parametrize("mask", ["none", "padding", "causal", "both"])
+def test_multihead_attention_on_both_of_its_paths(mask):
+    """The fused call has its projections inside; the other path returns its pattern when asked."""
+    model, x = nn.MultiheadAttention(8, 2, batch_first=True).eval(), torch.rand(2, 5, 8)
+    masks = {}
+    if mask in ("padding", "both"):
+        masks["key_padding_mask"] = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    if mask in ("causal", "both"):
+        masks["attn_mask"] = torch.ones(5, 5).triu(1).bool()
+    _, expected = model(x, x, x, average_attn_weights=False, **masks)
+    eager = torcheer.log_forward_pass(model, (x, x, x), masks)
+    torch.testing.assert_close(eager.attention(""), expected.detach())
+    unweighted = torcheer.log_forward_pass(model, (x, x, x), {"need_weights": False, **masks})
+    torch.testing.assert_close(unweighted.attention(""), expected.detach())
+    with torch.no_grad():
+        fused = torcheer.log_forward_pass(model, (x, x, x), masks)
+    assert fused["nativemultiheadattention_1"].heads is not None
+    torch.testing.assert_close(fused.attention(""), expected.detach())
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_a_fused_encoder_layer(norm_first):
+    model, x = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=norm_first).eval(), torch.rand(2, 5, 8)
+    expected = torcheer.log_forward_pass(model, x).attention("self_attn")
+    with torch.no_grad():
+        fused = torcheer.log_forward_pass(model, x)
+    assert fused["transformerencoderlayerfwd_1"].heads is not None
+    torch.testing.assert_close(fused.attention(""), expected)
+
+
+def test_attention_that_is_written_out_has_heads():
+    def attend(q, k, v):
+        scores = q @ k.transpose(-1, -2) / 3
+        scores = scores.masked_fill(torch.ones(5, 6).triu(1).bool(), -1e9)
+        return F.dropout(torch.softmax(scores, -1), 0.0) @ v
+
+    heads = torcheer.log_forward_pass(attend, (Q, K, V))["softmax_1"].heads
+    assert torch.equal(heads.queries, Q)
+    assert torch.equal(heads.keys, K)
+    assert torch.equal(heads.values, V)
+    assert torch.equal(heads.outputs, attend(Q, K, V))
+
+
+def test_a_module_with_several_attentions_gives_a_list():
+    model = nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
+    history = torcheer.log_forward_pass(model, (torch.rand(2, 3, 8), torch.rand(2, 4, 8)))
+    assert [tuple(one.shape) for one in history.attention("decoder")] == [(2, 2, 4, 4), (2, 2, 4, 3)]
+
+
+def test_what_is_no_attention_is_told():
+    history = torcheer.log_forward_pass(nn.Sequential(nn.Linear(2, 3), nn.Softmax(-1)), torch.rand(1, 2))
+    assert history["linear_1"].heads is None
+    assert history["softmax_1"].heads is None
+    with pytest.raises(torcheer.LayerNotFound, match="no attention ran in '0'"):
+        history.attention("0")

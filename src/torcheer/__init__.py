@@ -10,6 +10,11 @@ from .api import recording as recording
 from .api import show_model_graph as show_model_graph
 from .api import summary as summary
 from .api import validate_forward_pass as validate_forward_pass
+from .compare import Comparison as Comparison
+from .compare import Culprit as Culprit
+from .compare import compare as compare
+from .compare.models import assert_close as assert_close
+from .compare.models import compare_models as compare_models
 from .errors import ActivationLost as ActivationLost
 from .errors import ActivationNotSaved as ActivationNotSaved
 from .errors import AmbiguousKey as AmbiguousKey

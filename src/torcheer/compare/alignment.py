@@ -1,0 +1,306 @@
+"""Which operations of two histories correspond.
+
+Operations that use parameters come first: they are recognised by the address of their module and by the content of the
+parameters, also where modules have other names or a block is missing. Between two such anchors the sequences are short, and are
+aligned by function, shape, address, arguments and values. What is left is matched through its parents, then by values. A match
+always has one shape. Not everything has to be matched: what is not is run as part of the next operation that is.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..records import TEMPLATE
+from .measures import difference, tolerance_of
+from .sides import Side, Signature, Step
+
+_LARGEST = 250_000  # cells of one table; longer stretches are divided first
+_SAME_CONTENT, _SAME_ADDRESS = 2.4, 1.25  # so that two swapped layers stay in place, and what follows a missing block moves
+
+
+@dataclass(slots=True)
+class Alignment:
+    """The pairs of operations that correspond, and what each match rests on."""
+
+    a: Side
+    b: Side
+    of_b: dict[int, int] = field(default_factory=dict)  # by number in b: the number in a
+    of_a: dict[int, int] = field(default_factory=dict)
+    because: dict[int, str] = field(default_factory=dict)  # by number in b
+
+    def match(self, a: int, b: int, why: str) -> None:
+        if a not in self.of_a and b not in self.of_b:
+            self.of_a[a], self.of_b[b], self.because[b] = b, a, why
+
+    def drop(self, b: int) -> None:
+        self.because.pop(b)
+        self.of_a.pop(self.of_b.pop(b))
+
+    def only_in(self, side: Side) -> list[int]:
+        matched = self.of_a if side is self.a else self.of_b
+        return [number for number in side.index.operations if number not in matched]
+
+
+def align(a: Side, b: Side) -> Alignment:
+    """Match the operations of two histories."""
+    found = Alignment(a, b)
+    for ours, theirs in ((a.inputs, b.inputs), (a.outputs, b.outputs)):
+        _match_in_order(found, ours, theirs)
+    last_a = last_b = 0
+    for at_a, at_b, why in _anchors(a, b):
+        _align_stretch(found, a.steps[last_a:at_a], b.steps[last_b:at_b])
+        found.match(a.steps[at_a].number, b.steps[at_b].number, why)
+        last_a, last_b = at_a + 1, at_b + 1
+    _align_stretch(found, a.steps[last_a:], b.steps[last_b:])
+    _match_by_wiring(found)
+    _match_by_values(found)
+    _match_by_wiring(found)
+    return found
+
+
+def _match_in_order(found: Alignment, ours: list[int], theirs: list[int]) -> None:
+    """Inputs and outputs correspond in order, those of another shape left out."""
+    shapes = defaultdict(list)
+    for number in ours:
+        shapes[found.a.log.operations[number].shape].append(number)
+    for number in theirs:
+        same = shapes[found.b.log.operations[number].shape]
+        if same:
+            found.match(same.pop(0), number, "position")
+
+
+# Anchors ----------------------------------------------------------------------------------------------------------
+
+
+def _anchors(a: Side, b: Side) -> list[tuple[int, int, str]]:
+    """Pairs of places of steps with parameters, increasing on both sides, with the most that speaks for them."""
+    weights: dict[tuple[int, int], float] = defaultdict(float)
+    reasons: dict[tuple[int, int], str] = {}
+    for pairs, weight, why in (
+        (_pairs(_by_address(a), _by_address(b)), _SAME_ADDRESS, "address"),
+        (_pairs(_by_content(a), _by_content(b)), _SAME_CONTENT, "parameters"),
+    ):
+        for at_a, at_b, is_unique in pairs:
+            if a.steps[at_a].shape != b.steps[at_b].shape:
+                continue
+            pair = (at_a, at_b)
+            weights[pair] += weight if is_unique else weight / 4
+            reasons[pair] = f"{reasons[pair]} and {why}" if pair in reasons else why
+    return [(*pair, reasons[pair]) for pair in heaviest_increasing([(*pair, weight) for pair, weight in weights.items()])]
+
+
+def _by_address(side: Side) -> dict[Any, list[int]]:
+    found: dict[Any, list[int]] = defaultdict(list)
+    for place, step in enumerate(side.steps):
+        if step.states:
+            found[step.address, step.call, step.type].append(place)
+    return found
+
+
+def _by_content(side: Side) -> dict[Any, list[int]]:
+    found: dict[Any, list[int]] = defaultdict(list)
+    for place, step in enumerate(side.steps):
+        content = side.content(step) if step.states else ()
+        if content:
+            found[content].append(place)
+    return found
+
+
+def _pairs(ours: dict[Any, list[int]], theirs: dict[Any, list[int]]) -> Iterable[tuple[int, int, bool]]:
+    """Places that share a key, the first with the first; keys that occur in other numbers on the two sides are left out."""
+    for key, places in ours.items():
+        others = theirs.get(key, [])
+        if len(others) == len(places):
+            yield from ((one, other, len(places) == 1) for one, other in zip(places, others, strict=True))
+
+
+def heaviest_increasing(pairs: Sequence[tuple[int, int, float]]) -> list[tuple[int, int]]:
+    """Of pairs with weights those that increase on both sides and weigh most together.
+
+    >>> heaviest_increasing([(0, 1, 1.0), (1, 0, 2.0), (2, 2, 1.0)])
+    [(1, 0), (2, 2)]
+    """
+    ends: list[int] = []  # the second numbers at which a chain may end, increasing
+    best: list[float] = []  # the weight of the heaviest chain that ends at or before each, increasing
+    last: list[int] = []  # by end: the pair that chain ends with
+    before: dict[int, int] = {}
+    ordered = sorted(pairs, key=lambda pair: (pair[0], -pair[1]))
+    for position, (_, second, weight) in enumerate(ordered):
+        place = bisect_left(ends, second)
+        total = weight + (best[place - 1] if place else 0.0)
+        before[position] = last[place - 1] if place else -1
+        if place < len(ends) and ends[place] == second:
+            if best[place] >= total:
+                continue
+            best[place], last[place] = total, position
+        else:
+            if place and best[place - 1] >= total:
+                continue
+            ends.insert(place, second)
+            best.insert(place, total)
+            last.insert(place, position)
+        while place + 1 < len(ends) and best[place + 1] <= total:
+            del ends[place + 1], best[place + 1], last[place + 1]
+    chain: list[tuple[int, int]] = []
+    position = last[-1] if last else -1
+    while position >= 0:
+        chain.append(ordered[position][:2])
+        position = before[position]
+    return chain[::-1]
+
+
+# Stretches between anchors -----------------------------------------------------------------------------------------
+
+
+def _align_stretch(found: Alignment, ours: list[Step], theirs: list[Step]) -> None:
+    if not ours or not theirs:
+        return
+    if len(ours) == len(theirs) and all(a.token == b.token for a, b in zip(ours, theirs, strict=True)):
+        for a, b in zip(ours, theirs, strict=True):
+            found.match(a.number, b.number, "sequence")
+    elif len(ours) * len(theirs) <= _LARGEST:
+        _align_table(found, ours, theirs)
+    else:
+        _divide(found, ours, theirs)
+
+
+def _divide(found: Alignment, ours: list[Step], theirs: list[Step]) -> None:
+    """Align a long stretch: first steps that occur equally often on both sides, then what is between them."""
+    pairs: list[tuple[int, int, float]] = []
+    for key in (lambda step: (step.token, step.address, step.call), lambda step: step.token):
+        groups: list[dict[Any, list[int]]] = [defaultdict(list), defaultdict(list)]
+        for group, steps in zip(groups, (ours, theirs), strict=True):
+            for place, step in enumerate(steps):
+                group[key(step)].append(place)
+        pairs = [(one, other, 1.0) for one, other, _ in _pairs(*groups)]
+        if pairs:
+            break
+    if not pairs:  # the same functions in other numbers: from the start as long as they agree, and from the end
+        pairs = _ends_that_agree(ours, theirs)
+    last_a = last_b = 0
+    for at_a, at_b in heaviest_increasing(pairs):
+        _align_piece(found, ours[last_a:at_a], theirs[last_b:at_b])
+        found.match(ours[at_a].number, theirs[at_b].number, "sequence")
+        last_a, last_b = at_a + 1, at_b + 1
+    _align_piece(found, ours[last_a:], theirs[last_b:])
+
+
+def _align_piece(found: Alignment, ours: list[Step], theirs: list[Step]) -> None:
+    if len(ours) * len(theirs) <= _LARGEST:
+        _align_stretch(found, ours, theirs)
+
+
+def _ends_that_agree(ours: list[Step], theirs: list[Step]) -> list[tuple[int, int, float]]:
+    short = min(len(ours), len(theirs))
+    head = next((n for n in range(short) if ours[n].token != theirs[n].token), short)
+    tail = next((n for n in range(short - head) if ours[-1 - n].token != theirs[-1 - n].token), short - head)
+    last = [(len(ours) - 1 - n, len(theirs) - 1 - n, 1.0) for n in range(tail)]
+    return [*((n, n, 1.0) for n in range(head)), *last]
+
+
+def _align_table(found: Alignment, ours: list[Step], theirs: list[Step]) -> None:
+    """The matches of two short sequences that have most in common, in order."""
+    width = len(theirs) + 1
+    scores = [[_likeness(found, a, b) for b in theirs] for a in ours]
+    best = [[0.0] * width for _ in range(len(ours) + 1)]
+    for i in range(len(ours) - 1, -1, -1):
+        row, below, score = best[i], best[i + 1], scores[i]
+        for j in range(len(theirs) - 1, -1, -1):
+            together = score[j] + below[j + 1] if score[j] else 0.0
+            row[j] = max(together, below[j], row[j + 1])
+    i = j = 0
+    while i < len(ours) and j < len(theirs):
+        if scores[i][j] and best[i][j] == scores[i][j] + best[i + 1][j + 1]:
+            found.match(ours[i].number, theirs[j].number, "sequence")
+            i, j = i + 1, j + 1
+        elif best[i][j] == best[i + 1][j]:
+            i += 1
+        else:
+            j += 1
+
+
+def _likeness(found: Alignment, a: Step, b: Step) -> float:
+    """How much speaks for a match; 0 where it is out of the question."""
+    if a.shape != b.shape or bool(a.states) != bool(b.states):
+        return 0.0
+    same_value = _same_value(found.a.value_signature(a.number), found.b.value_signature(b.number))
+    if a.type != b.type:
+        leaves = 1.0 if a.leaves and set(a.leaves) & set(b.leaves) else 0.0
+        return 2 * leaves + same_value
+    score = 4.0 + same_value + (2.0 if a.address == b.address and a.call == b.call else 0.0)
+    return score + _same_arguments(found, a.number, b.number)
+
+
+def _same_value(one: Signature | None, other: Signature | None) -> float:
+    """How much the values speak for a match: 2 where they are as good as equal, 1 where they are close."""
+    if one is None or other is None:
+        return 0.0
+    if one == other:
+        return 2.0
+    return 1.0 if math.isclose(one[1], other[1], rel_tol=0.02) and math.isclose(one[2], other[2], rel_tol=0.1) else 0.0
+
+
+def _same_arguments(found: Alignment, a: int, b: int) -> float:
+    ours, theirs = found.a.log.rows[a][TEMPLATE], found.b.log.rows[b][TEMPLATE]
+    try:
+        return 1.0 if bool(ours == theirs) else 0.0
+    except Exception:  # a user-defined __eq__ may raise anything
+        return 0.0
+
+
+# What is left ------------------------------------------------------------------------------------------------------
+
+
+def _match_by_wiring(found: Alignment) -> None:
+    """Match the same function of the same parents: what ran in another order."""
+    free: dict[Any, list[int]] = defaultdict(list)
+    for step in found.a.steps:
+        if step.number not in found.of_a:
+            free[_wiring(step, found.a, lambda number: number)].append(step.number)
+    if not free:
+        return
+    for step in found.b.steps:
+        if step.number in found.of_b:
+            continue
+        key = _wiring(step, found.b, lambda number: found.of_b.get(number, -1))
+        if key is not None and free.get(key):
+            found.match(free[key].pop(0), step.number, "wiring")
+
+
+def _wiring(step: Step, side: Side, in_a: Callable[[int], int]) -> Any:
+    """What a step is and what it is given, in numbers of the first history; None where a parent has no match."""
+    record = side.log.operations[step.number]
+    parents = [in_a(parent) for parent in record.parents if parent >= 0]
+    if -1 in parents:
+        return None
+    content = side.content(step) if step.states else ()
+    given = tuple(sorted(parents)) if record.function.is_commutative else tuple(parents)
+    return step.type, step.shape, record.details.output_path, given, content
+
+
+def _match_by_values(found: Alignment) -> None:
+    """Match what has the same values and is the only one that does."""
+    ours, theirs = (_by_value(found, side) for side in (found.a, found.b))
+    for key, numbers in theirs.items():
+        others = ours.get(key, [])
+        if len(numbers) == len(others) == 1:
+            a, b = found.a.value(others[0]), found.b.value(numbers[0])
+            apart = difference(a, b) if a is not None and b is not None else None
+            if apart is not None and a is not None and b is not None and apart.relative <= tolerance_of(a.dtype, b.dtype):
+                found.match(others[0], numbers[0], "values")
+
+
+def _by_value(found: Alignment, side: Side) -> dict[Any, list[int]]:
+    matched = found.of_a if side is found.a else found.of_b
+    groups: dict[Any, list[int]] = defaultdict(list)
+    for step in side.steps:
+        if step.number not in matched and not step.states:
+            signature = side.value_signature(step.number)
+            if signature is not None and signature[2] not in (0.0, 1.0):
+                groups[step.shape, signature].append(step.number)
+    return groups

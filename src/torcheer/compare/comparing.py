@@ -1,0 +1,190 @@
+"""`compare`: align two histories, run one on values of the other, find the culprit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from ..errors import ActivationNotSaved, InvalidArgument
+from ..model_history import ModelHistory
+from ..replay.machine import refuse_changed_states
+from .alignment import Alignment, align
+from .comparison import ComparedOperation, Comparison, Unmatched
+from .culprit import Culprit, Inquiry
+from .gradients import gradient_errors, first_gradient_error
+from .measures import Difference, difference, tolerance_of
+from .own_error import Run, errors_that_matter, references, run_on_values_of_a
+from .parameters import ParameterDifference, parameter_differences, state_pairs
+from .sides import Side, renaming
+
+_MOST_CULPRITS = 4  # that are looked for one after another; what else has an error is in the table
+
+
+def compare(
+    a: ModelHistory, b: ModelHistory, *, names: Mapping[str, str] | None = None, tolerance: float | None = None
+) -> Comparison:
+    """Compare two histories of one input, operation by operation, and find where they part.
+
+    >>> import torch, torcheer
+    >>> exact, fast = torch.nn.Sequential(torch.nn.GELU()), torch.nn.Sequential(torch.nn.GELU(approximate="tanh"))
+    >>> a, b = (torcheer.log_forward_pass(model, torch.linspace(-1, 1, 9)) for model in (exact, fast))
+    >>> comparison = torcheer.compare(a, b)
+    >>> comparison.verdict, comparison.culprit.label, comparison.culprit.arguments
+    ('different', 'gelu_1_1', (('approximate', 'none', 'tanh'),))
+
+    Args:
+        a: the history that is taken as right, as logged or as loaded.
+        b: the history that is compared with it, made from the same input.
+        names: what parts of addresses in a are called in b, `{"h": "layers"}`, where modules have other names. Without it they are
+            matched by their parameters and by structure.
+        tolerance: how large an error may be, relative to the largest value of a tensor. Without one it follows the dtypes.
+
+    An error is own or inherited: each operation of b is also run on the values of a, and what is left is its own. Limits: where b
+    was loaded without its parameters own errors are unknown; the culprit is then the first operation that differs though what
+    it was given agrees.
+    """
+    _check(a, "a"), _check(b, "b")
+    if tolerance is not None and (isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not tolerance >= 0):
+        raise InvalidArgument(f"tolerance is a number from 0, relative to the largest value of a tensor; got {tolerance!r:.60}.")
+    alignment = align(Side(a, renaming(names, a, b)), Side(b))
+    _check_inputs(alignment)
+    pairs = state_pairs(alignment)
+    parameters = parameter_differences(alignment, pairs, tolerance)
+    reference = references(alignment, pairs)
+    order, synced, run = _culprits(alignment, reference, tolerance)
+    inquiry = Inquiry(alignment, synced, _by_state(alignment, parameters))
+    culprits = [inquiry.culprit(number, run, reference) for number in order]
+    gradients = gradient_errors(alignment)
+    rows = _rows(alignment, run, gradients, tolerance)
+    if not culprits and (unknown := _first_unexplained(alignment, rows, run)) is not None:
+        culprits = [unknown]
+    others = [n for n in sorted(run.dirty & synced - set(order))]
+    culprits += [inquiry.culprit(n, run, reference) for n in others if len(culprits) < _MOST_CULPRITS * 4]
+    unmatched = Unmatched(
+        tuple(map(alignment.a.operation, alignment.only_in(alignment.a))),
+        tuple(map(alignment.b.operation, alignment.only_in(alignment.b))),
+    )
+    return Comparison(
+        a,
+        b,
+        rows,
+        unmatched,
+        culprits,
+        parameters,
+        tolerance=_tolerance(alignment, tolerance),
+        gradient_culprit=first_gradient_error(alignment, rows) if not culprits else None,
+        notes=_notes(rows, run),
+    )
+
+
+def _check(history: Any, name: str) -> None:
+    if not isinstance(history, ModelHistory):
+        call = "torcheer.compare_models(model_a, model_b, x)"
+        raise InvalidArgument(f"{name} must be a history, as log_forward_pass returns; got {type(history).__name__}. For models: {call}.")
+    if not history.is_complete:
+        raise InvalidArgument(f"{name} is the history of a pass that did not run to its end, so it cannot be compared.")
+    if not history._log.holds_tensors:
+        raise InvalidArgument(f"{name} was made with activation_postfunc and has no tensors to compare; log without it.")
+    if not any(operation.has_saved_activations for operation in history.operations):
+        raise ActivationNotSaved(f"no activation of {name} was saved, so there is nothing to compare. Log with layers_to_save='all'.")
+    refuse_changed_states(history)
+
+
+def _check_inputs(alignment: Alignment) -> None:
+    """Both must have been given the same input."""
+    a, b = alignment.a, alignment.b
+    for number in b.inputs:
+        partner = alignment.of_b.get(number)
+        if partner is None:
+            continue
+        ours, theirs = a.value(partner), b.value(number)
+        if ours is None or theirs is None:
+            continue
+        apart = difference(ours, theirs)
+        if apart is not None and apart.relative > tolerance_of(ours.dtype, theirs.dtype):
+            raise InvalidArgument(
+                f"the histories are of other inputs: {a.index.label(partner)} of a and {b.index.label(number)} of b differ by "
+                f"{apart.largest:.3g}. Log both models with the same input, or use torcheer.compare_models(model_a, model_b, x)."
+            )
+    if a.inputs and b.inputs and not any(number in alignment.of_b for number in b.inputs):
+        shapes = [", ".join(str(side.log.operations[n].shape) for n in side.inputs) for side in (a, b)]
+        raise InvalidArgument(f"the histories are of other inputs: {shapes[0]} in a, {shapes[1]} in b. Log both with the same one.")
+
+
+def _culprits(alignment: Alignment, reference: dict[int, Tensor], tolerance: float | None) -> tuple[list[int], set[int], Run]:
+    """The first operations with errors of their own; those after which b may go on with values of a; and the run that does."""
+    everything = set(alignment.of_b)
+    forced = run_on_values_of_a(alignment, reference, forced=None, tolerance=tolerance)
+    found: list[int] = []
+    if not forced.dirty:
+        return found, everything, forced
+    while True:
+        lazy = run_on_values_of_a(alignment, reference, forced=set(found), tolerance=tolerance)
+        errors = errors_that_matter(alignment, lazy, forced, set(found))
+        if not errors or len(found) == _MOST_CULPRITS:
+            synced = everything - (lazy.dirty - set(found) - set(errors))
+            if synced != everything:
+                forced = run_on_values_of_a(alignment, reference, forced=synced, tolerance=tolerance)
+            return found, synced, forced
+        found.append(errors[0])
+
+
+def _by_state(alignment: Alignment, parameters: list[ParameterDifference]) -> dict[int, ParameterDifference]:
+    index, states = alignment.b.index, alignment.b.log.states
+    named = {one.name_b: one for one in parameters if one.is_in_both}
+    return {state.number: named[name] for state in states if (name := index.state_name(state)) in named}
+
+
+def _rows(
+    alignment: Alignment, run: Run, gradients: dict[int, Difference], tolerance: float | None
+) -> list[ComparedOperation]:
+    a, b = alignment.a, alignment.b
+    rows: list[ComparedOperation] = []
+    for number in sorted(alignment.of_b):
+        partner = alignment.of_b[number]
+        ours, theirs = a.value(partner), b.value(number)
+        error = difference(ours, theirs) if ours is not None and theirs is not None else None
+        one, other = a.log.operations[partner], b.log.operations[number]
+        allowed = run.tolerances.get(number, tolerance if tolerance is not None else tolerance_of(one.dtype, other.dtype))
+        own, inherited = run.own.get(number), run.inherited.get(number)
+        rows.append(
+            ComparedOperation(
+                *(a.operation(partner), b.operation(number), error, own, inherited, allowed),
+                alignment.because[number],
+                gradients.get(number),
+            )
+        )
+    return rows
+
+
+def _tolerance(alignment: Alignment, tolerance: float | None) -> float:
+    """The tolerance of the outputs."""
+    if tolerance is not None:
+        return tolerance
+    a, b = alignment.a, alignment.b
+    ends = [number for number in b.outputs if number in alignment.of_b] or list(alignment.of_b)
+    pairs = [(a.log.operations[alignment.of_b[number]].dtype, b.log.operations[number].dtype) for number in ends]
+    return max((tolerance_of(*pair) for pair in pairs), default=0.0)
+
+
+def _first_unexplained(alignment: Alignment, rows: list[ComparedOperation], run: Run) -> Culprit | None:
+    """The first operation whose own error is unknown and that differs, though everything it was given agrees."""
+    errors = {row.b._number: row for row in rows}
+    for row in rows:
+        number = row.b._number
+        if row.own_error is not None or row.error is None or row.error.relative <= row.tolerance or number not in run.failed:
+            continue
+        given = [errors.get(parent) for parent in alignment.b.log.operations[number].dependencies]
+        if all(one is not None and one.error is not None and one.error.relative <= one.tolerance for one in given):
+            return Culprit(row.a, row.b, (row.a, row.b), None)
+    return None
+
+
+def _notes(rows: list[ComparedOperation], run: Run) -> tuple[str, ...]:
+    unknown = [row for row in rows if row.b._number in run.failed]
+    if not unknown:
+        return ()
+    why = run.failed[unknown[0].b._number]
+    return (f"the own error of {len(unknown)} of {len(rows)} operations is unknown, the first is {unknown[0].label}: {why}",)

@@ -1,0 +1,335 @@
+"""Comparison: where two histories of one input part. What `torcheer.compare` returns."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal
+
+from ..display import Column, Fold, Shown, ShownTable, Table
+from ..history import Operation
+from ..history.printing.text import plural
+from ..model_history import ModelHistory
+from ..render import Picture
+from .culprit import Culprit
+from .measures import Difference
+from .parameters import ParameterDifference
+
+if TYPE_CHECKING:
+    import pandas
+
+Verdict = Literal["equal", "equal within tolerance", "different"]
+_MOST = 30  # rows of a table that is printed
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedOperation:
+    """One operation that both histories have, and how far it is apart in them. An error is None where it is not known."""
+
+    a: Operation
+    b: Operation
+    error: Difference | None  # of what was logged
+    own_error: Difference | None  # what is left when b's operation is given a's values
+    inherited_error: Difference | None  # what the operations before it added
+    tolerance: float
+    matched_by: str
+    gradient_error: Difference | None = None
+
+    @property
+    def label(self) -> str:
+        """The label in a."""
+        return self.a.label
+
+    def as_row(self) -> dict[str, Any]:
+        """As a row of a table."""
+        return {
+            "label": self.label,
+            "name_a": self.a.label,
+            "name_b": self.b.label,
+            "module_a": self.a.containing_module,
+            "module_b": self.b.containing_module,
+            "error": _relative(self.error),
+            "own_error": _relative(self.own_error),
+            "inherited_error": _relative(self.inherited_error),
+            "max_abs_error": self.error.largest if self.error is not None else None,
+            "cosine": self.error.cosine if self.error is not None else None,
+            "ulps": self.error.ulps if self.error is not None else None,
+            "gradient_error": _relative(self.gradient_error),
+            "tolerance": self.tolerance,
+            "matched_by": self.matched_by,
+        }
+
+
+def _relative(error: Difference | None) -> float | None:
+    return error.relative if error is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Unmatched:
+    """The operations that exist on one side only."""
+
+    a: tuple[Operation, ...]
+    b: tuple[Operation, ...]
+
+    def __len__(self) -> int:
+        return len(self.a) + len(self.b)
+
+    def __repr__(self) -> str:
+        return f"<only in a: {', '.join(one.label for one in self.a) or 'none'}; only in b: {', '.join(one.label for one in self.b) or 'none'}>"
+
+
+class ErrorTable(ShownTable):
+    """The operations that both histories have, with their errors, in the order b ran them."""
+
+    def __init__(self, rows: list[ComparedOperation], has_gradients: bool) -> None:
+        self.rows = rows
+        self._has_gradients = has_gradients
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, place: int) -> ComparedOperation:
+        return self.rows[place]
+
+    @property
+    def table(self) -> Table:
+        heads = ["operation", "in a", "in b"]
+        figures = ["error", "own error", "inherited error", "cosine", "ULPs"] + ["gradient error"] * self._has_gradients
+        columns = [*(Column(head) for head in heads), *(Column(head, is_number=True) for head in figures), Column("matched by")]
+        return Table(columns, [self._cells(row) for row in self.rows])
+
+    def _cells(self, row: ComparedOperation) -> tuple[str, ...]:
+        error = row.error
+        names = [f"{one.label} ({one.containing_module or 'the model'})" for one in (row.a, row.b)]
+        figures = [_figure(error), _figure(row.own_error), _figure(row.inherited_error)]
+        figures += [f"{error.cosine:.6f}" if error is not None else "unknown"]
+        figures += [str(error.ulps) if error is not None and error.ulps is not None else ""]
+        figures += [_figure(row.gradient_error) if row.gradient_error is not None else ""] * self._has_gradients
+        return (row.a.layer_type, *names, *figures, row.matched_by)
+
+
+def _figure(error: Difference | None) -> str:
+    if error is None:
+        return "unknown"
+    return "0" if error.is_none else f"{error.relative:.1e}"
+
+
+class Comparison(Shown):
+    """Where two histories of one input part: a verdict, the culprit, and the error of every operation.
+
+    It is true where the two are equal, or equal within the tolerance.
+    """
+
+    def __init__(
+        self,
+        a: ModelHistory,
+        b: ModelHistory,
+        rows: list[ComparedOperation],
+        unmatched: Unmatched,
+        culprits: list[Culprit],
+        parameters: list[ParameterDifference],
+        *,
+        tolerance: float,
+        gradient_culprit: ComparedOperation | None = None,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        self.a = a
+        self.b = b
+        self.rows = rows
+        self.unmatched = unmatched
+        self.culprits = culprits
+        self.parameters = parameters
+        self.tolerance = tolerance
+        self.gradient_culprit = gradient_culprit
+        self.notes = notes
+
+    @property
+    def culprit(self) -> Culprit | None:
+        """The first operation with an error of its own beyond the tolerance; None where there is none."""
+        return self.culprits[0] if self.culprits else None
+
+    @property
+    def outputs(self) -> list[ComparedOperation]:
+        """The outputs that both have."""
+        return [row for row in self.rows if row.a.is_output_layer]
+
+    @property
+    def output_error(self) -> float | None:
+        """The largest error of an output, relative to its scale; None where no output can be compared."""
+        errors = [row.error.relative for row in self.outputs if row.error is not None]
+        return max(errors, default=None)
+
+    @property
+    def has_unknown_errors(self) -> bool:
+        """Whether the own error of an operation that differs is not known."""
+        return any(row.own_error is None and row.error is not None and not row.error.is_none for row in self.rows)
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.culprits or self.gradient_culprit is not None or self._has_other_outputs:
+            return "different"
+        if self.parameters and any(one.is_in_both for one in self.parameters):
+            return "equal within tolerance" if self._is_within else "different"
+        is_equal = all(row.error is not None and row.error.is_none for row in self.outputs)
+        own_is_none = all(row.own_error is None or row.own_error.is_none for row in self.rows)
+        return "equal" if is_equal and own_is_none and self.outputs else "equal within tolerance"
+
+    @property
+    def _has_other_outputs(self) -> bool:
+        """Whether no output of the two can be compared, as their shapes differ."""
+        return not self.outputs and bool(self.a.outputs) and bool(self.b.outputs)
+
+    @property
+    def _is_within(self) -> bool:
+        error = self.output_error
+        return error is None or error <= self.tolerance
+
+    def __bool__(self) -> bool:
+        return self.verdict != "different"
+
+    # Tables -----------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def table(self) -> ErrorTable:
+        """Every operation that both have: label, names, own and inherited error, cosine, ULPs."""
+        return ErrorTable(self.rows, any(row.gradient_error is not None for row in self.rows))
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The table as a pandas DataFrame, one row per operation that both have."""
+        import pandas
+
+        return pandas.DataFrame([row.as_row() for row in self.rows])
+
+    # Pictures ---------------------------------------------------------------------------------------------------------
+
+    def draw(self, path: str | os.PathLike[str] | IO[Any] | None = None, *, side: Literal["a", "b"] = "b", **options: Any) -> Picture:
+        """Draw the graph of one of the two, with the own error of its operations as colour (the error, where it is unknown).
+
+        Args:
+            path, options: as in `ModelHistory.draw`.
+            side: `"a"` or `"b"`.
+        """
+        from ..errors import InvalidArgument
+
+        if side not in ("a", "b"):
+            raise InvalidArgument(f"side is 'a' or 'b'; got {side!r:.60}.")
+        errors = self._errors_of(side)
+        history = self.a if side == "a" else self.b
+
+        def own_error(operation: Operation) -> float | None:
+            return errors.get(operation._number)
+
+        return history.draw(path, **{"color_by": own_error, **options})
+
+    def _errors_of(self, side: str) -> dict[int, float]:
+        """By number of an operation: its own error, or the whole one where that is not known."""
+        found: dict[int, float] = {}
+        for row in self.rows:
+            error = row.own_error if row.own_error is not None else row.error
+            if error is not None:
+                found[(row.a if side == "a" else row.b)._number] = error.relative
+        return found
+
+    def to_html(self, path: str | os.PathLike[str], **options: Any) -> Path:
+        """Write a page with both graphs side by side; the options are those of `ModelHistory.to_html`."""
+        return self.a.to_html(path, **{"compare": self.b, "title": self.headline, **options})
+
+    # Text -------------------------------------------------------------------------------------------------------------
+
+    @property
+    def headline(self) -> str:
+        """The verdict in one line."""
+        differing = [one for one in self.parameters if one.is_in_both]
+        said = f"{plural(len(differing), 'parameter')} {'differs' if len(differing) == 1 else 'differ'}"
+        if self.culprit is not None and self.culprit.is_explained_by_parameters:
+            others = [one for one in self.culprits if not one.is_explained_by_parameters]
+            rest = f", and {others[0]}" if others else ", nothing else does"
+            return f"different: {said}{rest}. The first that matters: {self.culprit}"
+        if self.culprit is not None:
+            return f"different: {self.culprit}"
+        if self._has_other_outputs:
+            return f"different: a returns {_shapes(self.a)}, b returns {_shapes(self.b)}"
+        if self.gradient_culprit is not None:
+            return f"different: the gradient at {self.gradient_culprit.label} differs, though what uses it agrees"
+        if self.verdict == "different":
+            return f"different: {said}"
+        if self.verdict == "equal":
+            return f"equal: {plural(len(self.rows), 'operation')} give the same bits"
+        error = self.output_error
+        apart = f"the output differs by {error:.1e} of its scale, " if error else ""
+        more = f"; {said}" if differing else ""
+        return f"equal within tolerance: {apart}no operation has an error of its own above its tolerance{more}"
+
+    def __str__(self) -> str:
+        lines = [self.headline]
+        culprit = self.culprit
+        if culprit is not None:
+            lines += self._culprit_lines(culprit)
+        lines += self._totals()
+        lines += [f"\tNote: {note}" for note in self.notes]
+        return "\n".join(lines)
+
+    def _culprit_lines(self, culprit: Culprit) -> list[str]:
+        lines = [f"\tOperation: {culprit.name.rstrip(',')}"]
+        for name, operation in (("a", culprit.a), ("b", culprit.b)):
+            if operation is not None:
+                where = f" ({operation.source})" if operation.source is not None else ""
+                lines.append(f"\tIn {name.upper()}: {operation.label}{where}")
+        lines += [f"\tArgument: {words}" for words in culprit.argument_words]
+        lines += [f"\tParameter: {one}" for one in culprit.parameters]
+        if culprit.a is None or culprit.b is None:
+            lines.append(f"\tShown by: {culprit.shown_by[0].label}, the first that both have and that differs")
+        own = culprit.own_error
+        lines.append(f"\tOwn error: {'unknown' if own is None else f'{own.relative:.1e} of its scale ({own.largest:.2g})'}")
+        return lines
+
+    def _totals(self) -> list[str]:
+        error = self.output_error
+        lines = [f"\tOutput: {'not compared' if error is None else f'differs by {error:.1e} of its scale' if error else 'the same bits'}"]
+        beyond = [row for row in self.rows if row.own_error is not None and row.own_error.relative > row.tolerance]
+        if len(self.culprits) > 1 or len(beyond) > 1:
+            names = ", ".join(row.label for row in beyond[:5])
+            lines.append(f"\tOther errors: {plural(len(beyond), 'operation')} above the tolerance: {names}{', …' * (len(beyond) > 5)}")
+        if self.parameters:
+            lines.append(f"\tParameters: {_parameter_words(self.parameters)}")
+        lines.append(f"\tMatched: {plural(len(self.rows), 'operation')}, {len(self.unmatched.a)} only in a, {len(self.unmatched.b)} only in b")
+        if self.gradient_culprit is not None:
+            lines.append(f"\tGradient: {self._gradient_words(self.gradient_culprit)}")
+        if self.has_unknown_errors:
+            lines.append("\tOwn errors: unknown for some operations, which cannot be run again (without parameters, or opaque)")
+        return lines
+
+    def _gradient_words(self, row: ComparedOperation) -> str:
+        return f"at {row.label} it differs by {_figure(row.gradient_error)} of its scale; what uses it agrees"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _folds(self) -> list[Fold]:
+        worst = sorted((row for row in self.rows if row.error is not None), key=_badness, reverse=True)[:_MOST]
+        table = ErrorTable(sorted(worst, key=lambda row: row.b._number), False).table
+        folds = [Fold(f"The {plural(len(worst), 'operation')} with the largest errors", table.html())]
+        if self.parameters:
+            rows = [(one.name, str(one).partition(": ")[2]) for one in self.parameters[:_MOST]]
+            folds.append(Fold(f"{plural(len(self.parameters), 'parameter')}", Table([Column("name"), Column("how")], rows).html()))
+        return folds
+
+
+def _parameter_words(parameters: list[ParameterDifference]) -> str:
+    both = [one for one in parameters if one.is_in_both]
+    alone = [sum(one.name_b is None for one in parameters), sum(one.name_a is None for one in parameters)]
+    shown = "; ".join(map(str, both[:3])) + (f"; and {len(both) - 3} more" if len(both) > 3 else "")
+    counts = [f"{count} only in {side}" for count, side in zip(alone, "ab", strict=True) if count]
+    words = [f"{len(both)} {'differs' if len(both) == 1 else 'differ'}: {shown}"] if both else []
+    return ", ".join([*words, *counts])
+
+
+def _badness(row: ComparedOperation) -> tuple[float, float]:
+    own = row.own_error.relative if row.own_error is not None else 0.0
+    return own, row.error.relative if row.error is not None else 0.0
+
+
+def _shapes(history: ModelHistory) -> str:
+    return ", ".join(str(one.tensor_shape) for one in history.outputs)

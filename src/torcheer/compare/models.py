@@ -1,0 +1,96 @@
+"""The calls that run models and compare what they did: `compare_models`, `assert_close`, `assert_unchanged`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from ..api import log_forward_pass
+from ..containers import Arguments, find_tensors, shares_no_container
+from ..errors import InvalidArgument
+from ..inputs import LEFT_OUT, as_arguments
+from ..model_history import ModelHistory
+from ..torch_internals import DisableTorchFunction
+from .comparing import compare
+from .comparison import Comparison
+
+
+def compare_models(
+    model_a: Callable[..., Any],
+    model_b: Callable[..., Any],
+    input_args: Any = LEFT_OUT,
+    input_kwargs: Mapping[str, Any] | None = None,
+    *,
+    names: Mapping[str, str] | None = None,
+    tolerance: float | None = None,
+    loss: Callable[[Any], Tensor] | None = None,
+    random_seed: int = 0,
+) -> Comparison:
+    """Run two models on one input and compare what they did, operation by operation.
+
+    >>> import torch, torcheer
+    >>> a, b = torch.nn.LayerNorm(4), torch.nn.LayerNorm(4, eps=1e-3)
+    >>> print(torcheer.compare_models(a, b, torch.rand(2, 4)).headline)
+    different: layernorm_1_1 differs: eps is 1e-05 in a and 0.001 in b
+
+    Args:
+        model_a: the model that is taken as right.
+        model_b: the model that is compared with it.
+        input_args, input_kwargs: as in `log_forward_pass`. Tensors are moved to the device of each model, and floating-point ones
+            to its dtype.
+        names, tolerance: as in `compare`.
+        loss: a function of what a model returns that gives a number to run backward from: gradients are compared as well.
+        random_seed: both passes start from it.
+    """
+    histories = []
+    for model in (model_a, model_b):
+        arguments = _for_model(model, as_arguments(model, input_args, input_kwargs, call="compare_models"))
+        histories.append(_logged(model, arguments, loss, random_seed))
+    return compare(histories[0], histories[1], names=names, tolerance=tolerance)
+
+
+def _logged(model: Callable[..., Any], arguments: Arguments, loss: Callable[[Any], Tensor] | None, seed: int) -> ModelHistory:
+    if loss is None:
+        return log_forward_pass(model, *arguments, random_seed=seed)
+    returned: list[Any] = []
+
+    if not isinstance(model, Module):
+        raise InvalidArgument(f"loss= needs models that are modules; got {type(model).__name__}.")
+    handle = model.register_forward_hook(lambda module, args, output: returned.append(output))
+    try:
+        history = log_forward_pass(model, *arguments, random_seed=seed, save_gradients=True)
+    finally:
+        handle.remove()
+    return history
+
+
+def _for_model(model: Any, arguments: Arguments) -> Arguments:
+    """The arguments on the device of a model, floating-point ones in its dtype."""
+    if not isinstance(model, Module):
+        return arguments
+    states = [*model.parameters(), *model.buffers()]
+    dtype = next((state.dtype for state in states if state.is_floating_point()), None)
+    device = next((state.device for state in states), None)
+    replaced: dict[int, Tensor] = {}
+    with DisableTorchFunction():
+        for _, tensor in find_tensors(arguments):
+            wanted = dtype if tensor.is_floating_point() and dtype is not None else tensor.dtype
+            moved = tensor.detach().to(device=device, dtype=wanted)
+            if moved.device != tensor.device or moved.dtype != tensor.dtype:
+                replaced[id(tensor)] = moved.requires_grad_(tensor.requires_grad)
+    return shares_no_container(arguments, replaced) if replaced else arguments
+
+
+def assert_close(
+    a: ModelHistory, b: ModelHistory, *, names: Mapping[str, str] | None = None, tolerance: float | None = None
+) -> Comparison:
+    """Raise an `AssertionError` with the verdict where two histories differ; return the comparison otherwise."""
+    comparison = compare(a, b, names=names, tolerance=tolerance)
+    if not comparison:
+        raise AssertionError(str(comparison))
+    return comparison

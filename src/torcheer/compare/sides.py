@@ -1,0 +1,134 @@
+"""One of the two histories that are compared, as the alignment sees it: steps with what they can be recognised by."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ..errors import InvalidArgument
+from ..history import History, Operation
+from ..records import Origin
+from ..torch_internals import DisableTorchFunction
+from .measures import is_measurable
+
+Signature = tuple[int, float, float]
+_EDGES = (Origin.INPUT, Origin.OUTPUT)
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """One operation of a side, and what it can be recognised by."""
+
+    number: int
+    type: str
+    shape: tuple[int, ...]
+    address: str  # of the module it ran in, with the names that were given put in
+    call: int
+    states: tuple[int, ...]  # the parameters and buffers it reads, as the log numbers them
+    leaves: tuple[str, ...]  # the classes and addresses of the modules it is the output of
+
+    @property
+    def token(self) -> tuple[str, tuple[int, ...]]:
+        return self.type, self.shape
+
+
+class Side:
+    """The steps of one history. `rename` puts the addresses of this side into words of the other."""
+
+    def __init__(self, history: History, rename: Callable[[str], str] = str) -> None:
+        self.history = history
+        self.index = history._index
+        self.log = history._log
+        self.rename = rename
+        records = [self.log.operations[number] for number in self.index.operations]
+        self.inputs = [record.number for record in records if record.origin is Origin.INPUT]
+        self.outputs = [record.number for record in records if record.origin is Origin.OUTPUT]
+        exits = self.index.exits
+        self.steps: list[Step] = []
+        for record in records:
+            if record.origin in _EDGES:
+                continue
+            call = record.module
+            address = rename(call.address) if call is not None else ""
+            leaves = tuple(f"{one.class_name} {rename(one.address)}" for one in exits.get(record.number, ()))
+            states = tuple(parent for parent in record.parents if parent < 0)
+            turn = call.call if call is not None else 0
+            self.steps.append(Step(record.number, record.function.type, record.shape, address, turn, states, leaves))
+        self._value_signatures: dict[int, Signature | None] = {}
+        self._state_signatures: dict[int, Signature | None] = {}
+
+    def operation(self, number: int) -> Operation:
+        return Operation(self.index, number)
+
+    def value(self, number: int) -> Tensor | None:
+        """The kept activation of an operation; None where it was not kept, or its value is gone."""
+        value = self.log.values[number]
+        return value if is_measurable(value) and not self.log.is_lost(number) else None
+
+    def state_signature(self, reference: int) -> Signature | None:
+        """What a parameter or buffer is recognised by, also when it is transposed or permuted."""
+        if reference not in self._state_signatures:
+            self._state_signatures[reference] = _signature(self.log.states[-1 - reference].value)
+        return self._state_signatures[reference]
+
+    def content(self, step: Step) -> tuple[Signature, ...]:
+        """What the parameters and buffers of a step are recognised by."""
+        found = [signature for state in step.states if (signature := self.state_signature(state)) is not None]
+        return tuple(sorted(found))
+
+    def value_signature(self, number: int) -> Signature | None:
+        """What an activation is recognised by; None where it was not kept, or is constant."""
+        if number not in self._value_signatures:
+            value = self.value(number)
+            self._value_signatures[number] = _signature(value) if value is not None else None
+        return self._value_signatures[number]
+
+    @cached_property
+    def children(self) -> dict[int, list[int]]:
+        """Every operation that depends on one, also those that are not shown."""
+        found: dict[int, list[int]] = {}
+        for record in self.log.operations:
+            for parent in dict.fromkeys(record.dependencies):
+                found.setdefault(parent, []).append(record.number)
+        return found
+
+
+def _signature(value: Tensor) -> Signature | None:
+    """Size, sum and largest of the absolute values: the same after a transposition, nearly the same after rounding."""
+    if not is_measurable(value) or value.numel() == 0:
+        return None
+    with DisableTorchFunction(), torch.no_grad():
+        sizes = value.detach().abs() if value.dtype is not torch.bool else value.detach()
+        total = float(sizes.sum(dtype=torch.float64))
+        return value.numel(), float(f"{total:.4g}"), float(f"{float(sizes.max()):.3g}")
+
+
+def renaming(names: Mapping[str, str] | None, a: History, b: History) -> Callable[[str], str]:
+    """A function that puts an address of `a` into words of `b`. Each name is one or several parts of an address."""
+    if names is None:
+        return str
+    if not isinstance(names, Mapping) or not all(isinstance(text, str) for pair in names.items() for text in pair):
+        raise InvalidArgument(f"names is a dictionary from addresses in a to addresses in b, {{'h': 'layers'}}; got {names!r:.80}.")
+    for history, side, parts in ((a, "a", names.keys()), (b, "b", names.values())):
+        addresses = [f".{address}." for address in history._log.registered]
+        for part in parts:
+            if part and not any(f".{part}." in address for address in addresses):
+                known = ", ".join(dict.fromkeys(address.split(".")[0] for address in history._log.registered if address))
+                raise InvalidArgument(f"names has {part!r}, but no module of {side} is called that. It has: {known:.200}.")
+    patterns = [(re.compile(rf"(?<![^.]){re.escape(old)}(?![^.])"), new) for old, new in sorted(names.items(), key=_length)]
+
+    def rename(address: str) -> str:
+        for pattern, new in patterns:
+            address = pattern.sub(lambda _, new=new: new, address)  # type: ignore[misc]  # a default that is bound early
+        return address.strip(".").replace("..", ".")
+
+    return rename
+
+
+def _length(pair: tuple[str, str]) -> int:
+    return -len(pair[0])

@@ -14,6 +14,7 @@ from .compare import Comparison as Comparison
 from .compare import Culprit as Culprit
 from .compare import compare as compare
 from .compare.models import assert_close as assert_close
+from .compare.models import assert_unchanged as assert_unchanged
 from .compare.models import compare_models as compare_models
 from .errors import ActivationLost as ActivationLost
 from .errors import ActivationNotSaved as ActivationNotSaved

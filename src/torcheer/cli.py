@@ -17,6 +17,7 @@ import torch
 
 from . import __version__
 from .api import load, log_forward_pass
+from .compare import compare
 from .demo import AlexNet, Gpt2, SimpleRecurrent
 from .display import print_shown
 from .errors import InvalidArgument, LayerNotFound, TorcheerError
@@ -48,13 +49,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     _add_show(commands.add_parser("show", help="show a model in the viewer: torcheer show my_models:Net --input 1,3,224,224"))
     _add_summary(commands.add_parser("summary", help="print the modules of a model, with shapes, parameters and FLOPs"))
     _add_log(commands.add_parser("log", help="save the history of a model: torcheer log my_models:Net -o run.safetensors"))
+    _add_compare(commands.add_parser("compare", help="compare two saved histories; exits with 1 where they differ"))
     _add_view(commands.add_parser("view", help="open a page, or a history that was saved, in the viewer"))
     options = parser.parse_args(argv)
     try:
         if options.command == "demo":
             return run_demo(options.folder)
         runs = {"draw": run_draw, "find": run_find, "show": run_show, "view": run_view}
-        return {**runs, "summary": run_summary, "log": run_log}[options.command](options)
+        return {**runs, "summary": run_summary, "log": run_log, "compare": run_compare}[options.command](options)
     except (TorcheerError, ImportError, AttributeError) as error:
         parser.exit(2, f"torcheer: {error}\n")
     except OSError as error:
@@ -320,6 +322,22 @@ def run_show(options: argparse.Namespace) -> int:
         history.to_html(path, previews=has_previews)
     print(f"Written: {path}")
     return 0
+
+
+def _add_compare(compared: argparse.ArgumentParser) -> None:
+    compared.add_argument("a", type=Path, help="a saved history, taken as right")
+    compared.add_argument("b", type=Path, help="the saved history that is compared with it")
+    compared.add_argument("--tolerance", type=float, help="how large an error may be, relative to a tensor's largest value")
+    compared.add_argument("-o", "--output", type=Path, help="an .html page with both, to write as well")
+
+
+def run_compare(options: argparse.Namespace) -> int:
+    """Compare two saved histories; 0 where they are equal or equal within tolerance, 1 where they differ."""
+    comparison = compare(load(options.a), load(options.b), tolerance=options.tolerance)
+    print_shown(comparison)
+    if options.output is not None:
+        print(f"Written: {comparison.to_html(options.output)}")
+    return 0 if comparison else 1
 
 
 def _add_view(view: argparse.ArgumentParser) -> None:

@@ -13,11 +13,12 @@ def rotated(x: Tensor, pairing: str) -> Tensor:
     """Rotary embedding: pairs of neighbours, or of the two halves."""
     half = x.shape[-1] // 2
     angles = torch.arange(x.shape[-2])[:, None] / 100 ** (torch.arange(half) / half)
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     if pairing == "halves":
         first, second = x[..., :half], x[..., half:]
     else:
         first, second = x[..., 0::2], x[..., 1::2]
-    turned = first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()
+    turned = first * cos - second * sin, second * cos + first * sin
     return torch.cat(turned, -1)
 
 

@@ -6,6 +6,7 @@ model's own operations is recorded. This file is in `capture/`, whose lines are 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,21 +14,24 @@ from torch import Tensor
 from torch.nn import Module
 
 from ..containers import find_tensors
-from ..errors import put_on
+from ..errors import InvalidArgument, put_on
 from ..torch_internals import DisableTorchFunction
 
 
 class ForwardBackward:
-    """A function that runs a model and, where its result requires gradients, a backward pass."""
+    """A function that runs a model and, where its result requires gradients, a backward pass: from `loss` of it, if given."""
 
-    def __init__(self, model: Module, include_loss: bool) -> None:
+    def __init__(self, model: Module, include_loss: bool, loss: Callable[[Any], Any] | None = None) -> None:
         self.__self__ = model  # addresses are those within it
         self.__name__ = type(model).__name__
         self.include_loss = include_loss
+        self.loss = loss
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         result = self.__self__(*args, **kwargs)
-        if torch.is_grad_enabled():
+        if self.loss is not None:
+            _run_backward([_checked_loss(self.loss(result))])
+        elif torch.is_grad_enabled():
             with DisableTorchFunction():
                 found = {id(tensor): tensor for _, tensor in find_tensors(result)}
                 usable = [one for one in found.values() if one.layout is torch.strided and not one.is_nested]
@@ -35,6 +39,15 @@ class ForwardBackward:
             if roots:
                 _run_backward([_sum(roots)] if self.include_loss else roots)
         return result
+
+
+def _checked_loss(loss: Any) -> Tensor:
+    if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
+        came = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        is_free = isinstance(loss, Tensor) and not loss.requires_grad
+        more = " that requires no gradient" if is_free else ""
+        raise InvalidArgument(f"loss must return one number that requires gradients; got {came}{more}.")
+    return loss
 
 
 def _sum(tensors: list[Tensor]) -> Tensor:

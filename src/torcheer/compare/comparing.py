@@ -13,7 +13,7 @@ from ..replay.machine import refuse_changed_states
 from .alignment import Alignment, align
 from .comparison import ComparedOperation, Comparison, Unmatched
 from .culprit import Culprit, Inquiry
-from .gradients import gradient_errors, first_gradient_error
+from .gradients import first_gradient_error, gradient_errors
 from .measures import Difference, difference, tolerance_of
 from .own_error import Run, errors_that_matter, references, run_on_values_of_a
 from .parameters import ParameterDifference, parameter_differences, state_pairs
@@ -47,7 +47,9 @@ def compare(
     """
     _check(a, "a"), _check(b, "b")
     if tolerance is not None and (isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not tolerance >= 0):
-        raise InvalidArgument(f"tolerance is a number from 0, relative to the largest value of a tensor; got {tolerance!r:.60}.")
+        raise InvalidArgument(
+            f"tolerance is a number from 0, relative to the largest value of a tensor; got {tolerance!r:.60}."
+        )
     alignment = align(Side(a, renaming(names, a, b)), Side(b))
     _check_inputs(alignment)
     pairs = state_pairs(alignment)
@@ -82,14 +84,19 @@ def compare(
 def _check(history: Any, name: str) -> None:
     if not isinstance(history, ModelHistory):
         call = "torcheer.compare_models(model_a, model_b, x)"
-        raise InvalidArgument(f"{name} must be a history, as log_forward_pass returns; got {type(history).__name__}. For models: {call}.")
+        raise InvalidArgument(
+            f"{name} must be a history, as log_forward_pass returns; got {type(history).__name__}. For models: {call}."
+        )
     if not history.is_complete:
         raise InvalidArgument(f"{name} is the history of a pass that did not run to its end, so it cannot be compared.")
     if not history._log.holds_tensors:
         raise InvalidArgument(f"{name} was made with activation_postfunc and has no tensors to compare; log without it.")
     if not any(operation.has_saved_activations for operation in history.operations):
-        raise ActivationNotSaved(f"no activation of {name} was saved, so there is nothing to compare. Log with layers_to_save='all'.")
-    refuse_changed_states(history)
+        raise ActivationNotSaved(
+            f"no activation of {name} was saved, so there is nothing to compare. Log with layers_to_save='all'."
+        )
+    if not any(state.is_absent for state in history._log.states):
+        refuse_changed_states(history)
 
 
 def _check_inputs(alignment: Alignment) -> None:
@@ -110,7 +117,9 @@ def _check_inputs(alignment: Alignment) -> None:
             )
     if a.inputs and b.inputs and not any(number in alignment.of_b for number in b.inputs):
         shapes = [", ".join(str(side.log.operations[n].shape) for n in side.inputs) for side in (a, b)]
-        raise InvalidArgument(f"the histories are of other inputs: {shapes[0]} in a, {shapes[1]} in b. Log both with the same one.")
+        raise InvalidArgument(
+            f"the histories are of other inputs: {shapes[0]} in a, {shapes[1]} in b. Log both with the same one."
+        )
 
 
 def _culprits(alignment: Alignment, reference: dict[int, Tensor], tolerance: float | None) -> tuple[list[int], set[int], Run]:
@@ -137,9 +146,7 @@ def _by_state(alignment: Alignment, parameters: list[ParameterDifference]) -> di
     return {state.number: named[name] for state in states if (name := index.state_name(state)) in named}
 
 
-def _rows(
-    alignment: Alignment, run: Run, gradients: dict[int, Difference], tolerance: float | None
-) -> list[ComparedOperation]:
+def _rows(alignment: Alignment, run: Run, gradients: dict[int, Difference], tolerance: float | None) -> list[ComparedOperation]:
     a, b = alignment.a, alignment.b
     rows: list[ComparedOperation] = []
     for number in sorted(alignment.of_b):

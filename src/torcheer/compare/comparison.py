@@ -204,7 +204,9 @@ class Comparison(Shown):
 
     # Pictures ---------------------------------------------------------------------------------------------------------
 
-    def draw(self, path: str | os.PathLike[str] | IO[Any] | None = None, *, side: Literal["a", "b"] = "b", **options: Any) -> Picture:
+    def draw(
+        self, path: str | os.PathLike[str] | IO[Any] | None = None, *, side: Literal["a", "b"] = "b", **options: Any
+    ) -> Picture:
         """Draw the graph of one of the two, with the own error of its operations as colour (the error, where it is unknown).
 
         Args:
@@ -287,14 +289,20 @@ class Comparison(Shown):
 
     def _totals(self) -> list[str]:
         error = self.output_error
-        lines = [f"\tOutput: {'not compared' if error is None else f'differs by {error:.1e} of its scale' if error else 'the same bits'}"]
+        lines = [
+            f"\tOutput: {'not compared' if error is None else f'differs by {error:.1e} of its scale' if error else 'the same bits'}"
+        ]
         beyond = [row for row in self.rows if row.own_error is not None and row.own_error.relative > row.tolerance]
         if len(self.culprits) > 1 or len(beyond) > 1:
             names = ", ".join(row.label for row in beyond[:5])
-            lines.append(f"\tOther errors: {plural(len(beyond), 'operation')} above the tolerance: {names}{', …' * (len(beyond) > 5)}")
+            lines.append(
+                f"\tOther errors: {plural(len(beyond), 'operation')} above the tolerance: {names}{', …' * (len(beyond) > 5)}"
+            )
         if self.parameters:
             lines.append(f"\tParameters: {_parameter_words(self.parameters)}")
-        lines.append(f"\tMatched: {plural(len(self.rows), 'operation')}, {len(self.unmatched.a)} only in a, {len(self.unmatched.b)} only in b")
+        lines.append(
+            f"\tMatched: {plural(len(self.rows), 'operation')}, {len(self.unmatched.a)} only in a, {len(self.unmatched.b)} only in b"
+        )
         if self.gradient_culprit is not None:
             lines.append(f"\tGradient: {self._gradient_words(self.gradient_culprit)}")
         if self.has_unknown_errors:
@@ -313,7 +321,9 @@ class Comparison(Shown):
         folds = [Fold(f"The {plural(len(worst), 'operation')} with the largest errors", table.html())]
         if self.parameters:
             rows = [(one.name, str(one).partition(": ")[2]) for one in self.parameters[:_MOST]]
-            folds.append(Fold(f"{plural(len(self.parameters), 'parameter')}", Table([Column("name"), Column("how")], rows).html()))
+            folds.append(
+                Fold(f"{plural(len(self.parameters), 'parameter')}", Table([Column("name"), Column("how")], rows).html())
+            )
         return folds
 
 

@@ -85,14 +85,13 @@ class Culprit:
             here, there = ("a", "b") if self.b is None else ("b", "a")
             others = f", as do {len(alone) - 1} operations after it{_modules(alone)}" if len(alone) > 1 else ""
             return f"runs in {here} and not in {there}{others}"
-        if self.missing or self.extra:
-            return f"a runs {_types(self.missing)} where b runs {_types(self.extra)}"
+        if self.missing or self.extra or self.a.layer_type != self.b.layer_type:
+            ours, theirs = (*self.missing, self.a), (*self.extra, self.b)
+            return f"a runs {_types(tuple(dict.fromkeys(ours)))} where b runs {_types(tuple(dict.fromkeys(theirs)))}"
         if self.inputs:
             one, other = self.inputs[0]
             return f"it is given {_named(one)} in a and {_named(other)} in b"
         first, second = self.a, self.b
-        if first.layer_type != second.layer_type:
-            return f"a runs {first.layer_type} where b runs {second.layer_type}"
         if first.tensor_device != second.tensor_device:
             return f"it gives other values on {second.tensor_device} than on {first.tensor_device}{_tf32(second)}"
         if second._record.function.is_random:
@@ -170,7 +169,9 @@ class Inquiry:
     def _parameters(self, number: int) -> tuple[ParameterDifference, ...]:
         """The parameters that an operation of b and what is run as part of it use, and that differ."""
         record = self._alignment.b.log.operations[number]
-        found = {self._differing[parent].name: self._differing[parent] for parent in record.parents if parent in self._differing}
+        found = {
+            self._differing[parent].name: self._differing[parent] for parent in record.parents if parent in self._differing
+        }
         return tuple(found.values())
 
     def _between(self, partner: int, number: int) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
@@ -257,7 +258,10 @@ def _arguments_of(record: OperationRecord) -> dict[str, Any]:
     args = record.args
     names = positional_names(record.function, args, [value is TENSOR for value in args])
     is_index = record.function.plain_name in ("getitem", "setitem")
-    found = {name or ("index" if is_index else f"argument {place + 1}"): value for place, (name, value) in enumerate(zip(names, args, strict=True))}
+    found = {
+        name or ("index" if is_index else f"argument {place + 1}"): value
+        for place, (name, value) in enumerate(zip(names, args, strict=True))
+    }
     found.update(record.kwargs)
     return {name: value for name, value in found.items() if value is not TENSOR}
 

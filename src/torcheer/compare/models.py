@@ -10,14 +10,17 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from ..api import log_forward_pass
+from ..api import load, log_forward_pass
+from ..capture.forward_backward import ForwardBackward
 from ..containers import Arguments, find_tensors, shares_no_container
 from ..errors import InvalidArgument
+from ..history.fingerprint import is_fingerprint
 from ..inputs import LEFT_OUT, as_arguments
 from ..model_history import ModelHistory
 from ..torch_internals import DisableTorchFunction
 from .comparing import compare
 from .comparison import Comparison
+from .structure import changes_of_structure, counts_of
 
 
 def compare_models(
@@ -57,16 +60,12 @@ def compare_models(
 def _logged(model: Callable[..., Any], arguments: Arguments, loss: Callable[[Any], Tensor] | None, seed: int) -> ModelHistory:
     if loss is None:
         return log_forward_pass(model, *arguments, random_seed=seed)
-    returned: list[Any] = []
-
-    if not isinstance(model, Module):
-        raise InvalidArgument(f"loss= needs models that are modules; got {type(model).__name__}.")
-    handle = model.register_forward_hook(lambda module, args, output: returned.append(output))
-    try:
-        history = log_forward_pass(model, *arguments, random_seed=seed, save_gradients=True)
-    finally:
-        handle.remove()
-    return history
+    if not isinstance(model, Module) or not callable(loss):
+        raise InvalidArgument(
+            f"loss= takes a function and needs modules; got {type(loss).__name__} and {type(model).__name__}."
+        )
+    with torch.enable_grad():
+        return log_forward_pass(ForwardBackward(model, False, loss), *arguments, random_seed=seed, save_gradients=True)
 
 
 def _for_model(model: Any, arguments: Arguments) -> Arguments:
@@ -94,3 +93,42 @@ def assert_close(
     if not comparison:
         raise AssertionError(str(comparison))
     return comparison
+
+
+def assert_unchanged(
+    model: Callable[..., Any],
+    input_args: Any = LEFT_OUT,
+    expected: str | os.PathLike[str] | ModelHistory | None = None,
+    *,
+    input_kwargs: Mapping[str, Any] | None = None,
+) -> str:
+    """Raise an `AssertionError` that says what changed where a model does not run the operations it is expected to.
+
+    >>> import torch, torcheer
+    >>> model, x = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU()), torch.ones(1, 2)
+    >>> expected = torcheer.log_forward_pass(model, x).fingerprint()
+    >>> torcheer.assert_unchanged(model, x, expected) == expected
+    True
+
+    Args:
+        model, input_args, input_kwargs: as in `log_forward_pass`.
+        expected: a fingerprint; or a history or the path of a saved one, which can say what changed.
+
+    Only the structure counts: functions, shapes and what each was computed from; not names, weights or values. Returns the
+    fingerprint.
+    """
+    if isinstance(expected, (str, os.PathLike)) and not is_fingerprint(expected):
+        expected = load(expected)
+    if not isinstance(expected, (str, ModelHistory)):
+        raise InvalidArgument(
+            f"expected is a fingerprint, a history or the path of a saved one; got {type(expected).__name__}."
+        )
+    history = log_forward_pass(model, input_args, input_kwargs, layers_to_save="none")
+    found = history.fingerprint()
+    wanted = expected if isinstance(expected, str) else expected.fingerprint()
+    if found == wanted:
+        return found
+    said = f"the model does not run the operations it is expected to: its fingerprint is {found}, expected was {wanted}."
+    if isinstance(expected, str):
+        raise AssertionError(f"{said} {counts_of(wanted, found)} Compare with a saved history to see what changed.")
+    raise AssertionError("\n".join([said, *changes_of_structure(expected, history)]))

@@ -26,7 +26,10 @@ from .alignment import Alignment
 from .measures import Difference, difference, is_measurable, lower, tolerance_of
 from .sides import Side
 
-_PER_CALL, _MOST = 0.1, 2.0  # by how much calls without a match before an operation widen its tolerance, and by how much at most
+_PER_CALL, _MOST = (
+    0.1,
+    2.0,
+)  # by how much calls without a match before an operation widen its tolerance, and by how much at most
 
 
 @dataclass(slots=True)
@@ -58,6 +61,10 @@ class _TolerantMachine(Machine):
                     self._live[number] = instead
 
     def _state(self, reference: int) -> Tensor:
+        if self.log.states[-1 - reference].is_absent:
+            raise ReplayFailed(
+                "it uses a parameter that is not in the file; load the history with model=, or save it with params=True"
+            )
         value = super()._state(reference)
         dtype = self.rounding.get(reference)
         if dtype is None or dtype == value.dtype or not value.is_floating_point():
@@ -220,8 +227,8 @@ def references(alignment: Alignment, state_pairs: dict[int, int]) -> dict[int, T
     pairs = [(a.operations[one].dtype, b.operations[other].dtype) for other, one in alignment.of_b.items()]
     if all(lower(one, other) == one for one, other in pairs):
         return {}
-    rounding = {one: b.states[-1 - other].value.dtype for one, other in state_pairs.items()}
-    rounding = {one: dtype for one, dtype in rounding.items() if lower(a.states[-1 - one].value.dtype, dtype) == dtype}
+    dtypes = {one: b.states[-1 - other].tensor.dtype for one, other in state_pairs.items()}
+    rounding = {one: dtype for one, dtype in dtypes.items() if lower(a.states[-1 - one].tensor.dtype, dtype) == dtype}
     observer = Reference(alignment)
     failed = _run(alignment.a, observer, rounding)
     return {number: value for number, value in observer.values.items() if number not in failed}

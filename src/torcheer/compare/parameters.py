@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
+from ..state_records import AbsentTensor
 from ..tensor_memory import is_freed
 from ..torch_internals import DisableTorchFunction
 from .alignment import Alignment
@@ -22,7 +24,7 @@ class ParameterDifference:
     name_b: str | None
     shape_a: tuple[int, ...] | None
     shape_b: tuple[int, ...] | None
-    difference: Difference | None  # None where the shapes differ
+    difference: Difference | None  # None where the shapes differ, or the values are in no file
     looks: str  # "transposed", "rows permuted", "columns permuted", or ""
 
     @property
@@ -37,7 +39,9 @@ class ParameterDifference:
     def __str__(self) -> str:
         if self.name_a is None or self.name_b is None:
             return f"{self.name}: only in {'b' if self.name_a is None else 'a'}"
-        if self.difference is None:
+        if self.difference is None and self.shape_a == self.shape_b:
+            how = "has other values"
+        elif self.difference is None:
             how = f"{self.shape_a} in a, {self.shape_b} in b"
         else:
             how = f"differs by {self.difference.largest:.2g} ({self.difference.relative:.1e} of its scale)"
@@ -89,6 +93,11 @@ def _named(alignment: Alignment, *, of_a: bool) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in named.items() if not is_lazy(tensor) and not is_freed(tensor)}
 
 
+def _absent(tensor: Any) -> AbsentTensor | None:
+    """A parameter of a loaded history whose values are not in the file."""
+    return tensor if type(tensor) is AbsentTensor else None
+
+
 def _renamed(name: str, alignment: Alignment) -> str:
     address, _, last = name.rpartition(".")
     address = alignment.a.rename(address)
@@ -104,7 +113,7 @@ def _by_content(
     for names, place in (([n for n in ours if n not in matched], 0), ([n for n in theirs if n not in taken], 1)):
         for name in names:
             tensor = (ours, theirs)[place][name]
-            if tensor.is_floating_point() and tensor.numel() and not tensor.is_meta:
+            if _absent(tensor) is None and tensor.is_floating_point() and tensor.numel() and not tensor.is_meta:
                 with DisableTorchFunction(), torch.no_grad():
                     key = (tensor.numel(), f"{float(tensor.detach().abs().sum(dtype=torch.float64)):.4g}")
                 groups.setdefault(key, ([], []))[place].append(name)
@@ -112,6 +121,11 @@ def _by_content(
 
 
 def _compared(name_a: str, name_b: str, one: Tensor, other: Tensor, tolerance: float | None) -> ParameterDifference | None:
+    absent = _absent(one), _absent(other)
+    if absent[0] is not None and absent[1] is not None and absent[0].fingerprint != absent[1].fingerprint:
+        return ParameterDifference(name_a, name_b, absent[0].shape, absent[1].shape, None, "")
+    if absent != (None, None):
+        return None
     with DisableTorchFunction(), torch.no_grad():
         one, other = one.detach(), other.detach().to(one.device)
         shapes = (tuple(one.shape), tuple(other.shape))

@@ -113,7 +113,9 @@ def renaming(names: Mapping[str, str] | None, a: History, b: History) -> Callabl
     if names is None:
         return str
     if not isinstance(names, Mapping) or not all(isinstance(text, str) for pair in names.items() for text in pair):
-        raise InvalidArgument(f"names is a dictionary from addresses in a to addresses in b, {{'h': 'layers'}}; got {names!r:.80}.")
+        raise InvalidArgument(
+            f"names is a dictionary from addresses in a to addresses in b, {{'h': 'layers'}}; got {names!r:.80}."
+        )
     for history, side, parts in ((a, "a", names.keys()), (b, "b", names.values())):
         addresses = [f".{address}." for address in history._log.registered]
         for part in parts:

@@ -23,6 +23,7 @@ from .backward import BackwardPass
 from .copying import copy_of_log, refuse_pickling, twin_of_log
 from .difference import first_difference
 from .filtering import check_where, numbers_that_fit
+from .fingerprint import fingerprint_of
 from .index import Index, Makers
 from .keeping.filling import run
 from .keeping.options import Options
@@ -322,6 +323,15 @@ class History(Shown):
         if len(passes) == before:
             raise InvalidArgument("the loss does not depend on the outputs of this history, so nothing of it ran backward.")
         return passes[-1]
+
+    def fingerprint(self) -> str:
+        """A hash of the structure: functions, shapes and what each was computed from; not names, weights or values.
+
+        >>> import torch, torcheer
+        >>> torcheer.log_forward_pass(torch.nn.ReLU(), torch.ones(2)).fingerprint()[:2]
+        '3-'
+        """
+        return fingerprint_of(self)
 
     @property
     def notes(self) -> list[str]:

@@ -1,0 +1,71 @@
+"""What changed in the structure of a model, in words."""
+
+from __future__ import annotations
+
+from ..history import Operation
+from ..history.printing.text import plural
+from ..model_history import ModelHistory
+from .alignment import Alignment, align
+from .sides import Side
+
+_MOST = 8  # changes that are told
+
+
+def counts_of(wanted: str, found: str) -> str:
+    """What two fingerprints tell about the number of operations."""
+    before, now = (int(one.partition("-")[0]) for one in (wanted, found))
+    if before == now:
+        return f"It still runs {plural(now, 'operation')}."
+    return f"It runs {plural(now, 'operation')} instead of {before}."
+
+
+def changes_of_structure(expected: ModelHistory, now: ModelHistory) -> list[str]:
+    """Every operation that only one of two histories has, and those with other shapes or parents; a line each."""
+    alignment = align(Side(expected), Side(now))
+    a, b = alignment.a, alignment.b
+    gone = [a.operation(number) for number in alignment.only_in(a)]
+    new = [b.operation(number) for number in alignment.only_in(b)]
+    lines = []
+    for operation in gone:
+        twin = next((one for one in new if _is_same_place(operation, one)), None)
+        if twin is not None:
+            new.remove(twin)
+            lines.append(f"{_named(twin)} has shape {twin.tensor_shape}, expected was {operation.tensor_shape}")
+        else:
+            lines.append(f"{_named(operation)} does not run any more")
+    lines += [f"{_named(operation)} is new" for operation in new]
+    lines += [f"{_named(b.operation(number))} {what}" for number, what in _rewired(alignment)]
+    more = [f"and {len(lines) - _MOST} more"] if len(lines) > _MOST else []
+    return [*lines[:_MOST], *more]
+
+
+def _is_same_place(one: Operation, other: Operation) -> bool:
+    return one.layer_type == other.layer_type and one.containing_module == other.containing_module
+
+
+def _rewired(alignment: Alignment) -> list[tuple[int, str]]:
+    """Matched operations that are now of another function, or computed from others than expected."""
+    a, b = alignment.a, alignment.b
+    found = []
+    for number in sorted(alignment.of_b):
+        one, other = a.log.operations[alignment.of_b[number]], b.log.operations[number]
+        if one.function.type != other.function.type:
+            found.append((number, f"runs instead of {a.index.label(one.number)}"))
+            continue
+        ours = [parent for parent in one.parents if parent >= 0]
+        theirs = [alignment.of_b.get(parent) for parent in other.parents if parent >= 0]
+        shapes = [
+            tuple(side.index.state(p).tensor.shape) for side, record in ((a, one), (b, other)) for p in record.parents if p < 0
+        ]
+        if ours != theirs and None not in theirs:
+            names = ", ".join(a.index.label(parent) for parent in ours if parent in a.index.positions)
+            found.append((number, f"is computed from other tensors than expected ({names})"))
+        elif len(shapes) % 2 or shapes[: len(shapes) // 2] != shapes[len(shapes) // 2 :]:
+            found.append((number, "uses other parameters than expected"))
+    return found
+
+
+def _named(operation: Operation) -> str:
+    module = operation.containing_module
+    where = f" ({operation.source})" if operation.source is not None else ""
+    return f"{operation.label}{f' in {module!r}' if module else ''}{where}"

@@ -237,11 +237,11 @@ def _likeness(found: Alignment, a: Step, b: Step) -> float:
 
 
 def _same_value(one: Signature | None, other: Signature | None) -> float:
-    """How much the values speak for a match: 2 where they are as good as equal, 1 where they are close."""
+    """How much the values speak for a match: 4 where they are as good as equal, 1 where they are close."""
     if one is None or other is None:
         return 0.0
     if one == other:
-        return 2.0
+        return 4.0
     return 1.0 if math.isclose(one[1], other[1], rel_tol=0.02) and math.isclose(one[2], other[2], rel_tol=0.1) else 0.0
 
 

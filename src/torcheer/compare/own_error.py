@@ -275,8 +275,8 @@ def _that_reach_an_output(alignment: Alignment, run: Run, known: set[int]) -> se
 
 
 def _is_diluted(alignment: Alignment, lazy: Run, forced: Run, number: int) -> bool:
-    """Whether what uses an operation agrees with a's value of it, and is further off with b's."""
-    users = _matched_users(alignment, number)
+    """Whether the next operations that agree again do so with a's values, and are further off with b's."""
+    users = _next_that_agree(alignment, lazy, number)
     grows = False
     for user in users:
         with_ours, with_theirs = forced.own.get(user), lazy.own.get(user)
@@ -288,8 +288,8 @@ def _is_diluted(alignment: Alignment, lazy: Run, forced: Run, number: int) -> bo
     return grows
 
 
-def _matched_users(alignment: Alignment, number: int) -> list[int]:
-    """The next operations with a match that depend on one."""
+def _next_that_agree(alignment: Alignment, run: Run, number: int) -> list[int]:
+    """The next operations with a match that depend on one and agree."""
     side = alignment.b
     found: set[int] = set()
     waiting = list(side.children.get(number, ()))
@@ -299,7 +299,7 @@ def _matched_users(alignment: Alignment, number: int) -> list[int]:
         if one in seen:
             continue
         seen.add(one)
-        if one in alignment.of_b:
+        if one in alignment.of_b and one not in run.dirty:
             found.add(one)
         else:
             waiting += side.children.get(one, ())

@@ -7,10 +7,10 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.compare.porting_models import Decoder, Refactored
 from torch import nn
 
 import torcheer as tl
-from tests.compare.porting_models import Decoder, Refactored
 
 
 @pytest.fixture(scope="module")

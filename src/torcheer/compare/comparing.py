@@ -37,19 +37,18 @@ def compare(
     Args:
         a: the history that is taken as right, as logged or as loaded.
         b: the history that is compared with it, made from the same input.
-        names: what parts of addresses in a are called in b, `{"h": "layers"}`, where modules have other names. Without it they are
-            matched by their parameters and by structure.
+        names: what parts of addresses in a are called in b, `{"h": "layers"}`, where modules have other names. Without it they
+            are matched by their parameters and by structure.
         tolerance: how large an error may be, relative to the largest value of a tensor. Without one it follows the dtypes.
 
-    An error is own or inherited: each operation of b is also run on the values of a, and what is left is its own. Limits: where b
-    was loaded without its parameters own errors are unknown; the culprit is then the first operation that differs though what
+    An error is own or inherited: each operation of b is also run on the values of a, and what is left is its own. Limits: where
+    b was loaded without its parameters own errors are unknown; the culprit is then the first operation that differs though what
     it was given agrees.
     """
-    _check(a, "a"), _check(b, "b")
+    _check(a, "a")
+    _check(b, "b")
     if tolerance is not None and (isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not tolerance >= 0):
-        raise InvalidArgument(
-            f"tolerance is a number from 0, relative to the largest value of a tensor; got {tolerance!r:.60}."
-        )
+        raise InvalidArgument(f"tolerance is a number from 0, relative to a tensor's largest value; got {tolerance!r:.60}.")
     alignment = align(Side(a, renaming(names, a, b)), Side(b))
     _check_inputs(alignment)
     pairs = state_pairs(alignment)
@@ -62,7 +61,7 @@ def compare(
     rows = _rows(alignment, run, gradients, tolerance)
     if not culprits and (unknown := _first_unexplained(alignment, rows, run)) is not None:
         culprits = [unknown]
-    others = [n for n in sorted(run.dirty & synced - set(order))]
+    others = sorted(run.dirty & synced - set(order))
     culprits += [inquiry.culprit(n, run, reference) for n in others if len(culprits) < _MOST_CULPRITS * 4]
     unmatched = Unmatched(
         tuple(map(alignment.a.operation, alignment.only_in(alignment.a))),
@@ -113,7 +112,7 @@ def _check_inputs(alignment: Alignment) -> None:
         if apart is not None and apart.relative > tolerance_of(ours.dtype, theirs.dtype):
             raise InvalidArgument(
                 f"the histories are of other inputs: {a.index.label(partner)} of a and {b.index.label(number)} of b differ by "
-                f"{apart.largest:.3g}. Log both models with the same input, or use torcheer.compare_models(model_a, model_b, x)."
+                f"{apart.largest:.3g}. Log both models with the same input, or use torcheer.compare_models(a, b, x)."
             )
     if a.inputs and b.inputs and not any(number in alignment.of_b for number in b.inputs):
         shapes = [", ".join(str(side.log.operations[n].shape) for n in side.inputs) for side in (a, b)]

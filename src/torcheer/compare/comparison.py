@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from ..display import Column, Fold, Shown, ShownTable, Table
+from ..errors import InvalidArgument
 from ..history import Operation
 from ..history.printing.text import plural
 from ..model_history import ModelHistory
@@ -77,7 +78,8 @@ class Unmatched:
         return len(self.a) + len(self.b)
 
     def __repr__(self) -> str:
-        return f"<only in a: {', '.join(one.label for one in self.a) or 'none'}; only in b: {', '.join(one.label for one in self.b) or 'none'}>"
+        names = [", ".join(one.label for one in side) or "none" for side in (self.a, self.b)]
+        return f"<only in a: {names[0]}; only in b: {names[1]}>"
 
 
 class ErrorTable(ShownTable):
@@ -213,8 +215,6 @@ class Comparison(Shown):
             path, options: as in `ModelHistory.draw`.
             side: `"a"` or `"b"`.
         """
-        from ..errors import InvalidArgument
-
         if side not in ("a", "b"):
             raise InvalidArgument(f"side is 'a' or 'b'; got {side!r:.60}.")
         errors = self._errors_of(side)
@@ -289,20 +289,16 @@ class Comparison(Shown):
 
     def _totals(self) -> list[str]:
         error = self.output_error
-        lines = [
-            f"\tOutput: {'not compared' if error is None else f'differs by {error:.1e} of its scale' if error else 'the same bits'}"
-        ]
+        apart = f"differs by {error:.1e} of its scale" if error else "the same bits"
+        lines = [f"\tOutput: {'not compared' if error is None else apart}"]
         beyond = [row for row in self.rows if row.own_error is not None and row.own_error.relative > row.tolerance]
         if len(self.culprits) > 1 or len(beyond) > 1:
-            names = ", ".join(row.label for row in beyond[:5])
-            lines.append(
-                f"\tOther errors: {plural(len(beyond), 'operation')} above the tolerance: {names}{', …' * (len(beyond) > 5)}"
-            )
+            names = ", ".join(row.label for row in beyond[:5]) + ", …" * (len(beyond) > 5)
+            lines.append(f"\tAbove tolerance: {plural(len(beyond), 'operation')}: {names}")
         if self.parameters:
             lines.append(f"\tParameters: {_parameter_words(self.parameters)}")
-        lines.append(
-            f"\tMatched: {plural(len(self.rows), 'operation')}, {len(self.unmatched.a)} only in a, {len(self.unmatched.b)} only in b"
-        )
+        alone = f"{len(self.unmatched.a)} only in a, {len(self.unmatched.b)} only in b"
+        lines.append(f"\tMatched: {plural(len(self.rows), 'operation')}, {alone}")
         if self.gradient_culprit is not None:
             lines.append(f"\tGradient: {self._gradient_words(self.gradient_culprit)}")
         if self.has_unknown_errors:
@@ -320,10 +316,9 @@ class Comparison(Shown):
         table = ErrorTable(sorted(worst, key=lambda row: row.b._number), False).table
         folds = [Fold(f"The {plural(len(worst), 'operation')} with the largest errors", table.html())]
         if self.parameters:
-            rows = [(one.name, str(one).partition(": ")[2]) for one in self.parameters[:_MOST]]
-            folds.append(
-                Fold(f"{plural(len(self.parameters), 'parameter')}", Table([Column("name"), Column("how")], rows).html())
-            )
+            rows: list[tuple[str, ...]] = [(one.name, str(one).partition(": ")[2]) for one in self.parameters[:_MOST]]
+            shown = Table([Column("name"), Column("how")], rows)
+            folds.append(Fold(plural(len(self.parameters), "parameter"), shown.html()))
         return folds
 
 

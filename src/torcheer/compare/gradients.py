@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor
 
 from .alignment import Alignment
@@ -9,6 +11,7 @@ from .comparison import ComparedOperation
 from .measures import Difference, difference, tolerance_of
 from .sides import Side
 
+_ONE_SIDED = Difference(math.inf, math.inf, math.nan, None)  # only one of the two has a gradient there
 _LOOSER = 16  # a gradient sums over uses, batch and time, in an order of its own
 
 
@@ -24,7 +27,9 @@ def gradient_errors(alignment: Alignment) -> dict[int, Difference]:
     found: dict[int, Difference] = {}
     for number, partner in alignment.of_b.items():
         ours, theirs = _gradient(a, partner), _gradient(b, number)
-        apart = difference(ours, theirs) if ours is not None and theirs is not None else None
+        if ours is None and theirs is None:
+            continue
+        apart = difference(ours, theirs) if ours is not None and theirs is not None else _ONE_SIDED
         if apart is not None:
             found[number] = apart
     return found

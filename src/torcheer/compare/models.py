@@ -44,8 +44,8 @@ def compare_models(
     Args:
         model_a: the model that is taken as right.
         model_b: the model that is compared with it.
-        input_args, input_kwargs: as in `log_forward_pass`. Tensors are moved to the device of each model, and floating-point ones
-            to its dtype.
+        input_args, input_kwargs: as in `log_forward_pass`. Tensors are moved to the device of each model, floating-point ones
+            to its dtype too.
         names, tolerance: as in `compare`.
         loss: a function of what a model returns that gives a number to run backward from: gradients are compared as well.
         random_seed: both passes start from it.

@@ -1,9 +1,9 @@
 """What each operation of the second history adds to the error by itself.
 
-The log of b is run again, call by call. Wherever a call gives what a has there, within the tolerance, it goes on with the value of
-a, so that no later operation inherits an error. What is left after a call is its own error. Operations that have no match are
-run in between, as part of the next one that has. An operation that differs, while everything that uses it agrees again, computes
-something else on the way to the same (a scale applied earlier): only a difference that stays is an error.
+The log of b is run again, call by call. Wherever a call gives what a has there, within the tolerance, it goes on with the value
+of a, so that no later operation inherits an error. What is left after a call is its own error. Operations without a match are
+run in between, as part of the next one that has. An operation that differs, while everything that uses it agrees again,
+computes something else on the way to the same (a scale applied earlier): only a difference that stays is an error.
 
 Where b has a dtype with fewer digits, the calls of a are made again too, on values rounded to that dtype.
 """
@@ -34,7 +34,7 @@ _PER_CALL, _MOST = (
 
 @dataclass(slots=True)
 class Run:
-    """One run of b on values of a: the error of each matched operation, which were in order, and how many calls each stands for."""
+    """One run of b on values of a: errors and tolerances by number in b, and which operations were beyond them."""
 
     own: dict[int, Difference | None] = field(default_factory=dict)
     inherited: dict[int, Difference | None] = field(default_factory=dict)
@@ -250,8 +250,8 @@ def run_on_values_of_a(
 def errors_that_matter(alignment: Alignment, lazy: Run, forced: Run, known: set[int]) -> list[int]:
     """The operations of b, in order, whose difference is an error of their own.
 
-    `lazy` goes on with values of a only where b agrees, `forced` everywhere. A difference matters where it reaches an output, and
-    also where it is soon lost in larger values: what uses the operation agrees with a's value of it, and less so without.
+    `lazy` goes on with values of a only where b agrees, `forced` everywhere. A difference matters where it reaches an output,
+    and also where it is soon lost in larger values: what uses the operation agrees with a's value of it, and less so without.
     The others compute something else on the way to the same. Those in `known` are taken as agreeing.
     """
     reaching = _that_reach_an_output(alignment, lazy, known)

@@ -59,8 +59,9 @@ def compare(
     culprits = [inquiry.culprit(number, run, reference) for number in order]
     gradients = gradient_errors(alignment)
     rows = _rows(alignment, run, gradients, tolerance)
-    if not culprits and (unknown := _first_unexplained(alignment, rows, run)) is not None:
-        culprits = [unknown]
+    unknown = _first_unexplained(alignment, rows, run, inquiry)
+    if unknown is not None and not (order and order[0] < unknown.shown_by[1]._number):
+        culprits.insert(0, unknown)
     others = sorted(run.dirty & synced - set(order))
     culprits += [inquiry.culprit(n, run, reference) for n in others if len(culprits) < _MOST_CULPRITS * 4]
     unmatched = Unmatched(
@@ -175,7 +176,7 @@ def _tolerance(alignment: Alignment, tolerance: float | None) -> float:
     return max((tolerance_of(*pair) for pair in pairs), default=0.0)
 
 
-def _first_unexplained(alignment: Alignment, rows: list[ComparedOperation], run: Run) -> Culprit | None:
+def _first_unexplained(alignment: Alignment, rows: list[ComparedOperation], run: Run, inquiry: Inquiry) -> Culprit | None:
     """The first operation whose own error is unknown and that differs, though everything it was given agrees."""
     errors = {row.b._number: row for row in rows}
     for row in rows:
@@ -184,7 +185,7 @@ def _first_unexplained(alignment: Alignment, rows: list[ComparedOperation], run:
             continue
         given = [errors.get(parent) for parent in alignment.b.log.operations[number].dependencies]
         if all(one is not None and one.error is not None and one.error.relative <= one.tolerance for one in given):
-            return Culprit(row.a, row.b, (row.a, row.b), None)
+            return inquiry.unexplained(number)
     return None
 
 

@@ -14,8 +14,10 @@ from ..history import Operation
 from ..history.printing.text import plural
 from ..model_history import ModelHistory
 from ..render import Picture
+from ..viewer.payload import MAX_BYTES
 from .culprit import Culprit
 from .measures import Difference
+from .page import write_page
 from .parameters import ParameterDifference
 
 if TYPE_CHECKING:
@@ -234,9 +236,19 @@ class Comparison(Shown):
                 found[(row.a if side == "a" else row.b)._number] = error.relative
         return found
 
-    def to_html(self, path: str | os.PathLike[str], **options: Any) -> Path:
-        """Write a page with both graphs side by side; the options are those of `ModelHistory.to_html`."""
-        return self.a.to_html(path, **{"compare": self.b, "title": self.headline, **options})
+    def to_html(
+        self, path: str | os.PathLike[str], *, title: str | None = None, previews: bool = True, max_bytes: int = MAX_BYTES
+    ) -> Path:
+        """Write a page with both graphs side by side, to be coloured by own error or error; it notes the verdict.
+
+        The arguments are those of `ModelHistory.to_html`.
+        """
+        figures: list[dict[int, tuple[float | None, float | None]]] = [{}, {}]
+        for row in self.rows:
+            for side, operation in zip(figures, (row.a, row.b), strict=True):
+                side[operation._number] = (_relative(row.own_error), _relative(row.error))
+        sides = ((self.a, figures[0]), (self.b, figures[1]))
+        return write_page(path, sides, self.headline, title=title, previews=previews, max_bytes=max_bytes)
 
     # Text -------------------------------------------------------------------------------------------------------------
 

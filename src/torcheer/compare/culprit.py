@@ -94,6 +94,10 @@ class Culprit:
         first, second = self.a, self.b
         if first.tensor_device != second.tensor_device:
             return f"it gives other values on {second.tensor_device} than on {first.tensor_device}{_tf32(second)}"
+        if self.parameters:
+            return f"its parameters differ ({'; '.join(map(str, self.parameters[:3]))})"
+        if self.own_error is None:
+            return "what it is given agrees, what it gives does not"
         if second._record.function.is_random:
             return "it draws random numbers, which are not the same in both"
         return "the same call gives another result"
@@ -165,6 +169,12 @@ class Inquiry:
             return Culprit(*blamed, pair, own, missing=missing, extra=extra, inputs=inputs)
         arguments = self._arguments(partner, number)
         return Culprit(*pair, pair, own, arguments, parameters, missing, extra)
+
+    def unexplained(self, number: int) -> Culprit:
+        """What is different about an operation of b that cannot be run again."""
+        partner = self._alignment.of_b[number]
+        pair = (self._alignment.a.operation(partner), self._alignment.b.operation(number))
+        return Culprit(*pair, pair, None, self._arguments(partner, number), self._parameters(number))
 
     def _parameters(self, number: int) -> tuple[ParameterDifference, ...]:
         """The parameters that an operation of b and what is run as part of it use, and that differ."""

@@ -119,7 +119,7 @@ class Machine:
         self._states: dict[int, Tensor] = {}
         self._borrowed: set[int] = set()
         self._borrow = borrow
-        self._sharing = Counter(storage_of(state.value) for state in log.states)
+        self._sharing = Counter(storage_of(state.value) for state in log.states if not state.is_absent)
         self._memory: dict[int, Any] = {}  # copies of storages that several parameters or buffers share
         self._last_use = _last_uses(log)
         self._homes = _homes(log)

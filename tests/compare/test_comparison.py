@@ -1,0 +1,425 @@
+"""What a comparison says, how it is made from saved histories, and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+import time
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.compare.porting_models import Decoder
+from torch import nn
+
+import torcheer as tl
+from torcheer.cli import main
+from torcheer.compare.alignment import align, heaviest_increasing
+from torcheer.compare.measures import difference
+from torcheer.compare.sides import Side
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 3))
+
+
+@pytest.fixture
+def x():
+    return torch.linspace(-1, 1, 8).view(2, 4)
+
+
+def with_eps(model, eps=1e-2):
+    other = copy.deepcopy(model)
+    other[1].eps = eps
+    return other
+
+
+# What it says ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_verdict_comes_first_and_names_lines_arguments_and_the_effect(model, x):
+    comparison = tl.compare_models(model, with_eps(model), x)
+    first, *facts = str(comparison).split("\n")
+    assert first == "different: layernorm_1_2 in '1' differs: eps is 1e-05 in a and 0.01 in b"
+    assert any(line.startswith("\tIn A: layernorm_1_2 (") for line in facts)
+    assert any(line.startswith("\tIn B: layernorm_1_2 (") for line in facts)
+    assert any(line.startswith("\tOutput: differs by") for line in facts)
+    assert not comparison
+
+
+def test_own_and_inherited_error_are_told_apart(model, x):
+    comparison = tl.compare_models(model, with_eps(model), x)
+    rows = {row.a.layer_type: row for row in comparison.rows}
+    assert rows["layernorm"].own_error.relative > 1e-3
+    assert rows["layernorm"].inherited_error.is_none
+    assert rows["gelu"].own_error.is_none
+    assert rows["gelu"].inherited_error.relative > 1e-4
+    with torch.no_grad():
+        hidden = model[1](model[0](x)), with_eps(model)[1](model[0](x))
+    expected = float((hidden[0] - hidden[1]).abs().max() / hidden[0].abs().max())
+    assert rows["layernorm"].own_error.relative == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_table_has_both_names_and_becomes_a_frame(model, x):
+    comparison = tl.compare_models(model, with_eps(model), x)
+    frame = comparison.to_pandas()
+    assert list(frame["name_a"]) == [layer.label for layer in comparison.a]
+    assert {"own_error", "inherited_error", "cosine", "ulps", "label", "name_b"} <= set(frame.columns)
+    assert "own error" in str(comparison.table)
+    assert len(comparison.table) == len(frame)
+
+
+def test_a_notebook_shows_a_card(model, x):
+    card = tl.compare_models(model, with_eps(model), x)._repr_html_()
+    assert "eps is 1e-05" in card
+    assert "<table>" in card
+
+
+def test_the_tolerance_can_be_given(model, x):
+    assert tl.compare_models(model, with_eps(model), x, tolerance=0.5).verdict == "equal within tolerance"
+    with pytest.raises(tl.InvalidArgument, match="tolerance is a number"):
+        tl.compare_models(model, model, x, tolerance="small")
+
+
+def test_both_graphs_are_drawn_and_shown_with_errors_as_colour(model, x, tmp_path):
+    comparison = tl.compare_models(model, with_eps(model), x)
+    for side in ("a", "b"):
+        assert "own error" in comparison.draw(tmp_path / f"{side}.svg", side=side).svg
+    assert comparison.to_html(tmp_path / "both.html").stat().st_size > 1000
+    with pytest.raises(tl.InvalidArgument, match="side is"):
+        comparison.draw(tmp_path / "c.svg", side="c")
+
+
+def test_outputs_of_another_shape_are_told(x):
+    comparison = tl.compare_models(nn.Linear(4, 3), nn.Linear(4, 5), x)
+    assert comparison.verdict == "different"
+    assert "(2, 3)" in comparison.headline
+    assert "(2, 5)" in comparison.headline
+
+
+def test_a_mask_of_large_numbers_does_not_hide_an_error():
+    def attention(scale, lowest):
+        def run(q):
+            scores = q @ q.T * scale
+            return scores.masked_fill(torch.ones(6, 6, dtype=torch.bool).triu(1), lowest).softmax(-1)
+
+        return run
+
+    q = torch.rand(6, 5)
+    same = tl.compare_models(attention(0.5, -math.inf), attention(0.5, torch.finfo(torch.float32).min), q)
+    assert same.culprit is None
+    wrong = tl.compare_models(attention(0.5, torch.finfo(torch.float32).min), attention(0.7, torch.finfo(torch.float32).min), q)
+    assert wrong.culprit.a.layer_type == "mul"
+
+
+def test_nan_in_one_model_only_is_a_difference(x):
+    culprit = tl.compare_models(lambda t: t.abs().sqrt().exp(), lambda t: t.sqrt().exp(), x).culprit
+    assert culprit.label.startswith("abs")
+
+
+def test_operations_in_place_and_views_are_compared_as_they_were():
+    def one(t):
+        y = t * 2
+        y[0] += 1
+        y.view(-1)[2:4].mul_(3)
+        return y.relu_() + 1
+
+    def other(t):
+        y = t * 2
+        y[0] += 1
+        y.view(-1)[2:4].mul_(3.5)
+        return y.relu_() + 1
+
+    x = torch.rand(3, 4)
+    assert tl.compare_models(one, one, x).verdict == "equal"
+    culprit = tl.compare_models(one, other, x).culprit
+    assert culprit.a.layer_type == "mul"
+    assert "view(-1)" in culprit.a.source.text
+
+
+def test_work_in_another_order_is_matched_by_what_it_is_computed_from():
+    def one(t):
+        a, b = t.sin(), t.cos()
+        return a * 2 + b
+
+    def other(t):
+        b = t.cos()
+        a = t.sin()
+        return a * 2 + b
+
+    comparison = tl.compare_models(one, other, torch.rand(5))
+    assert comparison.verdict == "equal"
+    assert not len(comparison.unmatched)
+
+
+# Gradients ------------------------------------------------------------------------------------------------------------
+
+
+class Detached(nn.Module):
+    """A model whose first half may get no gradient."""
+
+    def __init__(self, like, is_detached):
+        super().__init__()
+        self.net = like
+        self.is_detached = is_detached
+
+    def forward(self, x):
+        h = self.net[1](self.net[0](x))
+        h = Scaled.apply(h, 3.0 if self.is_detached else 1.0)
+        return self.net[3](self.net[2](h))
+
+
+class Scaled(torch.autograd.Function):
+    """The identity, with a gradient of its own."""
+
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.factor = factor
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.factor, None
+
+
+def test_gradients_are_compared_backwards(model, x):
+    a, b = Detached(model, False), Detached(copy.deepcopy(model), True)
+    assert tl.compare_models(a, b, x).culprit is None
+    comparison = tl.compare_models(a, b, x, loss=lambda out: out.square().sum())
+    assert comparison.verdict == "different"
+    assert comparison.gradient_culprit.a.layer_type == "layernorm"
+    assert "gradient" in comparison.headline
+    assert all(p.grad is None for p in (*a.parameters(), *b.parameters()))
+
+
+def test_equal_models_have_equal_gradients(model, x):
+    comparison = tl.compare_models(model, copy.deepcopy(model), x, loss=lambda out: out.square().sum())
+    assert comparison.verdict == "equal"
+    assert any(row.gradient_error is not None for row in comparison.rows)
+
+
+def test_a_loss_that_is_no_number_is_refused(model, x):
+    with pytest.raises(tl.InvalidArgument, match="one number"):
+        tl.compare_models(model, model, x, loss=lambda out: out)
+
+
+# Saved histories and the command line -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved(model, x, tmp_path):
+    def save(name, module, **options):
+        return tl.log_forward_pass(module, x).save(tmp_path / f"{name}.safetensors", **options)
+
+    return save
+
+
+def test_of_loaded_histories_without_parameters_own_errors_are_unknown(model, saved):
+    a, b = (tl.load(saved(name, one)) for name, one in (("a", model), ("b", with_eps(model))))
+    comparison = tl.compare(a, b)
+    assert comparison.culprit.module == "1"
+    assert comparison.culprit.own_error is None
+    assert comparison.culprit.arguments == (("eps", 1e-5, 1e-2),)
+    assert "unknown" in str(comparison)
+    assert not comparison
+
+
+def test_of_loaded_histories_with_parameters_own_errors_are_known(model, saved):
+    a, b = (tl.load(saved(name, one, params=True)) for name, one in (("a", model), ("b", with_eps(model))))
+    culprit = tl.compare(a, b).culprit
+    assert culprit.module == "1"
+    assert culprit.arguments == (("eps", 1e-5, 1e-2),)
+    assert culprit.own_error.relative > 1e-3
+
+
+def test_the_command_exits_with_zero_or_one(model, saved, capsys, tmp_path):
+    right, same, wrong = (str(saved(*pair)) for pair in (("a", model), ("b", copy.deepcopy(model)), ("c", with_eps(model))))
+    assert main(["compare", right, same]) == 0
+    assert capsys.readouterr().out.startswith("equal")
+    assert main(["compare", right, wrong, "-o", str(tmp_path / "page.html")]) == 1
+    assert capsys.readouterr().out.startswith("different: layernorm_1_2 in '1'")
+    assert (tmp_path / "page.html").is_file()
+    with pytest.raises(SystemExit) as exit_:
+        main(["compare", right, str(tmp_path / "nowhere.safetensors")])
+    assert exit_.value.code == 2
+
+
+def test_assert_close_raises_with_the_verdict(model, x):
+    a, b, c = (tl.log_forward_pass(one, x) for one in (model, copy.deepcopy(model), with_eps(model)))
+    assert tl.assert_close(a, b).verdict == "equal"
+    with pytest.raises(AssertionError, match="layernorm_1_2 in '1' differs: eps is"):
+        tl.assert_close(a, c)
+
+
+# Structure ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_fingerprint_is_of_functions_shapes_and_wiring_only(model, x):
+    print_ = tl.log_forward_pass(model, x).fingerprint()
+    torch.manual_seed(9)
+    renamed = nn.Sequential()
+    for place, layer in enumerate((nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 3))):
+        renamed.add_module(f"layer{place}", layer)
+    assert tl.log_forward_pass(renamed, x).fingerprint() == print_
+    assert tl.log_forward_pass(model, x, layers_to_save="none").fingerprint() == print_
+    assert tl.log_forward_pass(model, x.repeat(2, 1)).fingerprint() != print_
+    assert tl.log_forward_pass(nn.Sequential(*model[:2], nn.ReLU(), model[3]), x).fingerprint() != print_
+    assert tl.log_forward_pass(lambda t: t.sin() + t.cos(), x).fingerprint() != (
+        tl.log_forward_pass(lambda t: t.sin() + t.cos().neg(), x).fingerprint()
+    )
+
+
+def test_the_fingerprint_tells_other_wiring_apart(x):
+    def one(t):
+        a, b = t.sin(), t.cos()
+        return a - b
+
+    def other(t):
+        a, b = t.sin(), t.cos()
+        return b - a
+
+    assert tl.log_forward_pass(one, x).fingerprint() != tl.log_forward_pass(other, x).fingerprint()
+
+
+def test_a_saved_history_has_the_same_fingerprint(model, x, saved):
+    assert tl.load(saved("a", model)).fingerprint() == tl.log_forward_pass(model, x).fingerprint()
+
+
+def test_assert_unchanged_says_what_changed(model, x, saved):
+    history = tl.log_forward_pass(model, x)
+    path = saved("a", model)
+    for expected in (history.fingerprint(), history, path, str(path)):
+        assert tl.assert_unchanged(model, x, expected) == history.fingerprint()
+    wider = nn.Sequential(nn.Linear(4, 9), nn.LayerNorm(9), nn.GELU(), nn.Linear(9, 3))
+    with pytest.raises(AssertionError, match=r"linear_1_1 in '0' .* has shape \(2, 9\), expected was \(2, 8\)"):
+        tl.assert_unchanged(wider, x, path)
+    longer = nn.Sequential(*model, nn.Tanh())
+    with pytest.raises(AssertionError, match="tanh_1_5 in '4' .* is new"):
+        tl.assert_unchanged(longer, x, history)
+    with pytest.raises(AssertionError, match="7 operations instead of 6"):
+        tl.assert_unchanged(longer, x, history.fingerprint())
+    with pytest.raises(tl.InvalidArgument, match="expected is a fingerprint"):
+        tl.assert_unchanged(model, x)
+
+
+# What is refused, and what is left as it was ------------------------------------------------------------------------------
+
+
+def test_histories_of_other_inputs_are_refused(model, x):
+    a, b = tl.log_forward_pass(model, x), tl.log_forward_pass(model, x + 1)
+    with pytest.raises(tl.InvalidArgument, match="other inputs"):
+        tl.compare(a, b)
+    with pytest.raises(tl.InvalidArgument, match="other inputs"):
+        tl.compare(a, tl.log_forward_pass(model, x[:1]))
+
+
+def test_what_is_no_history_is_refused(model, x):
+    with pytest.raises(tl.InvalidArgument, match="compare_models"):
+        tl.compare(model, model)
+    nothing = tl.log_forward_pass(model, x, layers_to_save="none")
+    with pytest.raises(tl.ActivationNotSaved, match="layers_to_save='all'"):
+        tl.compare(nothing, nothing)
+    figures = tl.log_forward_pass(model, x, activation_postfunc=lambda t: t.mean())
+    with pytest.raises(tl.InvalidArgument, match="activation_postfunc"):
+        tl.compare(figures, figures)
+
+
+def test_names_that_no_module_has_are_refused(model, x):
+    with pytest.raises(tl.InvalidArgument, match="no module of a is called"):
+        tl.compare_models(model, model, x, names={"h": "0"})
+
+
+def test_a_history_whose_parameters_changed_is_refused(model, x):
+    history = tl.log_forward_pass(model, x)
+    with torch.no_grad():
+        model[0].weight.add_(1)
+    with pytest.raises(tl.InvalidArgument, match="changed since"):
+        tl.compare(history, tl.log_forward_pass(model, x))
+
+
+def test_models_histories_and_random_states_are_left_as_they_were(model, x):
+    other = with_eps(model)
+    states = [*model.state_dict().values(), *other.state_dict().values()]
+    before = [tensor.clone() for tensor in states]
+    random = torch.get_rng_state()
+    a, b = tl.log_forward_pass(model, x), tl.log_forward_pass(other, x)
+    values = [one.activation.clone() for history in (a, b) for one in history.operations]
+    tl.compare(a, b)
+    assert torch.equal(random, torch.get_rng_state())
+    assert all(map(torch.equal, before, states))
+    now = [one.activation for history in (a, b) for one in history.operations]
+    assert all(torch.equal(one, other) for one, other in zip(values, now, strict=True))
+
+
+def test_parameters_viewed_by_the_model_are_not_written_to(x):
+    weight = nn.Parameter(torch.rand(4, 4))
+    other = nn.Parameter(weight.detach() + 0.5)
+    before = other.detach().clone()
+    comparison = tl.compare_models(lambda t: t @ weight.t().contiguous(), lambda t: t @ other.t().contiguous(), x)
+    assert comparison.verdict == "different"
+    assert torch.equal(other, before)
+
+
+# Measures and the alignment -----------------------------------------------------------------------------------------------
+
+
+def test_differences_are_measured_as_torch_measures_them():
+    a, b = torch.rand(50), torch.rand(50)
+    found = difference(a, b)
+    assert found.largest == float((a - b).abs().max())
+    assert found.relative == pytest.approx(found.largest / float(a.abs().max()))
+    assert found.cosine == pytest.approx(float(F.cosine_similarity(a, b, 0)), abs=1e-6)
+    one = torch.tensor([1.0])
+    assert difference(one, torch.nextafter(one, one + 1)).ulps == 1
+    tiny = torch.tensor([0.0])
+    assert difference(torch.nextafter(tiny, tiny + 1), torch.nextafter(tiny, tiny - 1)).ulps == 2
+    nan = torch.tensor([math.nan, 1.0])
+    assert difference(nan, nan.clone()).is_none
+    assert difference(nan, torch.tensor([0.0, 1.0])).relative == math.inf
+    assert difference(torch.tensor([True]), torch.tensor([False])).largest == 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8), st.integers(1, 5)), max_size=9))
+@settings(deadline=None, max_examples=60)
+def test_the_heaviest_increasing_pairs_are_found(pairs):
+    unique = list({pair[:2]: pair for pair in pairs}.values())
+    best = 0.0
+    for chosen in range(1 << len(unique)):
+        some = sorted(pair for place, pair in enumerate(unique) if chosen >> place & 1)
+        if all(one[0] < other[0] and one[1] < other[1] for one, other in itertools.pairwise(some)):
+            best = max(best, sum(pair[2] for pair in some))
+    weights = {pair[:2]: pair[2] for pair in unique}
+    found = heaviest_increasing([(a, b, float(weight)) for a, b, weight in unique])
+    assert all(one[0] < other[0] and one[1] < other[1] for one, other in itertools.pairwise(found))
+    assert sum(weights[pair] for pair in found) == best
+
+
+def test_long_logs_are_aligned_in_time():
+    def chain(extra):
+        def run(t):
+            for step in range(3300):
+                t = (t * 1.0001 + 0.5).sin()
+                if step == 1500 and extra:
+                    t = t.cos()
+            return t
+
+        return run
+
+    a, b = (tl.log_forward_pass(chain(extra), torch.rand(2)) for extra in (False, True))
+    started = time.process_time()
+    found = align(Side(a), Side(b))
+    assert time.process_time() - started < 10
+    assert [b._index.label(number) for number in found.only_in(found.b)] == ["cos_1_4503"] or len(found.of_b) > 9000
+
+
+def test_two_decoders_are_aligned_quickly():
+    decoder, ids = Decoder().eval(), torch.randint(50, (1, 6))
+    a, b = (tl.log_forward_pass(one, ids) for one in (decoder, copy.deepcopy(decoder)))
+    started = time.process_time()
+    assert len(align(Side(a), Side(b)).of_b) == len(b.operations)
+    assert time.process_time() - started < 2

@@ -299,7 +299,7 @@ def test_assert_unchanged_says_what_changed(model, x, saved):
     with pytest.raises(AssertionError, match=r"linear_1_1 in '0' .* has shape \(2, 9\), expected was \(2, 8\)"):
         tl.assert_unchanged(wider, x, path)
     longer = nn.Sequential(*model, nn.Tanh())
-    with pytest.raises(AssertionError, match="tanh_1_5 in '4' .* is new"):
+    with pytest.raises(AssertionError, match=r"tanh_1_5 in '4' .* is new"):
         tl.assert_unchanged(longer, x, history)
     with pytest.raises(AssertionError, match="7 operations instead of 6"):
         tl.assert_unchanged(longer, x, history.fingerprint())

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 FIREFOXES = ("firefox-esr", "firefox")
-_STARTS = 60  # seconds
+_STARTS = 120  # seconds
 
 
 def firefox_path() -> str | None:
@@ -32,10 +32,14 @@ class Firefox:
         )
         arguments = ["--marionette", "--headless", "--no-remote", "--profile", str(profile)]
         self._process = subprocess.Popen([path, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self._socket = self._connected(port)
-        self._sent = 0
-        self._message()  # who is there
-        self.command("WebDriver:NewSession")
+        try:
+            self._socket = self._connected(port)
+            self._sent = 0
+            self._message()  # who is there
+            self.command("WebDriver:NewSession")
+        except BaseException:
+            self._process.kill()
+            raise
 
     def _connected(self, port: int) -> socket.socket:
         end = time.monotonic() + _STARTS
@@ -44,7 +48,6 @@ class Firefox:
                 return socket.create_connection(("127.0.0.1", port), timeout=_STARTS)
             except OSError:
                 if time.monotonic() > end or self._process.poll() is not None:
-                    self._process.kill()
                     raise
                 time.sleep(0.2)
 

@@ -44,7 +44,7 @@ export function hookOf(app: App): object {
       }),
     camera: (side = 0) => ({ ...app.stages[side]!.pane.camera }),
     isWaiting: () => app.stages.some((stage) => stage.isWaiting),
-    isBusy: () => app.stages.some((stage) => stage.isWaiting || stage.pane.isMoving),
+    isBusy: () => app.stages.some((stage) => stage.isWaiting || stage.pane.isMoving || stage.pane.frames === 0),
     firstDraw: (side = 0) => app.stages[side]!.pane.firstDraw,
     frames: (side = 0) => app.stages[side]!.pane.frames,
     lastDraw: (side = 0) => app.stages[side]!.pane.lastDraw,

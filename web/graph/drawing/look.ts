@@ -216,7 +216,11 @@ export class Faces {
 
   private portLines(b: number): string[] {
     const node = this.firstNode(b);
-    const facts = [this.facts.has("shape") ? format.shape(node.shape) : "", this.facts.has("dtype") ? (node.dtype ?? "") : ""];
+    const { boxes, order, units, payload } = this.hierarchy;
+    const inside = Array.from(order.subarray(boxes[b]!.low, boxes[b]!.high));
+    const shapes = new Set(inside.map((unit) => format.shape(payload.nodes[units[unit]!.members[0]!]!.shape)));
+    const shape = shapes.size > 1 ? `${[...shapes][0]}, …` : [...shapes][0]!;
+    const facts = [this.facts.has("shape") ? shape : "", this.facts.has("dtype") ? (node.dtype ?? "") : ""];
     const name = this.facts.has("name") ? format.shortened(this.hierarchy.boxes[b]!.title, LONGEST_LINE) : "";
     return [name, ...this.factLines(facts, ~b)].filter(Boolean);
   }

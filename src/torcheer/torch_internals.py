@@ -5,6 +5,7 @@ Each was tried on torch 2.13, and says what would be lost, or what to do instead
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -113,6 +114,13 @@ def quantised_from_parts(values: Tensor, dtype: torch.dtype, scales: tuple[Any, 
 is_functorch_wrapped: Callable[[Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 functorch_unwrapped: Callable[[Tensor], Tensor] = torch._C._functorch.get_unwrapped
 is_legacy_batched: Callable[[Tensor], bool] = torch._C._functorch.is_legacy_batchedtensor  # is_grads_batched=True
+
+
+def without_transforms() -> Any:
+    """Inside, no transform of torch.func runs, so new tensors are not wrapped. Without it, what one made cannot be streamed."""
+    if not is_transforming():
+        return contextlib.nullcontext()
+    return torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack()
 
 
 def is_transforming() -> bool:

@@ -74,6 +74,19 @@ def test_memory_that_is_written_to_again_is_written_to_the_file_again(tmp_path):
         assert torch.equal(ours.activation, theirs.activation), ours.label
 
 
+def test_what_runs_inside_a_transform_is_streamed_too(tmp_path):
+    def transformed(x):
+        slope = torch.func.grad(lambda row: (torch.sin(row).t() @ row).sum())
+        return torch.func.vmap(slope)(x) + torch.func.vmap(lambda row: row[::2].t().sum())(x)[:, None, None]
+
+    x = torch.rand(3, 4, 4)
+    kept = torcheer.log_forward_pass(transformed, x)
+    streamed = torcheer.log_forward_pass(transformed, x, save_to=tmp_path / "run.safetensors")
+    for ours, theirs in zip(kept.operations, streamed.operations, strict=True):
+        assert torch.equal(ours.activation, theirs.activation), ours.label
+    assert tensor_differences(kept, torcheer.load(kept.save(tmp_path / "kept.safetensors"))) == []
+
+
 def test_views_of_what_is_in_the_file_take_no_room(tmp_path):
     def views(x):
         y = x * 2

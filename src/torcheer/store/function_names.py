@@ -56,14 +56,9 @@ def write_function(function: TorchFunction) -> dict[str, Any]:
     if func is None:
         return written
     written |= {"found": qualified_name(func), "plain": function.plain_name, "module": getattr(func, "__module__", None) or ""}
-    if not written["found"].startswith("torch.") or not _is_torchs(written["found"]):
+    if Functions()._find(written["found"]) is None:  # a reader cannot ask it
         written["arguments"] = list(names_of(function))
     return written | {"is": [name for name in _FLAGS if getattr(function, name)]}
-
-
-def _is_torchs(path: str) -> bool:
-    """Whether every reader finds a function."""
-    return Functions()._find(path) is not None
 
 
 def qualified_name(func: Any) -> str:

@@ -300,9 +300,9 @@ class LogWriter:
             about = [module.class_name, module.is_root, ClassNames.of(module.cls).names, module.other_addresses, module.calls]
             registered.append([address, *about, module.is_made_running, *held])
         used = [number(tensor, f"unregistered_{place}") for place, tensor in enumerate(states.tensors, 1)]
-        before = {number: value for number, value in states.before.items() if params}
-        for number_, value in before.items():
-            self._tensors.add(f"params/before/{-number_}", value, f"what parameter {-number_} was")
+        before = dict(states.before) if params else {}
+        for reference, value in before.items():
+            self._tensors.add(f"params/before/{-reference}", value, f"what parameter {-reference} was")
         return {
             "tensors": tensors,
             "registered": registered,

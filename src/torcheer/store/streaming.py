@@ -19,7 +19,7 @@ from ..files import WholeFile
 from ..history import History
 from ..tensor_files import NAMES, Place, TensorWriter
 from ..tensor_memory import needed_bytes
-from ..torch_internals import DisableTorchFunction, storage_address
+from ..torch_internals import DisableTorchFunction, storage_address, without_transforms
 from .no_collections import no_collections
 from .progress import Progress
 from .saving import DOCUMENT, document_of, metadata, packed
@@ -86,7 +86,7 @@ class Streaming:
 
     def write(self, tensor: Tensor, what: str) -> Written:
         """Write a tensor. Returns what stands for it."""
-        with DisableTorchFunction(), torch.no_grad():
+        with DisableTorchFunction(), without_transforms(), torch.no_grad():
             refuse_class(tensor, what)
             plain = tensor.detach()
             form = parts_of(plain, what)

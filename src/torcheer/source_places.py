@@ -75,6 +75,10 @@ class Codes(Protocol):
         """Where in the source an instruction is."""
         ...
 
+    def offset(self, instruction: int) -> int:
+        """Where in its code an instruction of a site is; -1 where that is not known."""
+        ...
+
 
 class CodeTable:
     """The codes that the sites of one log are in, by number. The only part of a site that needs the running program."""
@@ -111,6 +115,10 @@ class CodeTable:
         spans = self._spans[code]
         span = spans[instruction // 2] if instruction // 2 < len(spans) else None
         return span if span is not None and None not in span else instruction
+
+    def offset(self, instruction: int) -> int:
+        """Where in its code an instruction of a site is."""
+        return instruction
 
 
 @dataclass(slots=True, eq=False)  # not frozen, which would make it four times as slow to create

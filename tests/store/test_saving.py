@@ -195,7 +195,9 @@ RECORDED = {
         "collectives notes hollow source_names source_tensors input_paths leaves failure backward random_seed random_state "
         "random_states is_recording is_complete is_cleared holds_tensors seconds first_passes _lost".split()
     ),
-    "Details": set("call output_path also mutated composite autocast held is_collective is_hooked is_transformed".split()),
+    "Details": set(
+        "call output_path also mutated composite autocast changed held is_collective is_hooked is_transformed".split()
+    ),
     "Held": {"value", "version"},
     "Composite": {"name", "number", "outer"},
     "ModuleCall": set(

@@ -149,3 +149,21 @@ def test_changes_print_as_they_are_written():
     assert str(changes.add(torch.ones(3), at=(..., -1, slice(None)))) == "add(<tensor (3,)>, at=[..., -1, :])"
     assert str(changes.scale(2, at=slice(1, 5, 2))) == "scale(2, at=[1:5:2])"
     assert str(changes.call(torch.sin)) == "call(sin)"
+
+
+def test_a_saved_history_says_where_values_are_and_gives_them(tmp_path):
+    """It is as good as the one that was saved: for keys, for values to replace others by, and it tells what was changed."""
+    model, clean, corrupt = nn.Sequential(Attention(), nn.Tanh()), torch.rand(1, 3, 8), torch.rand(1, 3, 8)
+    history = torcheer.log_forward_pass(model, clean)
+    loaded = torcheer.load(history.save(tmp_path / "clean.safetensors"))
+    assert loaded.locate("softmax_1") == history.locate("softmax_1")
+    assert loaded.locate("tanh_1") == history.locate("tanh_1")
+    with torcheer.tap(model, ["softmax_1", "tanh_1"], like=loaded) as values:
+        model(clean)
+    assert torch.equal(values["softmax_1"], history["softmax_1"].tensor_contents)
+    with torcheer.intervene(model, {"0": changes.replace(loaded), "softmax_1": changes.zero(heads=[0])}, like=loaded):
+        changed = torcheer.log_forward_pass(model, corrupt)
+    assert torch.equal(changed["output"].tensor_contents, history["output"].tensor_contents)
+    again = torcheer.load(changed.save(tmp_path / "changed.safetensors"))
+    assert [one.changed_by for one in again.operations] == [one.changed_by for one in changed.operations]
+    assert "zero(heads=[0])" in [one.changed_by for one in again.operations]

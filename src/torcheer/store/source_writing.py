@@ -35,7 +35,7 @@ def write_sites(sites: list[Site], *, with_texts: bool) -> Json:
     return {
         "files": _written_files(files, named, table, with_texts) if table is not None else [],
         "codes": written_codes,
-        "places": [[codes[code] for code, _ in pairs], lines],
+        "places": [[codes[code] for code, _ in pairs], lines, [at for _, at in pairs]],
         "frames": [numbers[pair] for site in sites for pair in zip(site.codes, site.instructions, strict=True)],
         "counts": [len(site.codes) for site in sites],
     }
@@ -83,10 +83,11 @@ class SavedSources(Sources):
 class SavedCodes:
     """The codes of a saved history. A site names frames, which are numbers of a code and a line here."""
 
-    def __init__(self, sources: SavedSources, facts: list[CodeFacts], lines: list[int]) -> None:
+    def __init__(self, sources: SavedSources, facts: list[CodeFacts], lines: list[int], offsets: list[int]) -> None:
         self.sources: Sources = sources
         self._facts = facts
         self._lines = lines
+        self._offsets = offsets  # of the instructions; none in files that were written before these were
 
     def facts(self, code: int) -> CodeFacts:
         return self._facts[code]
@@ -96,6 +97,9 @@ class SavedCodes:
 
     def span(self, code: int, instruction: int) -> Span:
         return instruction
+
+    def offset(self, instruction: int) -> int:
+        return self._offsets[instruction] if self._offsets else -1
 
 
 def read_sites(written: Any) -> list[Site]:
@@ -109,11 +113,12 @@ def read_sites(written: Any) -> list[Site]:
         pairs = [items(pair, "a line") for pair in items(texts, "the lines of a file")]
         sources.texts[path] = {number(line, "a line"): text(said, "a line") for line, said in pairs}
     facts = each(found.get("codes"), "the codes", lambda one, what: _code(one, paths))
-    codes, lines = items(found.get("places"), "the places")
+    codes, lines, *offsets = items(found.get("places"), "the places")
     codes = numbers(codes, "the codes of places", 0, len(facts))
     lines = column(lines, "the lines of places", len(codes))
     frames = numbers(found.get("frames"), "the frames", 0, len(codes))
-    table = SavedCodes(sources, facts, lines)
+    at = column(offsets[0], "the instructions of places", len(codes)) if offsets else []
+    table = SavedCodes(sources, facts, lines, at)
     chains = split(frames, numbers(found.get("counts"), "the lengths of sites"), "the frames of sites")
     return [Site(tuple([codes[frame] for frame in chain]), chain, place, table) for place, chain in enumerate(chains)]
 

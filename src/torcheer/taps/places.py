@@ -122,9 +122,8 @@ def _returning_call(log: Log, record: OperationRecord) -> ModuleCall | None:
     call = record.module
     if call is None or call.outputs.count(record.number) != 1:
         return None
-    if record.origin is Origin.OPERATION and not ClassNames.of(log.registered[call.address].cls).names[0].startswith(
-        "torch.nn."
-    ):
+    cls = ClassNames.of(log.registered[call.address].cls).names[0]
+    if record.origin is Origin.OPERATION and not cls.startswith("torch.nn."):
         return None
     inside = range(record.number + 1, call.end)
     return None if any(record.number in log.operations[number].dependencies for number in inside) else call
@@ -187,5 +186,6 @@ def _composites(composite: Composite | None) -> Sequence[str]:
 
 def frames_of(site: Site) -> tuple[Frame, ...]:
     """A call site as plain data."""
-    rows = zip(site.functions, site.instructions, site.lines, strict=True)
-    return tuple(Frame(*code, instruction, line.line) for code, instruction, line in rows)
+    offsets = [site.table.offset(instruction) for instruction in site.instructions]
+    rows = zip(site.functions, offsets, site.lines, strict=True)
+    return tuple(Frame(*code, offset, line.line) for code, offset, line in rows)

@@ -48,7 +48,7 @@ AT = (slice(None), 1, slice(1, 3))
         (changes.replace(torch.ones(2, 2, 5), at=AT), lambda t: edited(t, AT, 1)),
         (changes.replace(torch.ones(2, 3, 4, 5)), lambda t: torch.ones(2, 3, 4, 5)),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, changes.Change) else "",
 )
 def test_a_change_makes_what_torch_makes(value, change, expected):
     """The value itself is not written to."""

@@ -423,3 +423,105 @@ def test_two_decoders_are_aligned_quickly():
     started = time.process_time()
     assert len(align(Side(a), Side(b)).of_b) == len(b.operations)
     assert time.process_time() - started < 2
+
+
+# Other kinds of differences -------------------------------------------------------------------------------------------
+
+
+class Network(nn.Module):
+    """A small convolutional network with options for what may differ."""
+
+    def __init__(self, *, act=None, dim=1, has_residual=True, is_pooled_first=False):
+        super().__init__()
+        torch.manual_seed(1)
+        self.conv1, self.bn, self.conv2 = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.Conv2d(8, 8, 3, padding=1)
+        self.act, self.pool, self.fc = act or nn.ReLU(), nn.MaxPool2d(2), nn.Linear(8 * 16, 10)
+        self.dim, self.has_residual, self.is_pooled_first = dim, has_residual, is_pooled_first
+        self.eval().requires_grad_(False)
+
+    def forward(self, x):
+        h = self.act(self.bn(self.conv1(x)))
+        h = h + self.conv2(h) if self.has_residual else self.conv2(h)
+        h = self.act(self.pool(h)) if self.is_pooled_first else self.pool(self.act(h))
+        return self.fc(h.flatten(1)).softmax(self.dim)
+
+
+@pytest.fixture
+def picture():
+    return torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    ("options", "types"),
+    [
+        ({"dim": 0}, ("softmax", "softmax")),
+        ({"has_residual": False}, ("add", None)),
+        ({"act": nn.GELU()}, ("relu", "gelu")),
+    ],
+)
+def test_differences_of_a_network_are_named(picture, options, types):
+    culprit = tl.compare_models(Network(), Network(**options), picture).culprit
+    assert tuple(one.layer_type if one is not None else None for one in (culprit.a, culprit.b)) == types
+
+
+def test_batch_statistics_that_were_left_on_are_named(picture):
+    culprit = tl.compare_models(Network(), Network().train(), picture).culprit
+    assert culprit.module == "bn"
+    assert ("training", False, True) in culprit.arguments
+
+
+def test_a_bias_that_is_not_there_is_named(picture):
+    other = Network()
+    other.fc.bias = None
+    assert "bias is a tensor in a and None in b" in tl.compare_models(Network(), other, picture).headline
+
+
+def test_a_buffer_that_differs_is_named(picture):
+    other = Network()
+    other.bn.running_mean += 1
+    comparison = tl.compare_models(Network(), other, picture)
+    assert comparison.culprit.module == "bn"
+    assert [one.name for one in comparison.parameters] == ["bn.running_mean"]
+
+
+def test_operations_that_commute_are_no_difference(picture):
+    assert tl.compare_models(Network(), Network(is_pooled_first=True), picture).culprit is None
+
+
+def test_autocast_is_a_difference_of_rounding_only(picture):
+    model = Network()
+
+    def rounded(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return model(x)
+
+    assert tl.compare_models(model, rounded, picture).culprit is None
+
+
+def test_one_round_of_a_loop_too_many_is_named():
+    fc = nn.Linear(4, 4)
+
+    def loop(rounds):
+        def run(x):
+            for _ in range(rounds):
+                x = fc(x).tanh()
+            return x
+
+        return run
+
+    x = torch.rand(2, 4)
+    culprit = tl.compare_models(loop(4), loop(5), x).culprit
+    assert culprit.a is None
+    assert (culprit.b.layer_type, culprit.b.pass_num) == ("linear", 5)
+    assert tl.compare_models(loop(5), loop(4), x).culprit.a.pass_num == 5
+
+
+def test_arguments_that_are_swapped_are_named():
+    x = (torch.rand(3), torch.rand(3))
+    headline = tl.compare_models(lambda a, b: a - b, lambda a, b: b - a, x).headline
+    assert headline == "different: sub_1_2 differs: it is given input_1_0 in a and input_2_1 in b"
+
+
+def test_other_functions_at_the_end_are_named():
+    culprit = tl.compare_models(lambda t: t.argmax(-1), lambda t: t.argmin(-1), torch.rand(3, 4)).culprit
+    assert (culprit.a.layer_type, culprit.b.layer_type) == ("argmax", "argmin")

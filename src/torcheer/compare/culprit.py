@@ -13,7 +13,8 @@ from ..containers import fill_call
 from ..errors import ReplayFailed, TorcheerError
 from ..functions.signatures import positional_names
 from ..history import Operation
-from ..records import TENSOR, OperationRecord
+from ..history.printing.text import plural
+from ..records import TENSOR, OperationRecord, Origin
 from ..replay.machine import call_again, outcome
 from ..torch_internals import DisableTorchFunction
 from .alignment import Alignment
@@ -83,7 +84,11 @@ class Culprit:
         if self.a is None or self.b is None:
             alone = self.missing if self.b is None else self.extra
             here, there = ("a", "b") if self.b is None else ("b", "a")
-            others = f", as do {len(alone) - 1} operations after it{_modules(alone)}" if len(alone) > 1 else ""
+            others = (
+                f", as {'does' if len(alone) == 2 else 'do'} {plural(len(alone) - 1, 'operation')} after it{_modules(alone)}"
+                if len(alone) > 1
+                else ""
+            )
             return f"runs in {here} and not in {there}{others}"
         if self.missing or self.extra or self.a.layer_type != self.b.layer_type:
             ours, theirs = (*self.missing, self.a), (*self.extra, self.b)
@@ -135,7 +140,9 @@ def _tf32(operation: Operation) -> str:
 
 
 def _short(value: Any) -> str:
-    return "left out" if value is _UNSAID else f"{value!r:.60}"
+    if value is _UNSAID or value is TENSOR:
+        return "left out" if value is _UNSAID else "a tensor"
+    return f"{value!r:.60}"
 
 
 # Finding out what is different -------------------------------------------------------------------------------------
@@ -158,10 +165,10 @@ class Inquiry:
         expected = reference.get(partner, a.value(partner))
         parameters = self._parameters(number)
         missing, extra = self._between(partner, number)
-        has_same_function = self._is_same_call(partner, number)
+        is_output = b.log.operations[number].origin is Origin.OUTPUT
         if parameters and not missing and not extra and self._agrees(partner, number, expected, allowed, with_states_of_a=True):
             return Culprit(*pair, pair, own, self._arguments(partner, number), parameters, is_explained_by_parameters=True)
-        if has_same_function and self._agrees(partner, number, expected, allowed, with_states_of_a=False):
+        if is_output or self._agrees(partner, number, expected, allowed, with_states_of_a=False):
             inputs = self._inputs(partner, number)
             ours = missing[0 if not extra else -1] if missing else None
             theirs = extra[0 if not missing else -1] if extra else None
@@ -264,16 +271,14 @@ def _copied(tensor: Tensor) -> Tensor:
 
 
 def _arguments_of(record: OperationRecord) -> dict[str, Any]:
-    """The arguments of a call that are no tensors, by name; by position where they have none."""
+    """The arguments of a call, by name, or by position where they have none; `TENSOR` stands for those that are tensors."""
     args = record.args
     names = positional_names(record.function, args, [value is TENSOR for value in args])
-    is_index = record.function.plain_name in ("getitem", "setitem")
-    found = {
-        name or ("index" if is_index else f"argument {place + 1}"): value
-        for place, (name, value) in enumerate(zip(names, args, strict=True))
-    }
+    if record.function.plain_name in ("getitem", "setitem"):
+        names = ["self", "index", "value"][: len(args)]
+    found = {name or f"argument {place}": value for place, (name, value) in enumerate(zip(names, args, strict=True), 1)}
     found.update(record.kwargs)
-    return {name: value for name, value in found.items() if value is not TENSOR}
+    return found
 
 
 def _is_same(one: Any, other: Any) -> bool:

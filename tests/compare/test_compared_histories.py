@@ -525,3 +525,37 @@ def test_arguments_that_are_swapped_are_named():
 def test_other_functions_at_the_end_are_named():
     culprit = tl.compare_models(lambda t: t.argmax(-1), lambda t: t.argmin(-1), torch.rand(3, 4)).culprit
     assert (culprit.a.layer_type, culprit.b.layer_type) == ("argmax", "argmin")
+
+
+def test_arguments_are_compared_where_values_cannot_be():
+    culprit = tl.compare_models(
+        lambda t: (t.to_sparse() * 2).to_dense(), lambda t: (t.to_sparse() * 3).to_dense(), torch.rand(3, 4)
+    ).culprit
+    assert culprit.a.layer_type == "mul"
+    assert [values[1:] for values in culprit.arguments] == [(2, 3)]
+
+
+def test_histories_that_kept_little_are_compared_by_it(model, x):
+    a, b = (tl.log_forward_pass(one, x, layers_to_save=["input", "output"]) for one in (model, with_eps(model)))
+    assert tl.compare(a, b).culprit.module == "1"
+    a, b = (tl.log_forward_pass(one, x, layers_to_save=["gelu_1"]) for one in (model, with_eps(model)))
+    comparison = tl.compare(a, b)
+    assert comparison.verdict == "different"
+    assert comparison.culprit.own_error is None
+
+
+def test_a_parameter_that_the_model_writes_to_is_left_as_it_was():
+    class Writing(nn.Module):
+        def __init__(self, factor):
+            super().__init__()
+            self.weight, self.factor = nn.Parameter(torch.ones(4, 4)), factor
+
+        def forward(self, x):
+            with torch.no_grad():
+                self.weight.mul_(self.factor)
+            return x @ self.weight
+
+    a, b = Writing(2.0), Writing(3.0)
+    assert tl.compare_models(a, b, torch.rand(2, 4)).culprit.a.layer_type == "mul"
+    assert torch.equal(a.weight, torch.ones(4, 4))
+    assert torch.equal(b.weight, torch.ones(4, 4))

@@ -124,7 +124,7 @@ def _check_inputs(alignment: Alignment) -> None:
 
 def _culprits(alignment: Alignment, reference: dict[int, Tensor], tolerance: float | None) -> tuple[list[int], set[int], Run]:
     """The first operations with errors of their own; those after which b may go on with values of a; and the run that does."""
-    everything = set(alignment.of_b)
+    everything = {number for number, partner in alignment.of_b.items() if alignment.a.value(partner) is not None}
     forced = run_on_values_of_a(alignment, reference, forced=None, tolerance=tolerance)
     found: list[int] = []
     if not forced.dirty:
@@ -177,14 +177,14 @@ def _tolerance(alignment: Alignment, tolerance: float | None) -> float:
 
 
 def _first_unexplained(alignment: Alignment, rows: list[ComparedOperation], run: Run, inquiry: Inquiry) -> Culprit | None:
-    """The first operation whose own error is unknown and that differs, though everything it was given agrees."""
+    """The first operation whose own error is unknown and that differs, though nothing it was given is known to."""
     errors = {row.b._number: row for row in rows}
     for row in rows:
         number = row.b._number
         if row.own_error is not None or row.error is None or row.error.relative <= row.tolerance or number not in run.failed:
             continue
         given = [errors.get(parent) for parent in alignment.b.log.operations[number].dependencies]
-        if all(one is not None and one.error is not None and one.error.relative <= one.tolerance for one in given):
+        if all(one is None or one.error is None or one.error.relative <= one.tolerance for one in given):
             return inquiry.unexplained(number)
     return None
 

@@ -102,7 +102,7 @@ class Culprit:
         if self.parameters:
             return f"its parameters differ ({'; '.join(map(str, self.parameters[:3]))})"
         if self.own_error is None:
-            return "what it is given agrees, what it gives does not"
+            return "it is the first that is known to differ"
         if second._record.function.is_random:
             return "it draws random numbers, which are not the same in both"
         return "the same call gives another result"
@@ -135,7 +135,10 @@ def _types(operations: tuple[Operation, ...]) -> str:
 
 
 def _tf32(operation: Operation) -> str:
-    is_allowed = torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32
+    try:
+        is_allowed = torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32
+    except RuntimeError:  # it was set by the newer `fp32_precision`
+        is_allowed = torch.backends.cuda.matmul.fp32_precision == "tf32"
     return " (TF32 is allowed there)" if operation.tensor_device.type == "cuda" and is_allowed else ""
 
 
@@ -154,6 +157,8 @@ class Inquiry:
     def __init__(self, alignment: Alignment, synced: set[int], differing: dict[int, ParameterDifference]) -> None:
         self._alignment = alignment
         self._synced = synced  # the operations of b after which it goes on with values of a
+        values = alignment.a.value
+        self._harmless = {b for b, a in alignment.of_b.items() if b not in synced and values(a) is not None}
         self._differing = differing  # by parameter or buffer of b, as its log numbers it
 
     def culprit(self, number: int, run: Run, reference: dict[int, Tensor]) -> Culprit:
@@ -168,6 +173,8 @@ class Inquiry:
         is_output = b.log.operations[number].origin is Origin.OUTPUT
         if parameters and not missing and not extra and self._agrees(partner, number, expected, allowed, with_states_of_a=True):
             return Culprit(*pair, pair, own, self._arguments(partner, number), parameters, is_explained_by_parameters=True)
+        if (inside := self._other_arguments(missing, extra)) is not None:
+            return Culprit(*inside, pair, own, self._arguments(inside[0]._number, inside[1]._number))
         if is_output or self._agrees(partner, number, expected, allowed, with_states_of_a=False):
             inputs = self._inputs(partner, number)
             ours = missing[0 if not extra else -1] if missing else None
@@ -176,6 +183,17 @@ class Inquiry:
             return Culprit(*blamed, pair, own, missing=missing, extra=extra, inputs=inputs)
         arguments = self._arguments(partner, number)
         return Culprit(*pair, pair, own, arguments, parameters, missing, extra)
+
+    def _other_arguments(
+        self, missing: tuple[Operation, ...], extra: tuple[Operation, ...]
+    ) -> tuple[Operation, Operation] | None:
+        """Of operations that both run, but whose values cannot be compared, the first with other arguments."""
+        ours = {one._number: one for one in missing}
+        for theirs in extra:
+            partner = self._alignment.of_b.get(theirs._number, -1)
+            if partner in ours and theirs._number not in self._harmless and self._arguments(partner, theirs._number):
+                return ours[partner], theirs
+        return None
 
     def unexplained(self, number: int) -> Culprit:
         """What is different about an operation of b that cannot be run again."""

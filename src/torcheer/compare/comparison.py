@@ -266,7 +266,7 @@ class Comparison(Shown):
         if self._has_other_outputs:
             return f"different: a returns {_shapes(self.a)}, b returns {_shapes(self.b)}"
         if self.gradient_culprit is not None:
-            return f"different: the gradient at {self.gradient_culprit.label} differs, though what uses it agrees"
+            return f"different: {self._gradient_words(self.gradient_culprit)}"
         if self.verdict == "different":
             return f"different: {said}"
         if self.verdict == "equal":
@@ -318,7 +318,9 @@ class Comparison(Shown):
         return lines
 
     def _gradient_words(self, row: ComparedOperation) -> str:
-        return f"at {row.label} it differs by {_figure(row.gradient_error)} of its scale; what uses it agrees"
+        users = ", ".join(row.b.child_layers)
+        far = _figure(row.gradient_error)
+        return f"the backward of {users} gives another gradient at {row.label} (by {far} of its scale), though its own agrees"
 
     def __repr__(self) -> str:
         return str(self)

@@ -27,12 +27,19 @@ def gradient_errors(alignment: Alignment) -> dict[int, Difference]:
     found: dict[int, Difference] = {}
     for number, partner in alignment.of_b.items():
         ours, theirs = _gradient(a, partner), _gradient(b, number)
-        if ours is None and theirs is None:
+        if (ours is None or theirs is None) and not _follow_gradients(a, partner, b, number):
             continue
         apart = difference(ours, theirs) if ours is not None and theirs is not None else _ONE_SIDED
         if apart is not None:
             found[number] = apart
     return found
+
+
+def _follow_gradients(a: Side, one: int, b: Side, other: int) -> bool:
+    """Whether only one of two operations got a gradient, though autograd follows both: it was cut off after one of them."""
+    has_gradient = _gradient(a, one) is not None or _gradient(b, other) is not None
+    follows = a.log.operations[one].gradfunc is not None and b.log.operations[other].gradfunc is not None
+    return has_gradient and follows
 
 
 def first_gradient_error(alignment: Alignment, rows: list[ComparedOperation]) -> ComparedOperation | None:

@@ -56,7 +56,7 @@ KEYS = [
 ]
 
 
-@pytest.mark.parametrize("key", KEYS, ids=str)
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: getattr(key, "__name__", str(key)))
 def test_every_kind_of_key_reads_what_the_log_holds(net, x, key):
     """The values, their number and their order are those of the operations that the key means."""
     history = torcheer.log_forward_pass(net, x)

@@ -153,31 +153,17 @@ def test_a_bottom_level_module_is_one_with_one_operation_inside():
 
 def test_the_public_names_are_these():
     assert sorted(n for n in vars(torcheer) if not n.startswith("_") and n[0].isupper()) == [
-        *("ActivationLost", "ActivationNotSaved", "AmbiguousKey", "ArchitectureTracer", "Call", "CannotBeSaved"),
-        *("DrawingFailed", "Edits", "EmptyLogWarning", "FileManager", "FunctionNotFound", "GradientNotSaved", "GraphChanged"),
-        *("GraphvizNotFound", "HistoryNotFound", "InvalidArgument", "Layer", "LayerNotFound", "ModelHistory"),
-        *("ModelMismatch", "Module", "ModuleCalls", "NotPicklable", "Operation", "PackageNotFoundError"),
-        *(
-            "ParameterChanged",
-            "ParameterNotSaved",
-            "Picture",
-            "PictureOptions",
-            "Place",
-            "PlaceNotReached",
-            "RandomFilterSelectorType",
-            "ReplayFailed",
-        ),
-        *("RunExists", "RunInUse", "RunMismatch", "RunNotFound", "SeveralPasses", "SnapshotLost"),
-        *(
-            "SnapshotNotFound",
-            "StateNotRestored",
-            "TappedValues",
-            "TorcheerError",
-            "TrainingStep",
-            "UnreadableFile",
-            "UnseenWork",
-        ),
-        *("UnseenWorkWarning", "ValidationReport", "ViewerNotBuilt", "Xray"),
+        *("ActivationLost", "ActivationNotSaved", "AmbiguousKey", "ArchitectureTracer", "Call"),
+        *("CannotBeSaved", "Comparison", "Culprit", "DrawingFailed", "Edits"),
+        *("EmptyLogWarning", "FileManager", "FunctionNotFound", "GradientNotSaved", "GraphChanged"),
+        *("GraphvizNotFound", "HistoryNotFound", "InvalidArgument", "Layer", "LayerNotFound"),
+        *("ModelHistory", "ModelMismatch", "Module", "ModuleCalls", "NotPicklable"),
+        *("Operation", "PackageNotFoundError", "ParameterChanged", "ParameterNotSaved", "Picture"),
+        *("PictureOptions", "Place", "PlaceNotReached", "RandomFilterSelectorType", "ReplayFailed"),
+        *("RunExists", "RunInUse", "RunMismatch", "RunNotFound", "SeveralPasses"),
+        *("SnapshotLost", "SnapshotNotFound", "StateNotRestored", "TappedValues", "TorcheerError"),
+        *("TrainingStep", "UnreadableFile", "UnseenWork", "UnseenWorkWarning", "ValidationReport"),
+        *("ViewerNotBuilt", "Xray"),
     ]
     assert {"log_forward_pass", "recording", "show_model_graph", "validate_forward_pass", "watch_modules"} <= set(
         vars(torcheer)

@@ -56,6 +56,9 @@ _METADATA = "__metadata__"
 Progress = Callable[[int], None]  # is told how many bytes were written
 
 
+_LONGEST = 1 << 40  # of a dimension
+
+
 class Place(NamedTuple):
     """Where in a file a tensor is: its bytes, counted from the end of the header."""
 
@@ -379,7 +382,7 @@ def _checked_places(entries: dict[str, Any], size: int) -> dict[str, Place]:
             count = _SIZES[kind]
             for one in shape:
                 count *= one
-                if type(one) is not int or not 0 <= one <= size:
+                if type(one) is not int or not 0 <= one <= _LONGEST:  # a tensor without elements may have any other dimension
                     raise ValueError
             if count != end - begin or len(shape) > 64 or not (type(begin) is type(end) is int and 0 <= begin <= end <= size):
                 raise ValueError

@@ -141,12 +141,17 @@ def test_every_operation_of_a_random_program_is_read_as_the_log_kept_it(steps):
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(programs, st.integers(0, 30))
 def test_a_change_in_a_random_program_is_that_of_its_replay(steps, at):
-    """In evaluation and without gradients; what a replay refuses is left out."""
+    """In evaluation and without gradients; what a replay refuses is left out.
+
+    So is `contiguous`, which may return its own argument: a log cannot tell later uses of the two apart.
+    """
     model, x = Program(steps).eval(), torch.randn(ROWS, COLUMNS)
     with torch.no_grad():
         history = torcheer.log_forward_pass(model, x, random_seed=0)
         assume(not history.python_reads)  # a replay takes the branch that was taken, the model perhaps another one
         labels = [one.label for one in history.operations if _is_changeable(one) and can_be_watched(history, one.label)]
+        labels = [label for label in labels if not label.startswith("contiguous")]
+        assume(labels)
         change = {labels[at % len(labels)]: changes.scale(0.5)}
         try:
             replayed = history.replay(changes=change)

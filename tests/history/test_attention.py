@@ -76,7 +76,7 @@ Q, K, V = torch.randn(2, 4, 5, 8), torch.randn(2, 4, 6, 8), torch.randn(2, 4, 6,
         {"attn_mask": torch.randn(2, 1, 5, 6)},
         {"attn_mask": torch.tensor([[True] * 6] * 4 + [[False] * 6])},
     ],
-    ids=str,
+    ids=["plain", "causal", "scale", "mask", "bias", "a row without keys"],
 )
 def test_the_pattern_of_a_fused_call_weighs_its_values_as_the_call_did(options):
     """Its product with the values is what the call returned; each query's weights add up to one, or to zero if it is blind."""

@@ -322,7 +322,7 @@ def test_another_thread_is_left_alone(net, x):
         thread = threading.Thread(target=lambda: results.append(net(x)))
         thread.start()
         thread.join()
-    assert torch.equal(results[0], expected)
+    assert torch.allclose(results[0], expected)  # another thread may use another number of cores
 
 
 def test_errors_and_interrupts_leave_the_model_as_it_was(net, x):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from types import CodeType
@@ -284,12 +285,38 @@ def run_uncompiled(*, has_wrappers: bool = False) -> Iterator[None]:
     if not may_be_compiled():
         yield
         return
-    with torch.compiler.set_stance("force_eager"):
-        if not has_wrappers:
-            yield
-            return
+    _eager.begin()
+    if has_wrappers:
         with hooks_on_wrappers():
             yield
+    else:
+        yield
+    _eager.end()
+
+
+class _Eager:
+    """Sets torch's stance, which is one for all threads, while anybody wants it; the last one to end puts it back."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running = 0
+        self._stance: Any = None
+
+    def begin(self) -> None:
+        with self._lock:
+            if self._running == 0:
+                self._stance = torch.compiler.set_stance("force_eager")
+            self._running += 1
+
+    def end(self) -> None:
+        with self._lock:
+            self._running -= 1
+            if self._running == 0:
+                self._stance.__exit__(None, None, None)
+                self._stance = None
+
+
+_eager = _Eager()
 
 
 @cleaning

@@ -188,6 +188,7 @@ def test_a_model_without_tensors_at_its_ends_says_so():
 
 
 def test_a_recording_inside_compiled_code_is_refused_and_the_advice_works():
+    torch._dynamo.reset()  # what it knows of functions from other tests
     model, given = nn.Linear(2, 3), torch.rand(4, 2)
 
     def logs(t):

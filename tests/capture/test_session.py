@@ -178,6 +178,30 @@ def test_recordings_run_in_several_threads_at_once():
         assert history.notes == []
 
 
+def test_recordings_that_overlap_leave_the_compiler_as_it_was():
+    """Its stance is one for all threads; the recording that ends last did not begin first."""
+    import torch._dynamo.eval_frame as compiler
+
+    before = compiler._stance.stance
+    first, second = torcheer.recording(), torcheer.recording()
+    begun, ended = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with second:
+            begun.set()
+            ended.wait(30)
+
+    thread = threading.Thread(target=other)
+    with first:
+        thread.start()
+        begun.wait(30)
+        assert compiler._stance.stance == "force_eager"
+    assert compiler._stance.stance == "force_eager"  # the other one still runs
+    ended.set()
+    thread.join()
+    assert compiler._stance.stance == before == "default"
+
+
 # What cannot be seen --------------------------------------------------------------------------------------------------
 
 

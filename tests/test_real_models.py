@@ -12,26 +12,12 @@ from torch import Tensor
 
 import torcheer
 from models import hooked, unchanged
+from tiny_transformers import IDS, SMALL, tiny
 from torcheer.containers import find_tensors
 from torcheer.graph import roll
 
 IMAGE = (torch.rand(2, 3, 64, 64),)
 
-
-def tiny(name: str, **options):
-    config = transformers.AutoConfig.for_model(name, **options)
-    return transformers.AutoModel.from_config(config, attn_implementation="eager")
-
-
-SMALL = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 48,
-    "vocab_size": 60,
-    "max_position_embeddings": 64,
-}
-IDS = {"input_ids": torch.arange(12).reshape(2, 6) + 3}
 
 VISION = {
     "alexnet": lambda: torchvision.models.alexnet(num_classes=10),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 import torchvision
-import transformers
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from tap_models import Net, Several
@@ -14,23 +13,9 @@ from torch import Tensor, nn
 import torcheer
 from models import Attending, Branching, Convolutional, Mlp
 from programs import COLUMNS, ROWS, Program, programs
+from tiny_transformers import IDS, SMALL, tiny
 from torcheer import changes
 
-
-def tiny(name: str, **options):
-    config = transformers.AutoConfig.for_model(name, **options)
-    return transformers.AutoModel.from_config(config, attn_implementation="eager")
-
-
-SMALL = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 48,
-    "vocab_size": 60,
-    "max_position_embeddings": 64,
-}
-IDS = {"input_ids": torch.arange(12).reshape(2, 6) + 3}
 IMAGE = torch.rand(2, 3, 64, 64)
 vision = torchvision.models
 

@@ -38,10 +38,9 @@ def positional_names(function: TorchFunction, values: Sequence[Any], is_tensor: 
     unknown = [""] * len(values)
     if func is None or function.name.startswith("__"):
         return unknown
-    if function.argument_names is not None:
-        return _padded(function.argument_names, len(values))
-    if isinstance(func, types.FunctionType) and not func.__code__.co_flags & inspect.CO_VARARGS:
-        return _padded(func.__code__.co_varnames[: func.__code__.co_argcount], len(values))
+    written = _written_names(function)
+    if written is not None:
+        return _padded(written, len(values))
     for schema in schemas_of(func, function.name):
         names = [argument for argument in schema.arguments if not argument.kwarg_only]
         if has_out(schema) or len(values) > len(names):
@@ -53,14 +52,22 @@ def positional_names(function: TorchFunction, values: Sequence[Any], is_tensor: 
 
 def names_of(function: TorchFunction) -> tuple[str, ...]:
     """The names of a function's positional arguments, as its first form has them; none where that is not known."""
-    if function.argument_names is not None:
-        return function.argument_names
-    func = function.func
-    if isinstance(func, types.FunctionType):
-        has_more = func.__code__.co_flags & inspect.CO_VARARGS
-        return () if has_more else func.__code__.co_varnames[: func.__code__.co_argcount]
-    schema = next((one for one in schemas_of(func, function.name) if not has_out(one)), None)
+    written = _written_names(function)
+    if written is not None:
+        return written
+    if isinstance(function.func, types.FunctionType):  # it takes any number of arguments
+        return ()
+    schema = next((one for one in schemas_of(function.func, function.name) if not has_out(one)), None)
     return tuple(one.name for one in schema.arguments if not one.kwarg_only) if schema is not None else ()
+
+
+def _written_names(function: TorchFunction) -> tuple[str, ...] | None:
+    """The names that a file or a Python function has of its arguments; None where neither says them."""
+    func = function.func
+    if function.argument_names is None and isinstance(func, types.FunctionType):
+        code = func.__code__
+        return None if code.co_flags & inspect.CO_VARARGS else code.co_varnames[: code.co_argcount]
+    return function.argument_names
 
 
 def _padded(names: Sequence[str], count: int) -> list[str]:

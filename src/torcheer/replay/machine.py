@@ -344,20 +344,21 @@ def refuse_changed_states(history: History) -> None:
     """Parameters and buffers must be there, and what they were when the pass was logged."""
     absent = [state for state in history._log.states if state.is_absent]
     if absent:
-        names = ", ".join(repr(history._index.state_name(state)) for state in absent[:3])
-        more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
         raise InvalidArgument(
-            f"{names}{more} are not in the file of this history, so it cannot be run again. Load it with model=, or save it "
-            "with params=True."
+            f"{_names(history, absent)} are not in the file of this history, so it cannot be run again. Load it with "
+            "model=, or save it with params=True."
         )
     changed = [state for state in history._log.states if state.is_changed]
     if changed:
-        names = ", ".join(repr(history._index.state_name(state)) for state in changed[:3])
-        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         raise InvalidArgument(
-            f"{names}{more} changed since this history was logged, so it cannot be run again as it was. Log again, or restore "
-            "the weights (by load_state_dict) and log."
+            f"{_names(history, changed)} changed since this history was logged, so it cannot be run again as it was. "
+            "Log again, or restore the weights (by load_state_dict) and log."
         )
+
+
+def _names(history: History, states: list[StateRecord]) -> str:
+    names = ", ".join(repr(history._index.state_name(state)) for state in states[:3])
+    return names + (f" and {len(states) - 3} more" if len(states) > 3 else "")
 
 
 def outcome(record: OperationRecord, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -179,6 +179,8 @@ NONDETERMINISTIC = (
     )
     | VARY_WITH_MEMORY
 )
+# Functions that may write several values to one place; on accelerators it is not defined which of them stays.
+RACING = _names("index_put setitem put scatter index_copy max_unpool1d max_unpool2d max_unpool3d")
 # Functions of two arguments that may be exchanged.
 COMMUTATIVE = _names(
     "add mul eq ne maximum minimum fmax fmin logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor hypot "

@@ -25,6 +25,7 @@ from ..tensor_memory import cloned, is_freed
 from .comparison import Agreement, difference, same_bits
 from .edges import is_plain
 from .machine import given_because, is_uninitialised, run_again
+from .races import why_unsteady
 from .reference_run import run_plainly
 from .report import Check
 from .walk import at, tensors_of
@@ -57,6 +58,9 @@ def try_another_input(history: History, model: Callable[..., Any], arguments: Ar
     check.count = len(expected)
     for label, ours, theirs in zip(told.labels, told.values, expected, strict=False):
         if ours is not _UNINITIALISED and not agrees(check, theirs, ours):
+            check.skipped = why_unsteady(model, changed, history._log, expected, agrees)
+            if check.skipped is not None:
+                return check
             return _explained(check, history, model, [arguments, changed], f"{label}: {difference(theirs, ours)}")
     return check
 

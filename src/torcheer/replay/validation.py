@@ -27,6 +27,7 @@ from .comparison import Agreement, difference, is_close, same_bits
 from .edges import EdgeProver, varies
 from .machine import COLLECTIVE, given_because, is_uninitialised, refuse_changed_states, run_again
 from .memory import MemoryProof
+from .races import is_on_accelerator, may_race, why_unsteady
 from .reference_run import HookWatch, addresses_of, run_plainly
 from .report import Check, ValidationReport
 from .walk import tensors_of
@@ -92,6 +93,11 @@ def _compare_with_plain(
             outputs.count += 1
             if not agrees(outputs, ours.tensor_contents, theirs):
                 outputs.disagree(ours.label, difference(ours.tensor_contents, theirs), ours.source)
+    if not (outputs.passed and modules.passed):
+        why = why_unsteady(model, arguments, history._log, plain, agrees)
+        for check in (outputs, modules) if why is not None else ():
+            check.disagreements.clear()
+            check.skipped = why
     return outputs, modules
 
 
@@ -137,6 +143,7 @@ class _Comparing:
         self._prover = EdgeProver(self.edges)
         self._memory = MemoryProof(self.memory, self._label)
         self._varied: set[int] = set()  # operations that are not deterministic, or downstream of one that is not
+        self._raced: set[int] = set()  # operations of which it is not defined what they give, or downstream of such
         self._latest: list[Tensor] = []  # among the arguments of the call that is being made
 
     def before(self, record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -173,6 +180,9 @@ class _Comparing:
         if isinstance(value, Tensor) and is_close(kept, value) and self._varies(record):
             self.values.exempt[f"compared with a tolerance, not deterministic ({record.function.name})"] += 1
             return
+        if self._races(record):
+            self.values.exempt["behind several values that were written to one place, in no order"] += 1
+            return
         self.values.disagree(self._label(record), difference(kept, value), source_of(record.site, record.module))
 
     def _varies(self, record: OperationRecord) -> bool:
@@ -182,11 +192,17 @@ class _Comparing:
             self._varied.add(record.number)
         return record.number in self._varied
 
+    def _races(self, record: OperationRecord) -> bool:
+        """Whether it is not defined what a call leaves in memory, and it was seen to leave something else, or one before it."""
+        if not self._raced.isdisjoint(record.dependencies) or (may_race(record) and varies(record, self._latest)):
+            self._raced.add(record.number)
+        return record.number in self._raced
+
     def not_deterministic(self) -> list[str]:
         """The functions of this history that are not deterministic, as found, or as torch says of those on accelerators."""
         found = {record.function.name for record in map(self._log.operations.__getitem__, self._varied)}
         for record in self._log.operations:
-            is_sure = _is_on_accelerator(record) or record.function.is_in(groups.VARY_WITH_MEMORY)
+            is_sure = is_on_accelerator(record) or record.function.is_in(groups.VARY_WITH_MEMORY)
             if is_sure and _may_vary(record):
                 found.add(record.function.name)
         return sorted(found - {"output"})
@@ -197,12 +213,8 @@ class _Comparing:
 
 def _may_vary(record: OperationRecord) -> bool:
     """Whether torch does not promise the same bits each time; cuDNN's convolutions differ, those of the processor do not."""
-    is_convolution = _is_on_accelerator(record) and record.function.is_in(groups.CONVOLUTIONS)
+    is_convolution = is_on_accelerator(record) and record.function.is_in(groups.CONVOLUTIONS)
     return is_convolution or record.function.is_nondeterministic
-
-
-def _is_on_accelerator(record: OperationRecord) -> bool:
-    return record.device.type not in ("cpu", "meta")
 
 
 def _label(history: History, record: OperationRecord) -> str:

@@ -1,0 +1,45 @@
+"""Functions that write several values to one place at once, as `max_unpool2d` does where windows overlap.
+
+On an accelerator it is not defined which value stays. Such a model disagrees with itself, so a disagreement with its log
+says nothing; it is counted as exempt, once the model or the call was seen to disagree with itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from ..containers import Arguments
+from ..functions import groups
+from ..records import Log, OperationRecord
+from .comparison import Agreement
+from .reference_run import run_plainly
+from .report import Check
+
+_TRIES = 8
+
+
+def is_on_accelerator(record: OperationRecord) -> bool:
+    return record.device.type not in ("cpu", "meta")
+
+
+def may_race(record: OperationRecord) -> bool:
+    """Whether it is not defined what a call leaves where it writes several values to one place."""
+    return record.function.is_in(groups.RACING) and is_on_accelerator(record)
+
+
+def why_unsteady(
+    model: Callable[..., Any], arguments: Arguments, log: Log, expected: list[Any], agrees: Agreement
+) -> str | None:
+    """Why a model disagrees with what it returned before, when it is run again; None if it agrees or has no such function."""
+    names = sorted({record.function.name for record in log.operations if may_race(record)})
+    if not names:
+        return None
+    ignored = Check("")
+    for _ in range(_TRIES):
+        again = run_plainly(model, arguments, log)
+        if not all(agrees(ignored, one, other) for one, other in zip(expected, again, strict=True) if isinstance(one, Tensor)):
+            return f"the plain model gives other values each time; {', '.join(names)} wrote several values to one place"
+    return None

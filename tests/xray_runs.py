@@ -26,7 +26,7 @@ def make_entry(layer: str, kind: str, kept: Tensor, layout: str, **facts: Any) -
         "columns": None if layout == "maps" else tuple(range(kept.shape[1])),
         "low": ends[0],
         "high": ends[1],
-        "is_colour": kind == "weight" and layout == "filters" and kept.shape[1] == 3,
+        "is_color": kind == "weight" and layout == "filters" and kept.shape[1] == 3,
         "statistics": statistics_of(kept),
     }
     return Entry(layer=layer, kind=kind, layout=layout, dtype="float32", **{**defaults, **facts})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torcheer.render import LaidOutBox, LaidOutEdge, Rect
 
-from .colours import BOX_BORDER, BOX_FILLS, FAINT, INK, LOOKS, edge_colour
+from .colors import BOX_BORDER, BOX_FILLS, FAINT, INK, LOOKS, edge_color
 from .scene import PlacedNode, Scene
 
 if TYPE_CHECKING:
@@ -56,11 +56,11 @@ class _Drawer:
             self._box(box)
         for flow, edges in scene.edges.items():
             for edge in edges:
-                self._edge(edge, edge_colour(flow))
+                self._edge(edge, edge_color(flow))
         for node in scene.nodes:
             self._node(node)
-        outlines, colours = zip(*self.written, strict=True) if self.written else ((), ())
-        words = self.collections.PathCollection(outlines, facecolors=colours, linewidths=0, zorder=6)
+        outlines, colors = zip(*self.written, strict=True) if self.written else ((), ())
+        words = self.collections.PathCollection(outlines, facecolors=colors, linewidths=0, zorder=6)
         self.axes.add_collection(words, autolim=False)
         self._legend(scene)
 
@@ -92,19 +92,19 @@ class _Drawer:
         patch = self.patches.FancyBboxPatch(corner, place.width, place.height, boxstyle=style, zorder=order, **look)
         self.axes.add_patch(patch)
 
-    def _edge(self, edge: LaidOutEdge, colour: str) -> None:
+    def _edge(self, edge: LaidOutEdge, color: str) -> None:
         dashes = {"dashed": (0, (4, 2)), "dotted": (0, (1, 2))}.get(edge.line, "solid")
         codes = [self.paths.MOVETO] + [self.paths.CURVE4] * (len(edge.curve) - 1)
         curve = self.paths(edge.curve, codes)
         self.axes.add_patch(
-            self.patches.PathPatch(curve, fill=False, edgecolor=colour, linewidth=0.9, linestyle=dashes, zorder=3)
+            self.patches.PathPatch(curve, fill=False, edgecolor=color, linewidth=0.9, linestyle=dashes, zorder=3)
         )
         base, tip = edge.curve[-1], edge.tip
-        self.axes.add_patch(self.patches.Polygon(_arrowhead(base, tip), closed=True, color=colour, linewidth=0, zorder=3.5))
+        self.axes.add_patch(self.patches.Polygon(_arrowhead(base, tip), closed=True, color=color, linewidth=0, zorder=3.5))
         if edge.text:
             self._write(edge.text, edge.text_place, 7.0, self.plain, FAINT, 200)
 
-    def _write(self, text: str, middle: Point, size: float, font: Any, colour: str, room: float, *, share: float = 0.5) -> None:
+    def _write(self, text: str, middle: Point, size: float, font: Any, color: str, room: float, *, share: float = 0.5) -> None:
         outline = self.text((0, 0), text, size=size, prop=font)
         vertices = outline.vertices.copy()
         if not len(vertices):
@@ -114,14 +114,14 @@ class _Drawer:
         shrink = min(1.0, room / width)
         vertices[:, 0] = (vertices[:, 0] - left - width * share) * shrink + middle[0]
         vertices[:, 1] = (vertices[:, 1] - size * 0.36) * shrink + middle[1]
-        self.written.append((self.paths(vertices, outline.codes), colour))
+        self.written.append((self.paths(vertices, outline.codes), color))
 
     def _legend(self, scene: Scene) -> None:
         handles: list[Any] = []
         for kind in scene.kinds:
             name, fill, border = LOOKS[kind]
             handles.append(self.patches.Patch(facecolor=fill, edgecolor=border, label=name))
-        handles += [self.lines.Line2D([], [], color=edge_colour(flow), linewidth=1.2, label=flow) for flow in scene.edges]
+        handles += [self.lines.Line2D([], [], color=edge_color(flow), linewidth=1.2, label=flow) for flow in scene.edges]
         columns = 2 if len(handles) > 3 else max(len(handles), 1)
         self.axes.legend(
             handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncol=columns, fontsize=8, frameon=False

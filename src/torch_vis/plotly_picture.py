@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torcheer.render import LaidOutBox, LaidOutEdge, Rect
 
-from .colours import BOX_BORDER, BOX_FILLS, FAINT, INK, LOOKS, edge_colour
+from .colors import BOX_BORDER, BOX_FILLS, FAINT, INK, LOOKS, edge_color
 from .scene import PlacedNode, Scene
 from .structures import OperationType
 
@@ -135,13 +135,13 @@ def _title(box: LaidOutBox, scale: float) -> dict[str, Any]:
 def _edges(go: Any, edges: list[LaidOutEdge], kind: str) -> list[Any]:
     """One trace for each way of drawing a line; the last point of every arrow is its head."""
     traces = []
-    colour = edge_colour(kind)
+    color = edge_color(kind)
     for number, line in enumerate(dict.fromkeys(edge.line for edge in edges)):
         ways = [edge.sampled() for edge in edges if edge.line == line]
         xs, ys = _joined(ways)
         sizes = [size for way in ways for size in [*[0] * (len(way) - 1), 11, 0]]
-        look = {"color": colour, "width": 1.2, "dash": {"dashed": "dash", "dotted": "dot"}.get(line, "solid")}
-        heads = {"symbol": "arrow", "angleref": "previous", "size": sizes, "color": colour}
+        look = {"color": color, "width": 1.2, "dash": {"dashed": "dash", "dotted": "dot"}.get(line, "solid")}
+        heads = {"symbol": "arrow", "angleref": "previous", "size": sizes, "color": color}
         shown = {"name": kind, "legendgroup": kind, "showlegend": number == 0, "hoverinfo": "skip"}
         traces.append(go.Scatter(x=xs, y=ys, mode="lines+markers", line=look, marker=heads, **shown))
     noted = [edge for edge in edges if edge.text]

@@ -86,7 +86,7 @@ def test_the_tolerance_can_be_given(model, x):
         tl.compare_models(model, model, x, tolerance="small")
 
 
-def test_both_graphs_are_drawn_and_shown_with_errors_as_colour(model, x, tmp_path):
+def test_both_graphs_are_drawn_and_shown_with_errors_as_color(model, x, tmp_path):
     comparison = tl.compare_models(model, with_eps(model), x)
     for side in ("a", "b"):
         assert "own error" in comparison.draw(tmp_path / f"{side}.svg", side=side).svg

@@ -64,20 +64,20 @@ def test_a_table_that_cannot_be_narrower_keeps_its_numbers():
     assert "1,000" in _TABLE.text(5)
 
 
-def test_colours_change_nothing_but_the_looks():
+def test_colors_change_nothing_but_the_looks():
     colored = _TABLE.text(40, color=True)
     plain = re.sub(r"\x1b\[\d+m", "", colored)
     assert colored != plain
     assert [line.rstrip() for line in plain.split("\n")] == _TABLE.text(40).split("\n")
 
 
-def test_a_pipe_has_no_colours_and_no_width():
+def test_a_pipe_has_no_colors_and_no_width():
     assert not has_colors(io.StringIO())
     assert terminal_width(io.StringIO()) is None
 
 
 @pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
-def test_no_colour_is_respected(terminal, monkeypatch, variables):
+def test_no_color_is_respected(terminal, monkeypatch, variables):
     terminal()
     assert has_colors()
     for name, value in variables.items():
@@ -94,7 +94,7 @@ def test_a_summary_fits_the_terminal(terminal):
     assert "\x1b" not in str(history.summary())
 
 
-def test_what_is_printed_for_a_terminal_is_coloured(terminal):
+def test_what_is_printed_for_a_terminal_is_colored(terminal):
     history = torcheer.log_forward_pass(nn.Linear(2, 3), torch.rand(1, 2))
     out = terminal()
     print_shown(history)
@@ -105,7 +105,7 @@ def test_what_is_printed_for_a_terminal_is_coloured(terminal):
     assert "\x1b[1mLayer linear_1_1" in out.getvalue()
 
 
-def test_the_command_line_colours_a_terminal_and_leaves_a_pipe_plain(tmp_path):
+def test_the_command_line_colors_a_terminal_and_leaves_a_pipe_plain(tmp_path):
     program = "import torch, torcheer; from torcheer.display import print_shown; " + (
         "print_shown(torcheer.log_forward_pass(torch.nn.ReLU(), torch.ones(1)))"
     )

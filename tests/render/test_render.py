@@ -273,7 +273,7 @@ def test_constants_can_be_left_out():
 
 
 @pytest.mark.parametrize("name", THEMES)
-def test_text_can_be_read_on_every_colour_of_every_theme(name):
+def test_text_can_be_read_on_every_color_of_every_theme(name):
     theme = THEMES[name]
     for look in theme.looks.values():
         for fill in look.fill.split(":"):
@@ -286,7 +286,7 @@ def test_text_can_be_read_on_every_colour_of_every_theme(name):
 
 
 @pytest.mark.parametrize("name", THEMES)
-def test_a_colour_scale_is_in_order_when_printed_grey(name):
+def test_a_color_scale_is_in_order_when_printed_grey(name):
     shades = [luminance(color) for color in THEMES[name].ramp]
     assert shades in (sorted(shades), sorted(shades, reverse=True))
 
@@ -473,7 +473,7 @@ def test_a_solid_line_is_not_said_in_the_text_and_any_other_is():
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_arrows_and_their_words_have_the_colours_of_the_theme(theme):
+def test_arrows_and_their_words_have_the_colors_of_the_theme(theme):
     drawing = drawn(log(Mlp(), torch.ones(1, 4)), theme=theme)
     (said,) = (line for line in dot_text(drawing).splitlines() if line.startswith("  edge ["))
     assert f'color="{THEMES[theme].edge}" fontcolor="{THEMES[theme].faint}"' in said

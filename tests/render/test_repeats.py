@@ -166,7 +166,7 @@ def test_the_passes_stand_on_the_arrow_they_mean(direction: str) -> None:
             assert math.dist(edge.text_place, edge.tip) > 9
 
 
-def test_a_text_on_an_arrow_has_a_ground_of_the_colour_it_stands_on() -> None:
+def test_a_text_on_an_arrow_has_a_ground_of_the_color_it_stands_on() -> None:
     """Otherwise the arrow would run through the words."""
     graph = torcheer.log_forward_pass(SimpleRecurrent(), torch.ones(1, 5)).graph
     root = ElementTree.fromstring(make_picture(graph, PictureOptions(rolled=True)).svg)

@@ -514,7 +514,7 @@ def test_edges_say_what_travels_them_when_asked(read, shelf):
     assert labels() == shapes
 
 
-def test_boxes_are_coloured_by_a_figure_of_ones_own(page, shelf, tmp_path):
+def test_boxes_are_colored_by_a_figure_of_ones_own(page, shelf, tmp_path):
     """It is in the list of colours, on the boxes, in the details and in the table."""
     history = shelf.history("alexnet")
     path = history.to_html(tmp_path / "page.html", metrics={"my norm": lambda tensor: tensor.abs().sum()})
@@ -595,7 +595,7 @@ def test_the_outline_and_the_graph_are_in_step(read):
 # Colours, links, pictures -------------------------------------------------------------------------------------------
 
 
-COLOURS = """() => {
+COLORS = """() => {
     const canvas = document.querySelector(".graph");
     const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
     const seen = new Set();
@@ -604,7 +604,7 @@ COLOURS = """() => {
 }"""
 
 
-def test_boxes_are_coloured_by_a_figure_with_its_range(read, shelf):
+def test_boxes_are_colored_by_a_figure_with_its_range(read, shelf):
     """The legend says how far the figures of what is seen reach, or that there are none."""
     reader = read("alexnet", depth=2)
     nodes = shelf.history("alexnet").graph.nodes
@@ -612,7 +612,7 @@ def test_boxes_are_coloured_by_a_figure_with_its_range(read, shelf):
         reader.page.get_by_label("Colour by").select_option(metric)
         reader.settle()
         assert reader.page.locator(".legend canvas").count() == 1, metric
-        assert reader.ask(COLOURS) > 20, metric
+        assert reader.ask(COLORS) > 20, metric
         if metric == "params":
             most = max(sum(param.numel for param in node.params) for node in nodes)
             assert f"{most / 1e6:.1f}M" in reader.page.locator(".legend").inner_text()

@@ -16,7 +16,7 @@ from torcheer import InvalidArgument, SnapshotLost
 from torcheer.errors import SnapshotNotFound
 from torcheer.xray.figures import animation
 from torcheer.xray.figures.animation import write_gif, write_strip
-from torcheer.xray.figures.colors import NONFINITE, ColourScale
+from torcheer.xray.figures.colors import NONFINITE, ColorScale
 from torcheer.xray.figures.frames import Letters
 from torcheer.xray.figures.tiles import make_mosaic
 from xray_runs import make_entry, write_run
@@ -60,23 +60,23 @@ def run_of(folder: Path, tensors: list[torch.Tensor], kind: str = "layer", layou
 # Pixels -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("ending", "colours"), [("gif", 235), ("webp", 255)])
+@pytest.mark.parametrize(("ending", "colors"), [("gif", 235), ("webp", 255)])
 @pytest.mark.parametrize("kind", ["layer", "activation"])
-def test_every_pixel_has_the_colour_of_its_value(tmp_path, ending, colours, kind):
+def test_every_pixel_has_the_color_of_its_value(tmp_path, ending, colors, kind):
     """In every frame, with both scales, as exactly as the palette has colours."""
     tensors = [one.relu() if kind == "activation" else one for one in drifting(6, 9, 14, 14)]
     run = run_of(tmp_path / "run", tensors, kind)
     frames = frames_of(write_gif(run, "conv1", kind, tmp_path / f"a.{ending}", tile=42))
     assert len(frames) == 6
     low, high = run.limits("conv1", kind)
-    palette = ColourScale(low, high).colours(colours)
+    palette = ColorScale(low, high).colors(colors)
     for frame, kept in zip(frames, tensors, strict=True):
         mosaic = make_mosaic(kept.numpy(), run.entry("conv1", kind))
         pixels = seen(frame, mosaic, 3)
         for number, tile in enumerate(mosaic.tiles):
             share = np.clip((kept[number].numpy().astype(float) - low) / (high - low), 0, 1)
             shown = pixels[tile.top : tile.top + tile.height, tile.left : tile.left + tile.width]
-            assert (shown == palette[np.rint(share * (colours - 1)).astype(int)]).all()
+            assert (shown == palette[np.rint(share * (colors - 1)).astype(int)]).all()
         assert (pixels[mosaic.gaps] == 255).all()
 
 
@@ -88,7 +88,7 @@ def steady_and_growing() -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("ending", ["gif", "webp"])
 @pytest.mark.parametrize(("scale", "is_same"), [("run", True), ("frame", False)])
-def test_a_value_has_the_same_colour_in_the_first_and_in_the_last_frame(tmp_path, ending, scale, is_same):
+def test_a_value_has_the_same_color_in_the_first_and_in_the_last_frame(tmp_path, ending, scale, is_same):
     """On the scale of the run, though its neighbours grow; on a scale of each step it has not."""
     tensors = steady_and_growing()
     run = run_of(tmp_path / "run", tensors)
@@ -100,7 +100,7 @@ def test_a_value_has_the_same_colour_in_the_first_and_in_the_last_frame(tmp_path
 
 
 @pytest.mark.parametrize(("kind", "lowest"), [("layer", (0xE4, 0xE6, 0xE7)), ("activation", (0x19, 0x0D, 0x32))])
-def test_a_scale_of_each_step_does_not_change_its_colours(tmp_path, kind, lowest):
+def test_a_scale_of_each_step_does_not_change_its_colors(tmp_path, kind, lowest):
     """Zero is grey in all frames of what has both signs somewhere in the run, and dark in all of what has not."""
     positive = torch.linspace(0, 1, 196).reshape(1, 14, 14)
     run = run_of(tmp_path / "run", [positive, positive - 0.5 if kind == "layer" else positive * 7], kind)
@@ -108,7 +108,7 @@ def test_a_scale_of_each_step_does_not_change_its_colours(tmp_path, kind, lowest
     assert tuple(frame[TOP + 5, MARGIN + 5]) == lowest
 
 
-def test_a_gif_has_one_palette_of_at_most_256_colours(tmp_path):
+def test_a_gif_has_one_palette_of_at_most_256_colors(tmp_path):
     """No frame brings its own, and nothing is dithered: a constant is one colour."""
     run = run_of(tmp_path / "run", [torch.full((4, 20, 20), value) for value in (0.1, 0.37, 0.9)])
     path = write_gif(run, "conv1", "layer", tmp_path / "a.gif")
@@ -121,7 +121,7 @@ def test_a_gif_has_one_palette_of_at_most_256_colours(tmp_path):
 
 
 @pytest.mark.parametrize("ending", ["gif", "webp"])
-def test_filters_in_colour_keep_their_colours(tmp_path, ending):
+def test_filters_in_color_keep_their_colors(tmp_path, ending):
     """Exactly in WebP; in a GIF as near as 235 colours come, and equal values are equal in all frames."""
     tensors = drifting(5, 8, 3, 5, 5)
     tensors = [torch.cat([tensors[0][:4], one[4:]]) for one in tensors]
@@ -144,7 +144,7 @@ def test_filters_in_colour_keep_their_colours(tmp_path, ending):
 
 
 @pytest.mark.parametrize("kind", ["layer", "weight"])
-def test_what_is_not_finite_has_its_colour_in_every_frame(tmp_path, kind):
+def test_what_is_not_finite_has_its_color_in_every_frame(tmp_path, kind):
     """And its number beside the step."""
     good = drifting(1, 4, 3, 14, 14)[0] if kind == "weight" else drifting(1, 4, 14, 14)[0]
     bad = good.clone()
@@ -181,7 +181,7 @@ def test_every_frame_has_its_step(tmp_path):
         assert not reads(frame, "step 15")
 
 
-def test_the_key_of_a_frame_has_its_values_below_the_ends_of_the_colours(tmp_path):
+def test_the_key_of_a_frame_has_its_values_below_the_ends_of_the_colors(tmp_path):
     """The lowest value begins where the bar begins, the highest ends where it ends."""
     tensor = torch.linspace(-2, 2, 256).reshape(4, 8, 8)
     run = run_of(tmp_path / "run", [tensor])
@@ -277,7 +277,7 @@ def test_a_strip_shows_the_values_side_by_side(tmp_path):
     run = run_of(tmp_path / "run", tensors)
     strip = frames_of(write_strip(run, "conv1", "layer", tmp_path / "strip.png", tile=42))[0]
     low, high = run.limits("conv1", "layer")
-    palette = ColourScale(low, high).colours()
+    palette = ColorScale(low, high).colors()
     side = 29 * 3
     for at, kept in enumerate(tensors):
         mosaic = make_mosaic(kept.numpy(), run.entry("conv1", "layer"))
@@ -482,5 +482,5 @@ def test_gradients_that_shrink_are_seen_in_every_frame(tmp_path):
     kept = torch.linspace(-1, 1, 64).reshape(8, 8)
     run = run_of(tmp_path / "run", [kept * size for size in (1.0, 1e-3, 1e-6)], "grad", "matrix")
     frames = frames_of(write_gif(run, "conv1", "grad", tmp_path / "a.gif"))
-    colours = [len(np.unique(frame[TOP : TOP + 300, MARGIN : MARGIN + 300].reshape(-1, 3), axis=0)) for frame in frames]
-    assert min(colours) > 10
+    colors = [len(np.unique(frame[TOP : TOP + 300, MARGIN : MARGIN + 300].reshape(-1, 3), axis=0)) for frame in frames]
+    assert min(colors) > 10

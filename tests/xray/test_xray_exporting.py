@@ -39,7 +39,7 @@ def entry_of(tensor, layer="conv1", kind="weight", **facts):
         layout=layout,
         rows=tuple(range(tensor.shape[0])),
         columns=columns,
-        is_colour=kind == "weight" and tensor.dim() == 4 and tensor.shape[1] == 3,
+        is_color=kind == "weight" and tensor.dim() == 4 and tensor.shape[1] == 3,
         low=low,
         high=high,
         statistics=statistics_of(tensor),

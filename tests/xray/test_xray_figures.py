@@ -179,7 +179,7 @@ def test_a_scale_of_one_step_is_labelled(tmp_path):
     assert "scale of the run" not in words
 
 
-def test_what_is_not_finite_is_coloured_and_said_in_red(tmp_path):
+def test_what_is_not_finite_is_colored_and_said_in_red(tmp_path):
     """How many, and which pixels."""
     run = single(tmp_path, "conv1", "layer", with_holes(), "maps")
     figure = figure_of(run, "conv1", "layer")
@@ -205,7 +205,7 @@ def test_weights_have_both_signs_and_activations_do_not(tmp_path):
         assert images(figure_of(run, "fc", kind))[0].get_cmap().name == "torcheer sequential"
 
 
-def test_the_numbers_of_a_colour_bar_are_its_ends_and_its_middle(tmp_path):
+def test_the_numbers_of_a_color_bar_are_its_ends_and_its_middle(tmp_path):
     """The outer ones do not stand out over its ends."""
     run = single(tmp_path, "fc", "weight", weights(40, 40) * 1234.5, "matrix")
     figure = figure_of(run, "fc", "weight")
@@ -283,7 +283,7 @@ def pixels(figure) -> np.ndarray:
     return np.asarray(canvas.buffer_rgba()).copy()
 
 
-def test_a_pixel_of_the_figure_has_the_colour_of_its_value(tmp_path):
+def test_a_pixel_of_the_figure_has_the_color_of_its_value(tmp_path):
     """Through everything that Matplotlib does with it."""
     kept = torch.tensor([[-1.0, 0.0, 1.0]])
     run = single(tmp_path, "fc", "weight", kept, "matrix", low=-1.0, high=1.0)
@@ -398,11 +398,11 @@ def test_the_words_of_a_snapshot_have_sizes_by_what_they_are(tmp_path):
     sizes = {text.get_text(): text.get_fontsize() for text in shown_texts(figure)}
     assert sizes["Stripes · step 5"] == 11
     assert sizes["a"] == sizes["b"] == 10
-    (colours,) = (size for words, size in sizes.items() if words.startswith("colours: "))
-    assert colours == sizes["loss scale 65536"] == 8
+    (colors,) = (size for words, size in sizes.items() if words.startswith("colours: "))
+    assert colors == sizes["loss scale 65536"] == 8
 
 
-def test_a_picture_without_values_has_no_colour_bar(tmp_path):
+def test_a_picture_without_values_has_no_color_bar(tmp_path):
     """There is nothing that its colours could stand for; the picture beside it has one."""
     empty, full = torch.zeros(0, 4, 4), weights(3, 4, 4)
     found = [(make_entry(name, "layer", kept, "maps"), kept) for name, kept in (("a", empty), ("b", full))]
@@ -572,7 +572,7 @@ def test_each_cell_shows_a_figure_once_and_then_updates_it(tmp_path, notebook):
 
 
 @pytest.mark.parametrize("value", [INF, -INF, NAN])
-def test_a_tensor_without_finite_values_has_no_colour_bar(value, tmp_path):
+def test_a_tensor_without_finite_values_has_no_color_bar(value, tmp_path):
     """The colours of a scale that no value is on would say nothing."""
     run = single(tmp_path / "run", "fc", "weight", torch.full((3, 4), value), "matrix")
     said = texts(figure_of(run, "fc", "weight"))

@@ -119,7 +119,7 @@ def test_a_selector_for_nothing_is_told(tmp_path, selector, said):
 
 
 @pytest.mark.parametrize(
-    ("layer", "given", "is_colour"),
+    ("layer", "given", "is_color"),
     [
         (lambda: nn.Conv2d(3, 4, 5), (1, 3, 8, 8), True),
         (lambda: nn.Conv1d(3, 4, 5), (1, 3, 8), False),
@@ -130,12 +130,12 @@ def test_a_selector_for_nothing_is_told(tmp_path, selector, said):
     ],
     ids=["pictures", "signals", "volumes", "groups", "transposed", "connected"],
 )
-def test_only_filters_over_three_channels_of_pictures_are_drawn_in_colour(tmp_path, layer, given, is_colour):
+def test_only_filters_over_three_channels_of_pictures_are_drawn_in_color(tmp_path, layer, given, is_color):
     with Xray(nn.Sequential(layer()), given, {"0": ["weight", "layer"]}, folder=tmp_path / "run") as xray:
         xray.take_graphs()
     run = xray.run
     entry = run.entry("0", "weight")
-    assert entry.is_colour == make_mosaic(run.tensor("0", "weight"), entry).is_colour == is_colour
+    assert entry.is_color == make_mosaic(run.tensor("0", "weight"), entry).is_color == is_color
 
 
 def test_sizes_are_the_same_in_the_text_and_in_the_report(xray, tmp_path, page):

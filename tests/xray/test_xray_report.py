@@ -21,7 +21,7 @@ from torch import Tensor
 from torcheer import Xray
 from torcheer.errors import InvalidArgument, SnapshotNotFound, ViewerNotBuilt
 from torcheer.web.schema import REPORT, required
-from torcheer.xray.figures.colors import NONFINITE, ColourScale
+from torcheer.xray.figures.colors import NONFINITE, ColorScale
 from torcheer.xray.report.html import evenly, write_report
 from torcheer.xray.report.page_payload import LEVELS, Album, quantise, read_numbers
 from torcheer.xray.report.progress import Bar
@@ -205,7 +205,7 @@ def test_steps_are_chosen_evenly_with_the_first_and_the_last(count, number):
 def test_thinned_pictures_keep_every_second_pixel_row_or_filter(tmp_path, shape, kept, values):
     tensor = torch.arange(math.prod(shape), dtype=torch.float32).reshape(shape)
     layout = {2: "matrix", 3: "maps", 4: "filters"}[len(shape)]
-    run = write_run(tmp_path, {1: [(make_entry("a", "weight", tensor, layout, is_colour=False), tensor)]})
+    run = write_run(tmp_path, {1: [(make_entry("a", "weight", tensor, layout, is_color=False), tensor)]})
     snapshots = run.snapshots
     album = Album(run, snapshots, read_numbers(run, snapshots, Bar("", 1, "")).pictured)
     pictures = album.packed([0], stride=2)
@@ -340,8 +340,8 @@ def numbers_in(text: str) -> list[float]:
     return [float(one.replace("−", "-")) for one in re.findall(r"[−-]?\d+\.?\d*(?:e[−-]?\d+)?", text)]
 
 
-def colour_of(value: float, scale: ColourScale) -> np.ndarray:
-    return scale.colours()[int(scale.levels(np.array(value)))].astype(int)
+def color_of(value: float, scale: ColorScale) -> np.ndarray:
+    return scale.colors()[int(scale.levels(np.array(value)))].astype(int)
 
 
 def near(found: tuple[int, ...], wanted: np.ndarray) -> bool:
@@ -352,20 +352,20 @@ def near(found: tuple[int, ...], wanted: np.ndarray) -> bool:
 PLACES = [(0.3, 0.3), (0.62, 0.21), (0.5, 0.78), (0.93, 0.9), (0.21, 0.55)]
 
 
-def test_a_pixel_has_the_value_and_the_colour_of_the_stored_tensor(run, report, page):
+def test_a_pixel_has_the_value_and_the_color_of_the_stored_tensor(run, report, page):
     """At two steps, on the scale of the run."""
     opened(page, report)
     show(page, "fc", "weight")
-    scale = ColourScale(*run.limits("fc", "weight"))
+    scale = ColorScale(*run.limits("fc", "weight"))
     seen: dict[int, list[tuple[int, ...]]] = {1: [], 4: []}
-    for at, colours in seen.items():
+    for at, colors in seen.items():
         move_to(page, at)
         for across, down in PLACES:
             unit, column, value = numbers_in(point_at(page, "#picture", across, down))
             stored = float(run.tensor("fc", "weight", 10 * at)[int(unit), int(column)])
             assert value == pytest.approx(stored, abs=0.02)
-            colours.append(pixel(page, "#picture", across, down))
-            assert near(colours[-1], colour_of(stored, scale))
+            colors.append(pixel(page, "#picture", across, down))
+            assert near(colors[-1], color_of(stored, scale))
     assert all(before != after for before, after in zip(seen[1], seen[4], strict=True))
 
 
@@ -461,12 +461,12 @@ def test_a_gradient_that_vanishes_is_seen_on_the_scale_of_its_step(run, report, 
     assert len(flat) == 1
     page.locator("#scales input[value=frame]").check(force=True)
     settled(page)
-    scale = ColourScale(*limits_of(run.entry("fc", "grad", 50)))
+    scale = ColorScale(*limits_of(run.entry("fc", "grad", 50)))
     for across, down in PLACES:
         unit, column, value = numbers_in(point_at(page, "#picture", across, down))
         stored = float(run.tensor("fc", "grad", 50)[int(unit), int(column)])
         assert value == pytest.approx(stored, abs=0.02 * scale.high)
-        assert near(pixel(page, "#picture", across, down), colour_of(stored, scale))
+        assert near(pixel(page, "#picture", across, down), color_of(stored, scale))
     assert page.inner_text("#bar-high").replace("−", "-") == f"{scale.high:.3g}".replace("e-0", "e-")
 
 
@@ -484,7 +484,7 @@ def test_feature_maps_carry_the_numbers_of_their_channels(run, report, page):
     assert len(told) > 1
 
 
-def test_filters_of_three_channels_are_in_colour(run, report, page):
+def test_filters_of_three_channels_are_in_color(run, report, page):
     opened(page, report)
     show(page, "conv", "weight")
     move_to(page, 2)
@@ -492,11 +492,11 @@ def test_filters_of_three_channels_are_in_colour(run, report, page):
     number, row, column, *rgb = numbers_in(text)
     kept = run.tensor("conv", "weight", 20)[int(number), :, int(row), int(column)]
     assert rgb == pytest.approx(kept.tolist(), abs=0.03)
-    wanted = np.rint(ColourScale(*run.limits("conv", "weight")).shares(kept) * 255)
+    wanted = np.rint(ColorScale(*run.limits("conv", "weight")).shares(kept) * 255)
     assert near(pixel(page, "#picture", 0.2, 0.4), wanted)
 
 
-def test_what_is_not_finite_has_a_strong_colour_and_is_told(tmp_path, page):
+def test_what_is_not_finite_has_a_strong_color_and_is_told(tmp_path, page):
     kept = torch.ones(4, 4)
     kept[0, 0], kept[0, 3], kept[3, 0] = float("nan"), float("inf"), float("-inf")
     nothing = torch.full((4, 4), float("nan"))
@@ -510,9 +510,9 @@ def test_what_is_not_finite_has_a_strong_colour_and_is_told(tmp_path, page):
         for place in ((0.35, 0.2), (0.95, 0.2), (0.35, 0.95), (0.95, 0.95))
     }
     assert list(corners.values()) == ["NaN", "+∞", "−∞", "1"]
-    colours = [pixel(page, "#picture", *place) for place in corners]
-    assert colours[:3] == [NONFINITE] * 3
-    assert colours[3] != NONFINITE
+    colors = [pixel(page, "#picture", *place) for place in corners]
+    assert colors[:3] == [NONFINITE] * 3
+    assert colors[3] != NONFINITE
     assert "Values are not finite from step 1 on" in page.inner_text("#findings")
     assert pixel(page, "#map", 0.5, 0.2) == pixel(page, "#map", 0.97, 0.2) == NONFINITE
     assert pixel(page, "#map", 0.1, 0.2) != NONFINITE
@@ -711,7 +711,7 @@ def test_metrics_are_curves_over_the_slider(tmp_path, page):
     assert page.inner_text("#metric-value") == "0.667"
 
 
-def test_colours_follow_the_system_and_the_button(report, page):
+def test_colors_follow_the_system_and_the_button(report, page):
     page.emulate_media(color_scheme="dark")
     opened(page, report)
     background = "() => getComputedStyle(document.body).backgroundColor"

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from torcheer import InvalidArgument
-from torcheer.xray.figures.colors import GAP, NONFINITE, ColourScale, paint, reaches_beyond
+from torcheer.xray.figures.colors import GAP, NONFINITE, ColorScale, paint, reaches_beyond
 from torcheer.xray.figures.tiles import ASPECT, choose_columns, make_mosaic
 from xray_runs import make_entry
 
@@ -90,23 +90,23 @@ def test_small_tiles_are_enlarged_by_a_whole_factor():
     assert (mosaic.tiles[0].height, mosaic.tiles[0].width) == (12, 12)
 
 
-def test_filters_of_three_inputs_are_in_colour_for_weights_only():
+def test_filters_of_three_inputs_are_in_color_for_weights_only():
     """The channels of the input become red, green and blue; a gradient shows them beside each other."""
     kept = torch.randn(8, 3, 5, 5)
-    colour = mosaic_of(kept, "filters", "weight")
-    assert colour.is_colour
-    for one, tile in zip(kept.numpy(), colour.tiles, strict=True):
-        assert (tile_values(colour, tile) == one.transpose(1, 2, 0)).all()
+    color = mosaic_of(kept, "filters", "weight")
+    assert color.is_color
+    for one, tile in zip(kept.numpy(), color.tiles, strict=True):
+        assert (tile_values(color, tile) == one.transpose(1, 2, 0)).all()
     assert mosaic_of(kept, "filters", "grad").form == "grid"
-    three_of_many = mosaic_of(kept, "filters", "weight", shape=(8, 64, 5, 5), columns=(1, 5, 9), is_colour=False)
-    assert (three_of_many.form, three_of_many.is_colour) == ("grid", False)
+    three_of_many = mosaic_of(kept, "filters", "weight", shape=(8, 64, 5, 5), columns=(1, 5, 9), is_color=False)
+    assert (three_of_many.form, three_of_many.is_color) == ("grid", False)
 
 
 def test_filters_of_one_input_are_tiles():
     """As feature maps are."""
     kept = torch.randn(9, 1, 5, 5)
     mosaic = mosaic_of(kept, "filters", "weight")
-    assert (mosaic.form, mosaic.is_colour) == ("tiles", False)
+    assert (mosaic.form, mosaic.is_color) == ("tiles", False)
     assert (tile_values(mosaic, mosaic.tiles[4]) == kept[4, 0].numpy()).all()
 
 
@@ -187,9 +187,9 @@ EYES = {
 }
 
 
-def seen(colours, eye: str = "usual") -> np.ndarray:
+def seen(colors, eye: str = "usual") -> np.ndarray:
     """Colours as lightness and two hues that are as far apart as they look (Oklab)."""
-    share = np.asarray(colours, float) / 255
+    share = np.asarray(colors, float) / 255
     linear = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4) @ EYES[eye].T
     cones = np.clip(linear, 0, 1) @ np.array([[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.6300]]).T
     mixed = np.array([[0.2105, 0.7936, -0.0041], [1.9780, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]])
@@ -199,7 +199,7 @@ def seen(colours, eye: str = "usual") -> np.ndarray:
 @pytest.mark.parametrize("eye", EYES)
 def test_the_scale_of_what_is_never_negative_grows_lighter_evenly(eye):
     """So that it is read in grey print, and by colour-blind readers."""
-    lightness = seen(ColourScale(0.0, 1.0).colours(101), eye)[:, 0]
+    lightness = seen(ColorScale(0.0, 1.0).colors(101), eye)[:, 0]
     assert (np.diff(lightness) > 0).all()
     assert lightness[-1] - lightness[0] > 0.7
 
@@ -207,53 +207,53 @@ def test_the_scale_of_what_is_never_negative_grows_lighter_evenly(eye):
 @pytest.mark.parametrize("eye", EYES)
 def test_the_scale_with_both_signs_grows_darker_to_both_ends_and_they_differ(eye):
     """Equal values of opposite sign are told apart, from a sixth of the scale on."""
-    colours = seen(ColourScale(-1.0, 1.0).colours(101), eye)
-    assert (np.diff(colours[:51, 0]) > 0).all()
-    assert (np.diff(colours[50:, 0]) < 0).all()
-    assert (np.linalg.norm(colours[:42] - colours[:-43:-1], axis=1) > 0.06).all()
+    colors = seen(ColorScale(-1.0, 1.0).colors(101), eye)
+    assert (np.diff(colors[:51, 0]) > 0).all()
+    assert (np.diff(colors[50:, 0]) < 0).all()
+    assert (np.linalg.norm(colors[:42] - colors[:-43:-1], axis=1) > 0.06).all()
 
 
 @pytest.mark.parametrize("eye", EYES)
 @pytest.mark.parametrize("low", [0.0, -1.0])
-def test_what_is_not_finite_has_a_colour_of_its_own(low, eye):
+def test_what_is_not_finite_has_a_color_of_its_own(low, eye):
     """Far from every colour of both scales."""
-    away = np.linalg.norm(seen(ColourScale(low, 1.0).colours(), eye) - seen(NONFINITE, eye), axis=1)
+    away = np.linalg.norm(seen(ColorScale(low, 1.0).colors(), eye) - seen(NONFINITE, eye), axis=1)
     assert away.min() > 0.08
 
 
-def test_zero_has_the_colour_in_the_middle():
+def test_zero_has_the_color_in_the_middle():
     """Exactly, so that a weight of zero is grey."""
-    scale = ColourScale(-0.3, 0.3)
+    scale = ColorScale(-0.3, 0.3)
     assert scale.levels(np.zeros(1))[0] == 127
-    assert len(scale.colours()) == 255
+    assert len(scale.colors()) == 255
     assert scale.levels(np.array([-5.0, -0.3, 0.3, 5.0, np.nan])).tolist() == [0, 0, 254, 254, 0]
 
 
-def test_paint_gives_each_value_its_colour():
+def test_paint_gives_each_value_its_color():
     """Gaps are white, what is not finite is not."""
     kept = torch.linspace(-1, 1, 4 * 400).reshape(4, 20, 20).clone()
     kept[3, 0, 0] = float("nan")
     mosaic = mosaic_of(kept, "maps")
-    scale = ColourScale(-1.0, 1.0)
+    scale = ColorScale(-1.0, 1.0)
     painted = paint(mosaic, scale)
     assert (painted[mosaic.gaps] == GAP).all()
     last = mosaic.tiles[3]
     assert tuple(painted[last.top, last.left]) == NONFINITE
-    expected = scale.colours()[np.rint((kept[0].numpy() + 1) / 2 * 254).astype(int)]
+    expected = scale.colors()[np.rint((kept[0].numpy() + 1) / 2 * 254).astype(int)]
     assert (painted[:20, :20] == expected).all()
 
 
-def test_filters_in_colour_lie_around_grey():
+def test_filters_in_color_lie_around_grey():
     """0.5 + value / (2 · reach), clipped."""
     kept = torch.tensor([-2.0, -1.0, 0.0, 0.5, 1.0, 9.0]).repeat_interleave(3 * 16).reshape(6, 3, 4, 4)
     mosaic = mosaic_of(kept, "filters", "weight")
-    painted = paint(mosaic, ColourScale(-1.0, 1.0))
+    painted = paint(mosaic, ColorScale(-1.0, 1.0))
     assert [painted[tile.top, tile.left].tolist() for tile in mosaic.tiles] == [[v] * 3 for v in (0, 0, 128, 191, 255, 255)]
 
 
 def test_values_beyond_the_scale_are_noticed():
     """On either side."""
     mosaic = mosaic_of(torch.tensor([[-3.0, 0.5]]), "matrix")
-    assert reaches_beyond(mosaic, ColourScale(-1.0, 1.0)) == (True, False)
-    assert reaches_beyond(mosaic, ColourScale(-4.0, 0.2)) == (False, True)
-    assert reaches_beyond(mosaic_of(torch.full((2, 2), float("nan")), "matrix"), ColourScale(-1.0, 1.0)) == (False, False)
+    assert reaches_beyond(mosaic, ColorScale(-1.0, 1.0)) == (True, False)
+    assert reaches_beyond(mosaic, ColorScale(-4.0, 0.2)) == (False, True)
+    assert reaches_beyond(mosaic_of(torch.full((2, 2), float("nan")), "matrix"), ColorScale(-1.0, 1.0)) == (False, False)

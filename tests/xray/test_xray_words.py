@@ -270,7 +270,7 @@ def test_most_values_of_a_weight_lie_between_low_and_high(tmp_path):
         ("layer", 0.0, 0.0, (0.0, 1.0)),
     ],
 )
-def test_colours_reach_as_far_as_the_values_do(kind, low, high, expected):
+def test_colors_reach_as_far_as_the_values_do(kind, low, high, expected):
     """On both sides of zero where there are negative values, or may be; from zero on otherwise."""
     kept = torch.linspace(low, high, 101).reshape(1, -1)
     entry = dataclasses.replace(make_entry("fc", kind, kept, "matrix"), low=low, high=high)

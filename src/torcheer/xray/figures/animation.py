@@ -19,7 +19,7 @@ from ..snapshots.records import WORDS, Entry, Kind, Snapshot
 from ..snapshots.run import Run, evenly
 from ..store import Snapshots
 from .captions import number
-from .colors import ColourScale, ScaleName, check_scale, chosen_scale, paint, scales_of
+from .colors import ColorScale, ScaleName, check_scale, chosen_scale, paint, scales_of
 from .frames import Paints, Shot, Stage, enlarged, import_pillow, quantised_paints, scale_paints, step_words, zoom_of
 from .moving import as_gif, as_webp
 from .tiles import Array, Mosaic, choose_columns, make_mosaic
@@ -143,14 +143,14 @@ class _Reel:
     stage: Stage
     scale: ScaleName
     picture: Callable[[Snapshot], tuple[Entry, Mosaic]]
-    colours: Callable[[Entry], ColourScale]
+    colors: Callable[[Entry], ColorScale]
 
     def shot(self, at: int) -> Shot:
         """The picture of one snapshot."""
         entry, mosaic = self.picture(self.snapshots[at])
-        colours = self.colours(entry)
-        painted = self.stage.paints.picture(mosaic, colours)
-        return Shot(self.snapshots[at].step, painted, colours, entry.statistics.nonfinite)
+        colors = self.colors(entry)
+        painted = self.stage.paints.picture(mosaic, colors)
+        return Shot(self.snapshots[at].step, painted, colors, entry.statistics.nonfinite)
 
 
 def _chosen(run: Run, layer: str, kind: str, every: int, most: int | None) -> Snapshots:
@@ -186,7 +186,7 @@ def _make_reel(
         if largest is None or mosaic.width * mosaic.height > largest.width * largest.height:
             largest = mosaic
         height, width = max(height, mosaic.height), max(width, mosaic.width)
-        if mosaic.is_colour and is_gif and len(snapshots) % spread == 0:
+        if mosaic.is_color and is_gif and len(snapshots) % spread == 0:
             samples.append(paint(mosaic, scale_for(entry)))
         snapshots.append(replace(snapshot, entries=(entry,), summaries=()))
     if largest is None:
@@ -194,8 +194,8 @@ def _make_reel(
     if samples:
         paints = quantised_paints(samples)
     zoom = zoom_of(largest, wanted, tile)
-    words = f"red, green, blue: {_SCALE_WORDS[scale]}" if largest.is_colour else _SCALE_WORDS[scale]
-    stage = Stage(f"{layer} · {WORDS[kind]}", height * zoom[0], width * zoom[1], zoom, paints, largest.is_colour, words)
+    words = f"red, green, blue: {_SCALE_WORDS[scale]}" if largest.is_color else _SCALE_WORDS[scale]
+    stage = Stage(f"{layer} · {WORDS[kind]}", height * zoom[0], width * zoom[1], zoom, paints, largest.is_color, words)
 
     def picture(snapshot: Snapshot) -> tuple[Entry, Mosaic]:
         entry = snapshot.entries[0]

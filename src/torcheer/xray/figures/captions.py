@@ -28,7 +28,7 @@ def shown_of(entry: Entry, mosaic: Mosaic) -> str:
     row, column = axes_of(entry)
     rows, columns = totals_of(entry)
     said = [_part(len(entry.rows), rows, row)] if row else []
-    if mosaic.is_colour:
+    if mosaic.is_color:
         said.append("inputs as red, green, blue")
     elif entry.columns is not None and (mosaic.form != "tiles" or columns != 1):
         said.append(_part(len(entry.columns), columns, column))

@@ -25,7 +25,7 @@ _GRADIENTS = ("grad", "layer_grad")
 GAP = (255, 255, 255)
 INK = (22, 24, 29)
 FAINT_SHARE = 0.1  # of a scale; what reaches less far is hardly seen
-NUM_COLOURS = 255  # odd, so that zero has a colour of its own in the middle of the scale with both signs
+NUM_COLORS = 255  # odd, so that zero has a colour of its own in the middle of the scale with both signs
 
 
 def _bytes(color: str) -> tuple[int, int, int]:
@@ -37,7 +37,7 @@ NONFINITE = _bytes(colors.NONFINITE)
 
 
 @dataclass(frozen=True, slots=True)
-class ColourScale:
+class ColorScale:
     """Which value has which colour. Values beyond the ends have the colours of the ends."""
 
     low: float
@@ -52,11 +52,11 @@ class ColourScale:
         width = self.high - self.low
         return np.clip((np.asarray(values, np.float64) - self.low) / (width or 1.0), 0.0, 1.0)
 
-    def levels(self, values: Array, count: int = NUM_COLOURS) -> Array:
+    def levels(self, values: Array, count: int = NUM_COLORS) -> Array:
         """Which of so many colours each value has; the first where it is NaN."""
         return np.rint(np.nan_to_num(self.shares(values)) * (count - 1)).astype(np.uint8)
 
-    def colours(self, count: int = NUM_COLOURS) -> Array:
+    def colors(self, count: int = NUM_COLORS) -> Array:
         """So many colours from the lowest value to the highest, as bytes of red, green and blue."""
         anchors = colors.BOTH_SIGNS if self.is_diverging else colors.NEVER_NEGATIVE
         stops = np.array([_bytes(anchor) for anchor in anchors], np.float64)
@@ -69,14 +69,14 @@ def chosen_scale(kind: str, scale: ScaleName | None) -> ScaleName:
     return scale if scale is not None else "frame" if kind in _GRADIENTS else "run"
 
 
-def scales_of(run: Run, layer: str, kind: str, scale: ScaleName) -> Callable[[Entry], ColourScale]:
+def scales_of(run: Run, layer: str, kind: str, scale: ScaleName) -> Callable[[Entry], ColorScale]:
     """The colours of each entry of a layer and kind: fixed over the run, or those that fit the entry alone."""
-    whole = ColourScale(*run.limits(layer, kind))
+    whole = ColorScale(*run.limits(layer, kind))
 
-    def fitting(entry: Entry) -> ColourScale:
+    def fitting(entry: Entry) -> ColorScale:
         low, high = limits_of(entry)
         reach = max(-low, high)
-        return ColourScale(-reach, reach) if whole.is_diverging else ColourScale(low, high)
+        return ColorScale(-reach, reach) if whole.is_diverging else ColorScale(low, high)
 
     return fitting if scale == "frame" else lambda entry: whole
 
@@ -87,29 +87,29 @@ def check_scale(scale: str | None) -> None:
         raise InvalidArgument(f"scale is 'run' (colours fixed over the run) or 'frame' (of each step alone); got {scale!r}.")
 
 
-def paint(mosaic: Mosaic, scale: ColourScale) -> Array:
+def paint(mosaic: Mosaic, scale: ColorScale) -> Array:
     """A picture in bytes of red, green and blue. What is not finite has a colour of its own."""
-    if mosaic.is_colour:  # the values are the colours: zero is grey, the ends of the scale are black and full
+    if mosaic.is_color:  # the values are the colours: zero is grey, the ends of the scale are black and full
         painted = np.rint(np.nan_to_num(scale.shares(mosaic.values)) * 255).astype(np.uint8)
     else:
-        painted = scale.colours()[scale.levels(mosaic.values)]
+        painted = scale.colors()[scale.levels(mosaic.values)]
     painted[mosaic.gaps] = GAP
     painted[mosaic.nonfinite] = NONFINITE
     return painted
 
 
-def as_fractions(colour: tuple[int, int, int]) -> tuple[float, ...]:
+def as_fractions(color: tuple[int, int, int]) -> tuple[float, ...]:
     """A colour as Matplotlib takes it."""
-    return tuple(part / 255 for part in colour)
+    return tuple(part / 255 for part in color)
 
 
-def share_reached(mosaic: Mosaic, scale: ColourScale) -> float:
+def share_reached(mosaic: Mosaic, scale: ColorScale) -> float:
     """How far from zero the values go, as a part of the scale."""
     known = mosaic.values[np.isfinite(mosaic.values)].astype(np.float64)
     return float(abs(known).max() / scale.high) if known.size else 0.0
 
 
-def reaches_beyond(mosaic: Mosaic, scale: ColourScale) -> tuple[bool, bool]:
+def reaches_beyond(mosaic: Mosaic, scale: ColorScale) -> tuple[bool, bool]:
     """Whether values lie below the scale, and above it."""
     known = mosaic.values[np.isfinite(mosaic.values)]
     if not known.size:

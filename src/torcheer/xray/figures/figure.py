@@ -32,7 +32,7 @@ from .tensor_figure import (
     FAINT,
     Plate,
     Sheet,
-    draw_colour_bar,
+    draw_color_bar,
     draw_plate,
     import_matplotlib,
     line_height,
@@ -181,7 +181,7 @@ def _one_layer(entry: Entry, step: int, plate: Plate, scale_words: str) -> Figur
     sheet.write_lines(_MARGIN, end, note, 9, style="italic", color=FAINT)
     shown = draw_plate(sheet, plate, _MARGIN + plate.left, picture)
     if not plate.mosaic.is_empty:
-        draw_colour_bar(sheet, plate, shown, (_MARGIN, bar, *_BAR), 7)
+        draw_color_bar(sheet, plate, shown, (_MARGIN, bar, *_BAR), 7)
         _write_key(sheet, plate, _MARGIN + _BAR[0] + 36, bar, scale_words)
     end = sheet.write_lines(_MARGIN, words, below, 8.5)
     sheet.write_lines(_MARGIN, end, nonfinite, 8.5, weight="bold", color=ALARM)
@@ -190,7 +190,7 @@ def _one_layer(entry: Entry, step: int, plate: Plate, scale_words: str) -> Figur
 
 def _write_key(sheet: Sheet, plate: Plate, left: float, top: float, scale_words: str) -> None:
     """What the colour bar shows, beside it."""
-    said = f"red, green, blue: {scale_words}" if plate.mosaic.is_colour else scale_words
+    said = f"red, green, blue: {scale_words}" if plate.mosaic.is_color else scale_words
     if not np.isfinite(plate.mosaic.values).any():
         said = "no value is finite"
     reached = share_reached(plate.mosaic, plate.scale)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .captions import number
-from .colors import GAP, INK, NONFINITE, ColourScale, paint
+from .colors import GAP, INK, NONFINITE, ColorScale, paint
 from .tiles import Array, Mosaic
 
 _RAMP = 235  # colours of the scale; odd, so that zero has one of its own
@@ -31,7 +31,7 @@ class Shot:
 
     step: int
     picture: Array
-    scale: ColourScale
+    scale: ColorScale
     nonfinite: int  # values of the whole tensor
 
 
@@ -93,11 +93,11 @@ class Paints:
         self.palette = palette
         self._table = table
 
-    def picture(self, mosaic: Mosaic, scale: ColourScale) -> Array:
+    def picture(self, mosaic: Mosaic, scale: ColorScale) -> Array:
         """A mosaic in these paints."""
         if self.palette is None:
             return paint(mosaic, scale)
-        if mosaic.is_colour:
+        if mosaic.is_color:
             assert self._table is not None
             levels = self._table[_code(paint(mosaic, scale))]
         else:
@@ -117,12 +117,12 @@ class Paints:
         """Paper."""
         return self.letters(np.full((height, width), 255))
 
-    def bar(self, scale: ColourScale, width: int, height: int, is_colour: bool) -> Array:
+    def bar(self, scale: ColorScale, width: int, height: int, is_color: bool) -> Array:
         """The colours of a scale, from the lowest value to the highest; greys where pictures are in colour themselves."""
-        if is_colour:
+        if is_color:
             return self.letters(np.tile(np.linspace(0, 255, width), (height, 1)))
         levels = np.rint(np.linspace(0, _RAMP - 1, width)).astype(np.uint8)
-        row = levels if self.palette is not None else scale.colours(_RAMP)[levels]
+        row = levels if self.palette is not None else scale.colors(_RAMP)[levels]
         return np.repeat(row[None], height, axis=0)
 
     def as_image(self, canvas: Array) -> Any:
@@ -133,25 +133,25 @@ class Paints:
         return image
 
 
-def scale_paints(scale: ColourScale) -> Paints:
+def scale_paints(scale: ColorScale) -> Paints:
     """A palette of a colour scale: its colours, greys for letters, the colour of what is not finite."""
-    return Paints(_palette(scale.colours(_RAMP)))
+    return Paints(_palette(scale.colors(_RAMP)))
 
 
 def quantised_paints(pictures: list[Array]) -> Paints:
     """The palette that suits pictures in red, green and blue best, and what it makes of every colour."""
     found = np.unique(np.concatenate([_code(picture).ravel() for picture in pictures]))
     pillow = import_pillow()
-    image = pillow.Image.fromarray(_colours(found)[None].astype(np.uint8))
+    image = pillow.Image.fromarray(_colors(found)[None].astype(np.uint8))
     chosen = np.array(
         image.quantize(_RAMP, method=pillow.Image.Quantize.MAXCOVERAGE).getpalette()[: _RAMP * 3], np.uint8
     ).reshape(-1, 3)
     ramp = np.concatenate([chosen, np.repeat(chosen[-1:], _RAMP - len(chosen), axis=0)])
     every = np.arange(1 << 15)
-    return Paints(_palette(ramp), np.concatenate([_nearest(_colours(part), ramp) for part in np.array_split(every, 8)]))
+    return Paints(_palette(ramp), np.concatenate([_nearest(_colors(part), ramp) for part in np.array_split(every, 8)]))
 
 
-def _colours(codes: Array) -> Array:
+def _colors(codes: Array) -> Array:
     """The colours of codes of five bits a channel."""
     return np.stack([codes >> 10 & 31, codes >> 5 & 31, codes & 31], axis=1) * 255 // 31
 
@@ -162,8 +162,8 @@ def _code(picture: Array) -> Array:
     return parts[..., 0] << 10 | parts[..., 1] << 5 | parts[..., 2]
 
 
-def _nearest(colours: Array, palette: Array) -> Array:
-    distances = np.square(colours[:, None].astype(np.int32) - palette[None].astype(np.int32)).sum(axis=2)
+def _nearest(colors: Array, palette: Array) -> Array:
+    distances = np.square(colors[:, None].astype(np.int32) - palette[None].astype(np.int32)).sum(axis=2)
     return distances.argmin(axis=1).astype(np.uint8)
 
 
@@ -184,7 +184,7 @@ class Stage:
     width: int
     zoom: tuple[int, int]
     paints: Paints
-    is_colour: bool
+    is_color: bool
     scale_words: str
     letters: Letters = field(default_factory=Letters)
 
@@ -204,10 +204,10 @@ class Stage:
         canvas[-4:, : round(width * share)] = self.paints.letters(np.array([120]))[0]
         return canvas
 
-    def key(self, canvas: Array, top: int, scale: ColourScale) -> None:
+    def key(self, canvas: Array, top: int, scale: ColorScale) -> None:
         """The colours and the values at their ends."""
         width = min(_BAR[0], canvas.shape[1] - 2 * self.margin)
-        self.paste(canvas, top, self.margin, self.paints.bar(scale, width, _BAR[1], self.is_colour))
+        self.paste(canvas, top, self.margin, self.paints.bar(scale, width, _BAR[1], self.is_color))
         low, high = self.letters.line(number(scale.low), 13), self.letters.line(number(scale.high), 13)
         self.put(canvas, top + _BAR[1] + 3, self.margin, low)
         self.put(canvas, top + _BAR[1] + 3, self.margin + width - high.shape[1], high)

@@ -37,8 +37,8 @@ def as_gif(frames: Iterable[Array], paints: Paints, milliseconds: int) -> bytes:
 
 def _gif_header(frame: Array, palette: Array) -> bytes:
     height, width = frame.shape[:2]
-    colours: bytes = palette.tobytes().ljust(256 * 3, b"\0")
-    return b"GIF89a" + struct.pack("<HHBBB", width, height, 0xF7, 0, 0) + colours + _ENDLESS
+    colors: bytes = palette.tobytes().ljust(256 * 3, b"\0")
+    return b"GIF89a" + struct.pack("<HHBBB", width, height, 0xF7, 0, 0) + colors + _ENDLESS
 
 
 def _changed(before: Array, frame: Array) -> tuple[int, int, int, int]:

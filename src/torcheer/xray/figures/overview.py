@@ -21,7 +21,7 @@ from .tensor_figure import (
     INK,
     Plate,
     Sheet,
-    draw_colour_bar,
+    draw_color_bar,
     draw_plate,
     import_matplotlib,
     line_height,
@@ -136,8 +136,8 @@ def _scale_words(kinds: list[Kind], scale: ScaleName | None) -> list[str]:
 
 def _cell(run: Run, entry: Entry, kept: Tensor, scale: ScaleName | None) -> _Cell:
     mosaic = make_mosaic(kept.float().numpy(), entry, room=0.16)
-    colours = scales_of(run, entry.layer, entry.kind, chosen_scale(entry.kind, scale))
-    plate = make_plate(mosaic, entry, colours(entry), _CELL, 6)
+    colors = scales_of(run, entry.layer, entry.kind, chosen_scale(entry.kind, scale))
+    plate = make_plate(mosaic, entry, colors(entry), _CELL, 6)
     parts = [shape_of(entry), shown_of(entry, mosaic)]
     return _Cell(entry, plate, wrapped(parts, _CELL[0], 6.5) + (wrapped([entry.note], _CELL[0], 6.5) if entry.note else []))
 
@@ -196,16 +196,16 @@ def _overview(run: Run, snapshot: Snapshot, rows: list[_Row], remarks: list[str]
     lefts, width = _columns(rows)
     inner = width - 2 * _MARGIN
     title = wrapped([run.title, f"step {snapshot.step}"], inner, 11, "bold")
-    colours = wrapped([f"colours: {scale_words}, for each picture by itself"], inner, 8)
+    colors = wrapped([f"colours: {scale_words}, for each picture by itself"], inner, 8)
     said = [line for remark in remarks for line in wrapped([remark], inner, 8)]
     titles = [wrapped([row.title], inner, 10, "bold") if row.title else [] for row in rows]
-    tops, end = [], _MARGIN + len(title) * line_height(11) + len(colours) * line_height(8) + 16
+    tops, end = [], _MARGIN + len(title) * line_height(11) + len(colors) * line_height(8) + 16
     for row, its_title in zip(rows, titles, strict=True):
         tops.append(end)
         end += row.height(its_title)
     sheet = Sheet(width, end + len(said) * line_height(8) + _MARGIN)
     under = sheet.write_lines(_MARGIN, _MARGIN, title, 11, weight="bold")
-    sheet.write_lines(_MARGIN, under, colours, 8, color=FAINT)
+    sheet.write_lines(_MARGIN, under, colors, 8, color=FAINT)
     for row, its_title, top in zip(rows, titles, tops, strict=True):
         _draw_row(sheet, row, its_title, lefts, top)
     sheet.write_lines(_MARGIN, end, said, 8, color=FAINT)
@@ -239,7 +239,7 @@ def _draw_row(sheet: Sheet, row: _Row, title: list[str], lefts: list[float], top
 def _write_below(sheet: Sheet, cell: _Cell, shown: Any, left: float, top: float) -> None:
     """A thin colour bar and a line of statistics."""
     if not cell.plate.mosaic.is_empty:
-        draw_colour_bar(sheet, cell.plate, shown, (left, top, _CELL[0], 12), 6)
+        draw_color_bar(sheet, cell.plate, shown, (left, top, _CELL[0], 12), 6)
     top += 12 + line_height(6.5) + 16
     nonfinite = nonfinite_in_words(cell.entry)
     if nonfinite:

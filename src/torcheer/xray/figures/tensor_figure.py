@@ -14,7 +14,7 @@ import numpy as np
 
 from ..snapshots.records import Entry
 from .captions import axes_of, number
-from .colors import GAP, NONFINITE, ColourScale, as_fractions, reaches_beyond
+from .colors import GAP, NONFINITE, ColorScale, as_fractions, reaches_beyond
 from .tiles import Mosaic, Tile
 
 DPI = 200
@@ -125,7 +125,7 @@ class Plate:
     """A picture, how large it is drawn, and the numbers beside it."""
 
     mosaic: Mosaic
-    scale: ColourScale
+    scale: ColorScale
     size: float  # of the numbers, in points
     across: float  # pixels of the figure for one of the picture
     down: float
@@ -145,7 +145,7 @@ class Plate:
         return self.mosaic.height * self.down
 
 
-def make_plate(mosaic: Mosaic, entry: Entry, scale: ColourScale, box: tuple[float, float], size: float) -> Plate:
+def make_plate(mosaic: Mosaic, entry: Entry, scale: ColorScale, box: tuple[float, float], size: float) -> Plate:
     """A picture that fits into a box of so many pixels, numbers beside it not counted."""
     across, down = _zoom(mosaic, *box)
     numbered: tuple[Tile, ...] = ()
@@ -180,18 +180,18 @@ def draw_plate(sheet: Sheet, plate: Plate, left: float, top: float) -> Any:
     axes = sheet.axes(left, top, plate.width, plate.height)
     axes.set_xlim(-0.5, plate.mosaic.width - 0.5)
     axes.set_ylim(plate.mosaic.height - 0.5, -0.5)
-    colours = _colours(matplotlib, plate)
+    colors = _colors(matplotlib, plate)
     norm = matplotlib.colors.Normalize(plate.scale.low, plate.scale.high)
     mosaic = plate.mosaic
     look: dict[str, Any] = {"aspect": "auto", "origin": "upper", "interpolation": "nearest"}
     if min(plate.across, plate.down) < 1:
         look["interpolation"] = "antialiased"
-    if mosaic.is_colour:
+    if mosaic.is_color:
         shares = np.where(np.isnan(mosaic.values), 1.0, plate.scale.shares(mosaic.values))
         axes.imshow(shares, **look)
-        shown = matplotlib.cm.ScalarMappable(norm, colours)
+        shown = matplotlib.cm.ScalarMappable(norm, colors)
     else:
-        shown = axes.imshow(np.ma.masked_invalid(mosaic.values), cmap=colours, norm=norm, **look)
+        shown = axes.imshow(np.ma.masked_invalid(mosaic.values), cmap=colors, norm=norm, **look)
     if mosaic.nonfinite.any():
         cover = np.zeros((mosaic.height, mosaic.width, 4))
         cover[mosaic.nonfinite] = (*as_fractions(NONFINITE), 1.0)
@@ -202,7 +202,7 @@ def draw_plate(sheet: Sheet, plate: Plate, left: float, top: float) -> Any:
     return shown
 
 
-def draw_colour_bar(sheet: Sheet, plate: Plate, shown: Any, place: tuple[float, float, float, float], size: float) -> None:
+def draw_color_bar(sheet: Sheet, plate: Plate, shown: Any, place: tuple[float, float, float, float], size: float) -> None:
     """The colours of a plate and their values, at a place: left, top, width, height. None where no value has such a colour."""
     if not np.isfinite(plate.mosaic.values).any():
         return
@@ -316,11 +316,11 @@ def _middle(length: int) -> float:
     return length / 2 - 0.5
 
 
-def _colours(matplotlib: Any, plate: Plate) -> Any:
+def _colors(matplotlib: Any, plate: Plate) -> Any:
     """The colours as Matplotlib has them; black to white where the picture is in colour itself."""
-    if plate.mosaic.is_colour:
+    if plate.mosaic.is_color:
         return matplotlib.colors.LinearSegmentedColormap.from_list("torcheer grey", ["black", "white"])
-    table = plate.scale.colours() / 255
+    table = plate.scale.colors() / 255
     name = "torcheer diverging" if plate.scale.is_diverging else "torcheer sequential"
-    colours = matplotlib.colors.ListedColormap(table, name=name)
-    return colours.with_extremes(bad=as_fractions(GAP), under=table[0], over=table[-1])
+    colors = matplotlib.colors.ListedColormap(table, name=name)
+    return colors.with_extremes(bad=as_fractions(GAP), under=table[0], over=table[-1])

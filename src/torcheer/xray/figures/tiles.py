@@ -68,7 +68,7 @@ class Mosaic:
         return int(self.values.shape[1])
 
     @property
-    def is_colour(self) -> bool:
+    def is_color(self) -> bool:
         return int(self.values.ndim) == 3
 
     @property
@@ -98,7 +98,7 @@ def make_mosaic(kept: Array, entry: Entry, *, aspect: float = ASPECT, room: floa
         return _tiles(kept, rows, aspect)
     if kept.shape[1] == 1:
         return _tiles(kept[:, 0], rows, aspect)
-    if entry.is_colour and kept.shape[1] == 3:
+    if entry.is_color and kept.shape[1] == 3:
         return _tiles(kept.transpose(0, 2, 3, 1), rows, aspect)
     return _grid(kept, rows, columns, aspect, room)
 
@@ -166,9 +166,9 @@ def _choose_blocks(count: int, height: int, width: int, aspect: float) -> int:
 
 def _side_by_side(maps: Array, across: int) -> tuple[Array, Array]:
     """Tiles row by row, and where there is none."""
-    count, height, width, *colour = maps.shape
+    count, height, width, *color = maps.shape
     down = math.ceil(count / across)
-    values = np.full((down * across, height + _GAP, width + _GAP, *colour), np.nan, maps.dtype)
+    values = np.full((down * across, height + _GAP, width + _GAP, *color), np.nan, maps.dtype)
     gaps = np.ones((down * across, height + _GAP, width + _GAP), bool)
     values[:count, :height, :width] = maps
     gaps[:count, :height, :width] = False
@@ -176,9 +176,9 @@ def _side_by_side(maps: Array, across: int) -> tuple[Array, Array]:
 
 
 def _joined(tiles: Array, down: int, across: int) -> Array:
-    _, height, width, *colour = tiles.shape
-    joined = tiles.reshape(down, across, height, width, *colour).swapaxes(1, 2)
-    return joined.reshape(down * height, across * width, *colour)[:-_GAP, :-_GAP]
+    _, height, width, *color = tiles.shape
+    joined = tiles.reshape(down, across, height, width, *color).swapaxes(1, 2)
+    return joined.reshape(down * height, across * width, *color)[:-_GAP, :-_GAP]
 
 
 def _enlarge(maps: Array) -> tuple[Array, tuple[int, int]]:

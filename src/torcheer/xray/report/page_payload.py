@@ -136,7 +136,7 @@ def read_numbers(run: Run, snapshots: Snapshots, bar: Bar) -> Numbers:
 def _form(entry: Entry) -> dict[str, Any]:
     """What is said of an entry, and how it is drawn."""
     names = "source", "shape", "dtype", "layout", "rows", "columns", "note"
-    said = {"axes": axes_of(entry), "totals": totals_of(entry), "color": entry.is_colour and entry.columns == (0, 1, 2)}
+    said = {"axes": axes_of(entry), "totals": totals_of(entry), "color": entry.is_color and entry.columns == (0, 1, 2)}
     return {name: getattr(entry, name) for name in names} | said
 
 

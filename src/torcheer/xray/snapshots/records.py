@@ -48,7 +48,7 @@ class Entry:
     columns: tuple[int, ...] | None = None  # which input channels or columns; None: not a choice
     axes: tuple[str, str] | None = None  # what the rows and columns are: "filter", "input channel"
     totals: tuple[int, int] | None = None  # how many of them the whole tensor has
-    is_colour: bool = False  # of filters: their three input channels are the red, green and blue of a picture
+    is_color: bool = False  # of filters: their three input channels are the red, green and blue of a picture
     low: float | None = None  # most of the kept values lie between these two; None when none is finite
     high: float | None = None
     statistics: Statistics

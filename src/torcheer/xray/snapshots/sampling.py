@@ -97,7 +97,7 @@ def keep(measured: Measured, choices: Choices, limits: Limits, dead: int | None 
         update_ratio=measured.update_ratio,
         dead=dead,
         units=units_of(measured) if measured.kind == "activation" else None,
-        is_colour=part.layout == "filters" and _is_colour(measured),
+        is_color=part.layout == "filters" and _is_color(measured),
         note="; ".join([*notes, *part.notes]),
     )
     return entry, kept
@@ -113,7 +113,7 @@ def _shown(tensor: Tensor, notes: list[str]) -> Tensor | None:
     return dense(parts[0].unsqueeze(0)) if parts else dense(tensor)
 
 
-def _is_colour(measured: Measured) -> bool:
+def _is_color(measured: Measured) -> bool:
     """Whether filters look at the red, green and blue of a picture: a convolution over all three channels of its input."""
     shape = measured.tensor.shape
     return (

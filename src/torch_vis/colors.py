@@ -21,6 +21,6 @@ BOX_FILLS = ("#F6F7F9", "#FFFFFF")
 BOX_BORDER = "#9298A2"
 
 
-def edge_colour(kind: str) -> str:
+def edge_color(kind: str) -> str:
     """The colour of an arrow."""
     return "#B4480A" if kind == GRADIENT_FLOW else "#4D525B"

@@ -419,32 +419,17 @@ class counting:
         setattr(self.owner, self.name, self.plain)
 
 
-@pytest.mark.parametrize(
-    ("returned", "expected"),
-    [
-        (lambda x: {"logits": x, "cache": [(x + i, x * i) for i in range(4)]}, [("cache", 8)]),
-        (lambda x: {"logits": x, "cache": [(x + i, x.sum() * i) for i in range(4)]}, [("cache", 8)]),
-        (lambda x: [x + i for i in range(5)], [("output", 5)]),
-        (lambda x: (x, [x + i for i in range(4)]), [("output[1]", 4)]),
-        (lambda x: {"pyramid": [x[i:] for i in range(4)]}, []),
-        (lambda x: dict.fromkeys(("loss", "aux", "kl", "norm"), x + 1), []),
-        (lambda x: [x, x + 1, x + 2], []),
-    ],
-    ids=["cache", "keys and values of two shapes", "list", "second of two", "shapes differ", "names", "few"],
-)
-def test_outputs_of_one_container_that_repeat_are_one_port(returned, expected):
-    payload = filled(log(returned, torch.rand(5)))
-    assert [(port["name"], len(port["nodes"])) for port in payload["ports"]] == expected
-    assert all(payload["nodes"][number]["kind"] == "output" for port in payload["ports"] for number in port["nodes"])
-
-
-def test_inputs_of_one_container_that_repeat_are_one_port():
-    """As the cache that a language model is given; not the arguments of forward."""
-    cache = [torch.rand(2) for _ in range(4)]
-    history = torcheer.log_forward_pass(lambda x, cache: x + sum(cache), (torch.ones(2), cache))
-    assert [port["name"] for port in filled(history)["ports"]] == ["args[1]"]
-    four = torcheer.log_forward_pass(lambda a, b, c, d: a + b + c + d, tuple(torch.rand(2) for _ in range(4)))
-    assert filled(four)["ports"] == []
+def test_equal_inputs_and_outputs_are_the_ports_of_the_page():
+    history = torcheer.log_forward_pass(
+        lambda x, cache: {"y": x, "cache": [(x + one, x * one) for one in cache]},
+        (torch.ones(2), [torch.rand(2) for _ in range(4)]),
+    )
+    payload = filled(history)
+    ports = [
+        (port["name"], {payload["nodes"][number]["kind"] for number in port["nodes"]}, len(port["nodes"]))
+        for port in payload["ports"]
+    ]
+    assert ports == [("args[1]", {"input"}, 4), ("cache", {"output"}, 8)]
 
 
 def test_modules_with_the_same_parameters_say_so():

@@ -10,6 +10,7 @@ import torch
 
 from ..errors import InvalidArgument
 from ..graph import Edge, Graph, ModuleBox, Node, format_passes
+from ..graph.equal_ports import name_of_place
 from ..history.printing.text import human_size, plural
 from ..shapes import bytes_of
 from .windows import window_words
@@ -104,8 +105,7 @@ def _is_several(node: Node) -> bool:
 
 def _role(node: Node) -> str:
     """Where an input was given or an output returned; of several, what they have in common: `past_key_values.layers`."""
-    named = re.fullmatch(r"(?:output|kwargs)\['(\w+)'\](.*)", node.role) if _is_several(node) else None
-    return f"{named[1]}{named[2]}" if named and "…" not in node.role else node.role
+    return name_of_place(node.role) if _is_several(node) and "…" not in node.role else node.role
 
 
 def reference_text(node: Node) -> str:

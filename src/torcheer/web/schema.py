@@ -48,7 +48,7 @@ GRAPH: dict[str, Part] = {
         "nodes": Key("OpNode[]", "list of Node: every operation, input and output, each pass on its own"),
         "edges": Key("Edge[]", "list of Edge: every tensor that one node had from another"),
         "runs": Key("Run[]", "list of Run: equal blocks that follow one another, outer ones first", []),
-        "ports": Key("Port[]", "list of Port: inputs or outputs that are alike and in one container", []),
+        "ports": Key("Port[]", "list of Port: groups of equal inputs, or outputs, such as a cache", []),
         "weights": Key("Weight[]", "list of Weight: the values of parameters and buffers, where they could be read", []),
         "metrics": Key("string[]", "list of names: figures of the reader's own", []),
     },
@@ -210,7 +210,7 @@ GRAPH: dict[str, Part] = {
         "preview": Key("Preview | null", "Preview of its values, if there was room", None),
     },
     "port": {
-        "name": Key("string", 'the container: `"past_key_values"`'),
+        "name": Key("string", 'what they are in: `"past_key_values.layers"`'),
         "nodes": Key("number[]", "list of nodes"),
     },
 }

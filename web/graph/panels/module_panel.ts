@@ -17,7 +17,7 @@ const KINDS: Partial<Record<Box["kind"], string>> = {
   step: "one step of a repeated pattern",
   segment: "a part, for reading only",
   list: "a list of modules",
-  ports: "alike, in one container",
+  ports: "equal inputs or outputs",
 };
 
 export function modulePanel(guide: Guide, side: number, b: number, theme: Theme): PanelContent {

@@ -25,7 +25,7 @@ from .history.keeping.options import LogOptions, Options, read_options, shows_op
 from .history.keeping.selection import LayersToSave
 from .inputs import LEFT_OUT, as_arguments, explained
 from .model_history import ModelHistory
-from .render import Picture, make_picture, picture_options, present
+from .render import DrawOptions, Picture, make_picture, picture_options, present
 from .replay import ValidationReport, validate_against
 from .store import Streaming, bind, load_log
 
@@ -37,9 +37,9 @@ VisOpt = Literal["none", "unrolled", "rolled"]
 
 @shows_options
 def log_forward_pass(
-    model: Callable[..., Any],
-    input_args: Any = LEFT_OUT,
-    input_kwargs: Mapping[str, Any] | None = None,
+    model: Callable[..., object],
+    input_args: object = LEFT_OUT,
+    input_kwargs: Mapping[str, object] | None = None,
     *,
     random_seed: int | None = None,
     random_state: RandomState | None = None,
@@ -124,7 +124,7 @@ def _streamed(
 
 
 def load(
-    path: str | os.PathLike[str], *, model: Callable[..., Any] | None = None, functions: Iterable[Any] = ()
+    path: str | os.PathLike[str], *, model: Callable[..., object] | None = None, functions: Iterable[Callable[..., object]] = ()
 ) -> ModelHistory:
     """Open a history that `history.save` wrote. It answers everything that one did; tensors are read when they are asked for.
 
@@ -150,13 +150,13 @@ def load(
 
 
 def show_model_graph(
-    model: Callable[..., Any],
-    input_args: Any = LEFT_OUT,
-    input_kwargs: Mapping[str, Any] | None = None,
+    model: Callable[..., object],
+    input_args: object = LEFT_OUT,
+    input_kwargs: Mapping[str, object] | None = None,
     *,
-    path: str | os.PathLike[str] | IO[Any] | None = None,
+    path: str | os.PathLike[str] | IO[bytes] | IO[str] | None = None,
     random_seed: int | None = None,
-    **options: Any,
+    **options: Unpack[DrawOptions],
 ) -> Picture:
     """Run a model once and draw what it did.
 
@@ -180,9 +180,9 @@ def show_model_graph(
 
 
 def summary(
-    model: Callable[..., Any],
-    input_args: Any = LEFT_OUT,
-    input_kwargs: Mapping[str, Any] | None = None,
+    model: Callable[..., object],
+    input_args: object = LEFT_OUT,
+    input_kwargs: Mapping[str, object] | None = None,
     *,
     columns: Iterable[str] = DEFAULT_COLUMNS,
     depth: int | None = None,
@@ -205,9 +205,9 @@ def summary(
 
 
 def validate_forward_pass(
-    model: Callable[..., Any],
-    input_args: Any = LEFT_OUT,
-    input_kwargs: Mapping[str, Any] | None = None,
+    model: Callable[..., object],
+    input_args: object = LEFT_OUT,
+    input_kwargs: Mapping[str, object] | None = None,
     *,
     random_seed: int | None = None,
 ) -> ValidationReport:

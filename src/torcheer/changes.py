@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from types import EllipsisType
 from typing import Any
 
 import torch
@@ -19,11 +20,14 @@ from torch import Tensor
 
 from .errors import InvalidArgument
 
+IndexPart = int | slice | EllipsisType | Tensor | Sequence[int] | Sequence[bool] | None
+Index = IndexPart | tuple[IndexPart, ...]  # what can stand in the brackets of tensor[…]; None: all of it
+
 
 class Change(ABC):
     """A change of one tensor. `at` is an index, `heads` are numbers of attention heads; without either all of it is changed."""
 
-    def __init__(self, at: Any = None, heads: Sequence[int] | None = None) -> None:
+    def __init__(self, at: Index = None, heads: Sequence[int] | None = None) -> None:
         if at is not None and heads is not None:
             raise InvalidArgument("at= and heads= both say what of the tensor is changed: give one of them.")
         if heads is not None and not (isinstance(heads, (list, tuple, range)) and all(isinstance(head, int) for head in heads)):
@@ -32,7 +36,7 @@ class Change(ABC):
         self.heads = None if heads is None else list(heads)
 
     @abstractmethod
-    def new(self, part: Tensor, whole: Tensor, index: Any) -> Any:
+    def new(self, part: Tensor, whole: Tensor, index: Index) -> Any:
         """The new value of `part`, which is what `index` selects of `whole` (None: all of it)."""
 
     def __call__(self, tensor: Tensor, where: str = "the tensor", counts: Sequence[int] = ()) -> Tensor:
@@ -50,7 +54,7 @@ class Change(ABC):
         changed[index] = fitting(self._made(part, tensor, index, where), part, where)
         return changed
 
-    def _made(self, part: Tensor, whole: Tensor, index: Any, where: str) -> Any:
+    def _made(self, part: Tensor, whole: Tensor, index: Index, where: str) -> Any:
         try:
             return self.new(part, whole, index)
         except (IndexError, RuntimeError, TypeError) as error:
@@ -65,7 +69,7 @@ class Change(ABC):
         return f"{type(self).__name__}({', '.join(given + which)})"
 
 
-def _index_text(index: Any) -> str:
+def _index_text(index: Index) -> str:
     """An index as it is written in brackets: `[..., -1, :]`."""
 
     def text(one: Any) -> str:
@@ -94,7 +98,7 @@ def fitting(new: Any, old: Tensor, where: str) -> Tensor:
     return new if new.dtype is old.dtype and new.device == old.device else new.to(old.device, old.dtype)
 
 
-def head_index(tensor: Tensor, heads: Sequence[int], where: str, counts: Sequence[int] = ()) -> tuple[Any, ...]:
+def head_index(tensor: Tensor, heads: Sequence[int], where: str, counts: Sequence[int] = ()) -> tuple[IndexPart, ...]:
     """The index that selects attention heads.
 
     They are the dimension of four whose size is among `counts`: dimension 1 of (batch, heads, length, size), else 2. There are
@@ -129,46 +133,46 @@ def _operand(value: Any, part: Tensor) -> Any:
 class zero(Change):  # noqa: N801 - used as a function: `changes.zero(heads=[5])`
     """Zeros."""
 
-    def __init__(self, *, at: Any = None, heads: Sequence[int] | None = None) -> None:
+    def __init__(self, *, at: Index = None, heads: Sequence[int] | None = None) -> None:
         super().__init__(at, heads)
 
-    def new(self, part: Tensor, whole: Tensor, index: Any) -> Any:
+    def new(self, part: Tensor, whole: Tensor, index: Index) -> Any:
         return torch.zeros_like(part)
 
 
 class scale(Change):  # noqa: N801
     """The value, times a number or a tensor that broadcasts to it."""
 
-    def __init__(self, factor: float | Tensor, *, at: Any = None, heads: Sequence[int] | None = None) -> None:
+    def __init__(self, factor: float | Tensor, *, at: Index = None, heads: Sequence[int] | None = None) -> None:
         super().__init__(at, heads)
         self.factor = _number_or_tensor(factor, "scale")
 
-    def new(self, part: Tensor, whole: Tensor, index: Any) -> Any:
+    def new(self, part: Tensor, whole: Tensor, index: Index) -> Any:
         return part * _operand(self.factor, part)
 
 
 class add(Change):  # noqa: N801
     """The value, plus a number or a tensor that broadcasts to it, such as a steering vector."""
 
-    def __init__(self, value: float | Tensor, *, at: Any = None, heads: Sequence[int] | None = None) -> None:
+    def __init__(self, value: float | Tensor, *, at: Index = None, heads: Sequence[int] | None = None) -> None:
         super().__init__(at, heads)
         self.value = _number_or_tensor(value, "add")
 
-    def new(self, part: Tensor, whole: Tensor, index: Any) -> Any:
+    def new(self, part: Tensor, whole: Tensor, index: Index) -> Any:
         return part + _operand(self.value, part)
 
 
 class noise(Change):  # noqa: N801
     """The value, plus normal noise. A seed gives the same noise at every call; the random state of torch is untouched."""
 
-    def __init__(self, std: float = 1.0, *, seed: int = 0, at: Any = None, heads: Sequence[int] | None = None) -> None:
+    def __init__(self, std: float = 1.0, *, seed: int = 0, at: Index = None, heads: Sequence[int] | None = None) -> None:
         super().__init__(at, heads)
         self.std = _number_or_tensor(std, "noise")
         if isinstance(seed, bool) or not isinstance(seed, int):
             raise InvalidArgument(f"the seed of noise is a whole number; got {type(seed).__name__}: {seed!r:.60}.")
         self.seed = seed
 
-    def new(self, part: Tensor, whole: Tensor, index: Any) -> Any:
+    def new(self, part: Tensor, whole: Tensor, index: Index) -> Any:
         if not (part.is_floating_point() or part.is_complex()):
             raise TypeError(f"noise is added to floating-point values, not to {part.dtype}")
         generator = torch.Generator().manual_seed(self.seed)  # on the processor, so that devices agree
@@ -180,7 +184,7 @@ class clamp(Change):  # noqa: N801
     """The value, held between two limits."""
 
     def __init__(
-        self, min: float | None = None, max: float | None = None, *, at: Any = None, heads: Sequence[int] | None = None
+        self, min: float | None = None, max: float | None = None, *, at: Index = None, heads: Sequence[int] | None = None
     ) -> None:
         super().__init__(at, heads)
         if min is None and max is None:
@@ -188,7 +192,7 @@ class clamp(Change):  # noqa: N801
         self.min = min
         self.max = max
 
-    def new(self, part: Tensor, whole: Tensor, index: Any) -> Any:
+    def new(self, part: Tensor, whole: Tensor, index: Index) -> Any:
         return part.clamp(self.min, self.max)
 
 
@@ -199,18 +203,18 @@ class replace(Change):  # noqa: N801
     large as the whole; any other must be as large as the part.
     """
 
-    def __init__(self, value: Any, *, at: Any = None, heads: Sequence[int] | None = None) -> None:
+    def __init__(self, value: Any, *, at: Index = None, heads: Sequence[int] | None = None) -> None:
         super().__init__(at, heads)
         self.value = value
         if not _is_history(value):
             self.value = _contents(value)
 
-    def new(self, part: Tensor, whole: Tensor, index: Any) -> Any:
+    def new(self, part: Tensor, whole: Tensor, index: Index) -> Any:
         if not isinstance(self.value, Tensor):
             raise InvalidArgument("replace(history) takes the value of a key: give it as the change of one.")
         return self.value[index] if index is not None and self.value.shape == whole.shape else self.value
 
-    def at_key(self, key: Any) -> Change:
+    def at_key(self, key: object) -> Change:
         """This change, with the value that a key means, where it was given a history."""
         if isinstance(self.value, Tensor):
             return self
@@ -234,11 +238,11 @@ def _contents(value: Any) -> Tensor:
 class mean(Change):  # noqa: N801
     """A mean that was worked out before, in place of the value (mean ablation); it broadcasts to the value."""
 
-    def __init__(self, value: Any, *, at: Any = None, heads: Sequence[int] | None = None) -> None:
+    def __init__(self, value: Any, *, at: Index = None, heads: Sequence[int] | None = None) -> None:
         super().__init__(at, heads)
         self.value = _number_or_tensor(value, "mean")
 
-    def new(self, part: Tensor, whole: Tensor, index: Any) -> Any:
+    def new(self, part: Tensor, whole: Tensor, index: Index) -> Any:
         given = torch.as_tensor(self.value).to(part.device, part.dtype)
         return given.expand(part.shape)
 
@@ -246,13 +250,13 @@ class mean(Change):  # noqa: N801
 class swap(Change):  # noqa: N801
     """Two units exchanged, along a dimension (by default the last)."""
 
-    def __init__(self, one: int, other: int, *, dim: int = -1, at: Any = None) -> None:
+    def __init__(self, one: int, other: int, *, dim: int = -1, at: Index = None) -> None:
         super().__init__(at)
         self.one = one
         self.other = other
         self.dim = dim
 
-    def new(self, part: Tensor, whole: Tensor, index: Any) -> Any:
+    def new(self, part: Tensor, whole: Tensor, index: Index) -> Any:
         order = list(range(part.shape[self.dim]))
         order[self.one], order[self.other] = order[self.other], order[self.one]
         return part.index_select(self.dim, torch.tensor(order, device=part.device))
@@ -261,20 +265,23 @@ class swap(Change):  # noqa: N801
 class call(Change):  # noqa: N801
     """What a function makes of the value. A plain function, given as a change, is one of these."""
 
-    def __init__(self, function: Callable[[Tensor], Tensor], *, at: Any = None, heads: Sequence[int] | None = None) -> None:
+    def __init__(self, function: Callable[[Tensor], Tensor], *, at: Index = None, heads: Sequence[int] | None = None) -> None:
         super().__init__(at, heads)
         if not callable(function):
             raise InvalidArgument(f"call takes a function of a tensor; got {type(function).__name__}: {function!r:.60}.")
         self.function = function
 
-    def new(self, part: Tensor, whole: Tensor, index: Any) -> Any:
+    def new(self, part: Tensor, whole: Tensor, index: Index) -> Any:
         return self.function(part)
 
-    def _made(self, part: Tensor, whole: Tensor, index: Any, where: str) -> Any:
+    def _made(self, part: Tensor, whole: Tensor, index: Index, where: str) -> Any:
         return self.function(part)  # what it raises is the user's own
 
 
-def as_change(value: Any, key: Any) -> Change:
+Given = Change | Tensor | Callable[[Tensor], Tensor]  # what a person may give as a change
+
+
+def as_change(value: Any, key: object) -> Change:
     """The change that a person gave for a key: one of this file, a tensor, or a function of a tensor."""
     if isinstance(value, replace):
         return value.at_key(key)

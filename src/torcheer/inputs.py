@@ -54,7 +54,7 @@ def check_names(given: Iterable[str], known: Sequence[str], who: str) -> None:
 
 
 def as_arguments(
-    model: Callable[..., Any], input_args: Any = LEFT_OUT, input_kwargs: Any = None, *, call: str = "log_forward_pass"
+    model: Callable[..., object], input_args: object = LEFT_OUT, input_kwargs: object = None, *, call: str = "log_forward_pass"
 ) -> Arguments:
     """The positional and the named arguments of a call of `model`. `call` is the function of ours that got the inputs."""
     kwargs = _named(input_kwargs)
@@ -76,7 +76,7 @@ def as_arguments(
     return args, kwargs
 
 
-def _named(input_kwargs: Any) -> dict[str, Any]:
+def _named(input_kwargs: object) -> dict[str, Any]:
     if input_kwargs is None:
         return {}
     if not isinstance(input_kwargs, Mapping):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from .analysis import Cost, MemoryTimeline, Summary, cost_of, flops_by_operation, largest, memory_of, slowest, summary_of
 from .analysis.nonfinite import nonfinite_of
 from .analysis.summary import DEFAULT_COLUMNS, count_of
+from .changes import Given
 from .display import Fold, image, preformatted
 from .errors import TorcheerError
 from .graph import Graph
@@ -21,16 +22,20 @@ from .history.attention import attention_in
 from .history.index import Makers
 from .history.keeping.selection import LayersToSave
 from .history.printing.text import plural
+from .keys import AnyKey, KeyType
 from .module_calls import ModuleCalls, module_calls_of
 from .pictures import draw_history, graph_of
-from .render import Picture, PictureOptions, make_picture
-from .replay import Given, ValidationReport, replay, validate
+from .render import DrawOptions, Picture, PictureOptions, make_picture
+from .replay import ReplayInputs, ValidationReport, replay, validate
 from .store import save_history
 from .taps import Place, locate
 from .torch_internals import DisableTorchFunction
 from .viewer import Metrics, Page, to_html, to_json, to_model_explorer
 from .viewer import show as show_page
 from .viewer.payload import MAX_BYTES
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _CARD_COLUMNS = ("calls", "in", "out", "params", "flops", "self time")  # of the modules in a notebook
 _CARD_ROWS, _CARD_DEPTH = 16, 4  # modules are shown as deep as this many rows allow
@@ -59,10 +64,10 @@ class ModelHistory(History):
 
     def draw(
         self,
-        path: str | os.PathLike[str] | IO[Any] | None = None,
+        path: str | os.PathLike[str] | IO[bytes] | IO[str] | None = None,
         *,
         format: str | None = None,
-        **options: Any,
+        **options: Unpack[DrawOptions],
     ) -> Picture:
         """Draw the graph: as SVG, PNG, PDF, TikZ or DOT to a path or file object, or on the screen.
 
@@ -140,7 +145,7 @@ class ModelHistory(History):
         save_history(self, place, activations=activations, params=params, gradients=gradients, sources=sources, dtype=dtype)
         return place
 
-    def attention(self, key: Any) -> Tensor | list[Tensor]:
+    def attention(self, key: AnyKey) -> Tensor | list[Tensor]:
         """The attention pattern (batch, heads, queries, keys) of a module or an operation; a list where there are several.
 
         >>> import torch, torcheer
@@ -158,7 +163,7 @@ class ModelHistory(History):
         numbers = dict.fromkeys(inside or [match.number for match in matches])
         return attention_in([Operation(self._index, number) for number in numbers if self._index.table.shows(number)], key)
 
-    def locate(self, key: Any) -> list[Place]:
+    def locate(self, key: AnyKey) -> list[Place]:
         """Where in a run of the model the operations are that a key means: what `tap` and `intervene` watch.
 
         >>> import torch, torcheer
@@ -300,7 +305,7 @@ class ModelHistory(History):
         """
         return validate(self)
 
-    def replay(self, inputs: Any = None, changes: Mapping[Any, Given] | None = None) -> ModelHistory:
+    def replay(self, inputs: ReplayInputs | None = None, changes: Mapping[KeyType, Given] | None = None) -> ModelHistory:
         """Run the recorded graph again, with other inputs or with values changed on the way, and return the new history.
 
         >>> import torch, torcheer

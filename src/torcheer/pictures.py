@@ -26,7 +26,7 @@ def graph_of(index: Index) -> Graph:
 
 
 def draw_history(
-    index: Index, path: str | os.PathLike[str] | IO[Any] | None, format: str | None, options: Mapping[str, Any]
+    index: Index, path: str | os.PathLike[str] | IO[bytes] | IO[str] | None, format: str | None, options: Mapping[str, Any]
 ) -> Picture:
     """Draw a history to a path or file object, or show it."""
     chosen = picture_options(options)

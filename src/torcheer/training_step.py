@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch.nn import Module
 
@@ -41,7 +41,7 @@ class TrainingStep:
     Under `torch.no_grad()` there is no backward pass.
     """
 
-    def __init__(self, model: Module, inputs: Any, *, include_loss: bool = False, called: str = "TrainingStep") -> None:
+    def __init__(self, model: Module, inputs: object, *, include_loss: bool = False, called: str = "TrainingStep") -> None:
         if not isinstance(model, Module):
             raise InvalidArgument(f"model must be an nn.Module; got {type(model).__name__}: {model!r:.80}.")
         self.model = model

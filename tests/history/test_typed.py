@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import fields
 
 import jedi
 import pytest
+
+from torcheer.render import DrawOptions, PictureOptions
 
 WORDS = ["shape", "dtype", "device", "activation", "grad", "parents", "children", "module", "inputs", "params", "flops", "name"]
 
@@ -23,11 +26,21 @@ names: list[str] = [one.name for one in history.filter(type="linear")]
 address: str | None = layer.module.address if layer.module is not None else None
 several = history[nn.Linear]
 first: torcheer.Layer | torcheer.Operation = several[0]
+changed: dict[str, torch.Tensor] = {"linear_1": torch.zeros(1, 3)}
+again = history.replay(torch.ones(1, 2), changed)
+fitting = history.filter(nn.Linear | nn.ReLU, type=[torch.relu, "linear"], where=lambda one: one.flops)
+found = history[["linear_1", 2]], history[layer], history[lambda one: one.has_saved_activations]
+values = torcheer.tap(nn.Linear(2, 3), [nn.Linear, ""])
+edits = torcheer.intervene(nn.ReLU(), {"": torcheer.changes.zero(at=(0, ...))})
+picture: torcheer.Picture = history.draw("x.svg", direction="right", nesting_depth="all", color_by=lambda one: one.flops)
 """
 
 
 def test_a_program_of_a_user_is_type_checked(tmp_path):
-    for name, more, is_right in (("right", "", True), ("wrong", "layer.shpae\nhistory.modules['x'].adress\n", False)):
+    wrong = (
+        "layer.shpae\nhistory.modules['x'].adress\nhistory[2.5]\nhistory.draw(direction='east')\nhistory.draw(nesting_dept=2)\n"
+    )
+    for name, more, is_right in (("right", "", True), ("wrong", wrong, False)):
         program = tmp_path / f"{name}.py"
         program.write_text(PROGRAM + more)
         done = subprocess.run(
@@ -48,6 +61,11 @@ def test_a_program_of_a_user_is_type_checked(tmp_path):
         )
         assert (done.returncode == 0) is is_right, done.stdout
     assert '"shpae"' in done.stdout
+    assert all(f"wrong.py:{PROGRAM.count(chr(10)) + number}: error" in done.stdout for number in (1, 3, 4, 5)), done.stdout
+
+
+def test_the_options_of_draw_are_those_of_a_picture():
+    assert set(DrawOptions.__annotations__) == {field.name for field in fields(PictureOptions)} | {"options", "vis_opt"}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from ..errors import InvalidArgument
 from ..history import Operation
 from ..history.printing.text import plural
 from ..model_history import ModelHistory
-from ..render import Picture
+from ..render import DrawOptions, Picture
 from ..viewer.payload import MAX_BYTES
 from .culprit import Culprit
 from .measures import Difference
@@ -22,6 +22,7 @@ from .parameters import ParameterDifference
 
 if TYPE_CHECKING:
     import pandas
+    from typing_extensions import Unpack
 
 Verdict = Literal["equal", "equal within tolerance", "different"]
 _MOST = 30  # rows of a table that is printed
@@ -209,7 +210,11 @@ class Comparison(Shown):
     # Pictures ---------------------------------------------------------------------------------------------------------
 
     def draw(
-        self, path: str | os.PathLike[str] | IO[Any] | None = None, *, side: Literal["a", "b"] = "b", **options: Any
+        self,
+        path: str | os.PathLike[str] | IO[bytes] | IO[str] | None = None,
+        *,
+        side: Literal["a", "b"] = "b",
+        **options: Unpack[DrawOptions],
     ) -> Picture:
         """Draw the graph of one of the two, with the own error of its operations as colour (the error, where it is unknown).
 
@@ -225,7 +230,8 @@ class Comparison(Shown):
         def own_error(operation: Operation) -> float | None:
             return errors.get(operation._number)
 
-        return history.draw(path, **{"color_by": own_error, **options})
+        options.setdefault("color_by", own_error)
+        return history.draw(path, **options)
 
     def _errors_of(self, side: str) -> dict[int, float]:
         """By number of an operation: its own error, or the whole one where that is not known."""

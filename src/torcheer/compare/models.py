@@ -24,10 +24,10 @@ from .structure import changes_of_structure, counts_of
 
 
 def compare_models(
-    model_a: Callable[..., Any],
-    model_b: Callable[..., Any],
-    input_args: Any = LEFT_OUT,
-    input_kwargs: Mapping[str, Any] | None = None,
+    model_a: Callable[..., object],
+    model_b: Callable[..., object],
+    input_args: object = LEFT_OUT,
+    input_kwargs: Mapping[str, object] | None = None,
     *,
     names: Mapping[str, str] | None = None,
     tolerance: float | None = None,
@@ -57,7 +57,9 @@ def compare_models(
     return compare(histories[0], histories[1], names=names, tolerance=tolerance)
 
 
-def _logged(model: Callable[..., Any], arguments: Arguments, loss: Callable[[Any], Tensor] | None, seed: int) -> ModelHistory:
+def _logged(
+    model: Callable[..., object], arguments: Arguments, loss: Callable[[Any], Tensor] | None, seed: int
+) -> ModelHistory:
     if loss is None:
         return log_forward_pass(model, *arguments, random_seed=seed)
     if not isinstance(model, Module) or not callable(loss):
@@ -96,11 +98,11 @@ def assert_close(
 
 
 def assert_unchanged(
-    model: Callable[..., Any],
-    input_args: Any = LEFT_OUT,
+    model: Callable[..., object],
+    input_args: object = LEFT_OUT,
     expected: str | os.PathLike[str] | ModelHistory | None = None,
     *,
-    input_kwargs: Mapping[str, Any] | None = None,
+    input_kwargs: Mapping[str, object] | None = None,
 ) -> str:
     """Raise an `AssertionError` that says what changed where a model does not run the operations it is expected to.
 

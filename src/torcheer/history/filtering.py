@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
@@ -11,14 +11,17 @@ import torch
 
 from ..errors import InvalidArgument, LayerNotFound
 from ..functions.names import label_type
-from ..keys import is_torch_function, parse_key
+from ..keys import AnyKey, is_torch_function, parse_key
 from ..keys.meaning import of_calls
 from ..records import FUNCTION, Origin, is_kind_of
 from .lookup import Lookup
 from .names import IndexNames, layer_type_of
 
+_LayerType = str | type | Callable[..., object]  # its name, a class of modules, a torch function
+LayerTypes = _LayerType | Iterable[_LayerType]
 
-def numbers_that_fit(lookup: Lookup, key: Any, type_: Any, module: Any) -> list[int]:
+
+def numbers_that_fit(lookup: Lookup, key: AnyKey | None, type_: LayerTypes | None, module: AnyKey | None) -> list[int]:
     """The numbers of the operations that fit whatever of these is not None, in execution order."""
     index, names = lookup.index, lookup.names
     numbers = sorted(lookup.meaning(key).numbers) if key is not None else index.operations

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import builtins
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, overload
+from types import UnionType
+from typing import IO, TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 
 from torch import Tensor
 
@@ -16,13 +16,14 @@ from ..capture.restore.randomness import RandomState
 from ..display import Fold, Shown
 from ..errors import GraphChanged, InvalidArgument
 from ..inputs import LEFT_OUT, as_arguments
-from ..records import PARENTS, UNSAVED, Log, Origin
+from ..keys import AnyKey, Keyed, OneKey
+from ..records import PARENTS, UNSAVED, Failure, Log, Origin
 from ..torch_internals import DisableTorchFunction
 from .attributes import unknown_attribute
 from .backward import BackwardPass
 from .copying import copy_of_log, refuse_pickling, twin_of_log
 from .difference import first_difference
-from .filtering import check_where, numbers_that_fit
+from .filtering import LayerTypes, check_where, numbers_that_fit
 from .fingerprint import fingerprint_of
 from .index import Index, Makers
 from .keeping.filling import run
@@ -87,10 +88,12 @@ class History(Shown):
     # Looking up -------------------------------------------------------------------------------------------------
 
     @overload
-    def __getitem__(self, key: str | int) -> Layer | Operation: ...
+    def __getitem__(self, key: str | SupportsIndex | Keyed) -> Layer | Operation: ...  # type: ignore[overload-overlap]  # text is iterable
     @overload
-    def __getitem__(self, key: slice | type | Callable[..., Any] | Iterable[Any]) -> list[Layer | Operation]: ...
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(
+        self, key: slice | type | UnionType | Callable[..., object] | Iterable[OneKey]
+    ) -> list[Layer | Operation]: ...
+    def __getitem__(self, key: AnyKey) -> Layer | Operation | list[Layer | Operation]:
         """The layer a key means: a label, a label with its pass, a module address, a position; docs/keys.md has them all.
 
         A slice, a list, a class, a torch function, a function of an operation and an address with `*` mean a list of layers.
@@ -105,11 +108,11 @@ class History(Shown):
 
     def filter(
         self,
-        key: Any = None,
+        key: AnyKey | None = None,
         *,
-        type: str | builtins.type | Callable[..., Any] | Iterable[Any] | None = None,
-        module: Any = None,
-        where: Callable[[Operation], Any] | None = None,
+        type: LayerTypes | None = None,
+        module: AnyKey | None = None,
+        where: Callable[[Operation], object] | None = None,
     ) -> list[Operation]:
         """The operations that fit everything that is given, in execution order.
 
@@ -301,8 +304,16 @@ class History(Shown):
         passes = self.backward_passes
         return passes[-1].param_grads if passes else {}
 
-    def log_backward(self, loss: Tensor, gradient: Tensor | None = None, **options: Any) -> BackwardPass:
-        """Run `loss.backward(gradient, **options)` and return what happened.
+    def log_backward(
+        self,
+        loss: Tensor,
+        gradient: Tensor | None = None,
+        *,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        inputs: Tensor | Sequence[Tensor] | None = None,
+    ) -> BackwardPass:
+        """Run `loss.backward(…)` with these arguments and return what happened.
 
         The loss is computed from this history's outputs, which carry their autograd graph when gradients are asked for.
         """
@@ -318,7 +329,7 @@ class History(Shown):
                 "log_backward takes a tensor computed, with gradients enabled, from history.outputs[…].tensor_contents."
             )
         before = len(self._log.backward.passes)
-        loss.backward(gradient, **options)  # type: ignore[no-untyped-call]  # torch's own
+        loss.backward(gradient, retain_graph, create_graph, inputs)  # type: ignore[no-untyped-call]  # torch's own
         passes = self.backward_passes
         if len(passes) == before:
             raise InvalidArgument("the loss does not depend on the outputs of this history, so nothing of it ran backward.")
@@ -344,7 +355,7 @@ class History(Shown):
         return self._log.is_complete
 
     @property
-    def failure(self) -> Any:
+    def failure(self) -> Failure | None:
         """The operation that raised, if the pass failed in one."""
         return self._log.failure
 
@@ -380,9 +391,9 @@ class History(Shown):
 
     def save_new_activations(
         self,
-        model: Callable[..., Any],
-        input_args: Any = LEFT_OUT,
-        input_kwargs: Mapping[str, Any] | None = None,
+        model: Callable[..., object],
+        input_args: object = LEFT_OUT,
+        input_kwargs: Mapping[str, object] | None = None,
         *,
         layers_to_save: LayersToSave | Literal["as before"] = "as before",
         random_seed: int | None = None,
@@ -417,8 +428,8 @@ class History(Shown):
     @overload
     def to_csv(self, path: str | os.PathLike[str]) -> Path: ...
     @overload
-    def to_csv(self, path: IO[Any]) -> None: ...
-    def to_csv(self, path: str | os.PathLike[str] | IO[Any]) -> Path | None:
+    def to_csv(self, path: IO[bytes] | IO[str]) -> None: ...
+    def to_csv(self, path: str | os.PathLike[str] | IO[bytes] | IO[str]) -> Path | None:
         """Write one row per operation as comma-separated values, to a path, which is returned, or to a file object."""
         return write_csv(self.to_rows(), path)
 

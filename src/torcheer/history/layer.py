@@ -61,7 +61,7 @@ class Layer(ReadAsTensor, Shown):
     grad_dtype: torch.dtype | None = common()
     grad_fsize: int = common()
     grad_nonfinite: int = common()
-    func_applied: Callable[..., Any] | None = common()
+    func_applied: Callable[..., object] | None = common()
     func_applied_name: str = common()
     started: float | None = common()
     func_time_elapsed: float = common()

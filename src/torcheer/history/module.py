@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from ..containers import fill_call
 from ..display import Shown, ShownTable, Table
@@ -291,7 +292,9 @@ class Module(Shown):
         """Seconds of all its calls; a call inside another call of the same module is counted once."""
         return sum(call.time_elapsed for call in self.calls if not _is_nested(call._record))
 
-    def draw(self, path: Any = None, *, format: str | None = None, **options: Any) -> Any:
+    def draw(
+        self, path: str | os.PathLike[str] | IO[bytes] | IO[str] | None = None, *, format: str | None = None, **options: Any
+    ) -> Any:
         """Draw this module and what is next to it, the rest of the model as stubs.
 
         Takes and returns what `history.draw` does; it is `history.draw(path, focus=address)`. The model itself is drawn whole.

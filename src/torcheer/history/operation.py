@@ -213,7 +213,7 @@ class Operation(Standing, ReadAsTensor, Shown):
     # The call ---------------------------------------------------------------------------------------------------
 
     @property
-    def func_applied(self) -> Callable[..., Any] | None:
+    def func_applied(self) -> Callable[..., object] | None:
         """The function that ran; None for inputs, outputs and what could not be watched."""
         return self._record.function.func
 

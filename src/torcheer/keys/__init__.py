@@ -14,8 +14,12 @@ from .meaning import Key as Key
 from .meaning import Match as Match
 from .meaning import Meaning as Meaning
 from .meaning import Names as Names
+from .objects import AnyKey as AnyKey
+from .objects import Keyed as Keyed
+from .objects import KeyType as KeyType
 from .objects import OfClass as OfClass
 from .objects import OfFunction as OfFunction
+from .objects import OneKey as OneKey
 from .objects import Position as Position
 from .objects import Range as Range
 from .objects import Several as Several

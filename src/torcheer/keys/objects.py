@@ -6,7 +6,7 @@ import operator
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, Protocol, SupportsIndex, TypeVar, get_args
 
 import torch
 
@@ -20,6 +20,18 @@ _WHAT_A_KEY_IS = (
     "a key is a label, a module address (also with *), a position, a slice, a module class, a torch function, "
     "a function of an operation, or a list of these"
 )
+
+
+class Keyed(Protocol):
+    """Layers, operations and modules of a history: each is a key, too."""
+
+    @property
+    def _key(self) -> str: ...
+
+
+OneKey = str | SupportsIndex | slice | type | types.UnionType | Callable[..., object] | Key | Keyed
+AnyKey = OneKey | Iterable[OneKey]  # what a person may give as a key
+KeyType = TypeVar("KeyType", bound=AnyKey)  # of a dictionary, so that it may have keys of one kind
 
 
 def parse_key(value: Any) -> Key:

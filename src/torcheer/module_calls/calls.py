@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, overload
+from typing import overload
 
 import torch
 
@@ -85,7 +85,7 @@ class ModuleCalls(Sequence[ModulePass]):
     `inputs` are the tensors that came from outside; `started` and `ended` are when the run did, in nanoseconds.
     """
 
-    def __init__(self, calls: list[ModulePass], inputs: list[ModuleInput], settle: Callable[[], Any] | None = None) -> None:
+    def __init__(self, calls: list[ModulePass], inputs: list[ModuleInput], settle: Callable[[], object] | None = None) -> None:
         self.inputs = inputs
         self.started = self.ended = 0
         self.is_running = False

@@ -9,6 +9,7 @@ from .layout import LaidOutEdge as LaidOutEdge
 from .layout import LaidOutNode as LaidOutNode
 from .layout import Layout as Layout
 from .layout import lay_out as lay_out
+from .options import DrawOptions as DrawOptions
 from .options import PictureOptions as PictureOptions
 from .options import picture_options as picture_options
 from .picture import Picture as Picture

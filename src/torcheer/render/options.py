@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 import torch
 
 from ..errors import InvalidArgument
 from ..graph import ModuleBox, Node
+from ..history import Operation
 from ..inputs import check_names
-from ..keys import is_torch_function
+from ..keys import AnyKey, is_torch_function
 from .styles import STYLES, Length, Style, read_length
 from .themes import THEMES
 
@@ -20,6 +21,32 @@ Measure = Literal["time", "memory", "flops", "params", "grad"]
 Pick = int | str | type | Callable[[ModuleBox], bool]
 Value = str | float | Callable[[Any], str | float | None]
 PARTS = ("graph", "node", "edge", "module")
+
+
+class DrawOptions(TypedDict, total=False):
+    """The options of `draw` as named arguments: the fields of `PictureOptions`, one as `options`, and `vis_opt`."""
+
+    options: PictureOptions | None
+    vis_opt: Literal["rolled", "unrolled"]
+    rolled: bool | None
+    nesting_depth: int | Literal["all"] | None
+    collapse: Pick | Iterable[Pick]
+    direction: Direction
+    merge_elementwise: bool
+    fold_repeats: bool | None
+    show_buffers: bool
+    show_constants: bool
+    show_gradients: bool
+    color_by: Measure | Callable[[Operation], float | None] | None
+    label: str | Callable[[Node], str] | None
+    style: Literal["screen", "paper"]
+    width: str | float | None
+    columns: int | None
+    focus: AnyKey | None
+    theme: str | None
+    overrides: Mapping[str, Mapping[str, Value]]
+    legend: bool | None
+    time_limit: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +98,7 @@ class PictureOptions:
     style: Literal["screen", "paper"] = "screen"
     width: str | float | None = None
     columns: int | None = None
-    focus: Any = None
+    focus: AnyKey | None = None
     theme: str | None = None
     overrides: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
     legend: bool | None = None

@@ -103,7 +103,7 @@ class Picture:
             return width, height
         return self._width.points, height * self._width.points / width
 
-    def save(self, target: str | os.PathLike[str] | IO[Any], format: str | None = None) -> None:
+    def save(self, target: str | os.PathLike[str] | IO[bytes] | IO[str], format: str | None = None) -> None:
         """Write the picture to a path, whose ending says the form, or to a file object.
 
         A file is there whole or not at all.

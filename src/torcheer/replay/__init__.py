@@ -1,6 +1,6 @@
 """Runs a history again from its inputs alone: to prove it, or to see what a change would do."""
 
-from .intervention import Given as Given
+from .intervention import ReplayInputs as ReplayInputs
 from .intervention import replay as replay
 from .report import Check as Check
 from .report import Disagreement as Disagreement

@@ -6,7 +6,7 @@ The graph is the recorded one, whatever the values: a branch that was taken stay
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -16,18 +16,18 @@ from torch import Tensor
 from ..capture import Policy
 from ..capture.identity.tensor_table import storage_of, storages_of
 from ..capture.keep.keeper import Keeper
-from ..changes import Change, as_change
+from ..changes import Change, Given, as_change
 from ..errors import InvalidArgument, ReplayFailed
 from ..history import History
-from ..keys import parse_key
+from ..keys import AnyKey, KeyType, parse_key
 from ..records import FACTS, PARENTS, UNSAVED, OperationRecord, facts_of
 from .machine import refuse_changed_states, run_again
 
-Given = Change | Tensor | Callable[[Tensor], Tensor]  # what a person may give as a change
+ReplayInputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]  # one for each input, or by label
 Kind = TypeVar("Kind", bound=History)
 
 
-def replay(history: Kind, inputs: Any = None, changes: Mapping[Any, Given] | None = None) -> Kind:
+def replay(history: Kind, inputs: ReplayInputs | None = None, changes: Mapping[KeyType, Given] | None = None) -> Kind:
     """A new history in which everything downstream of other inputs or changed values follows."""
     if not history.is_complete:
         raise InvalidArgument("only the history of a pass that ran to its end can be run again.")
@@ -46,7 +46,7 @@ def replay(history: Kind, inputs: Any = None, changes: Mapping[Any, Given] | Non
     return history._of_log(told.log, history._options)
 
 
-def _changes(history: History, changes: Mapping[Any, Given]) -> dict[int, Change]:
+def _changes(history: History, changes: Mapping[KeyType, Given]) -> dict[int, Change]:
     """The change of each operation. A key that means fewer operations goes before one that means more."""
     meant: list[tuple[list[int], Change]] = []
     for key, given in changes.items():
@@ -80,7 +80,7 @@ def _inputs(history: History, inputs: Any) -> dict[int, Tensor]:
     return given
 
 
-def _input_meant(history: History, key: Any, numbers: list[int]) -> int:
+def _input_meant(history: History, key: AnyKey, numbers: list[int]) -> int:
     for number in numbers:
         if ("kwargs", key) in history._log.input_paths.get(number, ()):
             return number

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import TracebackType
 
 from torch import Tensor
 from torch.nn import Module
 
 from ..capture.session import note_change
-from ..changes import Change, as_change
+from ..changes import Change, Given, as_change
 from ..errors import InvalidArgument
 from ..history import History
+from ..keys import AnyKey, KeyType
 from .heads import heads_of
 from .spots import Act, Spot
 from .watched_keys import WatchedKeys, in_words
@@ -22,7 +23,7 @@ from .watched_keys import WatchedKeys, in_words
 class Edit:
     """A change at one key: how often it was made, and where."""
 
-    key: Any
+    key: AnyKey
     change: Change
     spots: list[Spot]
 
@@ -43,7 +44,7 @@ class Edit:
 class Edits:
     """What is changed while a block runs, and what was."""
 
-    def __init__(self, model: Module, changes: Mapping[Any, Any], like: History | None, *, strict: bool) -> None:
+    def __init__(self, model: Module, changes: Mapping[KeyType, Given], like: History | None, *, strict: bool) -> None:
         if not isinstance(changes, Mapping) or not changes:
             raise InvalidArgument(
                 f"intervene() takes a dictionary from keys to changes; got {type(changes).__name__}: {changes!r:.60}."
@@ -59,12 +60,12 @@ class Edits:
         self._watched.watch.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._watched.watch.__exit__(kind, error, trace)
         if error is None:
             self._watched.check(self._strict, self.notes)
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Edit]:
         return iter(self.edits)
 
     def __len__(self) -> int:
@@ -81,7 +82,7 @@ class _Make(Act):
 
     changes = True
 
-    def __init__(self, key: Any, change: Change) -> None:
+    def __init__(self, key: AnyKey, change: Change) -> None:
         self._key = key
         self._change = change
         self._words: dict[Spot, str] = {}  # for errors
@@ -97,7 +98,7 @@ class _Make(Act):
         note_change(tensor, self._change, spot.place, spot.module, spot.place.kind, part)
 
 
-def intervene(model: Module, changes: Mapping[Any, Any], *, like: History | None = None, strict: bool = True) -> Edits:
+def intervene(model: Module, changes: Mapping[KeyType, Given], *, like: History | None = None, strict: bool = True) -> Edits:
     """Change chosen values while the model runs in a `with` block. The model and its weights are not touched.
 
     >>> import torch, torcheer

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from ..errors import InvalidArgument
 from ..history import History
+from ..keys import AnyKey
 from ..records import ClassNames, Composite, Log, ModuleCall, OperationRecord, Origin
 from ..source_places import Site, SourceLine
 
@@ -48,7 +49,7 @@ class Place:
     site: tuple[Frame, ...] = ()  # innermost first
     turn: int = 1  # which time the site was reached in this call of the module
     turns: int = 1  # how often it was reached in this call when it was logged
-    path: tuple[Any, ...] = ()  # to the tensor in what the function returned
+    path: tuple[object, ...] = ()  # to the tensor in what the function returned
     writes: bool = False  # the function wrote its result to an argument
     label: str = ""  # of the operation, in the history that the place is from
 
@@ -70,7 +71,7 @@ class Place:
         return f"{self.label}: {what}" if self.label else what
 
 
-def locate(history: History, key: Any) -> list[Place]:
+def locate(history: History, key: AnyKey) -> list[Place]:
     """Where the operations that a key means are: what `tap` and `intervene` watch."""
     log, found = history._log, []
     turns: _Turns | None = None

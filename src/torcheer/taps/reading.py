@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from ..containers import Arguments, tensors_in
 from ..errors import ActivationLost, InvalidArgument
 from ..history import History
 from ..inputs import LEFT_OUT, as_arguments
+from ..keys import AnyKey
 from ..torch_internals import DisableTorchFunction
 from .model_places import ModelPlaces
 from .spots import Act, Spot
@@ -100,14 +102,14 @@ class _Take(Act):
         self._is_safe.discard(spot)
 
 
-class TappedValues(Mapping[Any, Any]):
+class TappedValues(Mapping[AnyKey, Any]):
     """What was read: `values[key]` is a tensor, or a list of them where a key means several or a module ran several times.
 
     It holds the values of the last call of the model, by reference and with their autograd graph. One that the model overwrites
     in place later is held as a copy.
     """
 
-    def __init__(self, model: Module, keys: list[Any], like: History | None, *, stop: bool, strict: bool) -> None:
+    def __init__(self, model: Module, keys: list[AnyKey], like: History | None, *, stop: bool, strict: bool) -> None:
         self.notes: list[str] = []  # what was not reached, or otherwise than logged, where `strict` is False
         self._strict = strict
         self._take = _Take()
@@ -120,7 +122,7 @@ class TappedValues(Mapping[Any, Any]):
         self._watched.watch.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> bool:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         is_stopped = self._watched.watch.__exit__(kind, error, trace)
         self._take.end()
         if error is None or is_stopped:
@@ -129,7 +131,7 @@ class TappedValues(Mapping[Any, Any]):
 
     # Looking up ---------------------------------------------------------------------------------------------------
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: AnyKey) -> Any:
         for known, spots in self._watched.spots:
             if known is key or (type(known) is type(key) and known == key):
                 found = [self._get(value, spot, key) for spot in spots for value in self._take.values.get(spot, ())]
@@ -149,7 +151,7 @@ class TappedValues(Mapping[Any, Any]):
             )
         return tensor
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[AnyKey]:
         return iter([key for key, _ in self._watched.spots])
 
     def __len__(self) -> int:
@@ -164,7 +166,7 @@ class TappedValues(Mapping[Any, Any]):
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 
-def tap(model: Module, keys: Any, *, like: History | None = None, stop: bool = False, strict: bool = True) -> TappedValues:
+def tap(model: Module, keys: AnyKey, *, like: History | None = None, stop: bool = False, strict: bool = True) -> TappedValues:
     """Read chosen values while the model runs in a `with` block; nothing else is watched.
 
     >>> import torch, torcheer
@@ -189,10 +191,10 @@ def tap(model: Module, keys: Any, *, like: History | None = None, stop: bool = F
 
 def activation(
     model: Module,
-    input_args: Any = LEFT_OUT,
-    keys: Any = None,
+    input_args: object = LEFT_OUT,
+    keys: AnyKey | None = None,
     *,
-    input_kwargs: Mapping[str, Any] | None = None,
+    input_kwargs: Mapping[str, object] | None = None,
     like: History | None = None,
 ) -> Any:
     """Run the model as far as needed and return one value, or a list of several.

@@ -22,6 +22,7 @@ from ..errors import InvalidArgument, RunMismatch, TorcheerError
 from ..files import file_name
 from ..functions.groups import UNSCALES
 from ..history import History
+from ..keys import AnyKey
 from ..model_history import ModelHistory
 from .drawing import Drawer
 from .reading import Reader
@@ -89,13 +90,13 @@ class Xray(Reader):
     def __init__(
         self,
         model: Module,
-        input: Any,
-        layers: Any = None,
+        input: object,
+        layers: AnyKey | None = None,
         *,
         folder: str | os.PathLike[str] | None = None,
         resume: bool = False,
         loss_fn: Callable[..., Tensor] | None = None,
-        target: Any = None,
+        target: object = None,
         selector: Selector | Mapping[str, Selector] | None = None,
         limits: Limits | None = None,
         every: int = 1,
@@ -160,7 +161,7 @@ class Xray(Reader):
         step: int | None = None,
         *,
         show: bool = False,
-        metrics: Mapping[str, Any] | None = None,
+        metrics: Mapping[str, object] | None = None,
         scale: float | None = None,
         clipped: float | None = None,
     ) -> bool:
@@ -237,7 +238,7 @@ class Xray(Reader):
         if clipped is not None:
             self._notes["clipped"] = f"clipped to norm {clipped:g}"
 
-    def note_metrics(self, metrics: Mapping[str, Any]) -> None:
+    def note_metrics(self, metrics: Mapping[str, object]) -> None:
         """Give numbers by name that the next snapshot writes down, such as the loss inside `xray.step`."""
         self._metrics.update(checked_metrics(metrics))
 
@@ -304,7 +305,7 @@ class Xray(Reader):
 
     # Proving ------------------------------------------------------------------------------------------------------
 
-    def verify(self, train_step: Callable[..., Any], steps: int = 3) -> Verification:
+    def verify(self, train_step: Callable[..., object], steps: int = 3) -> Verification:
         """Prove that watching changes nothing: train a copy with and without, and compare every bit.
 
         `train_step(model)`, or `train_step(model, optimizer)` when the Xray knows one, is called for each step with the copies.

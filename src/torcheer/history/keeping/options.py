@@ -24,7 +24,7 @@ class LogOptions(TypedDict, total=False):
 
     layers_to_save: LayersToSave
     output_device: torch.device | str | None
-    activation_postfunc: Callable[[Tensor], Any] | None
+    activation_postfunc: Callable[[Tensor], object] | None
     save_gradients: bool | LayersToSave
     time_on_device: bool
     keep_orphans: bool
@@ -38,7 +38,7 @@ class Options:
 
     layers_to_save: LayersToSave = "all"
     output_device: torch.device | str | None = None
-    activation_postfunc: Callable[[Tensor], Any] | None = None
+    activation_postfunc: Callable[[Tensor], object] | None = None
     save_gradients: bool | LayersToSave = False
     time_on_device: bool = False
     keep_orphans: bool = False

@@ -7,11 +7,12 @@ sure only at the end; until then a key is matched against every number the opera
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from ...errors import InvalidArgument
 from ...keys import (
+    AnyKey,
     Key,
     OfClass,
     OfFunction,
@@ -32,7 +33,7 @@ from ..layers.places import Owners
 from ..names import layer_type_of
 from .early import EarlyAnswers
 
-LayersToSave = str | int | slice | type | Iterable[Any] | Callable[..., Any] | Key | None
+LayersToSave = AnyKey | None
 
 _WORDS = ("all", "none", "modules")
 

@@ -26,6 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 from torch import Tensor
 
 from ...errors import InvalidArgument, RunExists, RunInUse, SnapshotNotFound
@@ -67,7 +68,7 @@ class FileManager:
 
     @classmethod
     def create(
-        cls, folder: str | os.PathLike[str], about: Mapping[str, Any], max_bytes: int | None = None, *, resume: bool = False
+        cls, folder: str | os.PathLike[str], about: Mapping[str, object], max_bytes: int | None = None, *, resume: bool = False
     ) -> FileManager:
         """Begin a run in a folder; with `resume`, go on with the one that is there, if there is one.
 
@@ -145,7 +146,7 @@ class FileManager:
     def _path_of(self, number: int) -> Path:
         return self.folder / "snapshots" / f"{number:08d}.safetensors"
 
-    def read(self, row: Any) -> Snapshot:
+    def read(self, row: np.void) -> Snapshot:
         """The snapshot of a row: from its line of the index, or from its file where the line is not there (any more)."""
         number = int(row["number"])
         with contextlib.suppress(KeyError):
@@ -289,7 +290,7 @@ class FileManager:
         self._must_write()
         self._rewrite(filter(None, map(snapshot_file.read_header, map(self._path_of, self._present))))
 
-    def note(self, **facts: Any) -> None:
+    def note(self, **facts: object) -> None:
         """Add facts about the run to `run.json`."""
         self._must_write()
         self.about = {**self.about, **facts}
@@ -363,7 +364,7 @@ class FileManager:
         if not is_whole:
             self._rewrite([snapshot for row in rows if (snapshot := self._readable(row)) is not None])
 
-    def _readable(self, row: Any) -> Snapshot | None:
+    def _readable(self, row: np.void) -> Snapshot | None:
         with contextlib.suppress(SnapshotNotFound):
             return self.read(row)
         return None

@@ -35,7 +35,7 @@ class ArchitectureTracer:
     ran in. The graph is walked once, by a backward pass that touches no `.grad`.
     """
 
-    def __init__(self, model: Module, input: Any, *, seed: int = 0) -> None:
+    def __init__(self, model: Module, input: object, *, seed: int = 0) -> None:
         probe = Probe(model, input, loss_fn=_any_loss, seed=seed)
         self._nodes: dict[Node, str | None] = {}
         self._model = probe.model

@@ -19,7 +19,7 @@ _PARALLEL = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
 
 
 def wrapped_module(module: Any) -> Module | None:
-    """What a compiled or parallel wrapper holds; None for a module that is no wrapper."""
+    """The module inside a compiled or parallel wrapper; None if the module is not a wrapper."""
     cls = type(module)
     attribute = _WRAPPED_AS.get(cls.__name__)
     if attribute is None or not cls.__module__.startswith("torch."):
@@ -36,7 +36,7 @@ def without_parallelism(model: Any) -> Any:
 
 
 def innermost(model: Any) -> Any:
-    """The model that compiled and parallel wrappers are around."""
+    """The model inside any number of compiled and parallel wrappers."""
     model = without_parallelism(model)
     while (inner := wrapped_module(model)) is not None:
         model = without_parallelism(inner)
@@ -44,7 +44,7 @@ def innermost(model: Any) -> Any:
 
 
 def class_name(module: Module) -> str:
-    """The name of a module's class; of TorchScript, that of the class it was compiled from."""
+    """The name of a module's class; for TorchScript the class that was compiled."""
     cls = type(module)
     return str(getattr(module, "original_name", cls.__name__)) if issubclass(cls, torch.jit.ScriptModule) else cls.__name__
 
@@ -54,7 +54,7 @@ def addressed(
 ) -> Iterator[tuple[str | None, Module]]:
     """Every module in `root` whose id is not `known`, with its address, in registration order; None for wrappers.
 
-    The caller makes each one known before it asks for the next. For those that are known, `met_again` is called.
+    The caller adds each module to `known` before it asks for the next one. `met_again` gets the modules that were in `known`.
     """
     waiting = [(prefix, root)]
     while waiting:
@@ -77,7 +77,7 @@ def addressed(
 
 
 def free_address(module: Module, around: str, taken: Container[str | None]) -> str:
-    """An address for a new root, after its class: inside the module at `around`, if one runs."""
+    """An address for a new root, made of its class name; below the address `around` if a module is running."""
     name = unique = (f"{around}." if around else "") + class_name(wrapped_module(module) or module)
     count = 1
     while unique in taken:

@@ -41,7 +41,7 @@ class ModuleWatcher:
         self._registered: dict[int, RegisteredModule | None] = {}  # by id; None for wrappers
         self._known = recorder.modules  # alive while their ids are keys
         self._forwards: dict[type, Forward] = {}
-        self._others: dict[type, Other] = {}  # what stands for objects of classes that were met in arguments
+        self._others: dict[type, Other] = {}  # placeholders for arguments that are not tensors, by class
         self._running = [sites.forward]  # of the modules that are running
         self._exits = 0
         self._switches = switches_here()
@@ -80,7 +80,7 @@ class ModuleWatcher:
         return new
 
     def _note_other_address(self, module: Module, address: str) -> None:
-        """A module that is known was met again under another name, and so was all that is inside it."""
+        """A registered module was found under another name, and so were the modules inside it."""
         for name, inner in module.named_modules():
             known = self._registered.get(id(inner))
             other = ".".join(part for part in (address, name) if part)
@@ -268,7 +268,7 @@ class ModuleWatcher:
         return free_address(module, stack[-1].address if stack else "", self.log.registered)
 
     def _shelter(self, module: Module, args: tuple[Any, ...]) -> None:
-        """What runs inside TorchScript cannot be seen writing, so what it may write to is copied first."""
+        """Writes inside TorchScript are not seen, so everything it may write to is copied first."""
         restorer = self.recorder.restorer
         if restorer is None:
             return

@@ -105,7 +105,7 @@ class Recorder:
         return entry
 
     def protect(self, storage: int) -> None:
-        """Something may write to this storage from now on: keep the old values wherever somebody may want them."""
+        """This storage may be overwritten from now on: copy the old values for every kept activation and backup."""
         self.keeper.before_write(storage)
         if self.restorer is not None:
             self.restorer.back_up(self.outside.living_in(storage))
@@ -148,7 +148,7 @@ class Recorder:
             self.write(MARKERS[Origin.INPUT], (entry.number,), tensor, entry.storage)
 
     def _is_outside_models(self, number: int) -> bool:
-        """Whether neither a module nor a parameter had a part in the result of an operation."""
+        """Whether the result of an operation was computed without any module and any parameter."""
         known = self._from_outside_models
         waiting = [number]
         while waiting:
@@ -267,10 +267,10 @@ class Recorder:
         return tuple(found), slots
 
     def current(self, tensor: Tensor, entry: Entry) -> Entry:
-        """The entry of a tensor that crosses a module's boundary, as it is now.
+        """The entry of a tensor that crosses a module's boundary, with its present values.
 
-        What was written to it through another view since it was recorded makes it a record of its own, so that what is
-        kept for the boundary is what crossed it.
+        If another view wrote to it since it was recorded, it gets a new record here, so that the values kept for the
+        boundary are those that crossed it.
         """
         if type(tensor) in PLAIN_CLASSES and self.table.last_write.get(entry.storage, -1) <= entry.number:
             return entry

@@ -1,4 +1,4 @@
-"""Says what cannot be logged as it was meant: inside `vmap` or compiled code, a model that did not run, a log of nothing."""
+"""Errors and warnings for what cannot be logged: inside `vmap` or compiled code, a model that did not run, an empty log."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def refuse_inside_compiled_code() -> None:
 
 
 def refuse_unrun(result: Any, log: Log) -> None:
-    """Raise when a model returned something that is yet to compute its tensors; warn when a part of it did run."""
+    """Raise when a model returned a generator or coroutine, which has not computed anything yet; warn if a part of it ran."""
     unrun = find_leaves(result, _is_unrun)
     if not unrun:
         return

@@ -129,7 +129,7 @@ class Session:
             self.recorder.gradients.watch([tensor for _, tensor in outputs])
 
     def _leave_as_found(self, undone: left_as_found, entered: float) -> None:
-        """When the pass is over: what is kept is protected before anything is restored, then the log is closed."""
+        """Set up the end of the pass: kept tensors are copied before anything is restored, then the log is closed."""
         restorer = undone.restorer
         undone.first.callback(lambda: list(map(self.keeper.before_write, restorer.written_storages())))
         if restorer.sharded_modules():
@@ -144,7 +144,7 @@ class Session:
         self.log.seconds.update(setup=started - entered, forward=forward, cleanup=now - started - forward)
 
     def _note_lazy_states(self, restorer: StateRestorer) -> None:
-        """What the operations of the pass read first of a lazy parameter had no elements."""
+        """Mark lazy parameters: the operations that read them first saw tensors without elements."""
         twins = {id(twin) for _, twin in restorer.lazy}
         if twins:
             states = self.log.states
@@ -185,9 +185,9 @@ class Session:
         self.interceptor.failure = None
 
     def _find_outputs(self) -> None:
-        """In a recording of free code, outputs are the results nothing consumed that somebody still holds.
+        """In `recording()`, outputs are the results that no operation used and that the program still holds.
 
-        What an optimizer made is its own state, which it holds.
+        Tensors that an optimizer made are its state, and do not count.
         """
         operations = self.log.operations
         consumed = {parent for record in operations for parent in record.parents}

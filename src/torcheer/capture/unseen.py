@@ -1,4 +1,4 @@
-"""Says that work could not be watched: work on other threads, collectives that no torch function announced."""
+"""Notes and warnings about unwatched work: on other threads, or in collectives that no torch function started."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class UnseenWatch:
         self._elsewhere: str | None = None  # a module that ran on another thread
 
     def ran_elsewhere(self, address: str) -> None:
-        """A module of this model runs on another thread; whether for this pass shows when its result arrives."""
+        """A module of this model runs on another thread. Whether it does so for this pass is known when its result is used."""
         self._elsewhere = address
 
     def is_new(self, thread: threading.Thread) -> bool:

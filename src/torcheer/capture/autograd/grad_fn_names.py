@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...records import FUNCTION, NODE, Row
 
-READ = 4_000  # operations whose nodes are read without further thought
+READ = 4_000  # the nodes of this many operations are always read
 
 
 class NodeNames:
@@ -35,7 +35,7 @@ class NodeNames:
         return self._names.get(cls) or self._names.setdefault(cls, cls.__name__)
 
     def name(self, tensor: Tensor, function: int) -> str | None:
-        """The name of the node of what a function made, by its number in the log."""
+        """The name of the autograd node of a tensor; `function` is the number, in the log, of the function that made it."""
         if len(self._rows) < READ:
             return self.read(tensor)
         if not tensor.requires_grad or tensor.is_leaf:

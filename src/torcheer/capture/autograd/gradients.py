@@ -2,15 +2,15 @@
 
 An example:
 
-    y = fc(x)          # record 1; y.grad_fn is an AddmmBackward0, behind which are a TBackward0 and AccumulateGrads
+    y = fc(x)          # record 1; y.grad_fn is an AddmmBackward0, whose next nodes are a TBackward0 and AccumulateGrads
     loss = y.sum()     # record 2; its SumBackward0 leads to the AddmmBackward0
     loss.backward()    # hooks tell: SumBackward0 ran (of record 2), AddmmBackward0 ran and got the gradient of y (of record 1),
                        # AccumulateGrad added to fc.weight.grad (of a parameter)
 
-As an operation is written down, its node and those behind it that are new are hooked. A hook writes down when its node ran,
-for how long, and the gradients; a backward call is known by the number torch gives it. What is known of a node hangs on the
-node itself, so that nothing here keeps a graph alive. Hooks hold the log only weakly: neither the graph nor the history keeps
-the other alive.
+When an operation is recorded, its node is hooked, and so are the new nodes reached from it by `next_functions`. A hook records
+when its node ran, for how long, and the gradients; torch's number of the backward call says which pass it was. Data about a
+node is stored in the node's own metadata, so nothing here keeps a graph alive. Hooks refer to the log weakly: neither the graph
+nor the history keeps the other alive.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ LeafOf = Callable[[Node], int | None]
 
 
 class Watched:
-    """What is known of a node, and while it runs, of its run."""
+    """Data about one hooked node, and about its current run."""
 
     __slots__ = (
         *("can_nest", "following", "is_given", "is_target", "leaf", "name", "number", "onward", "operation", "outputs", "role"),
@@ -72,7 +72,7 @@ class Watched:
             int, list[int]
         ] = {}  # by output, the operations whose tensor it is: a call may hand back its argument
         self.onward: list[tuple[int, Watched, int]] = []  # which of its gradients goes to which node, and is of which output
-        self.is_given = False  # whether it made what the recording was given, and is itself none of it
+        self.is_given = False  # whether it made an input of the recording, so that the node itself was not recorded
         self.is_target = self.leaf is not None  # whether a pass may end here without running it
         self.can_nest = False  # whether its backward is Python code, which may run a backward pass
         self.record: BackwardRecord | None = None  # of the pass it runs in
@@ -113,7 +113,7 @@ class Following:
     def follow(
         self, node: Node, operation: int, role: str, leaf_of: LeafOf | None, goes_on: Callable[[Node], bool] | None = None
     ) -> Watched:
-        """Hook a node, and those behind it that are not hooked yet and fit; they are parts of an operation."""
+        """Hook a node, and the nodes reached from it that are not hooked yet and fit; they are parts of an operation."""
         first = self._hook(node, operation, role, leaf_of)
         waiting = [(node, first)]
         while waiting:
@@ -159,7 +159,7 @@ class GradientWatcher:
         self._leaves: dict[int, weakref.ref[Tensor]] = {}  # the tensors whose gradients are those of inputs
 
     def note(self, number: int, tensor: Tensor, *, is_given: bool = False) -> None:
-        """Operation `number` made `tensor`; or it was given, and what is behind it is none of the recording's."""
+        """Operation `number` made `tensor`; or `tensor` is an input, and its upstream graph was not recorded."""
         while is_functorch_wrapped(tensor):  # each transform has a graph of its own
             self._tie(number, tensor, is_given)
             tensor = functorch_unwrapped(tensor)
@@ -185,7 +185,7 @@ class GradientWatcher:
             self._following.follow(node, number, "inside", self._leaf)
 
     def meet(self, numbers: Iterable[int], tensors: Iterable[Tensor]) -> None:
-        """These tensors are used, and stand for these operations. Their nodes may be new: a custom function ran unseen."""
+        """Tensors of these operations are used as arguments. Their nodes may be new: a custom autograd function ran unseen."""
         for number, tensor in zip(numbers, tensors, strict=True):
             if not tensor.requires_grad or number < 0:
                 continue
@@ -239,7 +239,7 @@ class GradientWatcher:
             self._log.notes.append(message)
 
     def _leaf(self, node: Node) -> int | None:
-        """The number of the parameter or input whose gradient a node adds up; a copy of it that was detached is none."""
+        """The number of the parameter or input whose gradient a node accumulates. A detached copy of one does not count."""
         leaf = node.variable
         number = self._number_of_leaf(leaf) if not is_functorch_wrapped(leaf) else None
         if number is None or number < 0:
@@ -287,7 +287,7 @@ def _before(following: Following, node: Watched, gradients: tuple[Tensor | None,
 
 
 def _entered(log: BackwardLog, node: Watched, task: int) -> BackwardRecord | None:
-    """The pass in which a node runs, which is not the latest; None if it is none of the recording's."""
+    """The pass in which a node runs, where that is not the latest one; None if its graph was not recorded here."""
     one = log.known(task)
     outer = log.running.get(get_ident())
     if one is None and outer is not None and outer.record is not None and _runs_inside_a_node():
@@ -311,7 +311,7 @@ def _runs_inside_a_node() -> bool:
 def _receive(
     log: BackwardLog, one: BackwardRecord, leaf: int, gradients: tuple[Tensor | None, ...]
 ) -> tuple[Tensor | None, ...] | None:
-    """Keep the whole gradient of a leaf. Returns what torch is to add up instead of the tensor that is kept."""
+    """Keep the gradient of a leaf. Returns a tensor for torch to accumulate instead of the one that is kept."""
     one.summed.pop(leaf, None)
     gradient = gradients[0] if gradients else None
     if gradient is None or not log.wants(leaf) or is_legacy_batched(gradient):
@@ -358,7 +358,7 @@ def _after(following: Following, node: Watched, made: tuple[Tensor | None, ...],
 
 
 def _add(log: BackwardLog, one: BackwardRecord, target: Watched, output: int, gradient: Tensor | None) -> None:
-    """Add up a gradient where the pass may end. It counts unless the node there runs, and is told the whole."""
+    """Sum the gradients that reach a node at which the pass may end. The sum is used only if the node itself does not run."""
     numbers = (target.leaf,) if target.leaf is not None else target.outputs.get(output)
     if not numbers or gradient is None or target.leaf in one.accumulated:
         return
@@ -367,7 +367,7 @@ def _add(log: BackwardLog, one: BackwardRecord, target: Watched, output: int, gr
 
 
 def _follow_derivatives(following: Following, node: Watched, made: tuple[Tensor | None, ...]) -> None:
-    """Hook the nodes that the backward of a node made: they run when somebody differentiates again."""
+    """Hook the nodes that a backward function created (`create_graph=True`): they run in a second differentiation."""
 
     def is_new(one: Node) -> bool:
         return type(one) is not AccumulateGrad and one._sequence_nr() >= node.sequence

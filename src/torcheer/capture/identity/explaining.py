@@ -1,7 +1,8 @@
 """Explains tensors that no watched call made.
 
-Such a tensor is, in this order: a parameter; memory shared with a recorded tensor; a wrapper around recorded tensors; what left
-a module nobody could look into; autograd's own account of it; otherwise a source born inside the model.
+The explanations are tried in this order: a parameter; a tensor in memory of a recorded one; a wrapper around recorded tensors;
+the result of a module that cannot be traced (TorchScript); a result that autograd's graph leads back to recorded tensors.
+Otherwise the tensor is a source, created inside the model.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Explainer:
         self._wrapped: tuple[int, dict[int, Tensor]] = (0, {})  # of how many modules, and what `_wrapped_states` gives
 
     def explain(self, tensor: Tensor, storage: int | None, leaving: ModuleCall | None) -> Entry:
-        """The entry of a tensor that no record stands for yet; `leaving` is the module call it comes out of, if it does."""
+        """The entry of a tensor that has no record yet; `leaving` is the module call that returned it, if one did."""
         if isinstance(tensor, Parameter) and not self.is_computed(storage):
             return self._recorder.state(tensor)
         known = self._alias(tensor, storage) or (self._wrapper(tensor) if type(tensor) not in PLAIN_CLASSES else None)
@@ -49,7 +50,7 @@ class Explainer:
         )
 
     def _wrapper(self, tensor: Tensor) -> Entry | None:
-        """A wrapper (DTensor, a quantised weight) that was made around tensors that are known depends on them."""
+        """A wrapper (DTensor, a quantised weight) depends on the recorded tensors inside it."""
         if not is_wrapper(tensor):
             return None
         inner = [self._table.find(part) or self._alias(part, self._table.storage_of(part)) for part in memory_of(tensor)]
@@ -84,7 +85,7 @@ class Explainer:
         return [(entry.number, tensor) for entry, tensor in outside if entry is not None]
 
     def is_computed(self, storage: int | None) -> bool:
-        """Whether what is in this storage was worked out from an input: such a parameter was made, not met, by the model."""
+        """Whether the values in this storage were computed from an input: a parameter there was made by the model itself."""
         waiting = [number for number, _ in self._relatives(storage)]
         seen: set[int] = set()
         while waiting:
@@ -115,7 +116,7 @@ class Explainer:
         return {self._table.storage_of(part) for part in memory_of(unwrap(tensor))}
 
     def _inside_state(self, tensor: Tensor, storage: int | None) -> Entry | None:
-        """What is inside a parameter that is a wrapper (the whole numbers of a quantised weight) comes from that parameter."""
+        """A tensor inside a wrapped parameter (the integers of a quantised weight) comes from that parameter."""
         if storage is None or (around := self._wrapped_states().get(storage)) is None:
             return None
         state = self._table.find(around) or self._recorder.state(around)
@@ -134,7 +135,7 @@ class Explainer:
         return self._wrapped[1]
 
     def _by_autograd(self, tensor: Tensor, storage: int | None) -> Entry | None:
-        """Work that was not watched may still have been followed by autograd, back to tensors that are known."""
+        """Follow autograd's graph from the tensor of an unwatched call back to recorded tensors."""
         if tensor.grad_fn is None or is_functorch_wrapped(tensor):
             return None
         parents = self._autograd_parents(tensor)

@@ -1,4 +1,4 @@
-"""Records that are no torch calls: inputs, outputs, other views of recorded memory, tensors from nowhere."""
+"""Records that are not torch calls: inputs, outputs, other views of recorded memory, and sources."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ MARKERS = {
     for origin in (Origin.INPUT, Origin.OUTPUT, Origin.ALIAS, Origin.SOURCE)
 }
 
-# Of a record that is no torch call: a template of its arguments, the names of the last of them, its site.
+# For a record that is not a torch call: the template of its arguments, the names of the keyword ones, its site.
 Arguments = tuple[tuple[Any, ...], tuple[str, ...], int]
 
 
 def view_of(tensor: Tensor, other: Tensor) -> Arguments:
     """The arguments from which `tensor` can be made as a view of `other`: shape, strides and distance in elements.
 
-    Nothing where it cannot: `tensor` reaches memory that `other` does not, or one of them has no memory of its own.
+    None if that is impossible: `tensor` reaches memory that `other` does not, or one of them has no memory of its own.
     """
     if tensor.dtype != other.dtype or not is_inside(tensor, other):
         return (), (), -1

@@ -1,4 +1,4 @@
-"""Tensors that were there before a pass and will be after: parameters, buffers, inputs, tensors that modules hold."""
+"""Tensors that exist before and after a pass: parameters, buffers, inputs, tensors that modules hold."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .tensor_table import TensorTable, memory_of, storages_of
 
 
 class OutsideTensors:
-    """The tensors from outside one recording, by the memory they live in; `registered` are the ids of those modules have."""
+    """The tensors from outside one recording, by storage; `registered` are the ids of parameters and buffers."""
 
     def __init__(self, log: Log, table: TensorTable, keeper: Keeper, registered: set[int]) -> None:
         self._log = log
@@ -23,14 +23,14 @@ class OutsideTensors:
         self._filed_states = 0  # how many parameters and buffers are in `_by_storage`
 
     def living_in(self, storage: int) -> list[Tensor]:
-        """The tensors in this storage that were there before the pass, and will be after."""
+        """The tensors in this storage that exist before and after the pass."""
         for tensor in self._log.states.tensors[self._filed_states :]:
             self.add(tensor)
         self._filed_states = len(self._log.states)
         return self._by_storage.get(storage, [])
 
     def keep_states(self, storage: int, *, also_registered: bool = True) -> None:
-        """Parameters and buffers in this storage are about to be overwritten for good: keep what they were."""
+        """Parameters and buffers in this storage are about to be overwritten and will not be restored: keep copies."""
         tensors = set(map(id, self.living_in(storage)))
         states = self._log.states
         for state in states:
@@ -47,14 +47,14 @@ class OutsideTensors:
                     states.before[state.number] = before
 
     def keep_passing_states(self) -> None:
-        """Keep the parameters that exist only for the time of the pass, and what is kept in their memory."""
+        """Copy parameters that exist only during the pass (FSDP), and whatever is kept in their memory."""
         for state in list(self._log.states.tensors):
             for storage in storages_of(state) if id(state) not in self._registered else ():
                 self._keeper.before_write(storage)
                 self.keep_states(storage, also_registered=False)
 
     def add(self, tensor: Tensor) -> None:
-        """`tensor` was there before the pass."""
+        """Add a tensor that existed before the pass."""
         if not has_memory(tensor):
             return  # FSDP gives it memory for the time of the pass
         for part in memory_of(tensor):

@@ -50,7 +50,7 @@ class Lent:
 
     @property
     def is_out_of_reach(self) -> bool:
-        """Whether nobody but this record holds the memory."""
+        """Whether only this object still refers to the memory."""
         storage = self.tensor.untyped_storage()
         users = storage_use_count(address_of(storage))
         return self.owner() is None and users <= 3  # `tensor`, `bytes` and `storage`
@@ -98,7 +98,7 @@ class SharedMemory:
         self._lent.setdefault(storage, []).append(lent)
 
     def _await_memory(self, tensor: Tensor, way: str, site: int) -> None:
-        """A tensor whose storage is empty is about to be given memory, as FSDP does: what is in it then was never written."""
+        """The storage of `tensor` is empty and is about to be allocated (FSDP): its values then come from no recorded write."""
         self._recorder.ref(tensor)  # known before it has memory, so that nothing is restored
         storage = self._table.storage_of(tensor)
         if storage is not None and storage not in self._lent:
@@ -110,7 +110,7 @@ class SharedMemory:
         return [(lent.number, lent.tensor) for lent in self._lent.get(storage, ())]
 
     def meet(self, tensor: Tensor) -> bool:
-        """Whether a tensor that nobody recorded lies in memory that is not torch's own; if so, finds its relatives."""
+        """Whether an unrecorded tensor lies in memory that torch did not allocate; if so, find recorded tensors there."""
         if not has_bytes(tensor) or tensor.untyped_storage().resizable():
             return False
         own = storage_of(tensor)
@@ -149,7 +149,7 @@ class SharedMemory:
                     yield other
 
     def look(self, tensors: Iterable[Tensor]) -> None:
-        """These tensors are about to be read: note what was written to them since their memory was last looked at."""
+        """These tensors are about to be read: record writes to their memory since it was last compared."""
         for tensor in tensors:
             for part in memory_of(tensor):
                 storage = self._table.storage_of(part)
@@ -203,7 +203,7 @@ class SharedMemory:
         return function
 
     def wrote(self, storage: int | None) -> None:
-        """A write to this storage was written down: what is in it now is known."""
+        """A write to this storage was recorded, so its bytes are known again."""
         for lent in self._lent.get(storage, ()) if storage is not None else ():
             if lent.is_readable:
                 lent.seen.copy_(lent.bytes)
@@ -223,7 +223,7 @@ class SharedMemory:
 
 
 def has_bytes(tensor: Tensor) -> bool:
-    """Whether `tensor` has memory of the ordinary kind, which can be read byte by byte, and as much of it as it says."""
+    """Whether `tensor` has ordinary memory, readable byte by byte, and all of it is allocated."""
     if tensor.layout is not torch.strided or tensor.is_nested or is_functorch_wrapped(tensor) or tensor.device.type == "meta":
         return False
     if is_wrapper(tensor) or hasattr(tensor, "fake_mode"):

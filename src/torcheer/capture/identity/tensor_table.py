@@ -24,7 +24,7 @@ from torch.nn.parameter import is_lazy
 from ...torch_internals import DisableTorchFunctionSubclass, functorch_unwrapped, is_functorch_wrapped, storage_address
 
 PLAIN_CLASSES = frozenset({Tensor, torch.nn.Parameter})
-# Where a storage's last write is unknown, because code outside torch can write to it: later than any record.
+# Where a storage's last write is unknown, because code outside torch can write to it: a number above that of any record.
 UNKNOWN_WRITER = 1 << 62
 
 
@@ -79,7 +79,7 @@ class TensorTable:
         return entry
 
     def point_inside(self, tensor: Tensor, number: int, storage: int | None) -> None:
-        """What `torch.func` wraps comes out of the transform as the plain tensor inside, so that is known as well."""
+        """`torch.func` returns the plain tensor inside its wrapper from a transform, so that one is added to the table, too."""
         while is_functorch_wrapped(tensor):
             tensor = functorch_unwrapped(tensor)
             self.point(tensor, number, storage)
@@ -95,13 +95,13 @@ class TensorTable:
         return self.homes[storage][0] if self.homes and storage in self.homes and storage is not None else storage
 
     def set_aside(self, tensor: Tensor) -> None:
-        """A new tensor has no elements. `Tensor.set_`, which no mode sees, may give it some: it is looked at again later."""
+        """Remember a tensor without elements: `Tensor.set_`, which no mode sees, may give it memory later."""
         entry = self.entries.pop(id(tensor), None)
         if entry is not None:
             self._hollow[id(tensor)] = entry
 
     def still_hollow(self, tensor: Tensor) -> Entry | None:
-        """The entry of a tensor that was set aside, if it still has the memory it was made with."""
+        """The entry of a remembered tensor without elements, if it still has the memory it was made with."""
         entry = self._hollow.pop(id(tensor), None)
         if entry is None or entry() is not tensor or self.storage_of(tensor) != entry.storage:
             return None
@@ -206,7 +206,7 @@ def _hidden_storage(tensor: Tensor) -> int | None:
 def is_wrapper(tensor: Tensor) -> bool:
     """Whether `tensor` is of a class that only wraps other tensors, as DTensor and quantised weights do.
 
-    Such a tensor has a storage that holds nothing; what it is made of are the tensors inside.
+    The storage of a wrapper holds nothing; the data is in the tensors inside.
     """
     if type(tensor) in PLAIN_CLASSES or is_lazy(tensor) or hasattr(tensor, "fake_mode"):
         return False  # a FakeTensor lives on the meta device
@@ -221,7 +221,7 @@ def is_wrapper(tensor: Tensor) -> bool:
 
 
 def inner_tensors(tensor: Tensor) -> dict[str, Tensor]:
-    """The tensors a wrapper is made of, by name: those its class says, or those it has as attributes."""
+    """The tensors inside a wrapper, by name: those its class flattens to, or its tensor attributes."""
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is not None:
         try:

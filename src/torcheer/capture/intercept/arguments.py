@@ -23,7 +23,7 @@ class Before(NamedTuple):
     names: tuple[str, ...]  # of the last of them, which were given by name
     parents: tuple[int, ...]  # the records that the tensors among them stand for
     tensors: list[Tensor]
-    details: Details | None  # what is out of the ordinary
+    details: Details | None  # facts that few calls have
     written: list[Tensor]  # the tensors that are about to be overwritten
 
 
@@ -95,7 +95,7 @@ class ArgumentReader:
         return tuple([slot for slot, tensor in enumerate(tensors) if id(tensor) in ids])
 
     def _protect_one(self, tensor: Tensor) -> None:
-        """Keep the old value of what is about to be overwritten, wherever somebody may want it."""
+        """Copy a tensor that is about to be overwritten, for every kept activation and backup that needs the old values."""
         with DisableTorchFunction():
             for part in memory_of(tensor):
                 storage = self._table.storage_of(part)

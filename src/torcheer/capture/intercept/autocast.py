@@ -1,4 +1,4 @@
-"""Autocast as it is, and as it was."""
+"""Reads the state of autocast, and puts an earlier one back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def autocast_state() -> Autocast:
 
 @cleaning
 def autocast_as(state: Autocast) -> Iterator[None]:
-    """Inside, autocast does what it did in this state."""
+    """Inside, autocast has this state."""
     recorded = dict(state)
     with contextlib.ExitStack() as context:
         for device in _DEVICES:

@@ -37,7 +37,7 @@ class CollectiveWatch:
         return cls(recorder) if is_possible else None
 
     def ran(self) -> bool:
-        """Whether collectives ran since this was last asked."""
+        """Whether collectives ran since the last call of this method."""
         before, self._known = self._known, count_collectives()
         return self._known != before
 

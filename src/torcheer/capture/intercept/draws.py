@@ -13,9 +13,9 @@ from ..restore.randomness import RandomState
 
 
 class DrawWatch:
-    """Notices, at calls that draw, that something else moved torch's random state since the last such call.
+    """Checks at every watched random call whether torch's random state was changed since the one before.
 
-    A model that seeds, forks or sets the state, or draws where it cannot be watched, does so.
+    A model changes it by seeding, forking or setting the state, or by drawing in code that is not watched.
     """
 
     def __init__(self, log: Log) -> None:

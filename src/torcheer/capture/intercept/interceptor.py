@@ -320,7 +320,7 @@ class Interceptor(TorchFunctionMode):
         return result
 
     def _refuse_unfinished(self, first: int, written: Sequence[Tensor]) -> None:
-        """What a collective that is still running left in memory that is copied at once is not its value."""
+        """Mark as lost what an asynchronous collective wrote, if it is kept as a copy made before the collective finished."""
         for number, tensor in zip(range(first, len(self._rows)), written, strict=False):
             if not self._table.shared.isdisjoint(storages_of(tensor)):
                 self._versions[number] = LOST

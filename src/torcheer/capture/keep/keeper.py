@@ -27,7 +27,7 @@ from ...torch_internals import DisableTorchFunctionSubclass, is_functorch_wrappe
 from ..identity.tensor_table import PLAIN_CLASSES, inner_tensors, is_wrapper, storage_of, storages_of, unwrap
 from .policy import Policy
 
-# What holds a tensor: an operation, by number, or an argument kept on its own.
+# The holder of a kept tensor: the number of an operation, or an argument that is kept separately.
 Holder = int | Held
 
 
@@ -91,7 +91,7 @@ class Keeper:
         return bool(self.shared) and not self.shared.isdisjoint(storages_of(tensor))
 
     def _file_parts(self, holder: Holder, tensor: Tensor) -> None:
-        """From now on `holder` holds an alias of `tensor`, unless that was copied."""
+        """Note that `holder` holds an alias of `tensor`, unless it was copied at once."""
         for storage in storages_of(tensor) if not self._is_shared(tensor) else ():
             self._file(holder, storage)
 
@@ -113,7 +113,7 @@ class Keeper:
             self._by_storage.setdefault(storage, []).append(holder)
 
     def _catch_up(self) -> None:
-        """File the operations that were only noted in `storages`: in many passes nothing ever asks."""
+        """Build `_by_storage` up to the latest operation. Done late, because most passes overwrite nothing."""
         if self._filed == len(self.storages):
             return
         for number in range(self._filed, len(self.storages)):
@@ -141,7 +141,7 @@ class Keeper:
         return found
 
     def remember_arguments(self, number: int) -> None:
-        """The latest call holds its arguments, in case its output turns out to leave a module that is wanted."""
+        """Hold the arguments of the latest call, in case its output leaves a module that was asked for."""
         self.forget_arguments()
         self._latest = number
 
@@ -199,7 +199,7 @@ class Keeper:
                 holder.value, holder.version = fresh, version
 
     def lose(self, storage: int) -> None:
-        """Something unknown may have written to this storage: what is kept in it is not to be served."""
+        """Unwatched code may have written to this storage: its kept tensors are marked as lost."""
         if self._sink is not None:
             self._sink.overwritten(storage)
         self._catch_up()
@@ -251,7 +251,7 @@ def copied(tensor: Tensor) -> Tensor | None:
 
 
 def _of_same_class(tensor: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor | None:
-    """What `make` gives of a tensor of some subclass, as one of that class."""
+    """The result of `make` as an instance of the subclass that `tensor` has."""
     with DisableTorchFunctionSubclass(), torch.no_grad():
         try:
             made = make(tensor)

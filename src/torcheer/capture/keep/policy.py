@@ -1,4 +1,4 @@
-"""What becomes of the values that a recording sees: which are kept, and what is held of them.
+"""Which values of a recording are kept, and in which form: the tensor, a postprocessed value, or a place in a file.
 
 Capture asks a policy and knows nothing of labels, devices or files. `Policy()` keeps everything by reference.
 """
@@ -19,7 +19,7 @@ from ..identity.tensor_table import storage_of
 
 
 class Selection(Protocol):
-    """Says which operations to keep. Given by whoever knows labels."""
+    """Decides which operations to keep. The implementations know labels (`history/keeping`)."""
 
     def before(self, function: TorchFunction, module: ModuleCall | None) -> bool | None:
         """Whether the operation about to run is to be kept; None when that is known only afterwards."""

@@ -1,4 +1,4 @@
-"""Runs a pass of a model and leaves everything as it was: the one place that logging, validating and watching modules ask."""
+"""Runs a pass of a model and leaves everything as it was: used by logging, validation and the watching of modules."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class left_as_found:  # noqa: N801 - used as a function: `with left_as_found(…
             self.restorer = StateRestorer([*modules, *given], inputs, own, model)
         self.random = RandomState.now()  # before the pass
         self.error: BaseException | None = None  # what the pass raised, while it is undone
-        self.first = ExitStack()  # what to do when the pass is over, before anything is restored
-        self.last = ExitStack()  # what to do when everything is restored
+        self.first = ExitStack()  # callbacks for the end of the pass, before anything is restored
+        self.last = ExitStack()  # callbacks for when everything is restored
         self._notes = notes
         self._deeper = deeper_calls()
 

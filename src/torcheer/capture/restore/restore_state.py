@@ -114,7 +114,7 @@ class StateRestorer:
         return [tensor for tensor in registered if isinstance(tensor, Tensor) and not is_lazy(tensor)]
 
     def _replace_lazy(self) -> None:
-        """What a pass makes of an uninitialised tensor cannot be undone, so another one stands in for it."""
+        """Materialising an uninitialised (lazy) tensor cannot be undone, so the pass gets a twin instead."""
         twins = {id(tensor): twin for tensor, twin in self.lazy}
         for _, saved, _, _ in self._attributes:
             registered = [saved.get("_parameters"), saved.get("_buffers")]
@@ -139,7 +139,7 @@ class StateRestorer:
         self._first_new_hook = RemovableHandle.next_id
 
     def back_up(self, tensors: Iterable[Tensor], *, is_suspected: bool = False) -> None:
-        """Something is about to write to these: copy what they hold, unless that was done before."""
+        """These tensors are about to be overwritten: copy their values, unless that was done before."""
         if self._without_values is None:
             self._without_values = set(map(id, self._sizes.without_memory())) | {id(twin) for _, twin in self.lazy}
         for tensor in tensors:
@@ -148,7 +148,7 @@ class StateRestorer:
                     self._backups[id(tensor)] = TensorBackup(tensor, is_suspected=is_suspected)
 
     def back_up_everything(self, others: Iterable[Tensor] = ()) -> None:
-        """Something is about to run unwatched: copy every tensor that is known, and its gradient."""
+        """Unwatched code is about to run: copy every known tensor, and its gradient."""
         with DisableTorchFunction():
             self.back_up_script(self._modules)
             tensors = chain(self._tensors(), others)
@@ -156,7 +156,7 @@ class StateRestorer:
             self.before_backward()
 
     def back_up_script(self, modules: Iterable[Module]) -> None:
-        """What runs inside TorchScript cannot be seen writing, so everything it may write to is copied first."""
+        """Writes inside TorchScript are not seen, so everything it may write to is copied first."""
         for module in modules:
             if isinstance(module, torch.jit.ScriptModule) and id(module) not in self._scripts:
                 script = self._scripts[id(module)] = ScriptAttributes(module)
@@ -294,7 +294,7 @@ class StateRestorer:
                     self._note(self.written_unseen[-1], "it was written to by code that cannot be watched")
 
     def _nothing_moved(self) -> bool:
-        """Whether all containers hold, at a glance, the very objects they held; a closer look is taken if not."""
+        """A quick check that all containers hold the same objects as before; a slower one follows if they do not."""
         now: list[Any] = []
         then: list[Any] = []
         for container, saved in self._filled:

@@ -39,14 +39,14 @@ _OTHER_WORDS = {
 
 
 class _Common(property):
-    """A property that is that of every pass of a layer, or call of a module, where they agree."""
+    """A property whose value is the one that all passes of a layer, or all calls of a module, have."""
 
     def __set_name__(self, owner: Any, name: str) -> None:
         super().__init__(lambda holder: holder._common(name), doc=getattr(owner._ONE, name).__doc__)
 
 
 def common() -> Any:
-    """A property that answers what is common to all passes of a layer, or all calls of a module."""
+    """Declare a property that all passes of a layer, or all calls of a module, have in common."""
     return _Common()
 
 

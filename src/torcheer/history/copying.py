@@ -15,7 +15,7 @@ _LISTS = ("rows", "functions", "sites", "states", "modules", "registered", "pyth
 
 
 def twin_of_log(log: Log) -> Log:
-    """A log of the same kept tensors, which can be let go of in one and stay in the other."""
+    """A second log that shares the kept tensors: releasing them in one leaves them in the other."""
     new = copy.copy(log)
     for name in (*_LISTS, "values", "versions", "details"):
         setattr(new, name, copy.copy(getattr(log, name)))

@@ -36,7 +36,7 @@ def numbers_that_fit(lookup: Lookup, key: AnyKey | None, type_: LayerTypes | Non
 
 
 def check_where(where: Any) -> None:
-    """Refuse what is no function of an operation."""
+    """Raise if `where` is not a function of an operation."""
     if where is not None and (not callable(where) or isinstance(where, type) or is_torch_function(where)):
         raise InvalidArgument(
             "where is a function of an operation, such as lambda operation: operation.flops > 1e6; got "
@@ -73,7 +73,7 @@ def _of_name(name: str, lookup: Lookup) -> set[int]:
 
 
 def _or_hint(numbers: set[int], what: str, names: IndexNames) -> set[int]:
-    """The operations. There may be none, unless they ran inside of something that is fused."""
+    """The numbers. Raises if there are none because the operations ran inside a fused call; the error says which."""
     if not numbers and (hint := names.hint(what)):
         raise LayerNotFound(f"no operation is a {what}.{hint}")
     return numbers

@@ -59,7 +59,7 @@ class History(Shown):
 
     @classmethod
     def _of_log(cls, log: Log, options: Options) -> Self:
-        """The history of a log that is there already: of a copy, a replay or a file."""
+        """The history of an existing log: of a copy, a replay or a file."""
         new = cls(log.title, options)
         new._log, new._growing = log, LayerTable(log, options.layer_label_format)
         return new
@@ -271,7 +271,7 @@ class History(Shown):
 
     @property
     def max_passes(self) -> int:
-        """How often the layer ran that ran most often."""
+        """The largest number of passes that a layer has."""
         return self._index.table.most_passes
 
     @property

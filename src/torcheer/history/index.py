@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Makers:
-    """What makes the objects a user holds, which know of one another through the index."""
+    """The classes and functions that make what a user holds, given here so that their files need not import each other."""
 
     layer: Callable[[Index, LayerEntry], Layer]
     module: Callable[[Index, RegisteredModule], Module]
@@ -48,10 +48,10 @@ class Index:
         self.length = len(log.rows)
         self.module_count = len(log.modules)
         self.is_complete = log.is_complete
-        self.kept: dict[str, Any] = {}  # what others made of it and may want again
+        self.kept: dict[str, Any] = {}  # values that other files computed from this index, by name
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Index:
-        """What a copy of a layer, an operation or a module refers to: the same labels, and kept tensors of its own."""
+        """An index with the same labels and its own kept tensors, for a copy of a layer, an operation or a module."""
         table = copy.copy(self.table)
         table.log = copy_of_log(self.log, memo)
         return Index(table.log, table, self.makers)
@@ -204,7 +204,7 @@ class Index:
 
     @cached_property
     def first_addresses(self) -> dict[str, str]:
-        """The first address of modules that have others, by each of those."""
+        """For modules with several addresses: each other address, with the first one."""
         return {other: address for address, module in self.log.registered.items() for other in module.other_addresses}
 
     @cached_property
@@ -263,7 +263,7 @@ class Index:
         return self.log.states[-1 - reference]
 
     def state_value(self, reference: int, user: str) -> torch.Tensor:
-        """What a parameter or buffer was when it was used. Raises where it was changed since, as by an optimizer's step."""
+        """The value a parameter or buffer had when it was used. Raises if it was changed since, for example by an optimizer."""
         state = self.state(reference)
         if state.is_absent:
             raise ParameterNotSaved(

@@ -88,7 +88,7 @@ class Lookup:
         return found
 
     def _refuse_clash(self, key: Text, layers: list[LayerEntry]) -> None:
-        """A module whose address looks like the short label of another layer: either may be meant."""
+        """Raise where a module's address is also the short label of another layer: either may be meant."""
         short = key.short_label(self.names)
         other = self._table.layer_of(short[0]) if short else None
         if other is not None and layers != [other]:
@@ -156,7 +156,7 @@ class Lookup:
         return found
 
     def _finds(self, name: str, numbers: Sequence[int]) -> bool:
-        """Whether a name means just these operations, and nothing else could be meant."""
+        """Whether a name means exactly these operations, unambiguously."""
         try:
             found = self._one(Text(name), Text(name).meaning(self.names))
         except LayerNotFound:

@@ -32,7 +32,7 @@ class IndexNames:
         self.first_addresses: Mapping[str, str] = index.first_addresses
 
     def without_tensors(self) -> IndexNames:
-        """The same names, for whoever outlives the history: they keep no tensor alive."""
+        """The same names without a reference to any tensor, for objects that live longer than the history."""
         light = copy.copy(self)
         light.__dict__["classes"] = self.classes
         light._registered = {}

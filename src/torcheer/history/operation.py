@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def freed_text(what: str) -> str:
-    """Says that a kept tensor is gone with its memory."""
+    """The text of the error for a kept tensor whose memory was freed."""
     return (
         f"the memory of {what} was freed (its storage was resized) before it could be copied, so its value is gone. FSDP does "
         "this with parameters after each layer. Log the model without it to see the value."
@@ -141,7 +141,7 @@ class Operation(Standing, ReadAsTensor, Shown):
         return record.value
 
     def _cleared(self, what: str) -> str:
-        """Says that something was cleared; empty where nothing was."""
+        """A sentence for errors if activations were cleared; otherwise empty."""
         if not self._index.log.is_cleared:
             return ""
         return f"{what} was cleared by history.clear_activations(). Log again, or call history.save_new_activations(model, x)."

@@ -17,7 +17,7 @@ from .index import Index
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A parameter or buffer: its name, and what can be told of it without reading it."""
+    """A parameter or buffer: its name, and facts that need no reading of its values."""
 
     name: str
     shape: tuple[int, ...]
@@ -51,7 +51,7 @@ def describe_param(index: Index, name: str, tensor: Tensor) -> Param:
 
 
 def not_counted(params: Iterable[Param], counted: set[str]) -> list[Param]:
-    """Those of `params` that were not counted before, by any of their names; from now on they are."""
+    """Those of `params` that are not in `counted` under any of their names; they are added to it."""
     new = []
     for param in params:
         names = {param.name, *param.other_names}

@@ -10,7 +10,7 @@ from .index import Index
 
 
 class PythonRead:
-    """One `bool(t)`, `.item()`, `.numpy()` and the like: what was read, what came of it, at which line."""
+    """One `bool(t)`, `.item()`, `.numpy()` and the like: the tensor, the value Python got, the source line."""
 
     __slots__ = ("_index", "_record")
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..errors import InvalidArgument
 from ..torch_internals import DisableTorchFunction
 
-# What stands for types that NumPy does not have.
+# For types that NumPy does not have: the type it gets instead.
 _WIDER = {torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
 _WIDER.update({kind: torch.float32 for name, kind in vars(torch).items() if name.startswith("float8_")})
 

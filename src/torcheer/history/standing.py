@@ -1,4 +1,4 @@
-"""Where an operation stands: the operations around it, the modules it ran in, how far it is from inputs and outputs."""
+"""An operation's place in the graph: parents, children, modules, and its distance from inputs and outputs."""
 
 from __future__ import annotations
 

@@ -58,8 +58,8 @@ class ModulePass:
     ended: int = 0  # not after `started` where it did not return
     device_seconds: float | None = None  # where a GPU was asked
     has_inner: bool = False  # whether it called other modules
-    # Whose tensors it was given, directly or through operations between modules, with their shapes as it read them. For a
-    # call around others, those its own code made its result of.
+    # The calls and inputs whose tensors it was given, directly or through operations between modules, with the shapes it read.
+    # For a call around others: those from which its own code made the result.
     sources: dict[ModulePass | ModuleInput, Shape | None] = field(default_factory=dict)
     params: list[Param] = field(default_factory=list)  # the module's own
     backward: dict[int, ModuleBackward] = field(default_factory=dict)  # by the number of the backward pass in this run, from 1
@@ -90,7 +90,7 @@ class ModuleCalls(Sequence[ModulePass]):
         self.started = self.ended = 0
         self.is_running = False
         self._calls = calls
-        self._settle = settle  # works out what can be told only at the end
+        self._settle = settle  # computes what is known only at the end, when first asked
 
     @cached_property
     def _settled(self) -> list[ModulePass]:

@@ -57,7 +57,7 @@ class _Logged:
         """What each layer was given by other layers, directly or through operations between them."""
         one = self._passes[call.number]
         numbers: Iterable[int] = call.inputs
-        if one.has_inner:  # stands for its own code: only where that made the result
+        if one.has_inner:  # of a call around others only the results that its own code made count
             numbers = [n for n in call.outputs if n >= 0 and self._log.operations[n].module is call]
         for number in numbers:
             if number >= 0:
@@ -112,7 +112,7 @@ class _Logged:
                 passed.bytes = sum(bytes_of(one.shape, one.dtype) for one in made)
 
     def _extend(self, number: int, node: NodeRecord) -> None:
-        """A node that ran is part of the backward pass of every module its operation ran in."""
+        """Extend the backward pass of every module that an operation ran in by its node."""
         call = self._log.operations[node.operation].module
         ended = node.started + node.span
         for around in call.stack() if call is not None else ():

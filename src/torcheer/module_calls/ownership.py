@@ -22,7 +22,7 @@ LEAF = 2**62  # nodes that accumulate have the greatest number there is
 
 
 class Ownership:
-    """Who made what. `hook` is called for each node that a call around others is found to own."""
+    """Which call made which tensor and node. `hook` is called for each node made by the own code of a call around others."""
 
     def __init__(self, hook: Callable[[Node, ModulePass], None]) -> None:
         self._hook = hook
@@ -33,7 +33,7 @@ class Ownership:
         self._first = 0
 
     def begin(self, first: int) -> None:
-        """Nodes are told apart from the number `first` on."""
+        """Start over: nodes are counted from the number `first` on."""
         self._first = first
 
     def clear(self) -> None:
@@ -43,18 +43,18 @@ class Ownership:
         self._behind.clear()
 
     def claim(self, tensor: Tensor, source: Source) -> None:
-        """A tensor is what `source` is or returned."""
+        """Note that `source` is, or returned, this tensor."""
         self._made[id(tensor)] = (weakref.ref(tensor), source, version_of(tensor))
 
     def known(self, tensor: Tensor, *, as_it_was: bool = True) -> Source | None:
-        """What a tensor is from, if it is the very tensor that was claimed, and was not written to since."""
+        """The source of a tensor, if this very tensor was claimed and was not written to since."""
         found = self._made.get(id(tensor))
         if found is None or found[0]() is not tensor or (as_it_was and found[2] != version_of(tensor)):
             return None
         return found[1]
 
     def finish(self, first: int, end: int, one: ModulePass) -> None:
-        """A call has returned: what was made since `first` is its own, but for what calls inside it own."""
+        """A call has returned: it owns the nodes made since `first`, except those that calls inside it own."""
         owners = self._owners
         first, end = first - self._first, end - self._first
         if not one.has_inner and len(owners) <= first:
@@ -68,7 +68,7 @@ class Ownership:
             self._behind = {number: found for number, found in self._behind.items() if number < first}
 
     def producers(self, tensor: Tensor, around: ModulePass | None) -> Sources:
-        """The calls and inputs a tensor comes from: as it is, by what autograd remembers, or else as a view.
+        """The calls and inputs a tensor comes from: by the tensor itself, by autograd's graph, or by the base it is a view of.
 
         `around` is the call in whose own code it may have been made.
         """

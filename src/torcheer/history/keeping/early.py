@@ -1,4 +1,4 @@
-"""Asks functions of an operation while the model still runs.
+"""Calls user-given predicates of an operation while the model still runs.
 
 Shape, type, module and arguments of an operation are final as soon as it ran. Its label, its children and its distance from
 an output are not: a function that looked at one of these is asked again when the pass is over, and until then the tensor is
@@ -17,12 +17,12 @@ from ..operation import Operation
 if TYPE_CHECKING:
     from ..history import History
 
-# What an index knows for good while a recording grows.
+# The attributes of an index that are final while a recording grows.
 _FINAL = frozenset({"tensor_bytes", "state", "state_behind", "state_name", "state_names"})
 
 
 class _EarlyIndex:
-    """The index of a recording that is going on, which notes when it is asked what only the end of the pass decides."""
+    """The index of an unfinished recording. It notes when it is asked for something that is decided at the end of the pass."""
 
     def __init__(self, history: History) -> None:
         self.log = history._log
@@ -41,7 +41,7 @@ class _EarlyIndex:
 
 
 class EarlyAnswers:
-    """What functions of an operation said while the model ran."""
+    """The answers that predicates gave while the model ran."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -49,7 +49,7 @@ class EarlyAnswers:
         self._answers: dict[int, dict[int, bool]] = {}  # by id of the function, which the key keeps alive
 
     def ask(self, predicate: Callable[[Any], Any], number: int) -> bool:
-        """Whether to keep an operation: yes, also where the function is to be asked again."""
+        """Whether to keep an operation. True also where the predicate must be asked again at the end."""
         index = self._index
         if index is None:
             index = self._index = _EarlyIndex(self._history)
@@ -66,7 +66,7 @@ class EarlyAnswers:
         return answer
 
     def settled(self, predicate: Callable[[Any], Any]) -> Callable[[Any], bool]:
-        """The function, which is asked only where it gave no final answer."""
+        """The predicate, with its final answers remembered: it is called only where it gave none."""
         known = self._answers.get(id(predicate), {})
         self._index = None
 

@@ -74,7 +74,7 @@ def run(
 
 
 def finish(history: History, session: Session) -> None:
-    """Refuse what could not be seen, if that is wanted. Release what was kept only because it might have been wanted."""
+    """Raise for unseen work with `unseen="raise"`. Release what was kept only because a key might have meant it."""
     unseen = session.recorder.unseen.message or _unseen_writes(history, session)
     if unseen and history._options.unseen == "raise":
         error = UnseenWork(f"{unseen} unseen='ignore' logs it all the same.")
@@ -97,7 +97,7 @@ def finish(history: History, session: Session) -> None:
 
 
 def _unseen_writes(history: History, session: Session) -> str:
-    """What was written to by something that could not be seen, in words; noted and warned of, but for what `restorer` told."""
+    """Tensors that unwatched code wrote to, as text. Notes and warns of them, except where `restorer` has named them."""
     log, restorer = history._log, session.recorder.restorer
     overwritten = [number for number in sorted(log.overwritten()) if log.versions[number] != LOST]
     names = [history._index.label(number) for number in overwritten if history._index.table.shows(number)]
@@ -125,7 +125,7 @@ def _numbers_meant(history: History, key: Key) -> set[int]:
 
 
 def _release_gradients(history: History) -> None:
-    """From now on keep only the gradients that were asked for; let go of others that came during a recording."""
+    """Keep only the gradients that were asked for from now on, and release the others."""
     backward, wanted = history._log.backward, history._options.save_gradients
     if backward is None or wanted == "all":
         return
@@ -140,7 +140,7 @@ def _release_gradients(history: History) -> None:
 
 
 def _hold_arguments(log: Log, number: int, kept: set[int]) -> None:
-    """Give an operation the arguments that would go with the operations about to be released."""
+    """Let an operation hold those of its arguments whose operations are about to be released."""
     record = log.operations[number]
     if not record.is_saved:
         return

@@ -34,7 +34,7 @@ class LogOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Options:
-    """The options of one recording, with what they are by default."""
+    """The options of one recording, with their defaults."""
 
     layers_to_save: LayersToSave = "all"
     output_device: torch.device | str | None = None

@@ -115,7 +115,7 @@ class Keyed:
             self._everything = True
 
     def _add_text(self, text: str) -> None:
-        """Look for every reading of a text. One that is no name yet may be that of a module which is made as the model runs."""
+        """Look for every reading of a text. One that fits no name yet may fit a module created while the model runs."""
         ways = readings(text)
         known = [way for way in ways if self._add_name(way)]
         if known:
@@ -170,7 +170,7 @@ class Keyed:
         return bool(self._modules) and self._modules.are_left(call.address)
 
     def settled(self, key: Key) -> Key:
-        """The key, with the answers that functions of an operation gave for sure while the model ran."""
+        """The key, with the final answers that predicates gave while the model ran."""
         if isinstance(key, Several):
             return Several(tuple(self.settled(one) for one in key.keys))
         return Where(self._answers.settled(key.predicate)) if isinstance(key, Where) else key
@@ -197,7 +197,7 @@ class _Modules:
         return address if address is not None or not way.is_glob else fitting_glob(way.name, registered, others)
 
     def add(self, way: Reading, name: str) -> None:
-        """From now on look for the modules at an address, or at those that a glob fits."""
+        """Look for the module at an address, or the modules that a glob fits."""
         wanted = self._given if way.is_input else self._left
         if name not in self._log.registered and way.is_glob:
             fits = glob_pattern(name).fullmatch

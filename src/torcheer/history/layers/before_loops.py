@@ -66,7 +66,7 @@ def _passes_of(first: list[int], layers: Iterable[int]) -> Passes:
 
 
 class _Joined:
-    """All candidates joined, and then taken apart again where the rounds differ, until nothing changes."""
+    """Joins all candidates, then splits those whose rounds differ, until nothing changes."""
 
     def __init__(self, log: Log, first: list[int], candidates: dict[int, list[int]]) -> None:
         self._log = log

@@ -38,7 +38,7 @@ def connected_operations(log: Log) -> bytearray | None:
 
 
 def _add_what_a_recording_shows(log: Log, found: bytearray) -> None:
-    """Add what ran outside of all modules, which is the code that was recorded, and what the models it called returned."""
+    """Add the operations outside of all modules (the recorded code itself), and the outputs of the models it called."""
     for number, row in enumerate(log.rows):
         if row[MODULE] < 0 and number not in log.hollow:
             found[number] = True
@@ -93,7 +93,7 @@ def _functions_of(log: Log, *origins: Origin) -> set[int]:
 class CallCounts:
     """How many calls of torch functions ran inside a module call.
 
-    A call that made several tensors counts once; inputs, sources and the like, and operations that are not shown, do not.
+    A call that made several tensors counts once. Inputs, sources and operations that are not shown do not count.
     """
 
     def __init__(self, log: Log, connected: bytearray | None) -> None:

@@ -160,7 +160,7 @@ class LayerTable:
 
     @property
     def most_passes(self) -> int:
-        """How often the layer ran that ran most often."""
+        """The largest number of passes that a layer has."""
         return max(map(len, self._passes.values()), default=min(1, len(self)))
 
     def label(self, layer: LayerEntry) -> str:

@@ -41,9 +41,9 @@ _MADE = (Origin.OPERATION, Origin.OPAQUE, Origin.ALIAS)
 
 
 def nothing_repeats(log: Log) -> bool:
-    """Whether it is plain at a glance that every operation is a layer of its own.
+    """A quick check: whether every operation is certainly a layer of its own.
 
-    It is when no module was called twice, nothing ran twice at one place, no parameter was used twice by one function, and
+    That is so when no module was called twice, nothing ran twice at one place, no parameter was used twice by one function, and
     none was overwritten.
     """
     if log.python_reads or any(call.call > 1 for call in log.modules):
@@ -163,7 +163,7 @@ class Recurrence:
         return self._parts.setdefault(part, self._parts.setdefault(place, part))
 
     def _used_first(self, number: int, what: tuple[Any, ...], used: tuple[Any, ...]) -> int:
-        """The layer of the first operation that used these parameters: of what stood in for them before, if anything did."""
+        """The layer of the first operation that used these parameters, or tensors in their place."""
         layer = self._layers[used] = self._stand_ins.pop(what, number)
         self._layers.setdefault(what, layer)
         return layer
@@ -211,7 +211,7 @@ class Recurrence:
         return known
 
     def settle(self) -> None:
-        """The log is complete: let first iterations that came from elsewhere join the rest; part what ran side by side."""
+        """The log is complete: join first iterations of loops to the rest, and separate operations that ran side by side."""
         self._join_first_rounds()
         joined = join_rounds(self._log, self.first, self._nearest, self._places.values())
         separate(self._log, self.first, self._nearest, joined.union(self._layers.values()))

@@ -12,7 +12,7 @@ Each `sin` depends on the one before, so this is a loop: `add` and `sin` are one
 `getitem`, of which every pass is used by another `add`. The reshapes ran side by side, in one round: they are three layers.
 The `mul`s are a loop over different things, as one over different blocks is: two layers.
 
-Operations at one place are passes of one layer if each is of another round. It is where
+Operations at one place are passes of one layer if each belongs to a different round. That is known where
 
 1. they are downstream of different parameter-using operations, such as the passes of a shared layer;
 2. they depend on one another without such an operation between (a loop carries something from round to round), and whatever
@@ -35,7 +35,7 @@ Passes = dict[int, list[int]]  # by the first operation of a layer
 
 
 def separate(log: Log, first: list[int], nearest: list[int], decided: Collection[int]) -> None:
-    """Make what ran side by side layers of their own.
+    """Make operations that ran side by side separate layers.
 
     `first` has, by operation, the first one of its layer, and is changed; `nearest` the parameter-using operation that it is
     downstream of. The layers in `decided` stay as they are.
@@ -87,7 +87,7 @@ def used_by(log: Log, number: int) -> tuple[int, ...]:
 
 
 def _know_loops(log: Log, first: list[int], nearest: list[int], doubtful: Passes, known: set[int]) -> None:
-    """Of each layer that a loop carries, move the passes that used the same from `doubtful` to `known`: a layer each."""
+    """For each layer whose value a loop carries, move passes of one kind from `doubtful` to `known`, as a layer."""
     carried = _carried(log, first, nearest, doubtful)
     _add_other_loops(log, first, doubtful, carried)
     kinds = _kinds(log, first, doubtful, carried, _over_different_things(log, first, doubtful, carried))
@@ -145,7 +145,7 @@ def _add_other_loops(log: Log, first: list[int], doubtful: Passes, carried: dict
 
 
 def origin_of(log: Log, first: list[int], used: int) -> Hashable:
-    """What an argument is: a parameter or buffer, something given, or what a layer made."""
+    """Where an argument comes from: a parameter or buffer, an input, or a layer."""
     if used < 0:
         return used
     if log.function_of(used).origin in _GIVEN:
@@ -233,7 +233,7 @@ def _follow(log: Log, first: list[int], doubtful: Passes, known: set[int]) -> No
 def _paired(
     passes: list[int], beside: defaultdict[int, list[int]], first: list[int], known: set[int], *, latest: bool
 ) -> tuple[list[int], int]:
-    """The passes that each go with another pass of one and the same layer, and that layer: the one with which most do."""
+    """The largest set of passes that each pair with a different pass of one other layer, and that layer."""
     pairs: defaultdict[int, dict[int, int]] = defaultdict(dict)
     for number in passes:
         for other in sorted(beside[number], reverse=not latest):  # what comes last stays

@@ -1,4 +1,4 @@
-"""Everything that is printed."""
+"""The text of `print(history)`, of layers and of operations."""
 
 from __future__ import annotations
 

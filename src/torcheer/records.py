@@ -276,6 +276,11 @@ class ModuleCall:
             call = call.outer
         return tuple(reversed(chain))
 
+    @property
+    def is_nested(self) -> bool:
+        """Whether it runs inside another call of the same module."""
+        return any(outer.address == self.address for outer in self.stack()[:-1])
+
 
 @dataclass(frozen=True, slots=True)
 class ClassNames:

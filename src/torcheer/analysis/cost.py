@@ -18,7 +18,6 @@ from ..functions.flops import NOTHING, Formula
 from ..history import History, Layer, Module, Modules, Operation
 from ..history.index import Index
 from ..history.lookup import Lookup
-from ..records import ModuleCall
 from .backward_time import NONE, BackwardTime, backward_passes
 from .calls import FactsOf, TorchCall, calls_of
 from .flops import work_of
@@ -275,7 +274,7 @@ class _Parts:
                 inside[call.outer.number] += call.elapsed
         found: dict[str, ModuleCost] = {}
         for address, calls in self._index.calls.items():
-            outermost = [call for call in calls if not _is_nested(call)]
+            outermost = [call for call in calls if not call.is_nested]
             own = sum(call.elapsed - inside[call.number] for call in calls)
             found[address] = ModuleCost(
                 address,
@@ -302,11 +301,6 @@ def _not_called(address: str) -> ModuleCost:
 def _with(expense: Expense, nanoseconds: int) -> Expense:
     """An expense, and so much backward time besides."""
     return replace(expense, backward_seconds=expense.backward_seconds + nanoseconds / 1e9) if nanoseconds else expense
-
-
-def _is_nested(call: ModuleCall) -> bool:
-    """Whether a call runs inside another call of the same module."""
-    return any(outer.address == call.address for outer in call.stack()[:-1])
 
 
 def _sum(expenses: list[Expense]) -> Expense:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from ..display import Shown
 from ..errors import SeveralPasses
 
 # Words that other libraries have for these things.
@@ -71,7 +72,18 @@ def _same(one: Any, other: Any) -> bool:
         return False
 
 
-def unknown_attribute(holder: object, name: str) -> Any:
+class Helpful(Shown):
+    """A result that is shown, and whose unknown attributes raise an error that names the nearest ones."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            return _unknown_attribute(self, name)
+
+
+def _unknown_attribute(holder: object, name: str) -> Any:
     """What `__getattr__` does: raises an error that names the attributes most like it.
 
     Python also asks `__getattr__` when a property raised an `AttributeError`, as `SeveralPasses` is one: then the property is

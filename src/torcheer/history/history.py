@@ -13,13 +13,13 @@ from torch import Tensor
 
 from ..backward_records import BackwardLog
 from ..capture.restore.randomness import RandomState
-from ..display import Fold, Shown
+from ..display import Fold
 from ..errors import GraphChanged, InvalidArgument
 from ..inputs import LEFT_OUT, as_arguments
 from ..keys import AnyKey, Keyed, OneKey
 from ..records import PARENTS, UNSAVED, Failure, Log, Origin
 from ..torch_internals import DisableTorchFunction
-from .attributes import unknown_attribute
+from .attributes import Helpful
 from .backward import BackwardPass
 from .copying import copy_of_log, refuse_pickling, twin_of_log
 from .difference import first_difference
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class History(Shown):
+class History(Helpful):
     """What one recording knows: layers, operations, parameters, and the lookup of each."""
 
     _makers = Makers(Layer, Module, lambda index: {})
@@ -440,11 +440,6 @@ class History(Shown):
         except ImportError as error:
             raise ImportError("to_pandas() needs pandas: pip install pandas") from error
         return pandas.DataFrame(self.to_rows())
-
-    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
-
-        def __getattr__(self, name: str) -> Any:
-            return unknown_attribute(self, name)
 
     def __repr__(self) -> str:
         with DisableTorchFunction():

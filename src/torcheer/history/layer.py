@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..display import Fold, Shown
+from ..display import Fold
 from ..source_places import SourceLine
 from .attention import Heads
-from .attributes import agreed, common, unknown_attribute
+from .attributes import Helpful, agreed, common
 from .index import Index
 from .layers.labels import LayerEntry
 from .lookup import Lookup
@@ -21,10 +21,11 @@ from .printing.text import describe_layer
 from .read_as_tensor import ReadAsTensor
 
 if TYPE_CHECKING:
-    from .module import Call, Module
+    from .call import Call
+    from .module import Module
 
 
-class Layer(ReadAsTensor, Shown):
+class Layer(ReadAsTensor, Helpful):
     """The same computational step across repeated execution: one or more passes, each an `Operation`.
 
     A layer answers whatever is common to its passes; for what is not, it says which labels to use.
@@ -136,10 +137,7 @@ class Layer(ReadAsTensor, Shown):
         """The layer's label: `conv2d_3_7`."""
         return self._index.table.label(self._entry)
 
-    @property
-    def name(self) -> str:
-        """The label."""
-        return self.label
+    name = label
 
     @property
     def layer(self) -> Layer:
@@ -181,11 +179,6 @@ class Layer(ReadAsTensor, Shown):
         if not 1 <= number <= self.num_passes:
             raise IndexError(f"{self.label} has passes 1 to {self.num_passes}; there is no pass {number}.")
         return Operation(self._index, self._entry.passes[number - 1])
-
-    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
-
-        def __getattr__(self, name: str) -> Any:
-            return unknown_attribute(self, name)
 
     @property
     def _key(self) -> str:

@@ -1,189 +1,27 @@
-"""What a user holds of a module: `Module` is one address of the model, `Call` one time it ran."""
+"""What a user holds of a module: one address of the model, with its calls; and the mapping of all of them."""
 
 from __future__ import annotations
 
 import difflib
 import os
 from collections.abc import Iterator, Mapping
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
-from ..containers import fill_call
-from ..display import Shown, ShownTable, Table
-from ..errors import ActivationLost, ActivationNotSaved, InvalidArgument, LayerNotFound
+from ..display import ShownTable, Table
+from ..errors import InvalidArgument, LayerNotFound
 from ..keys import split_turn
-from ..records import UNSAVED, ModuleCall, RegisteredModule
-from ..source_places import SourceLine, source_of
-from ..tensor_memory import is_freed
-from .attributes import agreed, common, unknown_attribute
+from ..records import RegisteredModule
+from ..source_places import SourceLine
+from .attributes import Helpful, agreed, common
+from .call import Call
 from .index import Index
 from .layer import Layer
-from .operation import Operation, freed_text
+from .operation import Operation
 from .param import Param, describe_param
-from .printing.module_text import describe_call, describe_module, table_of_modules
+from .printing.module_text import describe_module, table_of_modules
 
 
-class Call(Shown):
-    """One call of a module: what came in, what ran inside, what left."""
-
-    __slots__ = ("_index", "_record")
-
-    def __init__(self, index: Index, record: ModuleCall) -> None:
-        self._index = index
-        self._record = record
-
-    @property
-    def address(self) -> str:
-        """The module's address: `features.6`; empty for the model itself."""
-        return self._record.address
-
-    @property
-    def label(self) -> str:
-        """The address with the number of the call: `features.6:1`."""
-        return f"{self._record.address}:{self._record.call}"
-
-    @property
-    def class_name(self) -> str:
-        return self._record.class_name
-
-    @property
-    def call_num(self) -> int:
-        """Which call of its module this is, from 1."""
-        return self._record.call
-
-    @property
-    def module(self) -> Module:
-        return Module(self._index, self._index.log.registered[self._record.address])
-
-    @property
-    def training(self) -> bool:
-        """Whether the module was in training mode."""
-        return self._record.training
-
-    @property
-    def time_elapsed(self) -> float:
-        """Seconds from entry to exit, with everything inside."""
-        return self._record.elapsed / 1e9
-
-    @property
-    def source(self) -> SourceLine | None:
-        """The line that called it."""
-        return source_of(self._record.site, self._record.outer)
-
-    # What came in and what left -----------------------------------------------------------------------------------
-
-    def _operations(self, numbers: tuple[int, ...]) -> list[Operation]:
-        return [Operation(self._index, n) for n in dict.fromkeys(numbers) if self._index.table.shows(n)]
-
-    @property
-    def inputs(self) -> list[Operation]:
-        """The tensors among its arguments."""
-        return self._operations(self._record.inputs)
-
-    @property
-    def outputs(self) -> list[Operation]:
-        """The tensors it returned."""
-        return self._operations(self._record.outputs)
-
-    @property
-    def input_shapes(self) -> list[tuple[int, ...]]:
-        return [one.tensor_shape for one in self.inputs]
-
-    @property
-    def output_shapes(self) -> list[tuple[int, ...]]:
-        return [one.tensor_shape for one in self.outputs]
-
-    @property
-    def args(self) -> tuple[Any, ...]:
-        """The positional arguments, with the tensors as they were; other objects are stood for by their class."""
-        return self._arguments()[0]
-
-    @property
-    def kwargs(self) -> dict[str, Any]:
-        """The named arguments."""
-        return self._arguments()[1]
-
-    def _arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        record = self._record
-        return fill_call(record.args, record.names, iter([self._tensor(number) for number in record.inputs]))
-
-    def _tensor(self, number: int) -> Any:
-        value = self._kept_tensor(number)
-        if is_freed(value):
-            raise ActivationLost(freed_text(f"an argument of {self.label}"))
-        return value
-
-    def _kept_tensor(self, number: int) -> Any:
-        if number < 0:
-            return self._index.state_value(number, self.label)
-        value = self._index.record(number).value
-        if value is UNSAVED:
-            raise ActivationNotSaved(
-                f"the arguments of {self.label} were not saved. Log again with layers_to_save='all', or with "
-                f"{self._index.label(number)!r} in the list."
-            )
-        return value
-
-    # What ran inside ----------------------------------------------------------------------------------------------
-
-    @property
-    def operations(self) -> list[Operation]:
-        """Every operation that ran inside, also in the modules inside."""
-        end = self._record.end if self._record.end >= 0 else self._index.length
-        return [Operation(self._index, n) for n in range(self._record.first, end) if self._index.table.shows(n)]
-
-    @property
-    def own_operations(self) -> list[Operation]:
-        """The operations that ran inside, but in no module inside."""
-        return [one for one in self.operations if one._record.module is self._record]
-
-    @property
-    def num_operations(self) -> int:
-        return len(self.operations)
-
-    @property
-    def is_bottom_level(self) -> bool:
-        """Whether exactly one operation ran inside, whatever submodules the module has."""
-        return self._index.call_counts.inside(self._record) == 1
-
-    @property
-    def outer(self) -> Call | None:
-        """The module call around this one."""
-        outer = self._record.outer
-        return Call(self._index, outer) if outer is not None else None
-
-    @property
-    def inner(self) -> list[Call]:
-        """The module calls directly inside, in order."""
-        return [Call(self._index, record) for record in self._index.inner_calls.get(self._record.number, ())]
-
-    @property
-    def containing_modules(self) -> list[str]:
-        """The module calls around this one, outermost first: `['features:1']`."""
-        return [f"{call.address}:{call.call}" for call in self._record.stack()[:-1] if call.address]
-
-    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
-
-        def __getattr__(self, name: str) -> Any:
-            return unknown_attribute(self, name)
-
-    @property
-    def _key(self) -> str:
-        return self.label
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Call) and other._record is self._record
-
-    def __hash__(self) -> int:
-        return id(self._record)
-
-    def __str__(self) -> str:
-        return describe_call(self)
-
-    def __repr__(self) -> str:
-        return f"<Call {self.label} of {self.class_name}>"
-
-
-class Module(Shown):
+class Module(Helpful):
     """One module of the model, called or not. Answers what is common to its calls, as a layer does for its passes."""
 
     __slots__ = ("_index", "_record")
@@ -290,7 +128,7 @@ class Module(Shown):
     @property
     def time_elapsed(self) -> float:
         """Seconds of all its calls; a call inside another call of the same module is counted once."""
-        return sum(call.time_elapsed for call in self.calls if not _is_nested(call._record))
+        return sum(call.time_elapsed for call in self.calls if not call._record.is_nested)
 
     def draw(
         self, path: str | os.PathLike[str] | IO[bytes] | IO[str] | None = None, *, format: str | None = None, **options: Any
@@ -369,11 +207,6 @@ class Module(Shown):
         values = [getattr(call, name) for call in calls]
         return agreed(name, values, f"calls of {self.address!r}", [call.label for call in calls])
 
-    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
-
-        def __getattr__(self, name: str) -> Any:
-            return unknown_attribute(self, name)
-
     @property
     def _key(self) -> str:
         return self.address
@@ -438,12 +271,3 @@ class Modules(ShownTable, Mapping[str, Module]):
     def table(self) -> Table:
         """What is printed, cell by cell."""
         return table_of_modules(self)
-
-
-def _is_nested(call: ModuleCall) -> bool:
-    outer = call.outer
-    while outer is not None:
-        if outer.address == call.address:
-            return True
-        outer = outer.outer
-    return False

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from ..containers import fill_call, format_path
-from ..display import Fold, Shown, preformatted
+from ..display import Fold, preformatted
 from ..errors import ActivationLost, ActivationNotSaved, GradientNotSaved
 from ..records import UNSAVED
 from ..source_places import SourceLine, source_of, stack_of
 from ..tensor_memory import is_freed
 from ..torch_internals import DisableTorchFunction
 from .attention import Heads, heads_of
-from .attributes import unknown_attribute
+from .attributes import Helpful
 from .lookup import Lookup
 from .param import Param, describe_param
 from .printing.text import describe_operation, describe_values
@@ -35,7 +35,7 @@ def freed_text(what: str) -> str:
     )
 
 
-class Operation(Standing, ReadAsTensor, Shown):
+class Operation(Standing, ReadAsTensor, Helpful):
     """One execution of a function that yielded a tensor.
 
     >>> import torch, torcheer
@@ -148,14 +148,17 @@ class Operation(Standing, ReadAsTensor, Shown):
 
     @property
     def tensor_shape(self) -> tuple[int, ...]:
+        """The shape of the tensor."""
         return self._record.shape
 
     @property
     def tensor_dtype(self) -> torch.dtype:
+        """The dtype of the tensor."""
         return self._record.dtype
 
     @property
     def tensor_device(self) -> torch.device:
+        """The device the tensor was computed on."""
         return self._record.device
 
     @property
@@ -342,32 +345,14 @@ class Operation(Standing, ReadAsTensor, Shown):
         """The bytes of the parameters this operation used."""
         return sum(param.fsize for param in self.parent_params)
 
-    # The words people type ----------------------------------------------------------------------------------------
+    # Other words for the same ----------------------------------------------------------------------------------------
 
-    @property
-    def name(self) -> str:
-        """The label."""
-        return self.label
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the tensor."""
-        return self.tensor_shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the tensor."""
-        return self.tensor_dtype
-
-    @property
-    def device(self) -> torch.device:
-        """The device the tensor was computed on."""
-        return self.tensor_device
-
-    @property
-    def activation(self) -> Any:
-        """The tensor this operation yielded (or what `activation_postfunc` made of it)."""
-        return self.tensor_contents
+    name = label
+    shape = tensor_shape
+    dtype = tensor_dtype
+    device = tensor_device
+    activation = tensor_contents
+    params = parent_params
 
     @property
     def grad(self) -> Tensor | None:
@@ -408,19 +393,9 @@ class Operation(Standing, ReadAsTensor, Shown):
         return [self._argument(slot) for slot in range(len(self._record.parents))]
 
     @property
-    def params(self) -> list[Param]:
-        """The parameters this operation used."""
-        return self.parent_params
-
-    @property
     def flops(self) -> int | None:
         """The floating-point operations of the call, counted as docs/cost.md says; None where no formula is known."""
         return self._index.flops.get(self._number, 0)
-
-    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
-
-        def __getattr__(self, name: str) -> Any:
-            return unknown_attribute(self, name)
 
     def __str__(self) -> str:
         return describe_operation(self)

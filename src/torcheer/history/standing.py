@@ -9,7 +9,8 @@ from ..records import ModuleCall, OperationRecord, Origin
 from .index import Index
 
 if TYPE_CHECKING:
-    from .module import Call, Module
+    from .call import Call
+    from .module import Module
 
 
 class Standing:

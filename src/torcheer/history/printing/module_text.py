@@ -9,7 +9,8 @@ from ..param import describe_param, not_counted
 from .text import human_size, plural
 
 if TYPE_CHECKING:
-    from ..module import Call, Module, Modules
+    from ..call import Call
+    from ..module import Module, Modules
 
 _ROWS_SHOWN = 400
 _SHAPES_SHOWN = 2

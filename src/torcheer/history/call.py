@@ -1,0 +1,174 @@
+"""One call of a module, as a user holds it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..containers import fill_call
+from ..errors import ActivationLost, ActivationNotSaved
+from ..records import UNSAVED, ModuleCall
+from ..source_places import SourceLine, source_of
+from ..tensor_memory import is_freed
+from .attributes import Helpful
+from .index import Index
+from .operation import Operation, freed_text
+from .printing.module_text import describe_call
+
+if TYPE_CHECKING:
+    from .module import Module
+
+
+class Call(Helpful):
+    """One call of a module: what came in, what ran inside, what left."""
+
+    __slots__ = ("_index", "_record")
+
+    def __init__(self, index: Index, record: ModuleCall) -> None:
+        self._index = index
+        self._record = record
+
+    @property
+    def address(self) -> str:
+        """The module's address: `features.6`; empty for the model itself."""
+        return self._record.address
+
+    @property
+    def label(self) -> str:
+        """The address with the number of the call: `features.6:1`."""
+        return f"{self._record.address}:{self._record.call}"
+
+    @property
+    def class_name(self) -> str:
+        return self._record.class_name
+
+    @property
+    def call_num(self) -> int:
+        """Which call of its module this is, from 1."""
+        return self._record.call
+
+    @property
+    def module(self) -> Module:
+        return self._index.makers.module(self._index, self._index.log.registered[self._record.address])
+
+    @property
+    def training(self) -> bool:
+        """Whether the module was in training mode."""
+        return self._record.training
+
+    @property
+    def time_elapsed(self) -> float:
+        """Seconds from entry to exit, with everything inside."""
+        return self._record.elapsed / 1e9
+
+    @property
+    def source(self) -> SourceLine | None:
+        """The line that called it."""
+        return source_of(self._record.site, self._record.outer)
+
+    # What came in and what left -----------------------------------------------------------------------------------
+
+    def _operations(self, numbers: tuple[int, ...]) -> list[Operation]:
+        return [Operation(self._index, n) for n in dict.fromkeys(numbers) if self._index.table.shows(n)]
+
+    @property
+    def inputs(self) -> list[Operation]:
+        """The tensors among its arguments."""
+        return self._operations(self._record.inputs)
+
+    @property
+    def outputs(self) -> list[Operation]:
+        """The tensors it returned."""
+        return self._operations(self._record.outputs)
+
+    @property
+    def input_shapes(self) -> list[tuple[int, ...]]:
+        return [one.tensor_shape for one in self.inputs]
+
+    @property
+    def output_shapes(self) -> list[tuple[int, ...]]:
+        return [one.tensor_shape for one in self.outputs]
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """The positional arguments, with the tensors as they were; other objects are stood for by their class."""
+        return self._arguments()[0]
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """The named arguments."""
+        return self._arguments()[1]
+
+    def _arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        record = self._record
+        return fill_call(record.args, record.names, iter([self._tensor(number) for number in record.inputs]))
+
+    def _tensor(self, number: int) -> Any:
+        value = self._kept_tensor(number)
+        if is_freed(value):
+            raise ActivationLost(freed_text(f"an argument of {self.label}"))
+        return value
+
+    def _kept_tensor(self, number: int) -> Any:
+        if number < 0:
+            return self._index.state_value(number, self.label)
+        value = self._index.record(number).value
+        if value is UNSAVED:
+            raise ActivationNotSaved(
+                f"the arguments of {self.label} were not saved. Log again with layers_to_save='all', or with "
+                f"{self._index.label(number)!r} in the list."
+            )
+        return value
+
+    # What ran inside ----------------------------------------------------------------------------------------------
+
+    @property
+    def operations(self) -> list[Operation]:
+        """Every operation that ran inside, also in the modules inside."""
+        end = self._record.end if self._record.end >= 0 else self._index.length
+        return [Operation(self._index, n) for n in range(self._record.first, end) if self._index.table.shows(n)]
+
+    @property
+    def own_operations(self) -> list[Operation]:
+        """The operations that ran inside, but in no module inside."""
+        return [one for one in self.operations if one._record.module is self._record]
+
+    @property
+    def num_operations(self) -> int:
+        return len(self.operations)
+
+    @property
+    def is_bottom_level(self) -> bool:
+        """Whether exactly one operation ran inside, whatever submodules the module has."""
+        return self._index.call_counts.inside(self._record) == 1
+
+    @property
+    def outer(self) -> Call | None:
+        """The module call around this one."""
+        outer = self._record.outer
+        return Call(self._index, outer) if outer is not None else None
+
+    @property
+    def inner(self) -> list[Call]:
+        """The module calls directly inside, in order."""
+        return [Call(self._index, record) for record in self._index.inner_calls.get(self._record.number, ())]
+
+    @property
+    def containing_modules(self) -> list[str]:
+        """The module calls around this one, outermost first: `['features:1']`."""
+        return [f"{call.address}:{call.call}" for call in self._record.stack()[:-1] if call.address]
+
+    @property
+    def _key(self) -> str:
+        return self.label
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Call) and other._record is self._record
+
+    def __hash__(self) -> int:
+        return id(self._record)
+
+    def __str__(self) -> str:
+        return describe_call(self)
+
+    def __repr__(self) -> str:
+        return f"<Call {self.label} of {self.class_name}>"

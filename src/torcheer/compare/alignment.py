@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..records import TEMPLATE
+from .gaps import move_gaps
 from .measures import difference, tolerance_of
 from .sides import Side, Signature, Step
 
@@ -57,6 +58,7 @@ def align(a: Side, b: Side) -> Alignment:
         found.match(a.steps[at_a].number, b.steps[at_b].number, why)
         last_a, last_b = at_a + 1, at_b + 1
     _align_stretch(found, a.steps[last_a:], b.steps[last_b:])
+    move_gaps(found)
     _match_by_wiring(found)
     _match_by_values(found)
     _match_by_wiring(found)

@@ -8,12 +8,14 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import ActivationNotSaved, InvalidArgument
+from ..history.printing.text import plural
 from ..model_history import ModelHistory
 from ..replay.machine import refuse_changed_states
 from .alignment import Alignment, align
 from .comparison import ComparedOperation, Comparison, Unmatched
-from .culprit import Culprit, Inquiry
+from .culprit import Culprit
 from .gradients import first_gradient_error, gradient_errors
+from .inquiry import Inquiry, unsynced
 from .measures import Difference, difference, tolerance_of
 from .own_error import Run, errors_that_matter, references, run_on_values_of_a
 from .parameters import ParameterDifference, parameter_differences, state_pairs
@@ -60,10 +62,15 @@ def compare(
     gradients = gradient_errors(alignment)
     rows = _rows(alignment, run, gradients, tolerance)
     unknown = _first_unexplained(alignment, rows, run, inquiry)
-    if unknown is not None and not (order and order[0] < unknown.shown_by[1]._number):
-        culprits.insert(0, unknown)
+    if unknown is not None and not (order and order[0] < unknown[0]):
+        culprits.insert(0, unknown[1])
     others = sorted(run.dirty & synced - set(order))
-    culprits += [inquiry.culprit(n, run, reference) for n in others if len(culprits) < _MOST_CULPRITS * 4]
+    culprits += [inquiry.culprit(n, run, reference) for n in others]
+    if (lone := inquiry.lone_output()) is not None:
+        culprits.append(lone)
+    named: dict[object, Culprit] = {}
+    for one in culprits:
+        named.setdefault((one.a, one.b), one)
     unmatched = Unmatched(
         tuple(map(alignment.a.operation, alignment.only_in(alignment.a))),
         tuple(map(alignment.b.operation, alignment.only_in(alignment.b))),
@@ -73,11 +80,11 @@ def compare(
         b,
         rows,
         unmatched,
-        culprits,
+        list(named.values()),
         parameters,
         tolerance=_tolerance(alignment, tolerance),
         gradient_culprit=first_gradient_error(alignment, rows) if not culprits else None,
-        notes=_notes(rows, run),
+        notes=(*_notes(rows, run), *_other_outputs(alignment)),
     )
 
 
@@ -129,15 +136,35 @@ def _culprits(alignment: Alignment, reference: dict[int, Tensor], tolerance: flo
     found: list[int] = []
     if not forced.dirty:
         return found, everything, forced
-    while True:
+    for _ in range(_MOST_CULPRITS + 1):
         lazy = run_on_values_of_a(alignment, reference, forced=set(found), tolerance=tolerance)
         errors = errors_that_matter(alignment, lazy, forced, set(found))
-        if not errors or len(found) == _MOST_CULPRITS:
-            synced = everything - (lazy.dirty - set(found) - set(errors))
-            if synced != everything:
-                forced = run_on_values_of_a(alignment, reference, forced=synced, tolerance=tolerance)
-            return found, synced, forced
-        found.append(errors[0])
+        if not errors:
+            break
+        found += _of_one_cause(alignment, errors, forced)
+        if forced.dirty <= set(found):  # nothing else has an error where all are given values of a
+            return found, everything, forced
+    synced = everything - (lazy.dirty - set(found) - set(errors))
+    if synced != everything:
+        forced = run_on_values_of_a(alignment, reference, forced=synced, tolerance=tolerance)
+    return found, synced, forced
+
+
+def _of_one_cause(alignment: Alignment, errors: list[int], forced: Run) -> list[int]:
+    """The first error, and those that come from the same operations without a match: all that use a block that is not there."""
+    first, *others = errors
+    a, b = alignment.a, alignment.b
+
+    def behind(number: int) -> tuple[set[int], set[int]]:
+        ours = {one._number for one in unsynced(a, alignment.of_b[number], alignment.of_a)}
+        theirs = {one._number for one in unsynced(b, number, alignment.of_b)}
+        return ours & a.varying, theirs & b.varying
+
+    ours, theirs = behind(first)
+    if not ours and not theirs:
+        return [first]
+    pairs = [(one, behind(one)) for one in others if one in forced.dirty]
+    return [first, *(one for one, (mine, yours) in pairs if not ours.isdisjoint(mine) or not theirs.isdisjoint(yours))]
 
 
 def _by_state(alignment: Alignment, parameters: list[ParameterDifference]) -> dict[int, ParameterDifference]:
@@ -176,7 +203,9 @@ def _tolerance(alignment: Alignment, tolerance: float | None) -> float:
     return max((tolerance_of(*pair) for pair in pairs), default=0.0)
 
 
-def _first_unexplained(alignment: Alignment, rows: list[ComparedOperation], run: Run, inquiry: Inquiry) -> Culprit | None:
+def _first_unexplained(
+    alignment: Alignment, rows: list[ComparedOperation], run: Run, inquiry: Inquiry
+) -> tuple[int, Culprit] | None:
     """The first operation whose own error is unknown and that differs, though nothing it was given is known to."""
     errors = {row.b._number: row for row in rows}
     for row in rows:
@@ -185,7 +214,7 @@ def _first_unexplained(alignment: Alignment, rows: list[ComparedOperation], run:
             continue
         given = [errors.get(parent) for parent in alignment.b.log.operations[number].dependencies]
         if all(one is None or one.error is None or one.error.relative <= one.tolerance for one in given):
-            return inquiry.unexplained(number)
+            return number, inquiry.unexplained(number)
     return None
 
 
@@ -195,3 +224,12 @@ def _notes(rows: list[ComparedOperation], run: Run) -> tuple[str, ...]:
         return ()
     why = run.failed[unknown[0].b._number]
     return (f"the own error of {len(unknown)} of {len(rows)} operations is unknown, the first is {unknown[0].label}: {why}",)
+
+
+def _other_outputs(alignment: Alignment) -> tuple[str, ...]:
+    """That the two do not return the same tensors, though both may compute them."""
+    a, b = alignment.a.outputs, alignment.b.outputs
+    matched = sum(number in alignment.of_b for number in b)
+    if matched == len(a) == len(b) or not matched:
+        return ()
+    return (f"a returns {plural(len(a), 'tensor')}, b returns {len(b)}; those that correspond ({matched}) are compared",)

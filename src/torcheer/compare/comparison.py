@@ -299,7 +299,7 @@ class Comparison(Shown):
                 lines.append(f"\tIn {name.upper()}: {operation.label}{where}")
         lines += [f"\tArgument: {words}" for words in culprit.argument_words]
         lines += [f"\tParameter: {one}" for one in culprit.parameters]
-        if culprit.a is None or culprit.b is None:
+        if culprit.shown_by is not None and (culprit.a is None or culprit.b is None):
             lines.append(f"\tShown by: {culprit.shown_by[0].label}, the first that both have and that differs")
         own = culprit.own_error
         lines.append(f"\tOwn error: {'unknown' if own is None else f'{own.relative:.1e} of its scale ({own.largest:.2g})'}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ class ParameterDifference:
     shape_a: tuple[int, ...] | None
     shape_b: tuple[int, ...] | None
     difference: Difference | None  # None where the shapes differ, or the values are in no file
-    looks: str  # "transposed", "rows permuted", "columns permuted", or ""
+    looks: str  # "transposed", "rows permuted (16 of 32)", "like blocks.5.up.weight of a", or ""
 
     @property
     def name(self) -> str:
@@ -77,11 +77,12 @@ def parameter_differences(alignment: Alignment, pairs: dict[int, int], tolerance
             matched[name] = renamed
     contents = _by_content(alignment, ours, theirs, matched)
     matched.update(contents)
-    found = [_compared(name_a, name_b, ours[name_a], theirs[name_b], tolerance) for name_a, name_b in matched.items()]
+    compared = [_compared(name_a, name_b, ours[name_a], theirs[name_b], tolerance) for name_a, name_b in matched.items()]
+    found = _exchanged([one for one in compared if one is not None], ours, theirs, tolerance)
     alone = [ParameterDifference(n, None, tuple(t.shape), None, None, "") for n, t in ours.items() if n not in matched]
     taken = set(matched.values())
     alone += [ParameterDifference(None, n, None, tuple(t.shape), None, "") for n, t in theirs.items() if n not in taken]
-    return [one for one in found if one is not None] + alone
+    return found + alone
 
 
 def _named(alignment: Alignment, *, of_a: bool) -> dict[str, Tensor]:
@@ -114,9 +115,7 @@ def _by_content(
         for name in names:
             tensor = (ours, theirs)[place][name]
             if _absent(tensor) is None and tensor.is_floating_point() and tensor.numel() and not tensor.is_meta:
-                with DisableTorchFunction(), torch.no_grad():
-                    key = (tensor.numel(), f"{float(tensor.detach().abs().sum(dtype=torch.float64)):.4g}")
-                groups.setdefault(key, ([], []))[place].append(name)
+                groups.setdefault((tensor.numel(), _size(tensor)), ([], []))[place].append(name)
     return {a[0]: b[0] for a, b in groups.values() if len(a) == len(b) == 1}
 
 
@@ -153,6 +152,33 @@ def _looks(one: Tensor, other: Tensor, allowed: float) -> str:
             moved = int((order[0] != order[1]).sum())
             return f"{word} ({moved} of {one.shape[dim]})"
     return ""
+
+
+def _exchanged(
+    found: list[ParameterDifference], ours: dict[str, Tensor], theirs: dict[str, Tensor], tolerance: float | None
+) -> list[ParameterDifference]:
+    """Where a parameter that differs has the values of another one of a that differs too, say of which."""
+    sizes: dict[object, list[str]] = {}
+    for one in found:
+        if one.difference is not None and one.name_a is not None:
+            sizes.setdefault((one.shape_a, _size(ours[one.name_a])), []).append(one.name_a)
+    said = []
+    for one in found:
+        name_b = one.name_b
+        if one.difference is not None and not one.looks and name_b is not None:
+            for name in sizes.get((one.shape_b, _size(theirs[name_b])), ()):
+                if name != one.name_a and _compared(name, name_b, ours[name], theirs[name_b], tolerance) is None:
+                    one = replace(one, looks=f"like {name} of a")
+                    break
+        said.append(one)
+    return said
+
+
+def _size(tensor: Tensor) -> str:
+    """The sum of the absolute values, to four digits."""
+    with DisableTorchFunction(), torch.no_grad():
+        sizes = tensor.detach() if tensor.dtype is torch.bool else tensor.detach().abs()
+        return f"{float(sizes.sum(dtype=torch.float64)):.4g}"
 
 
 def _order(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor] | None:

@@ -59,6 +59,7 @@ class Side:
             states = tuple(parent for parent in record.parents if parent < 0)
             turn = call.call if call is not None else 0
             self.steps.append(Step(record.number, record.function.type, record.shape, address, turn, states, leaves))
+        self._stacks: dict[int, tuple[int, ...]] = {}  # by module call
         self._value_signatures: dict[int, Signature | None] = {}
         self._state_signatures: dict[int, Signature | None] = {}
 
@@ -69,6 +70,25 @@ class Side:
         """The kept activation of an operation; None where it was not kept, or its value is gone."""
         value = self.log.values[number]
         return value if is_measurable(value) and not self.log.is_lost(number) else None
+
+    def stack(self, number: int) -> tuple[int, ...]:
+        """The numbers of the module calls that an operation ran in, outermost first."""
+        call = self.log.operations[number].module
+        if call is None:
+            return ()
+        if call.number not in self._stacks:
+            self._stacks[call.number] = tuple(one.number for one in call.stack())
+        return self._stacks[call.number]
+
+    @cached_property
+    def varying(self) -> set[int]:
+        """The operations that depend on an input, a parameter or a buffer; the others are constants."""
+        found: set[int] = set()
+        for record in self.log.operations:
+            parents = record.dependencies
+            if record.origin is Origin.INPUT or any(parent < 0 or parent in found for parent in (*record.parents, *parents)):
+                found.add(record.number)
+        return found
 
     def state_signature(self, reference: int) -> Signature | None:
         """What a parameter or buffer is recognised by, also when it is transposed or permuted."""

@@ -1,0 +1,240 @@
+"""Finds out what is different about operations with errors of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..capture.restore.randomness import RandomState
+from ..containers import fill_call
+from ..errors import ReplayFailed, TorcheerError
+from ..functions.signatures import positional_names
+from ..history import Operation
+from ..records import TENSOR, OperationRecord, Origin
+from ..replay.machine import call_again, outcome
+from ..torch_internals import DisableTorchFunction
+from .alignment import Alignment
+from .culprit import UNSAID, Culprit
+from .lone_modules import LoneCalls, LoneModules
+from .measures import Difference, difference, is_measurable
+from .own_error import Run
+from .parameters import ParameterDifference
+from .sides import Side
+
+
+class Inquiry:
+    """Finds out what is different about operations with errors of their own."""
+
+    def __init__(self, alignment: Alignment, synced: set[int], differing: dict[int, ParameterDifference]) -> None:
+        self._alignment = alignment
+        self._synced = synced  # the operations of b after which it goes on with values of a
+        self._synced_in_a = {alignment.of_b[one] for one in synced}
+        values = alignment.a.value
+        self._harmless = {b for b, a in alignment.of_b.items() if b not in synced and values(a) is not None}
+        self._differing = differing  # by parameter or buffer of b, as its log numbers it
+
+    def culprit(self, number: int, run: Run, reference: dict[int, Tensor]) -> Culprit:
+        """What is different about an operation of b with an error of its own."""
+        a, b = self._alignment.a, self._alignment.b
+        partner = self._alignment.of_b[number]
+        pair = (a.operation(partner), b.operation(number))
+        own, allowed = run.own.get(number), run.tolerances.get(number, 0.0)
+        expected = reference.get(partner, a.value(partner))
+        parameters = self._parameters(number)
+        missing, extra = self._between(partner, number)
+        is_output = b.log.operations[number].origin is Origin.OUTPUT
+        if parameters and not missing and not extra and self._agrees(partner, number, expected, allowed, with_states_of_a=True):
+            return Culprit(*pair, pair, own, self._arguments(partner, number), parameters, is_explained_by_parameters=True)
+        if (inside := self._other_arguments(missing, extra)) is not None:
+            return Culprit(*inside, pair, own, self._arguments(inside[0]._number, inside[1]._number))
+        if (apart := _other_shape(missing, extra)) is not None:
+            return Culprit(*apart, pair, own, self._arguments(apart[0]._number, apart[1]._number), missing=missing, extra=extra)
+        if is_output or self._agrees(partner, number, expected, allowed, with_states_of_a=False):
+            inputs = self._inputs(partner, number)
+            if not missing and not extra:
+                return Culprit(*pair, pair, own, inputs=inputs)
+            return self._of_one_side(missing, extra, pair, own, inputs)
+        arguments = self._arguments(partner, number)
+        return Culprit(*pair, pair, own, arguments, parameters, missing, extra)
+
+    def _of_one_side(
+        self,
+        missing: tuple[Operation, ...],
+        extra: tuple[Operation, ...],
+        shown_by: tuple[Operation, Operation] | None,
+        own: Difference | None,
+        inputs: tuple[tuple[Operation, Operation], ...] = (),
+    ) -> Culprit:
+        """What is different where one side runs operations that the other does not, or others instead."""
+        if (lone := self._lone_modules(missing, extra)) is not None:
+            first = lone.operations[0]
+            blamed = (first, None) if missing else (None, first)
+            return Culprit(*blamed, shown_by, own, missing=missing, extra=extra, inputs=inputs, lone=lone)
+        ours = missing[0 if not extra else -1] if missing else None
+        theirs = extra[0 if not missing else -1] if extra else None
+        return Culprit(ours, theirs, shown_by, own, missing=missing, extra=extra, inputs=inputs)
+
+    def lone_output(self) -> Culprit | None:
+        """What leads to the first output that only one side has; None where both compute all that is returned."""
+        sides = (self._alignment.a, self._alignment.of_a), (self._alignment.b, self._alignment.of_b)
+        missing, extra = (_behind_lone_output(side, matched) for side, matched in sides)
+        if not missing and not extra:
+            return None
+        if (apart := _other_shape(missing, extra)) is not None:
+            arguments = self._arguments(apart[0]._number, apart[1]._number)
+            return Culprit(*apart, None, None, arguments, missing=missing, extra=extra)
+        return self._of_one_side(missing, extra, None, None)
+
+    @cached_property
+    def _lone_calls(self) -> LoneCalls:
+        return LoneCalls(self._alignment)
+
+    def _lone_modules(self, missing: tuple[Operation, ...], extra: tuple[Operation, ...]) -> LoneModules | None:
+        """The whole module calls that only one side runs, where the other runs nothing instead."""
+        if bool(missing) == bool(extra):
+            return None
+        return self._lone_calls.around(missing or extra, of_a=bool(missing))
+
+    def _other_arguments(
+        self, missing: tuple[Operation, ...], extra: tuple[Operation, ...]
+    ) -> tuple[Operation, Operation] | None:
+        """Of operations that both run, but whose values cannot be compared, the first with other arguments."""
+        ours = {one._number: one for one in missing}
+        for theirs in extra:
+            partner = self._alignment.of_b.get(theirs._number, -1)
+            if partner in ours and theirs._number not in self._harmless and self._arguments(partner, theirs._number):
+                return ours[partner], theirs
+        return None
+
+    def unexplained(self, number: int) -> Culprit:
+        """What is different about an operation of b that cannot be run again."""
+        partner = self._alignment.of_b[number]
+        pair = (self._alignment.a.operation(partner), self._alignment.b.operation(number))
+        return Culprit(*pair, pair, None, self._arguments(partner, number), self._parameters(number))
+
+    def _parameters(self, number: int) -> tuple[ParameterDifference, ...]:
+        """The parameters that an operation of b and what is run as part of it use, and that differ."""
+        record = self._alignment.b.log.operations[number]
+        found = {
+            self._differing[parent].name: self._differing[parent] for parent in record.parents if parent in self._differing
+        }
+        return tuple(found.values())
+
+    def _between(self, partner: int, number: int) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
+        """What runs on each side between operations that agree and this pair, as it has no match."""
+        return unsynced(self._alignment.a, partner, self._synced_in_a), unsynced(self._alignment.b, number, self._synced)
+
+    def _inputs(self, partner: int, number: int) -> tuple[tuple[Operation, Operation], ...]:
+        """The operations the pair is given that do not correspond."""
+        a, b = self._alignment.a, self._alignment.b
+        pairs = zip(a.log.operations[partner].parents, b.log.operations[number].parents, strict=False)
+        return tuple(
+            (a.operation(one), b.operation(other))
+            for one, other in pairs
+            if one >= 0 and other >= 0 and self._alignment.of_b.get(other) != one
+            if one in a.index.positions and other in b.index.positions
+        )
+
+    def _is_same_call(self, partner: int, number: int) -> bool:
+        one, other = self._alignment.a.log.operations[partner], self._alignment.b.log.operations[number]
+        same_slots = [parent < 0 for parent in one.parents] == [parent < 0 for parent in other.parents]
+        return one.function.type == other.function.type and same_slots and other.function.func is not None
+
+    def _agrees(self, partner: int, number: int, expected: Tensor | None, allowed: float, *, with_states_of_a: bool) -> bool:
+        """Whether the call of b, given exactly what a's was given, gives what a has."""
+        if expected is None or not self._is_same_call(partner, number):
+            return False
+        b = self._alignment.b
+        record = b.log.operations[number]
+        random = RandomState.now()
+        try:
+            tensors = [self._given(partner, number, slot, with_states_of_a) for slot in range(len(record.parents))]
+            args, kwargs = fill_call(record.template, record.names, iter(tensors))
+            with torch.no_grad():
+                value = outcome(record, call_again(record, args, kwargs), args, kwargs)
+        except (TorcheerError, ReplayFailed, RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError):
+            return False
+        finally:
+            random.restore()
+        apart = difference(expected, value) if is_measurable(value) else None
+        return apart is not None and apart.relative <= allowed
+
+    def _given(self, partner: int, number: int, slot: int, with_states_of_a: bool) -> Tensor:
+        a, b = self._alignment.a, self._alignment.b
+        theirs = b.log.operations[number].parents[slot]
+        if theirs < 0 and not with_states_of_a:
+            return _copied(b.log.states[-1 - theirs].value)
+        value = a.operation(partner)._argument(slot)
+        like = b.log.states[-1 - theirs].value if theirs < 0 else b.log.operations[theirs]
+        dtype = like.dtype if value.is_floating_point() and like.dtype.is_floating_point else value.dtype
+        with DisableTorchFunction():
+            return _copied(value).to(like.device, dtype)
+
+    def _arguments(self, partner: int, number: int) -> tuple[tuple[str, Any, Any], ...]:
+        ours = _arguments_of(self._alignment.a.log.operations[partner])
+        theirs = _arguments_of(self._alignment.b.log.operations[number])
+        if self._alignment.a.log.operations[partner].function.type != self._alignment.b.log.operations[number].function.type:
+            return ()
+        names = dict.fromkeys([*ours, *theirs])
+        pairs = [(name, ours.get(name, UNSAID), theirs.get(name, UNSAID)) for name in names]
+        return tuple((name, one, other) for name, one, other in pairs if not _is_same(one, other))
+
+
+def _behind_lone_output(side: Side, matched: dict[int, int]) -> tuple[Operation, ...]:
+    """The operations without a match that lead to the first output that has none."""
+    for output in side.outputs:
+        if output not in matched:
+            behind = unsynced(side, output, matched)
+            if any(one._number in side.varying for one in behind):
+                return behind
+    return ()
+
+
+def _other_shape(missing: tuple[Operation, ...], extra: tuple[Operation, ...]) -> tuple[Operation, Operation] | None:
+    """Where both sides run the same functions without a match: the first pair with other shapes."""
+    for one, other in zip(missing, extra, strict=False):
+        if one.layer_type != other.layer_type:
+            return None
+        if one.tensor_shape != other.tensor_shape:
+            return one, other
+    return None
+
+
+def unsynced(side: Side, number: int, synced: Container[int]) -> tuple[Operation, ...]:
+    """The operations that lead to one without passing another that agrees, in order."""
+    found: set[int] = set()
+    waiting = list(side.log.operations[number].dependencies)
+    while waiting:
+        one = waiting.pop()
+        if one in synced or one in found:
+            continue
+        found.add(one)
+        waiting += side.log.operations[one].dependencies
+    return tuple(side.operation(one) for one in sorted(found) if one in side.index.positions)
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    with DisableTorchFunction(), torch.no_grad():
+        return tensor.detach().clone()
+
+
+def _arguments_of(record: OperationRecord) -> dict[str, Any]:
+    """The arguments of a call, by name, or by position where they have none; `TENSOR` stands for those that are tensors."""
+    args = record.args
+    names = positional_names(record.function, args, [value is TENSOR for value in args])
+    if record.function.plain_name in ("getitem", "setitem"):
+        names = ["self", "index", "value"][: len(args)]
+    found = {name or f"argument {place}": value for place, (name, value) in enumerate(zip(names, args, strict=True), 1)}
+    found.update(record.kwargs)
+    return found
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other) or (one is UNSAID and other is None) or (other is UNSAID and one is None)
+    except Exception:  # a user-defined __eq__ may raise anything
+        return True

@@ -10,6 +10,8 @@ from tests.compare.porting_models import Decoder
 from torch import nn
 
 import torcheer as tl
+from torcheer.replay import machine
+from torcheer.replay.machine import call_again
 
 
 @pytest.fixture(scope="module")
@@ -198,3 +200,18 @@ def test_a_block_of_equal_weights_is_named_too(ids):
     culprit = tl.compare_models(model, other, ids).culprit
     assert len(culprit.modules) == 1
     assert culprit.modules[0].startswith("blocks.")
+
+
+def test_a_deleted_block_costs_two_runs_and_makes_only_the_calls_after_it_twice(model, ids, monkeypatch):
+    made = []
+
+    def counted(record, args, kwargs):
+        made.append(record.number)
+        return call_again(record, args, kwargs)
+
+    monkeypatch.setattr(machine, "call_again", counted)
+    other = copy.deepcopy(model)
+    del other.blocks[6]
+    a, b = tl.log_forward_pass(model, ids), tl.log_forward_pass(other, ids)
+    tl.compare(a, b)
+    assert len(made) < 1.5 * len(b.operations)

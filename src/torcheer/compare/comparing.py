@@ -137,7 +137,7 @@ def _culprits(alignment: Alignment, reference: dict[int, Tensor], tolerance: flo
     if not forced.dirty:
         return found, everything, forced
     for _ in range(_MOST_CULPRITS + 1):
-        lazy = run_on_values_of_a(alignment, reference, forced=set(found), tolerance=tolerance)
+        lazy = run_on_values_of_a(alignment, reference, forced=set(found), tolerance=tolerance, earlier=forced)
         errors = errors_that_matter(alignment, lazy, forced, set(found))
         if not errors:
             break
@@ -146,7 +146,7 @@ def _culprits(alignment: Alignment, reference: dict[int, Tensor], tolerance: flo
             return found, everything, forced
     synced = everything - (lazy.dirty - set(found) - set(errors))
     if synced != everything:
-        forced = run_on_values_of_a(alignment, reference, forced=synced, tolerance=tolerance)
+        forced = run_on_values_of_a(alignment, reference, forced=synced, tolerance=tolerance, earlier=forced)
     return found, synced, forced
 
 

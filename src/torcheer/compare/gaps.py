@@ -1,7 +1,7 @@
 """Moves a gap in an alignment to the edges of modules.
 
-Where one side runs steps that the other does not, it is often open which. With a block of norm, attention, norm and MLP deleted,
-the first norm of the next block may be matched with that of the deleted one, and the gap then begins in the middle of a block:
+Where one side runs steps that the other does not, it is often open which. With a block of norm, attention and MLP deleted, the
+first norm of the next block may be matched with that of the deleted one, and the gap then begins in the middle of a block:
 
     a   norm3 | attn3 mlp3 norm4 | attn4        a   | norm3 attn3 mlp3 | norm4 attn4
     b   norm3 |                  | attn4   →    b   |                  | norm3 attn4

@@ -72,11 +72,11 @@ class Inquiry:
         """What is different where one side runs operations that the other does not, or others instead."""
         if (lone := self._lone_modules(missing, extra)) is not None:
             first = lone.operations[0]
-            blamed = (first, None) if missing else (None, first)
-            return Culprit(*blamed, shown_by, own, missing=missing, extra=extra, inputs=inputs, lone=lone)
-        ours = missing[0 if not extra else -1] if missing else None
-        theirs = extra[0 if not missing else -1] if extra else None
-        return Culprit(ours, theirs, shown_by, own, missing=missing, extra=extra, inputs=inputs)
+            ours, theirs = (first, None) if missing else (None, first)
+            return Culprit(ours, theirs, shown_by, own, missing=missing, extra=extra, inputs=inputs, lone=lone)
+        last_a = missing[0 if not extra else -1] if missing else None
+        last_b = extra[0 if not missing else -1] if extra else None
+        return Culprit(last_a, last_b, shown_by, own, missing=missing, extra=extra, inputs=inputs)
 
     def lone_output(self) -> Culprit | None:
         """What leads to the first output that only one side has; None where both compute all that is returned."""

@@ -50,6 +50,10 @@ class _TolerantMachine(Machine):
     rounding: dict[int, torch.dtype]  # by parameter or buffer: the dtype that its values are rounded to
 
     def _step(self, numbers: range) -> None:
+        known = self._observer.known_values(numbers)  # type: ignore[attr-defined]  # both observers here have it
+        if known is not None:
+            self._live.update(known)
+            return
         try:
             super()._step(numbers)
         except (ReplayFailed, KeyError) as error:
@@ -92,15 +96,18 @@ class _Observer:
 
     def __init__(self, side: Side) -> None:
         self.side = side
-        self._given: set[int] = set()
+        self._arguments: Any = ()
         self.begin()
 
     def begin(self) -> None:
         """A run begins, perhaps anew."""
 
+    def known_values(self, numbers: range) -> dict[int, Tensor] | None:
+        """The values of operations that one call made, where they are known without making it again."""
+        return None
+
     def before(self, record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        with DisableTorchFunction():
-            self._given = {storage for tensor in tensors_of((args, kwargs)) for storage in storages_of(tensor)}
+        self._arguments = args, kwargs
 
     def before_given(self, record: OperationRecord, written: list[Tensor]) -> None:
         """Nothing to do."""
@@ -113,13 +120,18 @@ class _Observer:
             if torch.equal(target, value):
                 return value
             is_written = record.overwritten is not None
-            if not is_written and (record.origin is not Origin.OPERATION or not self._given.isdisjoint(storages_of(value))):
+            if not is_written and (record.origin is not Origin.OPERATION or self._is_view(value)):
                 return _like(value, target)
             try:
                 value.copy_(target)
             except RuntimeError:  # several elements at one place of memory
                 return _like(value, target)
             return value
+
+    def _is_view(self, value: Tensor) -> bool:
+        """Whether a result shares memory with what its call was given."""
+        given = {storage for tensor in tensors_of(self._arguments) for storage in storages_of(tensor)}
+        return not given.isdisjoint(storages_of(value))
 
 
 def _like(value: Tensor, target: Tensor) -> Tensor:
@@ -166,9 +178,17 @@ class _Forcing(_Observer):
     """Runs b on values of a."""
 
     def __init__(
-        self, alignment: Alignment, reference: dict[int, Tensor], forced: set[int] | None, tolerance: float | None
+        self,
+        alignment: Alignment,
+        reference: dict[int, Tensor],
+        forced: set[int] | None,
+        tolerance: float | None,
+        earlier: Run | None,
     ) -> None:
         self.run = Run()
+        has_writes = any(details.mutated for details in alignment.b.log.details.values())
+        self._earlier = earlier if not has_writes else None  # a run with values of a after every operation
+        self._apart: set[int] = set()  # operations that did not go on with the values of a
         self._alignment = alignment
         self._reference = reference
         self._forced = forced  # operations after which b goes on with a's value whatever it gave; None: all
@@ -177,9 +197,32 @@ class _Forcing(_Observer):
         super().__init__(alignment.b)
 
     def begin(self) -> None:
-        self.run, self._calls = Run(), {}
+        self.run, self._calls, self._apart = Run(), {}, set()
+
+    def known_values(self, numbers: range) -> dict[int, Tensor] | None:
+        """Those of a, where the call was given what it was given in an earlier run, and agreed then."""
+        earlier, operations = self._earlier, self.side.log.operations
+        if earlier is None or operations[numbers[0]].function.is_random:
+            return None
+        found: dict[int, Tensor] = {}
+        for number in numbers:
+            partner = self._alignment.of_b.get(number)
+            target = self._alignment.a.value(partner) if partner is not None else None
+            if target is None or number in earlier.dirty or number not in earlier.tolerances or number in earlier.failed:
+                return None
+            if not self._apart.isdisjoint(operations[number].dependencies):
+                return None
+            with DisableTorchFunction():
+                record = operations[number]
+                found[number] = _rounded(target.detach(), record.dtype).to(record.device, record.dtype)
+        for number in numbers:
+            for kept, was in zip(_figures(self.run), _figures(earlier), strict=True):
+                kept[number] = was[number]
+            self._calls[number] = 0
+        return found
 
     def instead(self, number: int) -> Tensor | None:
+        self._apart.add(number)
         partner = self._alignment.of_b.get(number)
         kept = self.side.value(number)
         target = self._alignment.a.value(partner) if partner is not None else None
@@ -197,6 +240,8 @@ class _Forcing(_Observer):
         partner = self._alignment.of_b.get(number)
         target = self._alignment.a.value(partner) if partner is not None else None
         if partner is None or target is None:
+            if not self._apart.isdisjoint(record.dependencies):
+                self._apart.add(number)
             return value
         if is_uninitialised(record):
             self.run.own[number] = None
@@ -213,12 +258,17 @@ class _Forcing(_Observer):
         if is_clean or self._forced is None or number in self._forced:
             self._calls[number] = 0
             return self._replaced(number, value, _rounded(target, value.dtype))
+        self._apart.add(number)
         return value
 
     def _allowed(self, target: Tensor, value: Tensor, calls: int) -> float:
         if self._tolerance is not None:
             return self._tolerance
         return tolerance_of(target.dtype, value.dtype) * min(_MOST, 1 + _PER_CALL * (calls - 1))
+
+
+def _figures(run: Run) -> tuple[dict[int, Any], ...]:
+    return run.own, run.inherited, run.tolerances
 
 
 def references(alignment: Alignment, state_pairs: dict[int, int]) -> dict[int, Tensor]:
@@ -235,10 +285,18 @@ def references(alignment: Alignment, state_pairs: dict[int, int]) -> dict[int, T
 
 
 def run_on_values_of_a(
-    alignment: Alignment, reference: dict[int, Tensor], *, forced: set[int] | None, tolerance: float | None
+    alignment: Alignment,
+    reference: dict[int, Tensor],
+    *,
+    forced: set[int] | None,
+    tolerance: float | None,
+    earlier: Run | None = None,
 ) -> Run:
-    """Run b on values of a. `forced` are operations after which it goes on with a's value also where it differs."""
-    observer = _Forcing(alignment, reference, forced, tolerance)
+    """Run b on values of a. `forced` are operations after which it goes on with a's value also where it differs; None: all.
+
+    With an `earlier` run, in which all were, calls that are given the same again are not made again.
+    """
+    observer = _Forcing(alignment, reference, forced, tolerance, earlier)
     failed = _run(alignment.b, observer, {})
     observer.run.failed = failed
     for number in failed:

@@ -59,6 +59,7 @@ class Side:
             states = tuple(parent for parent in record.parents if parent < 0)
             turn = call.call if call is not None else 0
             self.steps.append(Step(record.number, record.function.type, record.shape, address, turn, states, leaves))
+        self._values: dict[int, Tensor | None] = {}
         self._stacks: dict[int, tuple[int, ...]] = {}  # by module call
         self._value_signatures: dict[int, Signature | None] = {}
         self._state_signatures: dict[int, Signature | None] = {}
@@ -68,8 +69,10 @@ class Side:
 
     def value(self, number: int) -> Tensor | None:
         """The kept activation of an operation; None where it was not kept, or its value is gone."""
-        value = self.log.values[number]
-        return value if is_measurable(value) and not self.log.is_lost(number) else None
+        if number not in self._values:
+            value = self.log.values[number]
+            self._values[number] = value if is_measurable(value) and not self.log.is_lost(number) else None
+        return self._values[number]
 
     def stack(self, number: int) -> tuple[int, ...]:
         """The numbers of the module calls that an operation ran in, outermost first."""

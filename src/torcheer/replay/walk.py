@@ -22,13 +22,32 @@ _CLOSED: tuple[type, ...] = (
     *(str, bytes, bytearray, memoryview, range, type, torch.Size, torch.nn.Module, torch.autograd.graph.Node),
     *(FunctionType, BuiltinFunctionType, MethodType, ModuleType),
 )
+_TENSORS = frozenset({Tensor, torch.nn.Parameter})
+_PLAIN = frozenset({int, float, bool, str, complex, type(None), torch.dtype, torch.device})
 _OWN: tuple[Any, ...] = (tuple, list, set, frozenset)
 
 
 def tensors_of(value: Any, *, into_objects: bool = False) -> list[Tensor]:
     """Every tensor in a value, in order, as often as it is held; the members of a set come in any order."""
+    if type(value) is tuple and not into_objects and (flat := _flat(value)) is not None:
+        return flat
     with DisableTorchFunction():
         return [item for item in _walk(value, into_objects) if issubclass(type(item), Tensor)]
+
+
+def _flat(value: tuple[Any, ...]) -> list[Tensor] | None:
+    """The tensors of the arguments of an ordinary call: positional and named ones, nothing nested. None for any other value."""
+    found: list[Tensor] = []
+    for part in value:
+        kind = type(part)
+        if kind is not tuple and kind is not dict:
+            return None
+        for item in part.values() if kind is dict else part:
+            if type(item) in _TENSORS:
+                found.append(item)
+            elif type(item) not in _PLAIN:
+                return None
+    return found
 
 
 def holds_set(value: Any) -> bool:

@@ -114,6 +114,11 @@ def test_draw_without_an_output_shows(models, capsys):
         (["some_models:net", "--input", "1,5"], "in operation 'linear'"),
         (["some_models:net", "--input", "1,4:int64"], "some_models:net with --input 1,4:int64 raised RuntimeError"),
         (["torch:relu"], "torch:relu with no --input raised TypeError"),
+        (["torch.nn:ReLU"], "torch.nn:ReLU takes (input), and cannot be called with 0 of --input"),
+        (
+            ["torch.nn:ReLU", "--input", "2", "--input", "3"],
+            "too many positional arguments. Give the shape of each: --input 1,3",
+        ),
         (["torch.nn:ReLU", "--input", "999999999999999"], "--input 999999999999999 raised RuntimeError"),
         (["torch.nn:ReLU", "--input", "1:int7"], "--input 1:int7 raised NotImplementedError"),
         (["some_models:net", "--input", "1,4", "--width", "wide"], "width is a length"),

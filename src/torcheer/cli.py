@@ -73,10 +73,30 @@ def logged(options: argparse.Namespace, layers_to_save: str = "all") -> ModelHis
         if options.input:
             raise InvalidArgument(f"--input goes with a model; {options.model} is a saved history, which has its inputs.")
         return load(options.model)
-    model = find_model(options.model)
-    inputs = tuple(make_input(shape) for shape in options.input)
+    model, inputs = _model_and_inputs(options)
     with torch.no_grad():
         return _told(_words(options), lambda: log_forward_pass(model, inputs, layers_to_save=layers_to_save))
+
+
+def _model_and_inputs(options: argparse.Namespace) -> tuple[Callable[..., Any], tuple[torch.Tensor, ...]]:
+    """The model that a command line names, and a tensor for each --input; as many as the model takes."""
+    model, inputs = find_model(options.model), tuple(make_input(shape) for shape in options.input)
+    called = model.forward if isinstance(model, torch.nn.Module) else model
+    try:
+        taken = inspect.signature(called)
+    except (TypeError, ValueError):
+        return model, inputs
+    try:
+        taken.bind(*inputs)
+    except TypeError as error:
+        shown = taken.replace(
+            parameters=[p.replace(annotation=p.empty) for p in taken.parameters.values()], return_annotation=taken.empty
+        )
+        raise InvalidArgument(
+            f"{options.model} takes {shown}, and cannot be called with {len(inputs)} of --input: {error}. "
+            "Give the shape of each: --input 1,3,224,224, or --input 2,6:int64 for whole numbers."
+        ) from None
+    return model, inputs
 
 
 def _is_file(name: str) -> bool:
@@ -108,8 +128,7 @@ def run_log(options: argparse.Namespace) -> int:
     path: Path = options.output
     if not _is_file(str(path)):
         raise InvalidArgument(f"the ending of the output is {SUFFIX}; got {str(path)!r}.")
-    model = find_model(options.model)
-    inputs = tuple(make_input(shape) for shape in options.input)
+    model, inputs = _model_and_inputs(options)
     where = None if options.params else path
     with torch.no_grad():
         history = _told(_words(options), lambda: log_forward_pass(model, inputs, layers_to_save=options.layers, save_to=where))

@@ -394,7 +394,17 @@ def fill_call(whole: tuple[Any, ...], names: tuple[str, ...], tensors: Iterator[
     return filled[:count], dict(zip(names, filled[count:], strict=True))
 
 
-def blank(value: Any, sign: Any) -> Any:
+class _Blank:
+    """Printed in place of a tensor."""
+
+    def __repr__(self) -> str:
+        return "·"
+
+
+BLANK = _Blank()
+
+
+def blank(value: Any, sign: Any = BLANK) -> Any:
     """A template with `sign` in place of every `TENSOR`."""
     return fill(value, repeat(sign))
 

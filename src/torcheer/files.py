@@ -76,11 +76,6 @@ class WholeFile:
         with self._explained():
             return os.pread(self._handle, size, place)
 
-    def go_to(self, place: int) -> None:
-        """Let the next write begin at a place."""
-        with self._explained():
-            os.lseek(self._handle, place, os.SEEK_SET)
-
     def cut(self, size: int) -> None:
         """Let the file end after so many bytes."""
         with self._explained():

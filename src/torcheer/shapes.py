@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -40,3 +41,12 @@ def elements_of(shape: tuple[int, ...]) -> int:
 def bytes_of(shape: tuple[int, ...], dtype: torch.dtype) -> int:
     """How many bytes a tensor of this shape takes."""
     return elements_of(shape) * dtype.itemsize
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a new tensor. One of which a dimension has a single element may be contiguous with others."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))

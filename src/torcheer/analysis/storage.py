@@ -13,6 +13,7 @@ from torch import Tensor
 from ..containers import fill_call, get_path
 from ..functions import groups
 from ..records import NAMES, TEMPLATE, Log, Origin
+from ..shapes import contiguous_strides
 from ..torch_internals import DisableTorchFunction, address_of
 from .calls import FactsOf, TorchCall, calls_of
 
@@ -54,7 +55,7 @@ class Storages:
         if number < 0:
             state = self._log.states[-1 - number].tensor
             return tuple(state.stride()) if state.layout is torch.strided else ()
-        return self._strides.get(number) or _contiguous(self._facts.of(number)[0])
+        return self._strides.get(number) or contiguous_strides(self._facts.of(number)[0])
 
     def reshapes_freely(self, number: int, shape: tuple[int, ...]) -> bool:
         """Whether a tensor can be seen in another shape without a copy."""
@@ -126,7 +127,9 @@ class Storages:
             found = self.strides(base)
         else:
             found = self._viewed(call, number)
-        if found is not None and len(found) == len(shape) and found != _contiguous(shape):  # a transform hides dimensions
+        if (
+            found is not None and len(found) == len(shape) and found != contiguous_strides(shape)
+        ):  # a transform hides dimensions
             self._strides[number] = found
 
     def _kept_strides(self, number: int, shape: tuple[int, ...]) -> Strides | None:
@@ -180,11 +183,3 @@ def _format(call: TorchCall) -> torch.memory_format:
     default = torch.contiguous_format if is_contiguous else torch.preserve_format
     asked: torch.memory_format = call.value(1 if is_contiguous else -1, "memory_format", default)
     return asked
-
-
-def _contiguous(shape: tuple[int, ...]) -> Strides:
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(strides))

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
-from ..display import Column, Fold, Shown, ShownTable, Table
+from ..display import Column, Fold, Shown, ShownTable, Table, data_frame
 from ..errors import InvalidArgument
 from ..history import Operation
 from ..history.printing.text import plural
@@ -203,9 +203,7 @@ class Comparison(Shown):
 
     def to_pandas(self) -> pandas.DataFrame:
         """The table as a pandas DataFrame, one row per operation that both have."""
-        import pandas
-
-        return pandas.DataFrame([row.as_row() for row in self.rows])
+        return data_frame([row.as_row() for row in self.rows])
 
     # Pictures ---------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from .card import print_shown as print_shown
 from .card import sparkline as sparkline
 from .table import Column as Column
 from .table import Table as Table
+from .table import data_frame as data_frame
 from .terminal import has_colors as has_colors
 from .terminal import paint as paint
 from .terminal import terminal_width as terminal_width

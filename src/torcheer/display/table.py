@@ -5,8 +5,12 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from .terminal import paint
+
+if TYPE_CHECKING:
+    import pandas
 
 _LEAST = 6  # characters that a column keeps when the table is made narrower
 _BRANCHES = "├└│─ "
@@ -88,3 +92,12 @@ class Table:
             style = f"text-align:{side};white-space:nowrap;padding:0 .5em"
             cells.append(f'<{tag} align="{side}" style="{style}">{text}</{tag}>')
         return "".join(cells)
+
+
+def data_frame(rows: list[dict[str, Any]]) -> pandas.DataFrame:
+    """Rows as a table of pandas, or an error that says how to get it."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise ImportError("to_pandas() needs pandas: pip install pandas") from error
+    return pandas.DataFrame(rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..containers import blank
+from ..containers import BLANK, blank
 from ..functions import TorchFunction
 from ..functions.signatures import positional_names
 from ..history.param import Param
@@ -30,16 +30,6 @@ class Place:
         return str(line) if line is not None else ""
 
 
-class _Blank:
-    """Shown in place of a tensor."""
-
-    def __repr__(self) -> str:
-        return "·"
-
-
-_BLANK = _Blank()
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Arguments:
     """The arguments of a call without its tensors: `·, start_dim=2, end_dim=-1`. Put into words when they are read."""
@@ -56,9 +46,9 @@ class Arguments:
         >>> print(history.graph.node("conv2d_1_1:1").arguments)
         ·, ·, ·, stride=(2, 2), padding=(0, 0), dilation=(1, 1), groups=1
         """
-        values = blank(self.template, _BLANK)
+        values = blank(self.template)
         given = values[: len(values) - len(self.names)]
-        is_tensor = [value is _BLANK for value in given]
+        is_tensor = [value is BLANK for value in given]
         names = positional_names(self.function, given, is_tensor) if self.function is not None else [""] * len(given)
         return list(zip((*names, *self.names), values, strict=True))
 
@@ -70,7 +60,7 @@ class Arguments:
         return self.template[count + self.names.index(name)] if name in self.names else None
 
     def __str__(self) -> str:
-        return ", ".join(f"{name}={value!r}" if name and value is not _BLANK else repr(value) for name, value in self.pairs())
+        return ", ".join(f"{name}={value!r}" if name and value is not BLANK else repr(value) for name, value in self.pairs())
 
 
 @dataclass(frozen=True, slots=True)

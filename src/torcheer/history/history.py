@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..backward_records import BackwardLog
 from ..capture.restore.randomness import RandomState
-from ..display import Fold
+from ..display import Fold, data_frame
 from ..errors import GraphChanged, InvalidArgument
 from ..inputs import LEFT_OUT, as_arguments
 from ..keys import AnyKey, Keyed, OneKey
@@ -435,11 +435,7 @@ class History(Helpful):
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row per operation. Needs pandas."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise ImportError("to_pandas() needs pandas: pip install pandas") from error
-        return pandas.DataFrame(self.to_rows())
+        return data_frame(self.to_rows())
 
     def __repr__(self) -> str:
         with DisableTorchFunction():

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..capture.autograd.grad_fn_names import node_of
 from ..capture.keep.keeper import version_of
 from .calls import ModuleInput, ModulePass, Shape
 
@@ -111,14 +112,6 @@ class Ownership:
                     self._hook(here, around)
                 waiting += [following for following, _ in here.next_functions]
         return found
-
-
-def node_of(tensor: Tensor) -> Node:
-    """The node of autograd that made a tensor."""
-    try:
-        return tensor.grad_fn
-    except RuntimeError:  # a view made in no_grad whose base was written to
-        return None
 
 
 def last_nodes(first: int, results: list[Node]) -> list[Node]:

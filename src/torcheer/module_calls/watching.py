@@ -21,6 +21,7 @@ from torch.nn import Module
 from torch.nn.parameter import is_lazy
 
 from ..capture.addresses import addressed, class_name, free_address
+from ..capture.autograd.grad_fn_names import node_of
 from ..capture.refusals import refuse_inside_compiled_code
 from ..cleaning import Cleaning, cleaning
 from ..containers import tensors_in
@@ -37,7 +38,7 @@ from ..torch_internals import (
     run_uncompiled,
 )
 from .calls import ModuleBackward, ModuleCalls, ModuleInput, ModulePass, Shape
-from .ownership import Node, Ownership, Sources, last_nodes, node_of
+from .ownership import Node, Ownership, Sources, last_nodes
 
 _MANY = 8  # nodes of a layer that are looked at one by one
 

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from ..errors import UnreadableFile
+from ..shapes import contiguous_strides
 from ..tensor_files import Memories, TensorFile
 from ..torch_internals import DisableTorchFunction, negated_view
 from .checking import fields, flag, number, refuse, sizes, text
 from .tensor_forms import put_together
-from .tensor_layout import MOST_GAPS, contiguous_strides
+from .tensor_layout import MOST_GAPS
 from .values import read_dtype
 
 _OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}  # all can be copied

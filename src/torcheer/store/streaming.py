@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..files import WholeFile
 from ..history import History
+from ..shapes import contiguous_strides
 from ..tensor_files import NAMES, Place, TensorWriter
 from ..tensor_memory import needed_bytes
 from ..torch_internals import DisableTorchFunction, storage_address, without_transforms
@@ -24,7 +25,7 @@ from .no_collections import no_collections
 from .progress import Progress
 from .saving import DOCUMENT, document_of, metadata, packed
 from .tensor_forms import parts_of
-from .tensor_layout import contiguous_strides, is_spread, refuse_class, touches_each_once, view_of, written_type
+from .tensor_layout import is_spread, refuse_class, touches_each_once, view_of, written_type
 from .tensor_names import Written
 
 _ROOM = 1 << 22  # bytes that are left for the header: enough for some ten thousand tensors

@@ -7,7 +7,6 @@ memory (two windows of one that is not), the memory is written under a name of i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import CannotBeSaved
+from ..shapes import contiguous_strides
 from ..tensor_files import NAMES
 from ..tensor_memory import needed_bytes
 from ..torch_internals import DisableTorchFunction, is_functorch_wrapped, storage_address
@@ -165,15 +165,6 @@ def view_of(name: str, base: Tensor, tensor: Tensor, offset: int) -> Json:
 def written_type(tensor: Tensor) -> Json:
     """The type and shape of a tensor that is written as another type."""
     return {"dtype": str(tensor.dtype)[6:], "shape": list(tensor.shape)}
-
-
-def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a new tensor. One of which a dimension has a single element may be contiguous with others."""
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(strides))
 
 
 def _overlapping(windows: list[_Window]) -> list[list[_Window]]:

@@ -48,16 +48,6 @@ _CONTAINERS: dict[type, str] = {list: "list", deque: "deque"}
 Json = Any
 
 
-class _Blank:
-    """Printed in place of a tensor, as the pictures do."""
-
-    def __repr__(self) -> str:
-        return "·"
-
-
-_BLANK = _Blank()
-
-
 class Writer:
     """Writes values. `name_of(tensor)` gives tensors a name in the file; without it tensors are printed."""
 
@@ -161,7 +151,7 @@ def _write_plain(value: Any, cls: type) -> Json:
 
 def _printed(value: Any) -> str:
     try:
-        return repr(blank(value, _BLANK))[:_LONGEST]
+        return repr(blank(value))[:_LONGEST]
     except Exception as error:  # a user-defined __repr__ may raise anything
         return f"(cannot be shown: {type(error).__name__})"
 

@@ -7,6 +7,8 @@ from there on a function's node is known from its earlier ones, and is read only
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from ...records import FUNCTION, NODE, Row
@@ -53,3 +55,11 @@ class NodeNames:
         if name is not None:
             known.add(name)
         return name
+
+
+def node_of(tensor: Tensor) -> Any:
+    """The autograd node that made a tensor, if it has one."""
+    try:
+        return tensor.grad_fn
+    except RuntimeError:  # a view made in no_grad whose base was written to
+        return None

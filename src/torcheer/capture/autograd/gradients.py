@@ -43,6 +43,7 @@ from ...torch_internals import (
 )
 from ..identity.tensor_table import unwrap
 from ..intercept.device_time import device_event
+from .grad_fn_names import node_of
 
 FOLLOWED = 20_000  # nodes at a time; a longer chain of hooked ones could overflow the stack when torch frees it
 
@@ -226,10 +227,7 @@ class GradientWatcher:
         if self._following.left <= 0:
             self._note_end()
             return None
-        try:
-            return tensor.grad_fn
-        except RuntimeError:  # a view made in no_grad whose base was written to
-            return None
+        return node_of(tensor)
 
     def _note_end(self) -> None:
         message = (

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ...display import data_frame
 from ...history.printing.text import human_size, plural
 from ..figures.captions import kept_of, number
 from .records import Kind, Summary
@@ -56,11 +57,7 @@ class Saved:
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row for each kind of each layer. Needs pandas."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise ImportError("to_pandas() needs pandas: pip install pandas") from error
-        return pandas.DataFrame(self.to_rows())
+        return data_frame(self.to_rows())
 
     def __str__(self) -> str:
         span = (

@@ -1,0 +1,59 @@
+"""The attributes that an object stores, read and written without running any code of its class."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+
+def stored_attributes(value: Any) -> dict[str, Any]:
+    """The attributes an object stores, by name, without running any code of its class."""
+    found: dict[str, Any] = {}
+    for name, slot in _slots(type(value)):
+        try:
+            found[name] = slot.__get__(value)
+        except AttributeError:  # not set
+            continue
+    found.update(dictionary(value))
+    return found
+
+
+def _slots(cls: type) -> list[tuple[str, Any]]:
+    return [
+        (name, slot)
+        for base in reversed(cls.__mro__)
+        for name, slot in base.__dict__.items()
+        if type(slot) is types.MemberDescriptorType and "__slots__" in base.__dict__
+    ]
+
+
+def dictionary(value: Any) -> dict[str, Any]:
+    try:
+        found = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return {}
+    return found if type(found) is dict else {}
+
+
+def carry(made: Any, value: Any) -> Any:
+    """Give `made` the attributes of `value`, which is of the same class."""
+    for _, slot in _slots(type(value)):
+        try:
+            slot.__set__(made, slot.__get__(value))
+        except AttributeError:  # not set
+            continue
+    dictionary(made).update(dictionary(value))
+    return made
+
+
+def store(made: Any, name: str, item: Any) -> None:
+    for other, slot in _slots(type(made)):
+        if other == name:
+            slot.__set__(made, item)
+            return
+    dictionary(made)[name] = item
+
+
+def bare(value: Any) -> Any:
+    """Another object of the same class with the same attributes, made without running its constructor."""
+    return carry(object.__new__(type(value)), value)

@@ -5,5 +5,6 @@ from .comparison import ComparedOperation as ComparedOperation
 from .comparison import Comparison as Comparison
 from .comparison import Unmatched as Unmatched
 from .culprit import Culprit as Culprit
+from .gradients import GradientCulprit as GradientCulprit
 from .measures import Difference as Difference
 from .parameters import ParameterDifference as ParameterDifference

@@ -14,9 +14,9 @@ from ..replay.machine import refuse_changed_states
 from .alignment import Alignment, align
 from .comparison import ComparedOperation, Comparison, Unmatched
 from .culprit import Culprit
-from .gradients import first_gradient_error, gradient_errors
+from .gradients import GradientErrors, Gradients
 from .inquiry import Inquiry, unsynced
-from .measures import Difference, difference, tolerance_of
+from .measures import difference, tolerance_of
 from .own_error import Run, errors_that_matter, references, run_on_values_of_a
 from .parameters import ParameterDifference, parameter_differences, state_pairs
 from .sides import Side, renaming
@@ -59,8 +59,8 @@ def compare(
     order, synced, run = _culprits(alignment, reference, tolerance)
     inquiry = Inquiry(alignment, synced, _by_state(alignment, parameters))
     culprits = [inquiry.culprit(number, run, reference) for number in order]
-    gradients = gradient_errors(alignment)
-    rows = _rows(alignment, run, gradients, tolerance)
+    gradients = Gradients(alignment, synced, pairs, tolerance)
+    rows = _rows(alignment, run, gradients.errors, tolerance)
     unknown = _first_unexplained(alignment, rows, run, inquiry)
     if unknown is not None and not (order and order[0] < unknown[0]):
         culprits.insert(0, unknown[1])
@@ -83,7 +83,7 @@ def compare(
         list(named.values()),
         parameters,
         tolerance=_tolerance(alignment, tolerance),
-        gradient_culprit=first_gradient_error(alignment, rows) if not culprits else None,
+        gradient_culprit=gradients.culprit() if not culprits else None,
         notes=(*_notes(rows, run), *_other_outputs(alignment)),
     )
 
@@ -173,7 +173,9 @@ def _by_state(alignment: Alignment, parameters: list[ParameterDifference]) -> di
     return {state.number: named[name] for state in states if (name := index.state_name(state)) in named}
 
 
-def _rows(alignment: Alignment, run: Run, gradients: dict[int, Difference], tolerance: float | None) -> list[ComparedOperation]:
+def _rows(
+    alignment: Alignment, run: Run, gradients: dict[int, GradientErrors], tolerance: float | None
+) -> list[ComparedOperation]:
     a, b = alignment.a, alignment.b
     rows: list[ComparedOperation] = []
     for number in sorted(alignment.of_b):
@@ -183,11 +185,12 @@ def _rows(alignment: Alignment, run: Run, gradients: dict[int, Difference], tole
         one, other = a.log.operations[partner], b.log.operations[number]
         allowed = run.tolerances.get(number, tolerance if tolerance is not None else tolerance_of(one.dtype, other.dtype))
         own, inherited = run.own.get(number), run.inherited.get(number)
+        gradient = gradients.get(number)
         rows.append(
             ComparedOperation(
                 *(a.operation(partner), b.operation(number), error, own, inherited, allowed),
                 alignment.because[number],
-                gradients.get(number),
+                *((gradient.error, gradient.own, gradient.inherited) if gradient is not None else ()),
             )
         )
     return rows

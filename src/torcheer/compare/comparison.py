@@ -16,6 +16,7 @@ from ..model_history import ModelHistory
 from ..render import DrawOptions, Picture
 from ..viewer.payload import MAX_BYTES
 from .culprit import Culprit
+from .gradients import GradientCulprit
 from .measures import Difference
 from .page import write_page
 from .parameters import ParameterDifference
@@ -40,6 +41,8 @@ class ComparedOperation:
     tolerance: float
     matched_by: str
     gradient_error: Difference | None = None
+    own_gradient_error: Difference | None = None  # what is left when the backward of b is given a's values and gradients
+    inherited_gradient_error: Difference | None = None
 
     @property
     def label(self) -> str:
@@ -61,6 +64,8 @@ class ComparedOperation:
             "cosine": self.error.cosine if self.error is not None else None,
             "ulps": self.error.ulps if self.error is not None else None,
             "gradient_error": _relative(self.gradient_error),
+            "own_gradient_error": _relative(self.own_gradient_error),
+            "inherited_gradient_error": _relative(self.inherited_gradient_error),
             "tolerance": self.tolerance,
             "matched_by": self.matched_by,
         }
@@ -101,7 +106,10 @@ class ErrorTable(ShownTable):
     @property
     def table(self) -> Table:
         heads = ["operation", "in a", "in b"]
-        figures = ["error", "own error", "inherited error", "cosine", "ULPs"] + ["gradient error"] * self._has_gradients
+        figures = ["error", "own error", "inherited error", "cosine", "ULPs"] + [
+            "gradient error",
+            "own gradient error",
+        ] * self._has_gradients
         columns = [*(Column(head) for head in heads), *(Column(head, is_number=True) for head in figures), Column("matched by")]
         return Table(columns, [self._cells(row) for row in self.rows])
 
@@ -111,7 +119,9 @@ class ErrorTable(ShownTable):
         figures = [_figure(error), _figure(row.own_error), _figure(row.inherited_error)]
         figures += [f"{error.cosine:.6f}" if error is not None else "unknown"]
         figures += [str(error.ulps) if error is not None and error.ulps is not None else ""]
-        figures += [_figure(row.gradient_error) if row.gradient_error is not None else ""] * self._has_gradients
+        if self._has_gradients:
+            has_one = row.gradient_error is not None
+            figures += [_figure(error) if has_one else "" for error in (row.gradient_error, row.own_gradient_error)]
         return (row.a.layer_type, *names, *figures, row.matched_by)
 
 
@@ -137,7 +147,7 @@ class Comparison(Shown):
         parameters: list[ParameterDifference],
         *,
         tolerance: float,
-        gradient_culprit: ComparedOperation | None = None,
+        gradient_culprit: GradientCulprit | None = None,
         notes: tuple[str, ...] = (),
     ) -> None:
         self.a = a
@@ -270,7 +280,7 @@ class Comparison(Shown):
         if self._has_other_outputs:
             return f"different: a returns {_shapes(self.a)}, b returns {_shapes(self.b)}"
         if self.gradient_culprit is not None:
-            return f"different: {self._gradient_words(self.gradient_culprit)}"
+            return f"different: {self.gradient_culprit}"
         if self.verdict == "different":
             return f"different: {said}"
         if self.verdict == "equal":
@@ -316,15 +326,17 @@ class Comparison(Shown):
         alone = f"{len(self.unmatched.a)} only in a, {len(self.unmatched.b)} only in b"
         lines.append(f"\tMatched: {plural(len(self.rows), 'operation')}, {alone}")
         if self.gradient_culprit is not None:
-            lines.append(f"\tGradient: {self._gradient_words(self.gradient_culprit)}")
+            lines += self._gradient_lines(self.gradient_culprit)
         if self.has_unknown_errors:
             lines.append("\tOwn errors: unknown for some operations, which cannot be run again (without parameters, or opaque)")
         return lines
 
-    def _gradient_words(self, row: ComparedOperation) -> str:
-        users = ", ".join(row.b.child_layers)
-        far = _figure(row.gradient_error)
-        return f"the backward of {users} gives another gradient at {row.label} (by {far} of its scale), though its own agrees"
+    def _gradient_lines(self, culprit: GradientCulprit) -> list[str]:
+        lines = [f"\tGradient: {culprit}"]
+        for name, operation in (("a", culprit.a), ("b", culprit.b)):
+            if operation is not None and operation.source is not None:
+                lines.append(f"\tIn {name.upper()}: {operation.label} ({operation.source})")
+        return lines
 
     def __repr__(self) -> str:
         return str(self)

@@ -1,61 +1,344 @@
-"""Gradients of two histories, compared backwards: the first that differs though those it was computed from agree."""
+"""Gradients of two histories, compared backwards: own and inherited error, and the operation whose backward is another one.
+
+The gradient of an operation is the sum of what the backward of each of its users gives. So the log of b is run again on the values
+of a, and each call is given the gradients of a (`backward_replay`). What then differs from a's gradient is own error; the rest
+was inherited from the gradients before. That is right where torch's backward of a call is what ran. Whether it is shows in b
+itself: from its own values and gradients the same replay must give its own gradients. Where it does not (a custom
+`autograd.Function`, a hook, checkpointing), the own error is known only if the incoming gradients of a and b agree: it is then
+all of the error. Otherwise it is unknown.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import cached_property
 
 from torch import Tensor
 
+from ..history import Operation
 from .alignment import Alignment
-from .comparison import ComparedOperation
-from .measures import Difference, difference, tolerance_of
+from .backward_replay import BackwardReplay, replayed
+from .measures import NO_DIFFERENCE, Difference, difference, tolerance_of
 from .sides import Side
 
-_ONE_SIDED = Difference(math.inf, math.inf, math.nan, None)  # only one of the two has a gradient there
+ONE_SIDED = Difference(math.inf, math.inf, math.nan, None)  # only one of the two has a gradient there
 _LOOSER = 16  # a gradient sums over uses, batch and time, in an order of its own
 
 
-def _gradient(side: Side, number: int) -> Tensor | None:
-    return side.operation(number).grad_contents if side.log.backward is not None else None
+@dataclass(frozen=True, slots=True)
+class GradientCulprit:
+    """The operation whose backward gives another gradient in b than in a, though it is given the same.
+
+    One of `a` and `b` is None where only the other runs it. `at` is the label (in a) of the operation, or the name of the
+    parameter, whose gradient is another one.
+    """
+
+    a: Operation | None
+    b: Operation | None
+    at: str
+    own_error: Difference | None
+    function: str | None  # the autograd function in b, where it is not torch's own: `WrongBackward`
+    is_none_in: str = ""  # "a" or "b": the history in which there is no gradient at all
+    why: str = ""
+
+    @property
+    def label(self) -> str:
+        """The label of the operation in b; in a where only a runs it."""
+        operation = self.b if self.b is not None else self.a
+        assert operation is not None
+        return operation.label
+
+    def __str__(self) -> str:
+        operation = self.b if self.b is not None else self.a
+        assert operation is not None
+        where = "" if self.a is not None and self.b is not None else f" in {'b' if self.a is None else 'a'}"
+        called = f" ({self.function} in b)" if self.function else where
+        if self.is_none_in:
+            other = "a" if self.is_none_in == "b" else "b"
+            none = f"no gradient in {self.is_none_in}, which has one in {other}{self.why}"
+            return f"{operation.label}{called} gives {self.at} {none}"
+        far = f"by {self.own_error.relative:.1e} of its scale" if self.own_error is not None else "by how much is unknown"
+        return f"the backward of {operation.label}{called} gives {self.at} another gradient ({far}), though its own is the same"
 
 
-def gradient_errors(alignment: Alignment) -> dict[int, Difference]:
-    """How far the gradients of matched operations are apart, by number in b; empty unless both histories have gradients."""
-    a, b = alignment.a, alignment.b
-    if not a.history.backward_passes or not b.history.backward_passes:
-        return {}
-    found: dict[int, Difference] = {}
-    for number, partner in alignment.of_b.items():
-        ours, theirs = _gradient(a, partner), _gradient(b, number)
-        if (ours is None or theirs is None) and not _follow_gradients(a, partner, b, number):
-            continue
-        apart = difference(ours, theirs) if ours is not None and theirs is not None else _ONE_SIDED
-        if apart is not None:
-            found[number] = apart
-    return found
+@dataclass(frozen=True, slots=True)
+class GradientErrors:
+    """How far the gradient at one operation or parameter is apart. None where it is not known."""
+
+    error: Difference
+    own: Difference | None
+    inherited: Difference | None
+    tolerance: float
+
+    @property
+    def is_close(self) -> bool:
+        return self.error.relative <= self.tolerance
 
 
-def _follow_gradients(a: Side, one: int, b: Side, other: int) -> bool:
-    """Whether only one of two operations got a gradient, though autograd follows both: it was cut off after one of them."""
-    has_gradient = _gradient(a, one) is not None or _gradient(b, other) is not None
-    follows = a.log.operations[one].gradfunc is not None and b.log.operations[other].gradfunc is not None
-    return has_gradient and follows
+def gradient_of(side: Side, number: int) -> Tensor | None:
+    """The gradient of an operation or (negative) parameter in the last backward pass that reached it."""
+    backward = side.log.backward
+    if backward is None:
+        return None
+    found = [one.gradient(number) for one in backward.passes]
+    return next((gradient for gradient in reversed(found) if gradient is not None), None)
 
 
-def first_gradient_error(alignment: Alignment, rows: list[ComparedOperation]) -> ComparedOperation | None:
-    """The operation nearest to the output whose gradient differs while those of all that use it agree."""
-    side = alignment.b
-    known = {row.b._number: row for row in rows if row.gradient_error is not None}
-    for row in sorted(known.values(), key=lambda row: -row.b._number):
-        if _is_close(row):
-            continue
-        users = [known[child] for child in side.children.get(row.b._number, ()) if child in known]
-        if all(map(_is_close, users)):
-            return row
-    return None
+class Gradients:
+    """The gradients of two histories; nothing is compared unless both ran backward."""
+
+    def __init__(self, alignment: Alignment, synced: set[int], states: dict[int, int], tolerance: float | None) -> None:
+        self._alignment = alignment
+        self._synced = synced  # the operations of b after which it goes on with values of a
+        self._ends: set[int] = set()  # those of them at which gradients are taken
+        self._ends_in_a: set[int] = set()
+        self._states = {theirs: ours for ours, theirs in states.items()}  # by (negative) number in b: that in a
+        self._tolerance = tolerance
+        a, b = alignment.a, alignment.b
+        self.are_there = bool(a.history.backward_passes) and bool(b.history.backward_passes)
+        self.errors: dict[int, GradientErrors] = {}  # by operation or (negative) parameter of b
+        if self.are_there:
+            self._compare()
+
+    def _partner(self, number: int) -> int | None:
+        return self._states.get(number) if number < 0 else self._alignment.of_b.get(number)
+
+    def _compare(self) -> None:
+        a, b = self._alignment.a, self._alignment.b
+        of_b = {**self._states, **self._alignment.of_b}
+        for number in self._synced:  # where only b has a gradient, autograd goes through: a does not follow the operation
+            if gradient_of(a, of_b[number]) is not None or gradient_of(b, number) is None:
+                self._ends.add(number)
+                self._ends_in_a.add(of_b[number])
+        whole: dict[int, Difference] = {}
+        for number, partner in of_b.items():
+            ours, theirs = gradient_of(a, partner), gradient_of(b, number)
+            if ours is None and theirs is None:
+                continue
+            if (ours is None or theirs is None) and not self._both_follow(partner, number):
+                continue
+            apart = difference(ours, theirs) if ours is not None and theirs is not None else ONE_SIDED
+            if apart is not None:
+                whole[number] = apart
+        self._whole = whole
+        for number, error in whole.items():
+            own, inherited = self._own(number)
+            self.errors[number] = GradientErrors(error, own, inherited, self._allowed(number))
+
+    def _both_follow(self, partner: int, number: int) -> bool:
+        """Whether autograd follows an operation on both sides; for a parameter, whether it does on one."""
+        if number < 0:
+            return True
+        a, b = self._alignment.a.log, self._alignment.b.log
+        return a.operations[partner].gradfunc is not None and b.operations[number].gradfunc is not None
+
+    def _allowed(self, number: int) -> float:
+        if self._tolerance is not None:
+            return self._tolerance
+        one, other = gradient_of(self._alignment.a, self._partner(number) or 0), gradient_of(self._alignment.b, number)
+        known = [gradient.dtype for gradient in (one, other) if gradient is not None]
+        return _LOOSER * tolerance_of(known[0], known[-1])
+
+    # Own errors -------------------------------------------------------------------------------------------------------
+
+    def _of_a(self, number: int) -> Tensor | None:
+        partner = self._partner(number)
+        return gradient_of(self._alignment.a, partner) if partner is not None else None
+
+    def _on_values_of_a(self, only: int | None = None) -> BackwardReplay:
+        a, of_b = self._alignment.a, self._alignment.of_b
+        return replayed(
+            self._alignment.b,
+            lambda number: a.value(of_b[number]) if number in self._synced else None,
+            self._of_a,
+            lambda number: number in self._ends,
+            only,
+        )
+
+    @cached_property
+    def _with_a(self) -> BackwardReplay:
+        return self._on_values_of_a()
+
+    @cached_property
+    def _by_itself(self) -> BackwardReplay:
+        b = self._alignment.b
+        return replayed(b, b.value, lambda number: gradient_of(b, number), lambda number: number in self._ends)
+
+    def _own(self, number: int) -> tuple[Difference | None, Difference | None]:
+        """The own and the inherited error of the gradient at an operation or parameter of b."""
+        if number >= 0 and not self._users(number):
+            return NO_DIFFERENCE, self._whole[number]  # where the backward pass began
+        ours, theirs = self._of_a(number), gradient_of(self._alignment.b, number)
+        if self._is_as_torch_does(number):
+            given = self._with_a.sums.get(number)
+            own = _apart(ours, given)
+            return own, _apart(theirs, given) if given is not None or theirs is not None else NO_DIFFERENCE
+        if all(self._is_settled(user) for user in self._incoming(number)):
+            return self._whole[number], NO_DIFFERENCE
+        return None, None
+
+    def _is_as_torch_does(self, number: int) -> bool:
+        """Whether the gradient that b has is what torch's backward of its calls gives."""
+        if number in self._by_itself.unknown or number in self._with_a.unknown:
+            return False
+        found, given = gradient_of(self._alignment.b, number), self._by_itself.sums.get(number)
+        apart = _apart(found, given)
+        return apart is not None and apart.relative <= self._allowed(number)
+
+    def _users(self, number: int) -> list[int]:
+        b = self._alignment.b
+        if number >= 0:
+            return [child for child in b.children.get(number, ()) if child not in b.outputs]
+        return self._users_of_states.get(number, [])
+
+    @cached_property
+    def _users_of_states(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for step in self._alignment.b.steps:
+            for state in step.states:
+                found.setdefault(state, []).append(step.number)
+        return found
+
+    def _incoming(self, number: int) -> list[int]:
+        """The next operations after one whose gradients are compared."""
+        found: dict[int, None] = {}
+        waiting, seen = list(self._users(number)), set()
+        while waiting:
+            one = waiting.pop()
+            if one in seen:
+                continue
+            seen.add(one)
+            if one in self._whole:
+                found[one] = None
+            else:
+                waiting = [*waiting, *self._users(one)]
+        return list(found)
+
+    def _is_settled(self, number: int) -> bool:
+        """Whether the gradients and the values at an operation are the same in both."""
+        ours, theirs = self._alignment.a.value(self._alignment.of_b[number]), self._alignment.b.value(number)
+        apart = difference(ours, theirs) if ours is not None and theirs is not None else None
+        is_same = apart is None or apart.relative <= tolerance_of(*(one.dtype for one in (ours, theirs) if one is not None))
+        return is_same and self._whole[number].relative <= self._allowed(number)
+
+    # The culprit ------------------------------------------------------------------------------------------------------
+
+    def culprit(self) -> GradientCulprit | None:
+        """The first wrong backward, from the loss on; None where gradients agree."""
+        wrong = [
+            (self._rank(number), number)
+            for number, one in self.errors.items()
+            if (one.own is not None and one.own.relative > one.tolerance and not (one.is_close and number < 0))
+        ]
+        if wrong:
+            return self._named(max(wrong)[1])
+        unexplained = [number for number, one in self.errors.items() if one.own is None and not one.is_close]
+        if unexplained and not any(one.own is not None and not one.is_close for one in self.errors.values()):
+            return self._named(max(unexplained, key=self._rank))
+        return None
+
+    def _rank(self, number: int) -> int:
+        """How late in the forward pass the operations ran that give a gradient to this one; parameters by their first use."""
+        return max(self._users(number), default=number)
+
+    def _named(self, number: int) -> GradientCulprit:
+        one, b = self.errors[number], self._alignment.b
+        user = self._at_fault(number)
+        partner = self._alignment.of_b.get(user) if user >= 0 else -1 - user
+        ours, theirs = self._of_a(number), gradient_of(b, number)
+        is_none_in = "b" if theirs is None else "a" if ours is None else ""
+        why = ""
+        if number < 0 and is_none_in:
+            why = f": requires_grad is {'False' if is_none_in == 'b' else 'True'} for it in b"
+        return GradientCulprit(
+            self._alignment.a.operation(partner) if partner is not None else None,
+            b.operation(user) if user >= 0 else None,
+            self._name(number),
+            one.own,
+            self._function(user) if user >= 0 else None,
+            is_none_in,
+            why,
+        )
+
+    def _name(self, number: int) -> str:
+        a, partner = self._alignment.a, self._partner(number)
+        assert partner is not None
+        return a.index.state_name(a.log.states[-1 - partner]) if number < 0 else a.index.label(partner)
+
+    def _at_fault(self, number: int) -> int:
+        """Which of the operations that use one gives it another gradient: its number in b, or -1 less its number in a."""
+        a, b = self._alignment.a, self._alignment.b
+        users = sorted(self._users(number), reverse=True)
+        cut = [user for user in users if self._cuts(user)]
+        if cut:
+            return cut[0]
+        partner = self._partner(number)
+        assert partner is not None
+        cut_in_a = [user for user in sorted(a.children.get(partner, ()), reverse=True) if self._cuts_in_a(user)]
+        if cut_in_a:
+            return -1 - cut_in_a[0]
+        in_a = replayed(a, a.value, lambda one: gradient_of(a, one), lambda one: one in self._ends_in_a, only=partner)
+        if in_a.parts or self._with_a.sums.get(number) is not None:
+            of_b = self._on_values_of_a(only=number).parts
+            for end in sorted({*of_b, *(self._alignment.of_a.get(one, -1) for one in in_a.parts)} - {-1}, reverse=True):
+                apart = _apart(in_a.parts.get(self._alignment.of_b[end]), of_b.get(end))
+                if apart is None or apart.relative > self._allowed(number):
+                    return self._first_between(number, end)
+        opaque = [user for user in users if b.log.operations[user].gradfunc is None]
+        return self._with_gradient(opaque[0]) if opaque else users[0]
+
+    def _cuts(self, user: int) -> bool:
+        """Whether autograd follows an operation in a and not in b; or b cuts it off by an operation that a does not run."""
+        b, partner = self._alignment.b.log.operations[user], self._alignment.of_b.get(user)
+        if b.gradfunc is not None or not b.dtype.is_floating_point or gradient_of(self._alignment.b, user) is not None:
+            return False
+        return partner is None or self._alignment.a.log.operations[partner].gradfunc is not None
+
+    def _cuts_in_a(self, user: int) -> bool:
+        """Whether an operation of a cuts the gradient off that b has."""
+        a, partner = self._alignment.a.log.operations[user], self._alignment.of_a.get(user)
+        if a.gradfunc is not None or not a.dtype.is_floating_point or gradient_of(self._alignment.a, user) is not None:
+            return False
+        return partner is None or gradient_of(self._alignment.b, partner) is not None
+
+    def _with_gradient(self, number: int) -> int:
+        """The operation that a custom function returns, from one inside its forward."""
+        seen = number
+        while gradient_of(self._alignment.b, seen) is None and self._users(seen):
+            seen = self._users(seen)[0]
+        return seen if gradient_of(self._alignment.b, seen) is not None else number
+
+    def _first_between(self, number: int, end: int) -> int:
+        """The first operation between one and another that uses it which only one side runs; the latter where there is none."""
+        for place, (side, first, last) in enumerate(
+            ((self._alignment.b, number, end), (self._alignment.a, self._partner(number), self._alignment.of_b[end]))
+        ):
+            ends = self._ends if place == 0 else self._ends_in_a
+            between: set[int] = set()
+            waiting = list(side.log.operations[last].dependencies)
+            while waiting:
+                one = waiting.pop()
+                if one not in between and one not in ends:
+                    between.add(one)
+                    waiting += side.log.operations[one].dependencies
+            direct = sorted(one for one in between if first in side.log.operations[one].parents)
+            if direct:
+                return direct[0] if place == 0 else -1 - direct[0]
+        return end
+
+    def _function(self, number: int) -> str | None:
+        """The name of the autograd function that ran backward for an operation, where it is not torch's own."""
+        backward = self._alignment.b.log.backward
+        if backward is None or self._alignment.b.log.operations[number].gradfunc is not None:
+            return None
+        nodes = [node for one in backward.passes for node in one.nodes if node.operation == number and node.role == "result"]
+        return nodes[0].name if nodes else None
 
 
-def _is_close(row: ComparedOperation) -> bool:
-    assert row.gradient_error is not None
-    allowed = _LOOSER * max(row.tolerance, tolerance_of(row.a.tensor_dtype, row.b.tensor_dtype))
-    return row.gradient_error.relative <= allowed
+def _apart(one: Tensor | None, other: Tensor | None) -> Difference | None:
+    """How far two gradients are apart; none at all is not the same as zeros only where the other has values."""
+    if one is None or other is None:
+        there = one if one is not None else other
+        return NO_DIFFERENCE if there is None or not bool(there.any()) else ONE_SIDED
+    return difference(one, other)

@@ -77,7 +77,7 @@ class _TolerantMachine(Machine):
             return value.detach().to(dtype).to(value.dtype).requires_grad_(value.requires_grad)
 
 
-def _run(side: Side, observer: Any, rounding: dict[int, torch.dtype]) -> dict[int, str]:
+def run_side(side: Side, observer: Any, rounding: dict[int, torch.dtype]) -> dict[int, str]:
     """Run a log again; what could not be run is returned with the reasons."""
     for borrow in (True, False):
         machine = _TolerantMachine(side.log, {}, observer, borrow=borrow)
@@ -91,7 +91,7 @@ def _run(side: Side, observer: Any, rounding: dict[int, torch.dtype]) -> dict[in
     return {}
 
 
-class _Observer:
+class Observer:
     """What the two observers share: knowing whether a result has memory of its own."""
 
     def __init__(self, side: Side) -> None:
@@ -140,7 +140,7 @@ def _like(value: Tensor, target: Tensor) -> Tensor:
     return fresh.copy_(target)
 
 
-class Reference(_Observer):
+class Reference(Observer):
     """What a computes at each operation from values rounded to the dtype of b."""
 
     def __init__(self, alignment: Alignment) -> None:
@@ -174,7 +174,7 @@ def _rounded(value: Tensor, dtype: torch.dtype) -> Tensor:
     return value.detach().to(dtype).to(value.dtype)
 
 
-class _Forcing(_Observer):
+class _Forcing(Observer):
     """Runs b on values of a."""
 
     def __init__(
@@ -280,7 +280,7 @@ def references(alignment: Alignment, state_pairs: dict[int, int]) -> dict[int, T
     dtypes = {one: b.states[-1 - other].tensor.dtype for one, other in state_pairs.items()}
     rounding = {one: dtype for one, dtype in dtypes.items() if lower(a.states[-1 - one].tensor.dtype, dtype) == dtype}
     observer = Reference(alignment)
-    failed = _run(alignment.a, observer, rounding)
+    failed = run_side(alignment.a, observer, rounding)
     return {number: value for number, value in observer.values.items() if number not in failed}
 
 
@@ -297,7 +297,7 @@ def run_on_values_of_a(
     With an `earlier` run, in which all were, calls that are given the same again are not made again.
     """
     observer = _Forcing(alignment, reference, forced, tolerance, earlier)
-    failed = _run(alignment.b, observer, {})
+    failed = run_side(alignment.b, observer, {})
     observer.run.failed = failed
     for number in failed:
         observer.run.own[number] = observer.run.inherited[number] = None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -62,7 +63,7 @@ def as_arguments(
         one = input_args[0] if type(input_args) is tuple and len(input_args) == 1 else input_args
         if is_tensor(one):
             return (one,), kwargs
-    taken = _taken_by(model)
+    taken = taken_by(model)
     args: tuple[Any, ...]
     if input_args is LEFT_OUT or (input_args is None and (kwargs or taken.takes_nothing)):
         args = ()
@@ -81,7 +82,7 @@ def _named(input_kwargs: object) -> dict[str, Any]:
         return {}
     if not isinstance(input_kwargs, Mapping):
         raise InvalidArgument(
-            f"input_kwargs must be a dictionary or other mapping of named arguments; got {_described(input_kwargs)}. "
+            f"input_kwargs must be a dictionary or other mapping of named arguments; got {described(input_kwargs)}. "
             "Positional arguments go into input_args."
         )
     odd = [key for key in input_kwargs if not isinstance(key, str)]
@@ -97,7 +98,7 @@ def _named(input_kwargs: object) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Taken:
+class Taken:
     """The parameters of a model's forward: as written, and as the function that is really called has them."""
 
     written: Signature | None  # of the function a decorator is around, which knows the names
@@ -110,8 +111,34 @@ class _Taken:
     @property
     def takes_one(self) -> bool:
         """Whether there is exactly one positional parameter, and no `*args`."""
+        return self.most == 1
+
+    @property
+    def required(self) -> int:
+        """How many positional arguments there must be at least."""
+        return sum(p.default is Parameter.empty for p in self._positional)
+
+    @property
+    def most(self) -> float:
+        """How many positional arguments there may be."""
         kinds = [p.kind for p in self.written.parameters.values()] if self.written is not None else []
-        return sum(kind in _POSITIONAL for kind in kinds) == 1 and Parameter.VAR_POSITIONAL not in kinds
+        return math.inf if Parameter.VAR_POSITIONAL in kinds or self.written is None else len(self._positional)
+
+    @property
+    def names(self) -> list[str]:
+        """The names that arguments can be given by."""
+        parameters = self.written.parameters.values() if self.written is not None else ()
+        return [p.name for p in parameters if p.kind in _NAMED]
+
+    @property
+    def takes_any_name(self) -> bool:
+        """Whether there is a `**kwargs`."""
+        parameters = self.written.parameters.values() if self.written is not None else ()
+        return any(p.kind is Parameter.VAR_KEYWORD for p in parameters)
+
+    @property
+    def _positional(self) -> list[Parameter]:
+        return [p for p in self.written.parameters.values() if p.kind in _POSITIONAL] if self.written is not None else []
 
     def names_all(self, given: Mapping[Any, Any]) -> bool:
         """Whether these are named arguments: every key is a parameter's name, or some are and `**kwargs` takes the rest."""
@@ -130,9 +157,10 @@ class _Taken:
         return needed.issubset(given) and (not is_positional or not names.isdisjoint(given))
 
 
-def _taken_by(model: Any) -> _Taken:
+def taken_by(model: Any) -> Taken:
+    """What a model takes; a module what its forward does."""
     function = _called_function(model)
-    return _Taken(_signature(function, True), _signature(function, False))
+    return Taken(_signature(function, True), _signature(function, False))
 
 
 def _called_function(model: Any) -> Any:
@@ -167,10 +195,10 @@ def _signature(function: Any, follow_wrapped: bool) -> Signature | None:
 # What is refused before the model runs ------------------------------------------------------------------------------------
 
 
-def _refuse(model: Any, taken: _Taken, args: tuple[Any, ...], kwargs: dict[str, Any], call: str) -> None:
+def _refuse(model: Any, taken: Taken, args: tuple[Any, ...], kwargs: dict[str, Any], call: str) -> None:
     """Raise when the model cannot be called with these arguments."""
     if isinstance(model, Module) and len(args) == 1 and isinstance(args[0], (DataLoader, Dataset)):
-        raise InvalidArgument(f"{call}() runs the model on one batch; got {_described(args[0])}. {_right_call(args[0], call)}")
+        raise InvalidArgument(f"{call}() runs the model on one batch; got {described(args[0])}. {_right_call(args[0], call)}")
     if taken.called is None or _has_pre_hooks(model):
         return
     try:
@@ -246,7 +274,7 @@ def _refusal(model: Any, error: BaseException, arguments: Arguments, call: str) 
     text = str(error)
     args, kwargs = arguments
     try:
-        _refuse(model, _taken_by(model), args, kwargs, call)
+        _refuse(model, taken_by(model), args, kwargs, call)
     except InvalidArgument as refusal:
         return refusal
     places: list[tuple[Any, Any]] = [*enumerate(args), *kwargs.items()]
@@ -256,7 +284,7 @@ def _refusal(model: Any, error: BaseException, arguments: Arguments, call: str) 
         where = f"argument {place!r}" if place in kwargs else f"argument {int(place) + 1}" if len(args) > 1 else "the input"
         meant = args if len(args) > 1 and _is_shape(args) else value
         return InvalidArgument(
-            f"the model does not take {_described(value)} as {where}: {type(error).__name__}: {text:.300}\n"
+            f"the model does not take {described(value)} as {where}: {type(error).__name__}: {text:.300}\n"
             f"{_right_call(meant, call)}"
         )
     return None
@@ -316,11 +344,11 @@ def _words(taken: Signature) -> str:
 
 
 def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    parts = [*map(_described, args), *(f"{name}={_described(value)}" for name, value in kwargs.items())]
+    parts = [*map(described, args), *(f"{name}={described(value)}" for name, value in kwargs.items())]
     return ", ".join(parts[:6]) + (", …" if len(parts) > 6 else "") if parts else "no inputs"
 
 
-def _described(value: Any) -> str:
+def described(value: Any) -> str:
     """A value in a few words: its class, and how much is in it."""
     cls = type(value).__name__
     if is_tensor(value):

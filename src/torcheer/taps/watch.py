@@ -136,6 +136,13 @@ class Watch:
         caller = _caller_of_module()
         if self._caller is not None and self._caller is not caller and _is_running(self._caller, caller):
             return
+        self.begin(caller)
+
+    def begin(self, caller: FrameType | None) -> None:
+        """A call of the model begins, made from the frame `caller`. All that runs inside is that call, until `end`.
+
+        Without it each call of the model is one. With it the model may also be called several times, or only parts of it.
+        """
         self._reset()
         self._caller = caller
         self._missing = len(self.spots)
@@ -143,6 +150,10 @@ class Watch:
             spot.here = 0
         if self.when_called is not None:
             self.when_called()
+
+    def end(self) -> None:
+        """The call that began is over."""
+        self._reset()
 
     def _model_returned(self, module: Module, args: object, result: object) -> None:
         if self._caller is not None and get_ident() == self._thread and _caller_of_module() is self._caller:

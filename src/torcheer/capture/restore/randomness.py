@@ -46,6 +46,19 @@ class RandomState:
                 for index, state in enumerate(states):
                     getattr(torch, kind).set_rng_state(state, index)
 
+    def is_now(self) -> bool:
+        """Whether every generator is in this state."""
+        now = RandomState.now()
+        mine, theirs = ([one.python, one.torch, one.devices, *(one.numpy or ())] for one in (self, now))
+        return _as_lists(mine) == _as_lists(theirs)
+
+
+def _as_lists(value: Any) -> Any:
+    """A state as plain values, which can be compared."""
+    if isinstance(value, (list, tuple)):
+        return [_as_lists(one) for one in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
 
 def _device_states() -> list[tuple[str, list[Tensor]]]:
     found = []

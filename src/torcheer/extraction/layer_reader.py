@@ -1,0 +1,340 @@
+"""Reads the layers of a model for one batch after the other: what `extract` and `Extractor` have in common.
+
+Where the layers are is found by logging the first batch; after that only those places are watched. Every batch finds the model
+as the first one did: buffers that it writes are put back, and where it draws random numbers, each batch begins from a state of
+its own. So what is read does not depend on which batches were read before, or by whom.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from ..capture.addresses import innermost
+from ..capture.restore.randomness import RandomState, seed_everything
+from ..errors import ActivationLost, InvalidArgument, PlaceNotReached
+from ..history import History
+from ..history.keeping.filling import run
+from ..history.keeping.options import Options
+from ..inputs import described
+from ..taps.places import Place, locate
+from ..taps.spots import Spot, Stopped
+from ..taps.taking import Take
+from ..taps.watched_keys import WatchedKeys, in_words, is_plural
+from ..torch_internals import storage_address, storage_use_count
+from .calling import Call, Calling
+from .transforms import transforms_by_name
+
+Flatten = Literal["tokens"]
+
+
+class LayerReader:
+    """Reads chosen layers of a model.
+
+    Args:
+        model: the model, in the mode it is to run in. It is hooked until `close`.
+        layers: keys (docs/keys.md), or a mapping from names of yours to keys.
+        first_batch: a batch to find the layers with. It is run once and leaves the model as it was.
+        transform: what becomes of the values, see `transforms_by_name`.
+        dtype: the type that floating point values are converted to.
+        flatten: "tokens" makes one row of each position that is no padding.
+        call: a function `call(model, batch)` that runs the model.
+        stop: end the pass when every layer was reached.
+    """
+
+    def __init__(
+        self,
+        model: Module,
+        layers: Any,
+        first_batch: Any,
+        *,
+        transform: Any = None,
+        dtype: torch.dtype | str | None = None,
+        flatten: Flatten | None = None,
+        call: Call | None = None,
+        stop: bool = False,
+    ) -> None:
+        if flatten not in (None, "tokens"):
+            raise InvalidArgument(f'flatten is "tokens" or None; got {flatten!r}.')
+        self.calling = Calling(model, call)
+        self.dtype = _dtype(dtype)
+        self.flatten = flatten
+        self._stop = stop
+        self._model = innermost(model)
+        self._history = self._logged(first_batch)
+        self._keys = _keys(layers)
+        self._named = _named_places(self._history, self._keys)
+        self.names = list(dict.fromkeys(name for name, _ in self._named))
+        self._transforms = transforms_by_name(transform, self.names, dict(self._named))
+        self._has_transform = transform is not None
+        self._written: list[tuple[Tensor, Tensor]] | None = None  # buffers that a pass writes, and what is in them before
+        self._draws = False  # whether a pass draws random numbers
+        self._take = Take()
+        self._watched: WatchedKeys | None = None
+
+    def _logged(self, batch: Any) -> History:
+        """A log of one batch, without values."""
+        batch = self.calling.on_device(batch)
+        function, arguments = self.calling.as_function(batch)
+        history = History(type(self._model).__name__, Options(layers_to_save="none", unseen="ignore"))
+        with torch.no_grad():
+            run(history, function, arguments, None, call="extract")
+        return history
+
+    # The time it is open --------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Hook the model. `read` does so where it is not done yet."""
+        if self._watched is None:
+            keys = [(key, self._take) for _, key in self._keys]
+            watched = WatchedKeys(self.calling.model, keys, self._history, stops=self._stop)
+            watched.watch.when_called = self._take.begin
+            watched.watch.__enter__()
+            self._watched = watched
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Take the hooks off."""
+        watched, self._watched = self._watched, None
+        if watched is not None:
+            self._take = Take()
+            watched.watch.__exit__(type(error) if error is not None else None, error, None)
+
+    def __enter__(self) -> LayerReader:
+        self.open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self.close(error)
+
+    # Reading --------------------------------------------------------------------------------------------------------
+
+    def read(self, batch: Any, number: int = 0) -> dict[str, Tensor]:
+        """Run the model on a batch. Returns the value of each layer by its name: tensors that nobody else writes to.
+
+        `number` is that of the batch, for errors and for the random numbers that the model draws.
+        """
+        self.open()
+        batch = self.calling.on_device(batch)
+        with torch.no_grad():
+            if self._written is None:
+                self._find_effects(batch, number)
+            self._run(batch, number)
+            taken = self._taken(number)
+            if taken is None:  # this batch overwrote what others did not: now it is copied in time
+                self._run(batch, number)
+                taken = self._taken(number)
+            if taken is None:
+                raise ActivationLost(f"batch {number} overwrote a layer in place after it was read, each time another one.")
+            return self._finished(taken, batch, number)
+
+    def tokens(self, batch: Any) -> tuple[Tensor, Tensor] | None:
+        """For each row of a batch with `flatten="tokens"`: which sample of the batch it is of, and which of its tokens.
+
+        Without an attention mask it is not known how many positions there are, so the answer is None: all of them.
+        """
+        mask = self.calling.mask(batch)
+        if mask is None:
+            return None
+        kept = mask.bool()
+        samples = kept.nonzero()[:, 0]
+        return samples, (kept.cumsum(1) - 1)[kept]
+
+    def _find_effects(self, batch: Any, number: int) -> None:
+        """Run the first batch to see which buffers it writes, and whether it draws random numbers."""
+        buffers = [(buffer, buffer.clone()) for buffer in self._model.buffers()]
+        before = RandomState.now()
+        try:
+            self._run(batch, number)
+            self._draws = not before.is_now()
+            self._written = [(buffer, original) for buffer, original in buffers if not torch.equal(buffer, original)]
+        finally:
+            before.restore()
+            for buffer, original in buffers if self._written is None else self._written:
+                buffer.copy_(original)
+
+    def _run(self, batch: Any, number: int) -> None:
+        assert self._watched is not None
+        watch, state = self._watched.watch, None
+        if self._draws:
+            state = RandomState.now()
+            seed_everything(number)
+        watch.begin(sys._getframe())
+        try:
+            self.calling.run(batch)
+        except Stopped as stopped:
+            if stopped.args[0] is not watch:
+                raise
+        finally:
+            watch.end()
+            for buffer, original in self._written or ():
+                buffer.copy_(original)
+            if state is not None:
+                state.restore()
+
+    def _taken(self, number: int) -> dict[str, Tensor] | None:
+        """What the pass left at each place; None where something was overwritten of which there is no copy."""
+        assert self._watched is not None
+        watch = self._watched.watch
+        if watch.otherwise:
+            said = "; ".join(watch.otherwise)
+            watch.otherwise.clear()
+            raise PlaceNotReached(f"batch {number} ran otherwise than the first one: {said}.")
+        found: dict[str, Tensor] = {}
+        is_lost = False
+        places = [(key, spot) for key, spots in self._watched.spots for spot in spots]
+        for (name, _), (key, spot) in zip(self._named, places, strict=True):
+            values = self._take.values.get(spot, ())
+            if len(values) != 1:
+                raise PlaceNotReached(_times(spot, key, len(values), number))
+            tensor = values[0].get()
+            if tensor is None:
+                self._take.lost(spot)
+                is_lost = True
+            else:
+                found[name] = tensor.detach()  # another tensor: who else holds this one counts as a user of its memory
+        if is_lost:
+            return None
+        self._take.begin()  # lets go of them
+        return found
+
+    # What becomes of a value ----------------------------------------------------------------------------------------
+
+    def _finished(self, taken: dict[str, Tensor], batch: Any, number: int) -> dict[str, Tensor]:
+        samples, mask = self.calling.samples(batch), self.calling.mask(batch)
+        for name in self.names:
+            tensor = taken[name]
+            if (transform := self._transforms.get(name)) is not None:
+                tensor = transform(tensor, batch, mask)
+            taken[name] = self._stored(_plain(tensor, name, transform is not None), name, samples, mask, number)
+            del tensor
+        counts: dict[int, int] = {}  # how many of these tensors are in the same memory
+        for one in {id(one): one for one in taken.values()}.values():
+            address = storage_address(one)
+            counts[address] = counts.get(address, 0) + 1
+        return {name: _owned(tensor, counts) for name, tensor in taken.items()}
+
+    def _stored(self, tensor: Tensor, name: str, samples: int, mask: Tensor | None, number: int) -> Tensor:
+        if self.flatten == "tokens":
+            tensor = _rows(tensor, name, samples, mask)
+        elif not tensor.dim() or tensor.shape[0] != samples:
+            what, right = "its transform made" if name in self._transforms else "it gave", _hint(tensor, samples)
+            raise InvalidArgument(
+                f"{name!r}: the first dimension of what is stored is samples, and batch {number} has {samples}; {what} "
+                f"{described(tensor)}. Bring it into that form: transform={{{name!r}: lambda tensor: {right}}}."
+            )
+        return tensor.to(self.dtype) if self.dtype is not None and tensor.is_floating_point() else tensor
+
+
+def _owned(tensor: Tensor, counts: dict[int, int]) -> Tensor:
+    """The tensor, or a copy where others hold its memory and may write to it, or where most of that memory is not its own."""
+    address = storage_address(tensor)
+    is_shared = storage_use_count(address) > counts[address]  # asked first: reading `untyped_storage` is one more use
+    if is_shared or tensor.untyped_storage().nbytes() > 2 * tensor.numel() * tensor.element_size() + 4096:
+        return tensor.clone(memory_format=torch.contiguous_format)
+    return tensor
+
+
+def _rows(tensor: Tensor, name: str, samples: int, mask: Tensor | None) -> Tensor:
+    """One row for each position that is no padding."""
+    if tensor.dim() < 2 or tensor.shape[0] != samples or (mask is not None and tensor.shape[:2] != mask.shape):
+        expected = f"({', '.join(map(str, mask.shape))}, …)" if mask is not None else f"({samples}, positions, …)"
+        raise InvalidArgument(
+            f'{name!r}: flatten="tokens" makes rows of a tensor of shape {expected}; got {described(tensor)}. '
+            "Leave the layer out, or bring it into that form with transform=."
+        )
+    return tensor.flatten(0, 1) if mask is None else tensor[mask.bool()]
+
+
+def _plain(tensor: Any, name: str, is_transformed: bool) -> Tensor:
+    """A tensor that can be stored."""
+    what = "its transform returned" if is_transformed else "it is"
+    if not isinstance(tensor, Tensor):
+        raise InvalidArgument(f"{name!r}: what is stored is a tensor; {what} {described(tensor)}.")
+    if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized:
+        kind = "nested" if tensor.is_nested else "quantized" if tensor.is_quantized else str(tensor.layout)
+        raise InvalidArgument(f"{name!r}: what is stored is a dense tensor; {what} {kind}. Convert it with transform=.")
+    if type(tensor) is not Tensor:
+        return tensor.detach().as_subclass(Tensor)  # type: ignore[no-any-return]  # torch's own
+    return tensor
+
+
+def _hint(tensor: Tensor, samples: int) -> str:
+    at = next((at for at, size in enumerate(tensor.shape) if size == samples), None)
+    return f"tensor.movedim({at}, 0)" if at else "…"
+
+
+def _times(spot: Spot, key: Any, count: int, number: int) -> str:
+    where = in_words(spot.place, key)
+    if not count:
+        return (
+            f"{where} was not reached in batch {number}, as it was in the first one. Every layer needs a value for every "
+            "sample: leave it out, or give data that goes the same way through the model."
+        )
+    return f"{where} was reached {count} times in batch {number}; one value is needed for each sample."
+
+
+# Names --------------------------------------------------------------------------------------------------------------------
+
+
+def _keys(layers: Any) -> list[tuple[str | None, Any]]:
+    """The keys that were given, each with the name that was given for it, if there is one."""
+    if isinstance(layers, Mapping):
+        found: list[tuple[str | None, Any]] = [(str(name), key) for name, key in layers.items()]
+    elif isinstance(layers, (list, tuple)):
+        found = [(None, key) for key in layers]
+    else:
+        found = [(None, layers)]
+    if not found or layers is None:
+        raise InvalidArgument('layers are the keys of what is to be read: extract(model, data, ["layer3"], to=folder).')
+    return found
+
+
+def _named_places(history: History, keys: list[tuple[str | None, Any]]) -> list[tuple[str, str]]:
+    """The names of the places that the keys mean, in order, each with the key as text.
+
+    A text that means one place is its name; one that means several is numbered. What a glob, a class, a function or a position
+    means is named by addresses and labels. A place that two keys mean has one name, that of the first.
+    """
+    found: list[tuple[str, str]] = []
+    known: dict[str, Place] = {}
+    for given, key in keys:
+        places = locate(history, key)
+        text = given if given is not None else key if isinstance(key, str) and not is_plural(key) else None
+        for turn, place in enumerate(places, 1):
+            if text is None:
+                name = _name_of(place, places)
+            else:
+                name = text if len(places) == 1 else f"{text}:{turn}"
+            if known.setdefault(name, place) != place:
+                raise InvalidArgument(f"two layers would be stored as {name!r}. Name them: layers={{'first': …, 'second': …}}.")
+            found.append((name, key if isinstance(key, str) else str(given or name)))
+    return found
+
+
+def _name_of(place: Place, places: list[Place]) -> str:
+    if place.kind == "function" or (not place.module and place.call is None):
+        return re.sub(r"^(.+_\d+)_\d+(:\d+)?$", r"\1\2", place.label)
+    others = [other for other in places if (other.kind, other.module, other.part) == (place.kind, place.module, place.part)]
+    name = place.module or "output"
+    name = f"input:{name}" if place.kind == "input" else name
+    name = f"{name}[{place.part}]" if place.part else name
+    return f"{name}:{place.call}" if len(others) > 1 else name
+
+
+def _dtype(dtype: Any) -> torch.dtype | None:
+    if isinstance(dtype, str):
+        found = getattr(torch, dtype, None)
+        if isinstance(found, torch.dtype):
+            return found
+        near = get_close_matches(dtype, ["float16", "bfloat16", "float32", "float64"], n=1, cutoff=0.3)
+        raise InvalidArgument(f"torch has no type {dtype!r}." + (f" Did you mean {near[0]!r}?" if near else ""))
+    if dtype is not None and not isinstance(dtype, torch.dtype):
+        raise InvalidArgument(f"dtype is a torch type, such as torch.float16; got {described(dtype)}.")
+    return dtype

@@ -1,0 +1,111 @@
+"""What becomes of a layer's value before it is stored: a function of the user's, or one by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InvalidArgument
+from ..inputs import described
+
+Transform = Callable[[Tensor, Any, Tensor | None], Any]  # gets the value, the batch, and the attention mask if there is one
+
+
+def _mean(tensor: Tensor, batch: Any, mask: Tensor | None) -> Tensor:
+    """The mean over positions: of [samples, positions, units] over positions that are no padding, of pictures over pixels."""
+    if tensor.dim() < 3:
+        return tensor
+    if tensor.dim() > 3:
+        return tensor.flatten(2).mean(2)
+    if not _fits(tensor, mask):
+        return tensor.mean(1)
+    assert mask is not None
+    weights = mask.to(tensor.dtype).unsqueeze(-1)
+    return (tensor * weights).sum(1) / weights.sum(1).clamp(min=1)
+
+
+def _max(tensor: Tensor, batch: Any, mask: Tensor | None) -> Tensor:
+    """The largest value over positions, as `mean` chooses them."""
+    if tensor.dim() < 3:
+        return tensor
+    if tensor.dim() > 3:
+        return tensor.flatten(2).amax(2)
+    if _fits(tensor, mask):
+        assert mask is not None
+        lowest = torch.finfo(tensor.dtype).min if tensor.is_floating_point() else torch.iinfo(tensor.dtype).min
+        tensor = tensor.masked_fill(~mask.bool().unsqueeze(-1), lowest)
+    return tensor.amax(1)
+
+
+def _first_token(tensor: Tensor, batch: Any, mask: Tensor | None) -> Tensor:
+    """The value at the first position that is no padding."""
+    if not _fits(tensor, mask):
+        return tensor[:, 0]
+    assert mask is not None
+    return tensor[torch.arange(len(tensor), device=tensor.device), mask.int().argmax(1)]
+
+
+def _last_token(tensor: Tensor, batch: Any, mask: Tensor | None) -> Tensor:
+    """The value at the last position that is no padding."""
+    if not _fits(tensor, mask):
+        return tensor[:, -1]
+    assert mask is not None
+    last = mask.shape[1] - 1 - mask.int().flip(1).argmax(1)
+    return tensor[torch.arange(len(tensor), device=tensor.device), last]
+
+
+def _fits(tensor: Tensor, mask: Tensor | None) -> bool:
+    return mask is not None and tensor.shape[:2] == mask.shape
+
+
+READY_MADE: dict[str, Transform] = {"mean": _mean, "max": _max, "first_token": _first_token, "last_token": _last_token}
+
+
+def transforms_by_name(transform: Any, names: list[str], keys: Mapping[str, str]) -> dict[str, Transform]:
+    """By the name of a stored layer, what becomes of its value. `keys` are the keys that the names came from, as text."""
+    if transform is None:
+        return {}
+    if not isinstance(transform, Mapping):
+        one = _parsed(transform)
+        return dict.fromkeys(names, one)
+    found: dict[str, Transform] = {}
+    for key, value in transform.items():
+        meant = [name for name in names if name == str(key)] or [name for name in names if keys[name] == str(key)]
+        if not meant:
+            known = list(dict.fromkeys([*names, *keys.values()]))
+            near = get_close_matches(str(key), known, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise InvalidArgument(f"transform names {key!r}, which is not among the layers: {', '.join(names)}.{hint}")
+        if value is not None:
+            found.update(dict.fromkeys(meant, _parsed(value)))
+    return found
+
+
+def _parsed(value: Any) -> Transform:
+    if isinstance(value, str):
+        if value not in READY_MADE:
+            raise InvalidArgument(f"transform is a function, a dictionary, or one of {', '.join(READY_MADE)}; got {value!r}.")
+        return READY_MADE[value]
+    if not callable(value):
+        raise InvalidArgument(
+            f"transform is a function of a tensor, or of a tensor and the batch; one of {', '.join(READY_MADE)}; or a "
+            f"dictionary from layers to these; got {described(value)}."
+        )
+    if _takes_batch(value):
+        return lambda tensor, batch, mask: value(tensor, batch)
+    return lambda tensor, batch, mask: value(tensor)
+
+
+def _takes_batch(function: Callable[..., Any]) -> bool:
+    """Whether a function wants the batch: it requires a second argument, or has one that is named so."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # a function of C's
+        return False
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return len(positional) > 1 and (positional[1].default is inspect.Parameter.empty or positional[1].name == "batch")

@@ -1,0 +1,107 @@
+"""The folder that features are in: files that are there whole or not at all.
+
+Names are relative, without folders. Whoever writes a name twice writes the same bytes, so it does not matter who is first.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from ..errors import InvalidArgument, UnreadableFile
+from ..files import write_whole
+from ..inputs import described
+from ..tensor_files import TensorFile, write_tensors
+
+
+class Storage(ABC):
+    """Files in one folder, wherever that is."""
+
+    location: str  # the folder, for people
+
+    @abstractmethod
+    def sizes(self) -> dict[str, int]:
+        """The names of the files, and how many bytes each has. Empty where there is no folder; hidden files are left out."""
+
+    @abstractmethod
+    def read(self, name: str) -> bytes | None:
+        """What is in a file; None where there is none."""
+
+    @abstractmethod
+    def write(self, name: str, data: bytes) -> None:
+        """Write a whole file, in the place of an earlier one. Makes the folder."""
+
+    @abstractmethod
+    def read_tensors(self, name: str) -> TensorFile:
+        """Open a file of tensors, which are read when they are asked for. Raises FileNotFoundError where there is none."""
+
+    @abstractmethod
+    def write_tensors(self, name: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+        """Write a whole file of tensors, in the place of an earlier one. Makes the folder."""
+
+    @abstractmethod
+    def delete(self, name: str) -> None:
+        """Remove a file, if it is there."""
+
+    def names(self) -> list[str]:
+        """The names of the files, in order."""
+        return sorted(self.sizes())
+
+
+class LocalStorage(Storage):
+    """A folder of this machine, or one that is mounted on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.location = str(folder)
+        if folder.exists() and not folder.is_dir():
+            raise InvalidArgument(f"features are written into a folder; {folder} is a file.")
+
+    def sizes(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        try:
+            entries = list(os.scandir(self.folder))
+        except FileNotFoundError:
+            return found
+        for entry in entries:
+            if not entry.name.startswith("."):
+                try:
+                    found[entry.name] = entry.stat().st_size
+                except FileNotFoundError:  # deleted since
+                    continue
+        return found
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return (self.folder / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, data: bytes) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_whole(self.folder / name, data, "file of features")
+
+    def read_tensors(self, name: str) -> TensorFile:
+        path = self.folder / name
+        try:
+            return TensorFile(path)
+        except UnreadableFile as error:
+            raise UnreadableFile(f"{path} cannot be read: {error}.") from None
+
+    def write_tensors(self, name: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_tensors(self.folder / name, tensors, metadata, "block of features")
+
+    def delete(self, name: str) -> None:
+        (self.folder / name).unlink(missing_ok=True)
+
+
+def open_storage(folder: str | os.PathLike[str]) -> Storage:
+    """The storage that a path means."""
+    if not isinstance(folder, (str, os.PathLike)) or not str(folder):
+        raise InvalidArgument(f"a folder is given by its path; got {described(folder)}.")
+    return LocalStorage(Path(folder))

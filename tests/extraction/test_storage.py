@@ -1,0 +1,48 @@
+"""Folders of features: files that are whole or not there."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from torcheer.errors import InvalidArgument, UnreadableFile
+from torcheer.extraction.storage import open_storage
+
+
+def test_what_is_written_is_read(tmp_path):
+    storage = open_storage(tmp_path / "inner" / "features")
+    assert storage.names() == []
+    assert storage.read("plan.json") is None
+    storage.write("plan.json", b"{}")
+    storage.write_tensors("block", {"a/b": torch.arange(6).view(2, 3), "empty": torch.empty(0, 3)}, {"number": "1"})
+    assert storage.names() == ["block", "plan.json"]
+    assert storage.sizes()["plan.json"] == 2
+    assert storage.read("plan.json") == b"{}"
+    file = storage.read_tensors("block")
+    assert file.metadata == {"number": "1"}
+    assert torch.equal(file.tensor("a/b"), torch.arange(6).view(2, 3))
+    assert file.tensor("empty").shape == (0, 3)
+
+
+def test_a_file_is_replaced_whole_and_deleted_twice(tmp_path):
+    storage = open_storage(str(tmp_path))
+    storage.write_tensors("block", {"a": torch.zeros(1000)}, {})
+    before = storage.read_tensors("block")
+    storage.write_tensors("block", {"a": torch.ones(3)}, {})
+    assert before.tensor("a").sum() == 0  # who has it open goes on reading the old one
+    assert storage.read_tensors("block").tensor("a").tolist() == [1, 1, 1]
+    storage.delete("block")
+    storage.delete("block")
+    assert storage.names() == []
+    with pytest.raises(FileNotFoundError):
+        storage.read_tensors("block")
+
+
+def test_what_cannot_be_is_refused(tmp_path):
+    (tmp_path / "file").write_bytes(b"not tensors")
+    with pytest.raises(UnreadableFile, match=r"file cannot be read: it does not begin"):
+        open_storage(tmp_path).read_tensors("file")
+    with pytest.raises(InvalidArgument, match=r"is a file"):
+        open_storage(tmp_path / "file")
+    with pytest.raises(InvalidArgument, match=r"given by its path; got 3"):
+        open_storage(3)

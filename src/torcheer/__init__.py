@@ -3,6 +3,7 @@
 from importlib.metadata import PackageNotFoundError, version
 
 from . import changes as changes
+from . import reducers as reducers
 from .analysis import device_memory as device_memory
 from .api import load as load
 from .api import log_forward_pass as log_forward_pass

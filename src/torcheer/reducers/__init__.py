@@ -1,0 +1,49 @@
+"""What `extract(keep=…)` keeps of a layer instead of its values: mean and variance, covariance, top samples, histograms.
+
+    from torcheer.reducers import Mean, TopK
+    features = tl.extract(model, loader, ["layer3"], to="features/", keep=[Mean(), TopK(20)])
+
+A reducer is a small description that never changes. What it has found so far is a state: named tensors. States of parts of
+the data are merged in the order of the data, so whoever holds them all gets the same result to the last bit.
+"""
+
+from dataclasses import fields
+
+from ..errors import InvalidArgument
+from .covariance import Covariance, CovarianceResult
+from .histogram import Histogram, HistogramResult
+from .mean import Mean, MeanResult
+from .reducer import Reducer, State
+from .top_k import TopK, TopKResult
+
+KINDS: dict[str, type[Reducer]] = {"Mean": Mean, "Covariance": Covariance, "TopK": TopK, "Histogram": Histogram}
+
+__all__ = [
+    "KINDS",
+    "Covariance",
+    "CovarianceResult",
+    "Histogram",
+    "HistogramResult",
+    "Mean",
+    "MeanResult",
+    "Reducer",
+    "State",
+    "TopK",
+    "TopKResult",
+    "reducer_from",
+]
+
+
+def reducer_from(description: object) -> Reducer:
+    """The reducer whose `describe()` is given; raises InvalidArgument where it describes none.
+
+    >>> reducer_from(TopK(5).describe())
+    TopK(k=5)
+    """
+    if not isinstance(description, dict) or description.get("reducer") not in KINDS:
+        raise InvalidArgument(f"this describes none of the reducers {', '.join(KINDS)}: {description!r:.80}.")
+    options = {name: value for name, value in description.items() if name != "reducer"}
+    kind = KINDS[description["reducer"]]
+    if not options.keys() <= {one.name for one in fields(kind)}:
+        raise InvalidArgument(f"{kind.__name__} has no such options: {description!r:.200}.")
+    return kind(**options)

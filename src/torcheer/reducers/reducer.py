@@ -1,0 +1,152 @@
+"""Reducer: what all statistics have in common. Each says what a piece of the values gives, and how two states merge."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InvalidArgument, UnreadableFile
+from ..measure import dense
+from ..torch_internals import DisableTorchFunction
+from .units import UnitDim, Units, check_unit_dim, units_of
+
+State = dict[str, Tensor]  # what was found so far; empty before the first values
+Form = tuple[torch.dtype, tuple[int, ...]]
+
+_PIECE = 1 << 19  # values that are measured together: in double precision they fit a processor's cache
+_PIECE_ON_DEVICE = 1 << 26
+UNITS = "units"
+
+
+@dataclass(frozen=True, repr=False)
+class Reducer(ABC):
+    """A statistic of the units of a layer.
+
+    Units are the last dimension of values with up to three dimensions (features; tokens and features) and dimension 1 of others
+    (channels of a convolution). `unit_dim` says another one, such as 1 for a one-dimensional convolution and -1 for channels
+    that come last, or `"all"` where every element of a sample is a unit of its own.
+    """
+
+    unit_dim: UnitDim = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_unit_dim(self.unit_dim)
+
+    def begin(self) -> State:
+        """The state before any values."""
+        return {}
+
+    def update(self, state: State, values: Tensor, sample_numbers: Tensor) -> None:
+        """Add values whose first dimension counts samples. The state stays on the device of the values."""
+        with DisableTorchFunction(), torch.no_grad():
+            read = dense(values)
+            if read is None:
+                raise InvalidArgument(f"{self} cannot read values of a {values.layout} tensor on device {values.device}.")
+            if read.device.type == "mps":  # which has no double precision
+                read = read.cpu()
+            units = units_of(read, self.unit_dim)
+            if UNITS in state:
+                self._check_same(units_in(state), units, tuple(values.shape))
+            else:
+                state[UNITS] = units.to_tensor()
+            for piece, numbers in _pieces(read, sample_numbers):
+                self._absorb(state, piece, numbers, units)
+
+    def _check_same(self, before: Units, now: Units, shape: tuple[int, ...]) -> None:
+        if before != now:
+            raise InvalidArgument(
+                f"{self} was given values of shape {shape} after others with {before}: all batches need the same units. "
+                "transform= can make them so; unit_dim= says which dimension counts units."
+            )
+
+    def _absorb(self, state: State, values: Tensor, numbers: Tensor, units: Units) -> None:
+        found = self._measured(values, numbers, units)
+        if len(state) > 1:
+            found = self._merged(state, found)
+        state.update(found)
+
+    def merge(self, left: State, right: State) -> State:
+        """The state of two parts of the data. Neither of them is changed. Bits depend on the order, so left comes first."""
+        if len(left) < 2 or len(right) < 2:
+            return dict(left if len(left) >= len(right) else right)
+        self._check_mergeable(units_in(left), units_in(right))
+        with DisableTorchFunction(), torch.no_grad():
+            return {UNITS: left[UNITS], **self._merged(left, right)}
+
+    def _check_mergeable(self, left: Units, right: Units) -> None:
+        if left != right:
+            raise InvalidArgument(f"{self} of {left} cannot be merged with one of {right}: all blocks need the same units.")
+
+    def to_tensors(self, state: State) -> dict[str, Tensor]:
+        """The state as it is written, in main memory."""
+        return {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+
+    def from_tensors(self, tensors: Mapping[str, Tensor]) -> State:
+        """The state that was written; raises UnreadableFile where the tensors are not one of this reducer."""
+        if not tensors:
+            return {}
+        try:
+            given = tensors[UNITS]
+            if given.dtype is not torch.int64 or given.dim() != 1:
+                raise ValueError
+            units = Units.from_tensor(given)
+            others = {name: tensor for name, tensor in tensors.items() if name != UNITS}
+            if others and not self._is_state(others, units):
+                raise ValueError
+        except (KeyError, ValueError):
+            forms = ", ".join(f"{name} {tensor.dtype} {tuple(tensor.shape)}" for name, tensor in tensors.items())
+            raise UnreadableFile(f"these tensors are no state of {self}: {forms:.300}.") from None
+        return dict(tensors)
+
+    def _is_state(self, tensors: Mapping[str, Tensor], units: Units) -> bool:
+        forms = self._forms(units, tensors)
+        return tensors.keys() == forms.keys() and all(
+            (tensor.dtype, tuple(tensor.shape)) == forms[name] for name, tensor in tensors.items()
+        )
+
+    @abstractmethod
+    def _forms(self, units: Units, tensors: Mapping[str, Tensor]) -> dict[str, Form]:
+        """The dtypes and shapes that a state has."""
+
+    @abstractmethod
+    def _measured(self, values: Tensor, numbers: Tensor, units: Units) -> State:
+        """The state of one piece of the values, which has at least one element."""
+
+    @abstractmethod
+    def _merged(self, left: State, right: State) -> State: ...
+
+    @abstractmethod
+    def _result(self, state: State, units: Units) -> Any: ...
+
+    def finish(self, state: State) -> Any:
+        """What was found, in main memory. Raises InvalidArgument where there were no values."""
+        if len(state) < 2:
+            raise InvalidArgument(f"{self} was given no values, so there is nothing to tell.")
+        return self._result({name: tensor.cpu() for name, tensor in state.items()}, units_in(state))
+
+    def describe(self) -> dict[str, Any]:
+        """The reducer in values that JSON has; `reducers.reducer_from` makes it again."""
+        return {"reducer": type(self).__name__, **{one.name: getattr(self, one.name) for one in fields(self)}}
+
+    def __repr__(self) -> str:
+        said = [(one.name, getattr(self, one.name)) for one in fields(self) if getattr(self, one.name) != one.default]
+        given = [f"{name}={value!r}" for name, value in said]
+        return f"{type(self).__name__}({', '.join(given)})"
+
+
+def units_in(state: Mapping[str, Tensor]) -> Units:
+    return Units.from_tensor(state[UNITS])
+
+
+def _pieces(values: Tensor, numbers: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Values and numbers of so many samples that they can be measured together."""
+    if not values.numel():
+        return
+    largest = _PIECE if values.device.type == "cpu" else _PIECE_ON_DEVICE
+    together = max(1, largest // (values.numel() // len(values)))
+    yield from zip(torch.split(values, together), torch.split(numbers, together), strict=True)

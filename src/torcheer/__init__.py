@@ -23,6 +23,9 @@ from .errors import AmbiguousKey as AmbiguousKey
 from .errors import CannotBeSaved as CannotBeSaved
 from .errors import DrawingFailed as DrawingFailed
 from .errors import EmptyLogWarning as EmptyLogWarning
+from .errors import FeaturesExist as FeaturesExist
+from .errors import FeaturesMismatch as FeaturesMismatch
+from .errors import FeaturesNotFound as FeaturesNotFound
 from .errors import FunctionNotFound as FunctionNotFound
 from .errors import GradientNotSaved as GradientNotSaved
 from .errors import GraphChanged as GraphChanged
@@ -45,11 +48,15 @@ from .errors import SnapshotLost as SnapshotLost
 from .errors import SnapshotNotFound as SnapshotNotFound
 from .errors import StateNotRestored as StateNotRestored
 from .errors import TorcheerError as TorcheerError
+from .errors import TrainingModeWarning as TrainingModeWarning
 from .errors import UnreadableFile as UnreadableFile
 from .errors import UnseenWork as UnseenWork
 from .errors import UnseenWorkWarning as UnseenWorkWarning
 from .errors import ViewerNotBuilt as ViewerNotBuilt
 from .errors import put_on as put_on
+from .extraction import Features as Features
+from .extraction import extract as extract
+from .extraction import open_features as open_features
 from .files import write_whole as write_whole
 from .history import Call as Call
 from .history import Layer as Layer

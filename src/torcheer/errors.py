@@ -124,6 +124,18 @@ class FunctionNotFound(TorcheerError):
     """A saved history was to call a function that is not torch's own and was not passed to `load`."""
 
 
+class FeaturesNotFound(TorcheerError, FileNotFoundError):
+    """There are no extracted features where they were looked for."""
+
+
+class FeaturesExist(TorcheerError, FileExistsError):
+    """Features would be written into a folder that holds something else, or features that are not to be resumed."""
+
+
+class FeaturesMismatch(TorcheerError):
+    """An extraction was to be resumed with another model, other data or other settings; the message says what differs."""
+
+
 class NotPicklable(TorcheerError, TypeError):
     """Histories are not pickled: loading a pickle can run code."""
 
@@ -146,3 +158,7 @@ class EmptyLogWarning(UserWarning):
 
 class SnapshotLost(UserWarning):
     """A snapshot of an Xray could not be written; the training goes on."""
+
+
+class TrainingModeWarning(UserWarning):
+    """Features are extracted from modules in training mode; the message names them."""

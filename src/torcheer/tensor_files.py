@@ -45,7 +45,7 @@ NAMES: dict[torch.dtype, str] = {
 }
 _TYPES = {name: dtype for dtype, name in NAMES.items()}
 _SIZES = {name: dtype.itemsize for dtype, name in NAMES.items()}
-_ALIGNED = 64  # bytes: where torch's own memory begins
+ALIGNED = 64  # bytes: where torch's own memory begins
 _SMALL = 1 << 16  # bytes of tensors that are written several at once
 _TOGETHER = 1 << 20
 _QUICK = 64 << 20  # bytes of data that are moved to leave no room unused
@@ -103,7 +103,7 @@ def write_tensors(
     """Write a whole file of tensors. A type that safetensors has no name for is written as bytes."""
     with DisableTorchFunction(), torch.no_grad():
         # Those that fill whole blocks come first: they begin where memory of torch's would, and need no copy to be used.
-        ordered = sorted(tensors.items(), key=lambda one: (stored_size(one[1]) % _ALIGNED > 0, -one[1].element_size()))
+        ordered = sorted(tensors.items(), key=lambda one: (stored_size(one[1]) % ALIGNED > 0, -one[1].element_size()))
         named: dict[str, Place] = {}
         at = 0
         for name, tensor in ordered:
@@ -136,7 +136,7 @@ class TensorWriter:
 
     def __init__(self, file: WholeFile, room: int, progress: Progress | None = None) -> None:
         self._file = file
-        self._begin = -(-(8 + room) // _ALIGNED) * _ALIGNED  # where the data begins
+        self._begin = -(-(8 + room) // ALIGNED) * ALIGNED  # where the data begins
         self._end = 0  # of the data so far
         self._progress = progress
         self._pinned: PinnedCopies | None = None
@@ -174,9 +174,12 @@ class TensorWriter:
             self._file.write_at(self._begin + self._end - len(self._small), memoryview(self._small))
             self._small = bytearray()
 
-    def finish(self, named: Mapping[str, Place], metadata: Mapping[str, str]) -> None:
-        """Write the header. What has no name is cut out."""
+    def finish(self, named: Mapping[str, Place], metadata: Mapping[str, str], *, closes_up: bool = True) -> None:
+        """Write the header. What has no name is cut out, and room that is left is closed; unless it is to stay as it is."""
         self.stop()
+        if not closes_up and len(header := _header(named, metadata)) <= self._begin - 8:
+            self.end(header)
+            return
         places = self._closed_up(dict(named))
         places, begin = self._with_room(places, metadata)
         self.end(_header(places, metadata, begin), begin)
@@ -219,12 +222,12 @@ class TensorWriter:
     def _with_room(self, named: dict[str, Place], metadata: Mapping[str, str]) -> tuple[dict[str, Place], int]:
         """The places, and where the data begins, when there is room enough for the header in front of it, and not much more."""
         room = self._begin - 8
-        needed = -(-(len(_header(named, metadata)) - room) // _ALIGNED) * _ALIGNED
+        needed = -(-(len(_header(named, metadata)) - room) // ALIGNED) * ALIGNED
         if needed <= 0:
-            if -needed < _ALIGNED or self._end > _QUICK:
+            if -needed < ALIGNED or self._end > _QUICK:
                 return named, 0
             return self._shifted(named, needed), needed
-        needed += -(-32 * len(named) // _ALIGNED) * _ALIGNED  # offsets may get longer
+        needed += -(-32 * len(named) // ALIGNED) * ALIGNED  # offsets may get longer
         first = [one for one in sorted(named.items(), key=lambda one: one[1][:2]) if one[1].begin < needed]
         begin = max(place.end for _, place in first) if first else 0
         if not needed <= begin <= needed + _TOGETHER:  # too few to move, or a large one
@@ -315,7 +318,7 @@ class TensorFile:
                 found = torch.empty(0, dtype=torch.uint8, device="cpu")
             else:
                 found = torch.frombuffer(self._map, dtype=torch.uint8, count=count, offset=begin)
-                found = found if begin % _ALIGNED == 0 else found.clone()
+                found = found if begin % ALIGNED == 0 else found.clone()
             self._memory.keep(name, found)
         return found
 

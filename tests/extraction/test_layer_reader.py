@@ -135,7 +135,7 @@ def test_each_batch_finds_the_model_as_the_first_one_did():
 )
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_transforms_see_the_batch_and_its_mask(transform, expected, side):
-    model = tiny("gpt2").eval()
+    model = tiny("gpt2", n_layer=2, n_embd=32, n_head=2).eval()
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]]) if side == "right" else torch.tensor([[0, 1, 1, 1], [0, 0, 0, 1]])
     batch = {"input_ids": torch.randint(0, 50, (2, 4)), "attention_mask": mask, "topic": torch.tensor([1, 2])}
     if expected is None:
@@ -151,13 +151,13 @@ def test_transforms_see_the_batch_and_its_mask(transform, expected, side):
 
 
 def test_tokens_are_rows_with_sample_and_position():
-    model = tiny("gpt2").eval()
+    model = tiny("gpt2", n_layer=2, n_embd=32, n_head=2).eval()
     mask = torch.tensor([[1, 1, 1, 0], [0, 1, 1, 1], [1, 0, 0, 0]])
     batch = {"input_ids": torch.randint(0, 50, (3, 4)), "attention_mask": mask}
     plain = hooked(model, "h.0", **batch)[0]
     with LayerReader(model, ["h.0"], batch, flatten="tokens") as reader:
         rows = reader.read(batch)["h.0"]
-        samples, positions = reader.tokens(batch)
+        samples, positions = reader.tokens(batch, {"h.0": rows})
     assert torch.equal(rows, plain[mask.bool()])
     assert samples.tolist() == [0, 0, 0, 1, 1, 1, 2]
     assert positions.tolist() == [0, 1, 2, 0, 1, 2, 0]

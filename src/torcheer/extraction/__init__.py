@@ -1,1 +1,5 @@
 """Activations of whole datasets: written in blocks as the model runs, and read like arrays."""
+
+from .extract import extract as extract
+from .features import Features as Features
+from .features import open_features as open_features

@@ -21,6 +21,7 @@ from ..capture.addresses import innermost
 from ..capture.restore.randomness import RandomState, seed_everything
 from ..errors import ActivationLost, InvalidArgument, PlaceNotReached
 from ..history import History
+from ..history.fingerprint import fingerprint_of
 from ..history.keeping.filling import run
 from ..history.keeping.options import Options
 from ..inputs import described
@@ -69,11 +70,12 @@ class LayerReader:
         self._stop = stop
         self._model = innermost(model)
         self._history = self._logged(first_batch)
+        self.structure = fingerprint_of(self._history)  # a hash of what runs
         self._keys = _keys(layers)
         self._named = _named_places(self._history, self._keys)
         self.names = list(dict.fromkeys(name for name, _ in self._named))
-        self._transforms = transforms_by_name(transform, self.names, dict(self._named))
-        self._has_transform = transform is not None
+        self.origins = dict(self._named)  # by name: the key that it came from, as text
+        self._transforms = transforms_by_name(transform, self.names, self.origins)
         self._written: list[tuple[Tensor, Tensor]] | None = None  # buffers that a pass writes, and what is in them before
         self._draws = False  # whether a pass draws random numbers
         self._take = Take()
@@ -121,6 +123,7 @@ class LayerReader:
         `number` is that of the batch, for errors and for the random numbers that the model draws.
         """
         self.open()
+        mask = self.calling.mask(batch) if self.flatten else None  # where the batch is, so that no device is waited for
         batch = self.calling.on_device(batch)
         with torch.no_grad():
             if self._written is None:
@@ -132,19 +135,27 @@ class LayerReader:
                 taken = self._taken(number)
             if taken is None:
                 raise ActivationLost(f"batch {number} overwrote a layer in place after it was read, each time another one.")
-            return self._finished(taken, batch, number)
+            return self._finished(taken, batch, number, mask)
 
-    def tokens(self, batch: Any) -> tuple[Tensor, Tensor] | None:
+    def tokens(self, batch: Any, values: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """For each row of a batch with `flatten="tokens"`: which sample of the batch it is of, and which of its tokens.
 
-        Without an attention mask it is not known how many positions there are, so the answer is None: all of them.
+        Tokens are counted without padding. Where there is no attention mask, every position is one.
         """
         mask = self.calling.mask(batch)
-        if mask is None:
-            return None
-        kept = mask.bool()
-        samples = kept.nonzero()[:, 0]
-        return samples, (kept.cumsum(1) - 1)[kept]
+        if mask is not None:
+            kept = mask.cpu().bool()
+            return kept.nonzero()[:, 0], (kept.cumsum(1) - 1)[kept]
+        samples = self.calling.samples(batch)
+        rows = {len(rows) for rows in values.values()}
+        if len(rows) > 1:
+            lengths = ", ".join(f"{name!r}: {len(rows) // samples}" for name, rows in values.items())
+            raise InvalidArgument(
+                'flatten="tokens" needs layers with the same number of positions, since a batch has no attention_mask; '
+                f"got {lengths}. Extract them into folders of their own."
+            )
+        length = rows.pop() // max(samples, 1)
+        return torch.arange(samples).repeat_interleave(length), torch.arange(length).repeat(samples)
 
     def _find_effects(self, batch: Any, number: int) -> None:
         """Run the first batch to see which buffers it writes, and whether it draws random numbers."""
@@ -206,13 +217,14 @@ class LayerReader:
 
     # What becomes of a value ----------------------------------------------------------------------------------------
 
-    def _finished(self, taken: dict[str, Tensor], batch: Any, number: int) -> dict[str, Tensor]:
-        samples, mask = self.calling.samples(batch), self.calling.mask(batch)
+    def _finished(self, taken: dict[str, Tensor], batch: Any, number: int, tokens: Tensor | None) -> dict[str, Tensor]:
+        samples = self.calling.samples(batch)
+        mask = self.calling.mask(batch) if self._transforms else None
         for name in self.names:
             tensor = taken[name]
             if (transform := self._transforms.get(name)) is not None:
                 tensor = transform(tensor, batch, mask)
-            taken[name] = self._stored(_plain(tensor, name, transform is not None), name, samples, mask, number)
+            taken[name] = self._stored(_plain(tensor, name, transform is not None), name, samples, tokens, number)
             del tensor
         counts: dict[int, int] = {}  # how many of these tensors are in the same memory
         for one in {id(one): one for one in taken.values()}.values():
@@ -249,7 +261,10 @@ def _rows(tensor: Tensor, name: str, samples: int, mask: Tensor | None) -> Tenso
             f'{name!r}: flatten="tokens" makes rows of a tensor of shape {expected}; got {described(tensor)}. '
             "Leave the layer out, or bring it into that form with transform=."
         )
-    return tensor.flatten(0, 1) if mask is None else tensor[mask.bool()]
+    if mask is None:
+        return tensor.flatten(0, 1)
+    kept = mask.flatten().nonzero()[:, 0]
+    return tensor.flatten(0, 1).index_select(0, kept.to(tensor.device, non_blocking=True))
 
 
 def _plain(tensor: Any, name: str, is_transformed: bool) -> Tensor:
@@ -261,7 +276,7 @@ def _plain(tensor: Any, name: str, is_transformed: bool) -> Tensor:
         kind = "nested" if tensor.is_nested else "quantized" if tensor.is_quantized else str(tensor.layout)
         raise InvalidArgument(f"{name!r}: what is stored is a dense tensor; {what} {kind}. Convert it with transform=.")
     if type(tensor) is not Tensor:
-        return tensor.detach().as_subclass(Tensor)  # type: ignore[no-any-return]  # torch's own
+        return tensor.detach().as_subclass(Tensor)
     return tensor
 
 

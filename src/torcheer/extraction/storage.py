@@ -10,12 +10,58 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from ..errors import InvalidArgument, UnreadableFile
-from ..files import write_whole
+from ..files import WholeFile, write_whole
 from ..inputs import described
-from ..tensor_files import TensorFile, write_tensors
+from ..tensor_files import ALIGNED, Place, TensorFile, TensorWriter, stored_size, write_tensors
+
+_LARGE = 4096  # bytes
+
+
+class TensorsInWork:
+    """A file of tensors that is written piece by piece, and has no name until it is whole.
+
+    Large tensors begin where torch's own memory would, so that they can be used without a copy when the file is mapped: what is
+    missing before them is filled with a tensor of zeros whose name begins with a dot.
+    """
+
+    def __init__(self, folder: Path, room: int) -> None:
+        self._folder = folder
+        self._file = WholeFile(folder / "block", "block of features").__enter__()
+        self._writer = TensorWriter(self._file, room)
+        self._places: dict[str, Place] = {}
+        self._end = 0
+
+    def add(self, name: str, tensor: Tensor) -> None:
+        """Write one more tensor."""
+        if self._end % ALIGNED and stored_size(tensor) >= _LARGE:
+            filling = torch.zeros(ALIGNED - self._end % ALIGNED, dtype=torch.uint8, device="cpu")
+            self._add(f".{len(self._places)}", filling)
+        self._add(name, tensor)
+
+    def _add(self, name: str, tensor: Tensor) -> None:
+        self._places[name] = place = self._writer.add(tensor)
+        self._end = place.end
+
+    def finish(self, name: str, metadata: Mapping[str, str]) -> int:
+        """The file is whole: give it its name, in the place of an earlier one. Returns how many bytes it has."""
+        try:
+            self._writer.finish(self._places, metadata, closes_up=False)
+        except BaseException:
+            self.abandon()
+            raise
+        self._file.path = path = self._folder / name
+        self._file.__exit__(None, None, None)
+        return path.stat().st_size
+
+    def abandon(self) -> None:
+        """The file is not to be."""
+        self._writer.abandon()
+        error = OSError("abandoned")
+        self._file.__exit__(type(error), error, None)
 
 
 class Storage(ABC):
@@ -42,6 +88,10 @@ class Storage(ABC):
     @abstractmethod
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
         """Write a whole file of tensors, in the place of an earlier one. Makes the folder."""
+
+    @abstractmethod
+    def new_tensors(self, room: int) -> TensorsInWork:
+        """Begin a file of tensors, which gets its name when it is whole. `room` bytes are left for its header."""
 
     @abstractmethod
     def delete(self, name: str) -> None:
@@ -95,6 +145,10 @@ class LocalStorage(Storage):
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_tensors(self.folder / name, tensors, metadata, "block of features")
+
+    def new_tensors(self, room: int) -> TensorsInWork:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return TensorsInWork(self.folder, room)
 
     def delete(self, name: str) -> None:
         (self.folder / name).unlink(missing_ok=True)

@@ -75,15 +75,20 @@ def transforms_by_name(transform: Any, names: list[str], keys: Mapping[str, str]
         return dict.fromkeys(names, one)
     found: dict[str, Transform] = {}
     for key, value in transform.items():
-        meant = [name for name in names if name == str(key)] or [name for name in names if keys[name] == str(key)]
-        if not meant:
-            known = list(dict.fromkeys([*names, *keys.values()]))
-            near = get_close_matches(str(key), known, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise InvalidArgument(f"transform names {key!r}, which is not among the layers: {', '.join(names)}.{hint}")
+        meant = names_meant(key, names, keys, "transform")
         if value is not None:
             found.update(dict.fromkeys(meant, _parsed(value)))
     return found
+
+
+def names_meant(key: Any, names: list[str], keys: Mapping[str, str], who: str) -> list[str]:
+    """The stored layers that are meant by a name, or by the key that they came from."""
+    meant = [name for name in names if name == str(key)] or [name for name in names if keys[name] == str(key)]
+    if not meant:
+        near = get_close_matches(str(key), list(dict.fromkeys([*names, *keys.values()])), n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise InvalidArgument(f"{who} names {key!r}, which is not among the layers: {', '.join(names)}.{hint}")
+    return meant
 
 
 def _parsed(value: Any) -> Transform:

@@ -50,7 +50,7 @@ class RandomState:
         """Whether every generator is in this state."""
         now = RandomState.now()
         mine, theirs = ([one.python, one.torch, one.devices, *(one.numpy or ())] for one in (self, now))
-        return _as_lists(mine) == _as_lists(theirs)
+        return bool(_as_lists(mine) == _as_lists(theirs))
 
 
 def _as_lists(value: Any) -> Any:

@@ -1,0 +1,320 @@
+"""What data may be, and which of its batches make which block.
+
+Block k is a fixed range of batches: the fewest whole batches that reach a number of samples. It depends on the data and that
+number alone, so any process can make any block.
+
+Where a DataLoader or Dataset says which samples are in which batch, only the batches that are wanted are loaded. Other
+iterables are read from the beginning, and what is not wanted is dropped.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from itertools import chain, pairwise
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    WeightedRandomSampler,
+)
+from torch.utils.data.distributed import DistributedSampler
+
+from ..capture.restore.randomness import RandomState, seed_everything
+from ..errors import InvalidArgument
+from ..inputs import described
+
+BATCH_SIZE = 32  # of a Dataset
+_LATER = "extract() divides the data among processes itself, so leave the sampler out"
+
+
+class Part(NamedTuple):
+    """A batch that is to be run, and where it belongs."""
+
+    block: int
+    number: int  # of the batch
+    first: int  # the number of its first sample
+    samples: int
+    batch: Any
+
+
+class Source(ABC):
+    """Batches in a fixed order."""
+
+    first_batch: Any
+    order: str = ""  # a digest of which samples come when, where that is known
+    samples: int | None = None  # in all, where that is known
+    blocks: int | None = None
+
+    @abstractmethod
+    def parts(self, is_wanted: Callable[[int], bool]) -> Iterator[Part]:
+        """The batches of the blocks that are wanted, in order. When it ends, `samples` and `blocks` are known."""
+
+    def indices(self, number: int) -> Sequence[Any] | None:
+        """Which samples of a dataset a batch is made of, where that is known."""
+        return None
+
+    def count(self, is_wanted: Callable[[int], bool]) -> int | None:
+        """How many samples are in the blocks that are wanted, where that is known."""
+        return None
+
+
+def open_source(data: Any, block: int, samples_of: Callable[[Any], int], *, has_ids: bool) -> Source:
+    """The batches that `data` gives, in blocks of so many samples."""
+    if isinstance(data, Tensor):
+        data = _Rows(data)
+    if isinstance(data, IterableDataset) or (_is_dataset(data) and not isinstance(data, DataLoader)):
+        data = DataLoader(data, batch_size=BATCH_SIZE)
+    if _has_numbered_samples(data):
+        return _Indexed(data, block, samples_of, has_ids=has_ids)
+    sampler = getattr(data, "sampler", None)
+    if isinstance(sampler, (RandomSampler, WeightedRandomSampler)) and not has_ids:
+        raise InvalidArgument(_shuffles(sampler, "it gives samples in a random order"))
+    if isinstance(data, (str, bytes, Mapping)) or not isinstance(data, Iterable):
+        raise InvalidArgument(
+            f"data is a DataLoader, a Dataset or an iterable of batches; got {described(data)}. "
+            "For a single batch: data=[batch]."
+        )
+    return _Streamed(data, block, samples_of)
+
+
+def _has_numbered_samples(data: Any) -> bool:
+    """Whether data is a DataLoader that says which samples are in which batch."""
+    is_plain = isinstance(data, DataLoader) and type(data).__iter__ is DataLoader.__iter__
+    return is_plain and not isinstance(data.dataset, IterableDataset)
+
+
+class _Rows(Dataset[Tensor]):
+    """The samples of a tensor."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        if not tensor.dim():
+            raise InvalidArgument("data is a tensor without dimensions; its first dimension should be samples.")
+        self._tensor = tensor
+
+    def __len__(self) -> int:
+        return len(self._tensor)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self._tensor[index]
+
+
+def _is_dataset(data: Any) -> bool:
+    """Whether something is a dataset: torch's own, or one that has samples by number, such as that of Hugging Face."""
+    if isinstance(data, Dataset):
+        return True
+    is_container = isinstance(data, (list, tuple, Mapping, str, bytes))
+    return not is_container and hasattr(type(data), "__getitem__") and hasattr(type(data), "__len__")
+
+
+def no_batch(data: Any) -> InvalidArgument:
+    """The error where there is no first batch."""
+    is_iterator = isinstance(data, Iterator)
+    why = " A generator gives its batches once: make it anew for each extraction." if is_iterator else ""
+    return InvalidArgument(f"data gave no batch, so there is nothing to extract; it is {described(data)}.{why}")
+
+
+# Batches that a sampler makes ---------------------------------------------------------------------------------------------
+
+
+class _Indexed(Source):
+    """The batches of a DataLoader over a dataset whose samples have numbers."""
+
+    def __init__(self, loader: DataLoader[Any], block: int, samples_of: Callable[[Any], int], *, has_ids: bool) -> None:
+        self._loader = loader
+        self._samples_of = samples_of
+        self._is_batched = loader.batch_sampler is not None
+        self._batches: Sequence[Any] = _batches_of(loader)
+        if not len(self._batches):
+            raise no_batch(loader.dataset)
+        if not has_ids:
+            self._check_order()
+        self.order = self._digest()
+        self.first_batch = next(iter(self._loaded([0], here=True)))
+        if not self._is_batched:  # items are batches, of a size that only they know
+            self.blocks = self.samples = None
+            self._streamed = _Streamed(self._loader, block, samples_of, self.first_batch)
+            return
+        self._ends: list[int] = []  # of the blocks, in batches
+        self._starts = [0]  # of the batches, in samples
+        self._in_block: list[int] = []
+        count = 0
+        for number, batch in enumerate(self._batches):
+            self._in_block.append(len(self._ends))
+            self._starts.append(self._starts[-1] + len(batch))
+            count += len(batch)
+            if count >= block:
+                self._ends.append(number + 1)
+                count = 0
+        if not self._ends or self._ends[-1] < len(self._batches):
+            self._ends.append(len(self._batches))
+        self.samples, self.blocks = self._starts[-1], len(self._ends)
+
+    def parts(self, is_wanted: Callable[[int], bool]) -> Iterator[Part]:
+        if not self._is_batched:
+            yield from self._streamed.parts(is_wanted)
+            self.samples, self.blocks = self._streamed.samples, self._streamed.blocks
+            return
+        wanted = [number for number, block in enumerate(self._in_block) if is_wanted(block)]
+        for number, batch in zip(wanted, self._loaded(wanted) if wanted else (), strict=True):
+            count, planned = self._samples_of(batch), self._starts[number + 1] - self._starts[number]
+            if count != planned:
+                raise InvalidArgument(
+                    f"batch {number} has {count} samples where its sampler names {planned}: collate_fn leaves some out, or "
+                    "adds some. Then which samples come when is known only as they come: give iter(loader) as data."
+                )
+            yield Part(self._in_block[number], number, self._starts[number], count, batch)
+
+    def indices(self, number: int) -> Sequence[Any] | None:
+        return list(self._batches[number]) if self._is_batched else None
+
+    def count(self, is_wanted: Callable[[int], bool]) -> int | None:
+        if not self._is_batched:
+            return None
+        sizes = [end - start for start, end in pairwise(self._starts)]
+        return sum(size for size, block in zip(sizes, self._in_block, strict=True) if is_wanted(block))
+
+    def _loaded(self, numbers: Sequence[int], *, here: bool = False) -> Iterable[Any]:
+        """Some of the batches, loaded as the loader does; `here` without workers."""
+        loader = self._loader
+        options: dict[str, Any] = {"collate_fn": loader.collate_fn, "generator": loader.generator}
+        if not here:
+            options.update(pin_memory=loader.pin_memory, timeout=loader.timeout, worker_init_fn=loader.worker_init_fn)
+            options.update(num_workers=loader.num_workers, multiprocessing_context=loader.multiprocessing_context)
+            if loader.num_workers:
+                options["prefetch_factor"] = loader.prefetch_factor
+        if self._is_batched:
+            return DataLoader(loader.dataset, batch_sampler=_Chosen(self._batches, numbers), **options)
+        return DataLoader(loader.dataset, batch_size=None, sampler=_Chosen(self._batches, numbers), **options)
+
+    def _check_order(self) -> None:
+        """Raise where samples do not come in the order of the dataset."""
+        sampler: Any = self._loader.sampler if self._is_own_sampler() else self._loader.batch_sampler
+        if isinstance(sampler, DistributedSampler):
+            raise InvalidArgument(f"the loader has a DistributedSampler, and {_LATER}: DataLoader(dataset, batch_size=…).")
+        if isinstance(sampler, (RandomSampler, WeightedRandomSampler)):
+            raise InvalidArgument(_shuffles(sampler, "it gives samples in a random order"))
+        expected = 0
+        for batch in () if isinstance(self._batches, _InOrder) else self._batches:
+            for index in batch if self._is_batched else [batch]:
+                if index != expected:
+                    why = f"sample {index!r} of the dataset comes where sample {expected} should"
+                    raise InvalidArgument(_shuffles(sampler, why))
+                expected += 1
+
+    def _is_own_sampler(self) -> bool:
+        return self._loader.batch_sampler is None or type(self._loader.batch_sampler) is BatchSampler
+
+    def _digest(self) -> str:
+        found = blake2b(digest_size=12)
+        for batch in self._batches:
+            found.update(repr(batch if isinstance(batch, (range, int)) else list(batch)).encode())
+        return found.hexdigest()
+
+
+def _shuffles(sampler: Any, why: str) -> str:
+    return (
+        f"the order of the loader is not that of its dataset ({type(sampler).__name__}: {why}), so rows of the features "
+        "could not be told apart later, nor an extraction be resumed. Use shuffle=False, or give ids=: what samples are known by."
+    )
+
+
+class _Chosen(Sampler[Any]):
+    """Some of the batches, as lists of indices."""
+
+    def __init__(self, batches: Sequence[Any], numbers: Sequence[int]) -> None:
+        self._batches, self._numbers = batches, numbers
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in self._numbers:
+            batch = self._batches[number]
+            yield list(batch) if isinstance(batch, range) else batch
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+
+class _InOrder(Sequence[Any]):
+    """The batches of samples in the order of the dataset, without making them all."""
+
+    def __init__(self, samples: int, size: int, drop_last: bool) -> None:
+        self._samples, self._size = samples, size
+        self._count = samples // size if drop_last else -(-samples // size)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, number: Any) -> Any:
+        if not 0 <= number < self._count:
+            raise IndexError(number)
+        return range(number * self._size, min((number + 1) * self._size, self._samples))
+
+
+def _batches_of(loader: DataLoader[Any]) -> Sequence[Any]:
+    """Which samples are in which batch. A sampler that draws is made to draw the same in every process."""
+    own: Any = loader.batch_sampler
+    if type(own) is BatchSampler and type(own.sampler) is SequentialSampler:
+        return _InOrder(len(own.sampler), own.batch_size, own.drop_last)
+    state = RandomState.now()
+    generators = [one for one in (loader.generator, getattr(loader.sampler, "generator", None)) if one is not None]
+    states = [one.get_state() for one in generators]
+    try:
+        seed_everything(0)
+        return list(own if own is not None else loader.sampler)
+    finally:
+        state.restore()
+        for generator, before in zip(generators, states, strict=True):
+            generator.set_state(before)
+
+
+# Batches that come as they come ---------------------------------------------------------------------------------------------
+
+
+class _Streamed(Source):
+    """The batches of any iterable."""
+
+    def __init__(self, data: Iterable[Any], block: int, samples_of: Callable[[Any], int], first_batch: Any = None) -> None:
+        self._block, self._samples_of = block, samples_of
+        self._rest = iter(data)
+        if first_batch is None:
+            try:
+                first_batch = next(self._rest)
+            except StopIteration:
+                raise no_batch(data) from None
+            self._rest = chain([first_batch], self._rest)
+        self.first_batch = first_batch
+
+    def parts(self, is_wanted: Callable[[int], bool]) -> Iterator[Part]:
+        block = number = first = in_block = 0
+        for batch in self._rest:
+            count = self._samples_of(batch)
+            if in_block >= self._block:
+                block, in_block = block + 1, 0
+            if is_wanted(block):
+                yield Part(block, number, first, count, batch)
+            number, first, in_block = number + 1, first + count, in_block + count
+        self.samples, self.blocks = first, block + 1
+
+
+def world() -> tuple[int, int]:
+    """The number of this process and how many there are, as torchrun says."""
+    given = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    try:
+        rank, size = map(int, given)
+    except ValueError:
+        rank, size = -1, 0
+    if not 0 <= rank < size:
+        raise InvalidArgument(
+            f"RANK={given[0]!r} and WORLD_SIZE={given[1]!r} should be numbers, with the first "
+            "below the second, as torchrun sets them. Unset both for a single process."
+        )
+    return rank, size

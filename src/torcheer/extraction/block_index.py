@@ -1,0 +1,182 @@
+"""Where in the blocks of a folder the rows of each column are."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator
+from threading import Lock
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import UnreadableFile
+from ..tensor_files import TensorFile
+from .block_files import FORMAT, LAYERS, ODD, TEXTS, TOKEN_POSITIONS, TOKEN_SAMPLES, BlockName, blocks_among
+from .columns import texts_of_bytes
+from .storage import Storage
+
+_OPEN = 64  # files that are open at once
+
+
+class Piece(NamedTuple):
+    """Rows of a column that are one tensor of a file."""
+
+    file: str
+    name: str
+    rows: int
+    shape: tuple[int, ...]  # of a row
+    dtype: torch.dtype
+
+
+class Column:
+    """The rows of a column: pieces one after the other."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Piece] = []
+        self.starts: list[int] = []
+        self.rows = 0
+
+    def add(self, piece: Piece) -> None:
+        if piece.rows:
+            self.pieces.append(piece)
+            self.starts.append(self.rows)
+            self.rows += piece.rows
+
+    def between(self, first: int, end: int) -> Iterator[tuple[Piece, int, int]]:
+        """The pieces that rows from `first` to `end` are in, and which rows of each."""
+        at = bisect_right(self.starts, first) - 1
+        while first < end:
+            piece, start = self.pieces[at], self.starts[at]
+            last = min(end, start + piece.rows)
+            yield piece, first - start, last - start
+            first, at = last, at + 1
+
+
+class BlockIndex:
+    """The blocks of a folder that are there, and what is in them. Pickled without what is open."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.blocks: list[BlockName] = []
+        self.samples = 0
+        self._columns: dict[str, Column] = {}
+        self._texts: dict[str, list[str]] = {}
+        self._files: OrderedDict[str, TensorFile] = OrderedDict()
+        self._lock = Lock()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look for new blocks."""
+        blocks = blocks_among(self.storage.names())
+        if blocks == self.blocks:
+            return
+        columns: dict[str, Column] = {}
+        texts: dict[str, list[str]] = {}
+        for block in blocks:
+            self._read(block, columns, texts)
+        self.blocks, self._columns, self._texts = blocks, columns, texts
+        self.samples = sum(block.samples for block in blocks)
+
+    def column(self, name: str) -> Column:
+        return self._columns.get(name) or Column()
+
+    def has(self, name: str) -> bool:
+        return name in self._columns or name in self._texts
+
+    def names(self, start: str) -> list[str]:
+        """The columns, and those of texts, whose names begin like this; without that beginning."""
+        return [name.removeprefix(start) for name in (*self._columns, *self._texts) if name.startswith(start)]
+
+    def texts(self, name: str) -> list[str] | None:
+        """The texts of a column, if it is one of texts."""
+        return self._texts.get(name)
+
+    def tensor(self, piece: Piece) -> Tensor:
+        """The rows of a piece: mapped from the file, not to be written to."""
+        memory = self._file(piece.file).memory(piece.name)
+        return memory.view(piece.dtype).view(piece.rows, *piece.shape)
+
+    # Reading blocks -------------------------------------------------------------------------------------------------
+
+    def _read(self, block: BlockName, columns: dict[str, Column], texts: dict[str, list[str]]) -> None:
+        file = self._file(block.file)
+        if any(file.metadata.get(name) != value for name, value in FORMAT.items()):
+            self._refuse(block, "it is no block of features")
+        odd = self._odd(block, file)
+        found: dict[str, dict[int, Piece]] = {}
+        for full in file.places:
+            name, mark, number = full.rpartition("#")
+            if full.startswith("."):
+                continue
+            if not mark or not number.isdecimal() or len(number) > 9:
+                self._refuse(block, f"it has a tensor {full[:80]!r}, which belongs to no column")
+            found.setdefault(name, {})[int(number)] = self._piece(block, file, full, odd.get(name))
+        for name, pieces in found.items():
+            ordered = [piece for _, piece in sorted(pieces.items())]
+            if name.startswith(TEXTS):
+                self._add_texts(block, file, name, ordered, texts)
+                continue
+            if sorted(pieces) != list(range(len(pieces))):
+                self._refuse(block, f"pieces of {name!r} are missing")
+            is_by_token = TOKEN_SAMPLES in found and (name.startswith(LAYERS) or name in (TOKEN_SAMPLES, TOKEN_POSITIONS))
+            rows = sum(piece.rows for piece in ordered)
+            expected = sum(piece.rows for piece in found[TOKEN_SAMPLES].values()) if is_by_token else block.samples
+            if rows != expected:
+                self._refuse(block, f"{name!r} has {rows} rows instead of {expected}")
+            for piece in ordered:
+                columns.setdefault(name, Column()).add(piece)
+
+    def _piece(self, block: BlockName, file: TensorFile, name: str, odd: torch.dtype | None) -> Piece:
+        dtype, shape = file.type_of(name)
+        if odd is not None and odd.is_complex and shape[-1:] == (2,) and odd.to_real() == dtype:
+            dtype, shape = odd, shape[:-1]
+        elif odd is not None:
+            if odd.itemsize != dtype.itemsize:
+                self._refuse(block, f"the type of {name[:80]!r} makes no sense")
+            dtype = odd
+        if not shape:
+            self._refuse(block, f"{name[:80]!r} has no rows")
+        return Piece(block.file, name, shape[0], shape[1:], dtype)
+
+    def _odd(self, block: BlockName, file: TensorFile) -> dict[str, torch.dtype]:
+        try:
+            given = json.loads(file.metadata.get(ODD, "{}"))
+            types = {name: getattr(torch, value) for name, value in given.items()}
+            if not all(isinstance(value, torch.dtype) for value in types.values()):
+                raise TypeError
+        except (ValueError, AttributeError, TypeError, RecursionError):
+            self._refuse(block, "the types in it make no sense")
+        return types
+
+    def _add_texts(
+        self, block: BlockName, file: TensorFile, name: str, pieces: list[Piece], texts: dict[str, list[str]]
+    ) -> None:
+        read = texts_of_bytes(bytes(file.bytes(pieces[0].name)), block.samples) if len(pieces) == 1 else None
+        if read is None:
+            self._refuse(block, f"{name!r} is no list of {block.samples} texts")
+        else:
+            texts.setdefault(name.removeprefix(TEXTS), []).extend(read)
+
+    def _refuse(self, block: BlockName, what: str) -> Any:
+        raise UnreadableFile(f"{block.file} in {self.storage.location} is damaged: {what}.")
+
+    def _file(self, name: str) -> TensorFile:
+        with self._lock:
+            found = self._files.get(name)
+            if found is None:
+                found = self._files[name] = self.storage.read_tensors(name)
+                if len(self._files) > _OPEN:
+                    self._files.popitem(last=False)
+            else:
+                self._files.move_to_end(name)
+            return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("_files", "_lock")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._files, self._lock = OrderedDict(), Lock()

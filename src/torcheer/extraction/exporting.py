@@ -1,0 +1,136 @@
+"""Features as files and objects of other libraries: `.npy`, Zarr, Hugging Face `datasets`."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from .features import Features
+    from .layer_features import LayerFeatures
+
+_TOGETHER = 32 << 20  # bytes that are read at once
+
+
+def export_layer(layer: LayerFeatures, path: Path) -> Path:
+    """Write a layer into a file that its suffix tells the kind of."""
+    if path.suffix == ".npy":
+        _write_npy(layer, path)
+    elif path.suffix == ".zarr":
+        zarr = _library("zarr", "writing .zarr folders")
+        _write_zarr(layer, zarr.open_group(str(path), mode="w"), layer.name.replace("/", "_") or "output")
+    else:
+        raise InvalidArgument(f"features are exported to .npy or .zarr; got {str(path)!r}.")
+    return path
+
+
+def _write_npy(layer: LayerFeatures, path: Path) -> None:
+    from .layer_features import as_numpy
+
+    shape = layer.full_shape()
+    kind = as_numpy(_padded(layer[0:1], shape)).dtype
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        target = np.lib.format.open_memmap(part, mode="w+", dtype=kind, shape=shape)
+        for first, rows in _together(layer, shape):
+            target[first : first + len(rows)] = as_numpy(rows)
+        target.flush()
+        del target
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _write_zarr(layer: LayerFeatures, group: Any, name: str) -> None:
+    from .layer_features import as_numpy
+
+    shape = layer.full_shape()
+    kind = as_numpy(_padded(layer[0:1], shape)).dtype
+    rows = max(1, min(len(layer), _TOGETHER // max(1, kind.itemsize * int(np.prod(shape[1:])))))
+    create = getattr(group, "create_array", None) or group.create_dataset  # Zarr 3, or 2
+    target = create(name, shape=shape, dtype=kind, chunks=(rows, *shape[1:]))
+    for first, values in _together(layer, shape):
+        target[first : first + len(values)] = as_numpy(values)
+
+
+def _together(layer: LayerFeatures, shape: tuple[int, ...]) -> Any:
+    size = max(1, _TOGETHER // max(1, layer.dtype.itemsize * int(np.prod(shape[1:]))))
+    for first in range(0, len(layer), size):
+        yield first, _padded(layer[first : first + size], shape, layer.padding or 0)
+
+
+def _padded(rows: Any, shape: tuple[int, ...], value: float = 0) -> Any:
+    """Rows filled up to a shape."""
+    if rows.shape[1:] == shape[1:]:
+        return rows
+    found = rows.new_full((len(rows), *shape[1:]), value)
+    found[tuple(slice(0, size) for size in rows.shape)] = rows
+    return found
+
+
+def export_features(features: Features, path: Path) -> Path:
+    """Write all layers, labels and ids into a Zarr group."""
+    if path.suffix != ".zarr":
+        raise InvalidArgument(f"all layers are exported to a .zarr folder; got {str(path)!r}. One: features[…].export(path).")
+    zarr = _library("zarr", "writing .zarr folders")
+    group = zarr.open_group(str(path), mode="w")
+    for name in features:
+        layer = features[name]
+        _write_zarr(layer.pad() if layer.is_ragged else layer, group, name.replace("/", "_") or "output")
+    return path
+
+
+def to_datasets(features: Features, layers: list[str] | None, cache_dir: str | os.PathLike[str] | None) -> Any:
+    """Features as a `datasets.Dataset`, one column for each layer and label."""
+    datasets = _library("datasets", "making a datasets.Dataset")
+    names = list(features) if layers is None else layers
+    columns = {name: features[name] for name in names}
+    if features.tokens is not None:
+        raise InvalidArgument("rows of tokens are not samples, so they are no datasets.Dataset; use features[…].to_numpy().")
+    types: dict[str, Any] = {}
+    for name, layer in columns.items():
+        layer.check_even()
+        types[name] = _column_type(datasets, layer)
+    labels = {name: features.labels[name] for name in features.labels}
+    if features.ids is not None:
+        labels["id"] = features.ids
+
+    def rows() -> Any:
+        for number in range(len(features)):
+            row = {name: layer.to_numpy_row(number) for name, layer in columns.items()}
+            yield {**row, **{name: _plain(column[number]) for name, column in labels.items()}}
+
+    if labels:
+        sample = {name: _plain(column[0]) for name, column in labels.items()}
+        known = datasets.Dataset.from_list([sample]).features
+        types.update({name: known[name] for name in labels})
+    options = {"cache_dir": str(cache_dir)} if cache_dir is not None else {}
+    return datasets.Dataset.from_generator(rows, features=datasets.Features(types), **options)
+
+
+def _column_type(datasets: Any, layer: LayerFeatures) -> Any:
+    shape, kind = layer.full_shape()[1:], str(layer.to_numpy_row(0).dtype)
+    if not shape:
+        return datasets.Value(kind)
+    if len(shape) == 1:
+        return datasets.Sequence(datasets.Value(kind), length=shape[0])
+    if len(shape) > 5:
+        raise InvalidArgument(f"{layer.name!r} has {len(shape)} dimensions for each sample; datasets takes up to five.")
+    return getattr(datasets, f"Array{len(shape)}D")(shape=shape, dtype=kind)
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _library(name: str, what: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise InvalidArgument(f"{what} needs the package {name}, which is not installed: pip install {name}.") from None

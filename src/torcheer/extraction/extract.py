@@ -1,0 +1,273 @@
+"""`extract`: the values of chosen layers for a whole dataset, written in blocks as the model runs."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from ..capture.addresses import innermost
+from ..capture.refusals import refuse_inside_compiled_code
+from ..capture.restore.left_as_found import left_as_found
+from ..errors import InvalidArgument, TrainingModeWarning
+from .batches import Part, Source, open_source, world
+from .block_files import FORMAT, IDS, LABELS, LAYERS, TEXTS, TOKEN_POSITIONS, TOKEN_SAMPLES, BlockName, blocks_among
+from .calling import Call, Calling
+from .columns import Column, Ids, Labels, texts_as_tensor
+from .digests import batch_digest, described_function, state_digests
+from .features import Features, open_features
+from .keeping import Keeping, parse_keep
+from .layer_reader import Flatten, LayerReader
+from .plan import Plan, settle_plan, training_modules, write_end
+from .progress import Progress, ProgressReport
+from .reduced_blocks import ReducedBlocks, States
+from .storage import Storage, open_storage
+from .writer import BlockWriter
+
+_ACTS_IN_TRAINING = "Dropout BatchNorm InstanceNorm RReLU StochasticDepth DropPath Attention LSTM GRU RNN".split()
+
+
+def extract(
+    model: Module,
+    data: Any,
+    layers: Any,
+    to: str | os.PathLike[str],
+    *,
+    transform: Any = None,
+    keep: Any = None,
+    dtype: torch.dtype | str | None = None,
+    flatten: Flatten | None = None,
+    block: int = 1024,
+    ids: Any = None,
+    call: Call | None = None,
+    stop: bool = False,
+    resume: bool = True,
+    progress: bool | Callable[[Progress], object] = True,
+) -> Features:
+    """Run a model over a dataset and write the values of chosen layers into a folder, from which they are read like arrays.
+
+    >>> import tempfile, torch, torcheer
+    >>> model, data = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()).eval(), torch.rand(100, 4)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     features = torcheer.extract(model, data, ["0"], to=folder, progress=False)
+    ...     print(features["0"].shape, torch.equal(features["0"][7:9], model[0](data[7:9])))
+    (100, 3) True
+
+    Args:
+        model: the model, in the mode it is to run in; it runs under `no_grad`, and is left as it was.
+        data: a DataLoader, a Dataset (in batches of 32), or an iterable of batches: tensors, tuples, mappings.
+        layers: keys (docs/keys.md), or a mapping from names of yours to keys.
+        to: a folder: new, empty, or one with the same extraction, which is then gone on with.
+        transform: what becomes of a value before it is stored: a function of the tensor, or of the tensor and the batch; "mean"
+            (over positions), "max", "first_token", "last_token"; or a mapping from layers to these.
+        keep: reducers of `torcheer.reducers` instead of values; with "activations" in the list, as well as values.
+        dtype: the type that floating point values are stored in.
+        flatten: "tokens" stores one row for each position that is no padding, with its sample and its position.
+        block: how many samples a block has at least; blocks are whole batches.
+        ids: what samples are known by: the name of an item of the batches, a function of a batch, or a sequence.
+        call: a function `call(model, batch)` that runs the model, where it is not clear how a batch goes into it.
+        stop: end each pass when the last of the layers was reached.
+        resume: go on with what is in the folder. The model, the data and the settings must be the same.
+        progress: tell on stderr how far it is; or a function that is called with a `Progress` after each batch.
+
+    Under torchrun each process takes its share of the blocks. A process that is killed loses the block in work, no more.
+    """
+    refuse_inside_compiled_code()
+    if isinstance(block, bool) or not isinstance(block, int) or block < 1:
+        raise InvalidArgument(f"block is how many samples a block has at least, a whole number from 1; got {block!r}.")
+    storage, calling, known = open_storage(to), Calling(model, call), Ids(ids)
+    inner = innermost(model)
+    modules = list(inner.modules())
+    with left_as_found(model, modules, [], ((), {}), []) as undone:
+        undone.restorer.back_up([buffer for module in modules for buffer in module.buffers(recurse=False)])
+        source = open_source(data, block, calling.samples, has_ids=known.is_given)
+        reader = LayerReader(
+            model, layers, source.first_batch, transform=transform, dtype=dtype, flatten=flatten, call=call, stop=stop
+        )
+        keeping = parse_keep(keep, reader.names, reader.origins)
+        training = training_modules(inner)
+        settings = {
+            "block": block,
+            "dtype": str(reader.dtype) if reader.dtype is not None else None,
+            "flatten": flatten,
+            "transform": _described_transform(transform),
+            "call": described_function(call),
+            "ids": known.describe(),
+            "keep": keeping.describe(),
+        }
+        plan = Plan(
+            type(inner).__name__,
+            reader.names,
+            settings,
+            reader.structure,
+            training,
+            batch_digest(source.first_batch),
+            source.order,
+            state_digests(inner),
+        )
+        extraction = _Extraction(storage, source, reader, keeping, known, progress, block)
+        extraction.try_first_batch()
+        settle_plan(storage, plan, resume=resume)
+        _warn_of_training(inner, training)
+        extraction.run()
+    return open_features(to)
+
+
+class _Extraction:
+    """What one process does of an extraction."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        source: Source,
+        reader: LayerReader,
+        keeping: Keeping,
+        ids: Ids,
+        progress: bool | Callable[[Progress], object],
+        block: int,
+    ) -> None:
+        self._block_size = block
+        self._storage, self._source, self._reader, self._keeping, self._ids = storage, source, reader, keeping, ids
+        sizes = storage.sizes()
+        self._done = {block.number for block in blocks_among(sizes)}
+        self._rank, self._world = world()
+        who = f" {self._rank + 1}/{self._world}" if self._world > 1 else ""
+        self._report = ProgressReport(progress, source.count(self._is_wanted), sum(sizes.values()), who)
+        calling, first = reader.calling, source.first_batch
+        self._labels = Labels(self._labels_of(first), calling.samples(first))
+        self._reduced = ReducedBlocks(storage, keeping.reducers) if keeping.reducers else None
+        self._block: _Block | None = None
+        self._writer: BlockWriter
+
+    def _is_wanted(self, block: int) -> bool:
+        return block % self._world == self._rank and block not in self._done
+
+    def _labels_of(self, batch: Any) -> dict[str, Any]:
+        found = self._reader.calling.labels(batch)
+        found.pop(str(self._ids.item), None)
+        return found
+
+    def try_first_batch(self) -> None:
+        """Raise what is wrong with it before anything is written."""
+        first = self._source.first_batch
+        with self._reader:
+            part = Part(0, 0, 0, self._reader.calling.samples(first), first)
+            columns: dict[str, Tensor] = {}
+            self._numbers(part, self._reader.read(first), columns)
+            self._ids.of(part, self._source)
+
+    def run(self) -> None:
+        """Run the blocks that are missing."""
+        if self._source.blocks is not None:
+            self._write_end()
+        self._writer = BlockWriter(self._storage, self._room(), self._report.wrote)
+        try:
+            with self._reader:
+                for part in self._source.parts(self._is_wanted):
+                    self._add(part)
+                    self._report.ran(part.samples)
+                self._end_block()
+            self._writer.close()
+        except BaseException:
+            self._writer.abandon()
+            raise
+        finally:
+            self._report.end()
+        if self._reduced is not None:
+            self._reduced.settle()
+        self._write_end()
+
+    def _write_end(self) -> None:
+        blocks, samples = self._source.blocks, self._source.samples
+        if blocks is not None and samples is not None:
+            write_end(self._storage, blocks, samples)
+
+    def _room(self) -> int:
+        """About how long the header of a block is."""
+        samples = self._reader.calling.samples(self._source.first_batch)
+        batches = -(-self._block_size // max(samples, 1))
+        return min(4 << 20, batches * sum(len(name) + 120 for name in self._reader.names) + 4096)
+
+    # A batch --------------------------------------------------------------------------------------------------------
+
+    def _add(self, part: Part) -> None:
+        if self._block is None or self._block.number != part.block:
+            self._end_block()
+            self._block = _Block(part.block, part.first, self._reduced.begin() if self._reduced is not None else {})
+        block = self._block
+        values = self._reader.read(part.batch, part.number)
+        columns: dict[str, Tensor] = {f"{LAYERS}{name}": values[name] for name in self._keeping.stored}
+        numbers = self._numbers(part, values, columns)
+        if self._reduced is not None:
+            for name in self._keeping.reducers:
+                self._reduced.update(block.states, name, values[name], numbers.to(values[name].device))
+        others: dict[str, Column] = {
+            f"{LABELS}{name}": column for name, column in self._labels.of(self._labels_of(part.batch), part).items()
+        }
+        known = self._ids.of(part, self._source)
+        if known is not None:
+            others[IDS] = known
+        for name, column in others.items():
+            if isinstance(column, Tensor):
+                columns[name] = column
+            else:
+                block.texts.setdefault(name, []).extend(column)
+        block.samples += part.samples
+        self._writer.add(columns)
+
+    def _numbers(self, part: Part, values: dict[str, Tensor], columns: dict[str, Tensor]) -> Tensor:
+        """The number of the sample that each row is of. Adds the columns that say so of tokens."""
+        if self._reader.flatten is None:
+            return torch.arange(part.first, part.first + part.samples)
+        samples, positions = self._reader.tokens(part.batch, values)
+        columns[TOKEN_SAMPLES], columns[TOKEN_POSITIONS] = samples + part.first, positions
+        return columns[TOKEN_SAMPLES]
+
+    def _end_block(self) -> None:
+        block, self._block = self._block, None
+        if block is None:
+            return
+        if block.texts:
+            self._writer.add({f"{TEXTS}{name}": texts_as_tensor(texts) for name, texts in block.texts.items()})
+        reduced = self._reduced
+        before = None
+        if reduced is not None:
+            before = lambda: reduced.write(block.number, block.states, block.samples)  # noqa: E731
+        self._writer.finish(BlockName(block.number, block.first, block.samples).file, FORMAT, before)
+
+
+class _Block:
+    """The block in work."""
+
+    def __init__(self, number: int, first: int, states: States) -> None:
+        self.number, self.first, self.states = number, first, states
+        self.samples = 0
+        self.texts: dict[str, list[str]] = {}
+
+
+def _described_transform(transform: Any) -> Any:
+    if isinstance(transform, dict):
+        return {str(name): described_function(one) for name, one in transform.items()}
+    return described_function(transform)
+
+
+def _warn_of_training(model: Module, training: list[str]) -> None:
+    """Warn of modules in training mode; those first that are known to act differently in it."""
+    if not training:
+        return
+    modules = dict(model.named_modules())
+    acting = [address for address in training if any(word in type(modules[address]).__name__ for word in _ACTS_IN_TRAINING)]
+    named = [*acting, *(address for address in training if address not in acting)]
+    said = ", ".join(f"{address or 'the model itself'} ({type(modules[address]).__name__})" for address in named[:5])
+    more = f" and {len(named) - 5} more" if len(named) > 5 else ""
+    warnings.warn(
+        f"modules are in training mode: {said}{more}. Features of a trained model are mostly wanted in its other mode: "
+        "model.eval().",
+        TrainingModeWarning,
+        stacklevel=3,
+    )

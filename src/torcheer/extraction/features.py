@@ -1,0 +1,185 @@
+"""`Features`: what `extract` wrote, read like arrays, also while it is still being written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from ..errors import FeaturesNotFound, InvalidArgument, LayerNotFound
+from .block_files import IDS, LABELS, LAYERS, TOKEN_POSITIONS, TOKEN_SAMPLES
+from .block_index import BlockIndex
+from .exporting import export_features, to_datasets
+from .layer_features import LayerFeatures
+from .plan import PLAN, read_end, read_plan
+from .storage import open_storage
+
+
+class Features(Mapping[str, LayerFeatures]):
+    """The features in a folder: `features["layer3"]` is a layer, and `len(features["layer3"])` how many samples are there.
+
+    Rows are in the order of the data. While blocks are missing, `samples` says which samples they are of.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._storage = open_storage(folder)
+        plan = read_plan(self._storage)
+        if plan is None:
+            raise FeaturesNotFound(f"there are no features in {self._storage.location}: extract() writes a {PLAN} first.")
+        self.plan = plan
+        self._index = BlockIndex(self._storage)
+
+    def refresh(self) -> Features:
+        """Look for what was written since."""
+        self._index.refresh()
+        return self
+
+    # Layers ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def layers(self) -> list[str]:
+        """The names of the layers whose values are stored."""
+        stored = self.plan.settings.get("keep", {}).get("stored", self.plan.layers)
+        return [name for name in self.plan.layers if name in stored]
+
+    def __getitem__(self, name: str) -> LayerFeatures:
+        if name in self.layers:
+            return LayerFeatures(self._index, f"{LAYERS}{name}", name)
+        if name in self.plan.layers:
+            raise LayerNotFound(f"the values of {name!r} are not stored: keep= asked only for what reducers found in them.")
+        near = get_close_matches(str(name), self.layers, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise LayerNotFound(f"there is no layer {name!r} in these features; there are: {', '.join(self.layers)}.{hint}")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.layers)
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.layers
+
+    # Samples --------------------------------------------------------------------------------------------------------
+
+    @property
+    def samples(self) -> Tensor:
+        """The numbers of the samples that are there: which one of the data each row is of."""
+        found = [torch.arange(block.first, block.first + block.samples) for block in self._index.blocks]
+        return torch.cat(found) if found else torch.empty(0, dtype=torch.int64)
+
+    @property
+    def ids(self) -> Tensor | list[str] | None:
+        """What samples are known by, if `ids=` was given: whole numbers or texts."""
+        return self._read(IDS) if self._index.has(IDS) else None
+
+    @property
+    def labels(self) -> dict[str, Tensor | list[str]]:
+        """What batches had besides the arguments of the model, by name: numbers or texts."""
+        return {name: self._read(f"{LABELS}{name}") for name in sorted(self._index.names(LABELS))}
+
+    @property
+    def tokens(self) -> Tokens | None:
+        """With `flatten="tokens"`: which sample, and which of its tokens, each row is of."""
+        if self.plan.settings.get("flatten") != "tokens":
+            return None
+        return Tokens(*(LayerFeatures(self._index, name, name)[:] for name in (TOKEN_SAMPLES, TOKEN_POSITIONS)))
+
+    def _read(self, column: str) -> Any:
+        texts = self._index.texts(column)
+        return list(texts) if texts is not None else LayerFeatures(self._index, column, column)[:]
+
+    # How much of it is there ----------------------------------------------------------------------------------------
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every sample is there."""
+        return self.missing == []
+
+    @property
+    def missing(self) -> list[int] | None:
+        """The numbers of the blocks that are not there; None where it is not known how many there will be."""
+        end = read_end(self._storage)
+        if end is None:
+            return None
+        there = {block.number for block in self._index.blocks}
+        return [number for number in range(end[0]) if number not in there]
+
+    # As other things ------------------------------------------------------------------------------------------------
+
+    def dataset(self, *columns: str) -> Dataset[tuple[Any, ...]]:
+        """Layers and labels together, as a `Dataset` of tuples: `features.dataset("layer3", "labels")`."""
+        labels = self.labels
+        if self.tokens is not None:
+            raise InvalidArgument("rows of tokens are not samples, so they have no labels; features[…] alone is a Dataset.")
+        found = [labels[name] if name not in self and name in labels else self[name] for name in columns]
+        if not found:
+            raise InvalidArgument('name the layers and labels: features.dataset("layer3", "labels").')
+        return _Together(found)
+
+    def export(self, path: str | os.PathLike[str]) -> Path:
+        """Write all layers into a `.zarr` folder. Returns the path. One layer: `features[…].export(path)`."""
+        return export_features(self, Path(path))
+
+    def to_datasets(self, layers: list[str] | None = None, *, cache_dir: str | os.PathLike[str] | None = None) -> Any:
+        """A `datasets.Dataset` of Hugging Face, with a column for each layer and label, written into its cache."""
+        return to_datasets(self, layers, cache_dir)
+
+    def __repr__(self) -> str:
+        missing = self.missing
+        state = "complete" if missing == [] else "being written" if missing is None else f"{len(missing)} blocks are missing"
+        lines = [f"Features of {self.plan.model} in {self._storage.location}: {self._index.samples} samples, {state}"]
+        return "\n".join([*lines, *(f"  {self[name]!r}" for name in self)])
+
+
+class Tokens:
+    """Which sample, and which of its tokens, each row is of."""
+
+    def __init__(self, samples: Tensor, positions: Tensor) -> None:
+        self.samples, self.positions = samples, positions
+
+    def rows_of(self, sample: int) -> slice:
+        """The rows of one sample."""
+        first, end = torch.searchsorted(self.samples, torch.tensor([sample, sample + 1])).tolist()
+        return slice(first, end)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+
+class _Together(Dataset[tuple[Any, ...]]):
+    """Columns side by side."""
+
+    def __init__(self, columns: list[Any]) -> None:
+        self._columns = columns
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def __getitem__(self, number: int) -> tuple[Any, ...]:
+        return tuple(column[number] for column in self._columns)
+
+    def __getitems__(self, numbers: list[int]) -> list[tuple[Any, ...]]:
+        found = [
+            one.__getitems__(numbers) if isinstance(one, LayerFeatures) else [one[at] for at in numbers]
+            for one in self._columns
+        ]
+        return list(zip(*found, strict=True))
+
+
+def open_features(folder: str | os.PathLike[str]) -> Features:
+    """Open features that `extract` wrote, or is writing. Nothing is read but what is asked for.
+
+    >>> import tempfile, torch, torcheer
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = torcheer.extract(torch.nn.ReLU().eval(), torch.rand(6, 2), "output", to=folder, progress=False)
+    ...     torcheer.open_features(folder)["output"].shape
+    (6, 2)
+    """
+    return Features(folder)

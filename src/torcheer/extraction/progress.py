@@ -1,0 +1,96 @@
+"""How far an extraction is: samples, rate, size on disk, time left."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+
+_EVERY = 0.5  # seconds between two lines on a terminal
+_EVERY_IN_A_FILE = 30.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far an extraction is, as `progress=` functions get it."""
+
+    samples: int  # that this process has run
+    total: int | None  # that it is to run, where that is known
+    seconds: float
+    written: int  # bytes in the folder
+
+    @property
+    def rate(self) -> float:
+        """Samples per second."""
+        return self.samples / self.seconds if self.seconds else 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long it will take, where that is known."""
+        if self.total is None or not self.rate:
+            return None
+        return (self.total - self.samples) / self.rate
+
+    def __str__(self) -> str:
+        of = f" of {self.total:,}" if self.total is not None else ""
+        left = f", {_duration(self.seconds_left)} left" if self.seconds_left is not None else ""
+        return f"{self.samples:,}{of} samples, {self.rate:,.1f}/s, {_size(self.written)} on disk{left}"
+
+
+class ProgressReport:
+    """Tells how far an extraction is: on stderr, to a function, or not at all."""
+
+    def __init__(self, progress: bool | Callable[[Progress], object], total: int | None, written: int, who: str = "") -> None:
+        self._report = progress if callable(progress) else None
+        self._is_shown = progress is True and sys.stderr is not None
+        self._is_terminal = self._is_shown and sys.stderr.isatty()
+        self._who = f"extract{who}: "
+        self.total = total
+        self.written = written
+        self._samples = 0
+        self._begin = self._last = monotonic()
+        self._width = 0
+
+    def ran(self, samples: int) -> None:
+        """So many samples more were run."""
+        self._samples += samples
+        if self._report is not None:
+            self._report(self.now())
+        elif self._is_shown and monotonic() - self._last >= (_EVERY if self._is_terminal else _EVERY_IN_A_FILE):
+            self._say()
+
+    def wrote(self, size: int) -> None:
+        """A block of so many bytes is in the folder."""
+        self.written += size
+
+    def end(self) -> None:
+        """It is over."""
+        if self._is_shown and self._samples and (self._is_terminal or self._width):
+            self._say()
+            if self._is_terminal:
+                sys.stderr.write("\n")
+
+    def now(self) -> Progress:
+        return Progress(self._samples, self.total, monotonic() - self._begin, self.written)
+
+    def _say(self) -> None:
+        self._last = monotonic()
+        text = self._who + str(self.now())
+        sys.stderr.write(f"\r{text.ljust(self._width)}" if self._is_terminal else f"{text}\n")
+        sys.stderr.flush()
+        self._width = len(text)
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.2f} TB"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,603 @@
+"""`extract`: whole datasets, in blocks, compared with plain hooks in a plain loop."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+import transformers
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SubsetRandomSampler, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+import torcheer as tl
+from models import unchanged
+from tiny_transformers import tiny
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.softmax(self.second(self.first(x).relu_()), -1)
+
+
+@pytest.fixture
+def net():
+    torch.manual_seed(1)
+    return Net().eval()
+
+
+X, Y = torch.rand(100, 4), torch.arange(100)
+LOADER = DataLoader(TensorDataset(X, Y), batch_size=8)
+
+
+def plain(model, batches, layers, as_args=lambda batch: ((batch[0],), {})):
+    """The oracle: hooks, copies, and a loop."""
+    seen: dict[str, list[Tensor]] = {layer: [] for layer in layers}
+    handles = []
+    for layer in layers:
+        keep = lambda module, args, out, layer=layer: seen[layer].append((out if isinstance(out, Tensor) else out[0]).clone())
+        handles.append(model.get_submodule(layer).register_forward_hook(keep))
+    with torch.no_grad():
+        for batch in batches:
+            args, kwargs = as_args(batch)
+            model(*args, **kwargs)
+    for handle in handles:
+        handle.remove()
+    return seen
+
+
+def extract(*args, **kwargs):
+    return tl.extract(*args, **{"progress": False, **kwargs})
+
+
+# What is extracted --------------------------------------------------------------------------------------------------------
+
+
+def test_values_labels_and_samples_are_those_of_a_plain_loop(net, tmp_path):
+    with unchanged(net):
+        features = extract(net, LOADER, ["first", "second", "softmax_1"], tmp_path / "f", block=20)
+    expected = plain(net, LOADER, ["first", "second"])
+    assert torch.equal(features["first"][:], torch.cat(expected["first"]))
+    assert torch.equal(features["second"][:], torch.cat(expected["second"]))
+    assert torch.equal(features["softmax_1"][:], torch.cat([net(x) for x, _ in LOADER]))
+    assert torch.equal(features.labels["labels"], Y)
+    assert torch.equal(features.samples, Y)
+    assert features.is_complete
+    assert features.layers == list(features) == ["first", "second", "softmax_1"]
+    assert "softmax_1" in repr(features)
+
+
+def test_a_block_is_the_fewest_whole_batches_that_reach_its_size(net, tmp_path):
+    extract(net, LOADER, "first", tmp_path, block=20)
+    names = sorted(path.name for path in tmp_path.glob("block-*"))
+    assert names[0] == "block-00000000-000000000000-000000024.safetensors"
+    assert names[-1] == "block-00000004-000000000096-000000004.safetensors"
+    assert len(names) == 5
+
+
+def test_blocks_are_the_same_bytes_whatever_kind_of_data_the_batches_come_from(net, tmp_path):
+    """A loader with workers, a list of its batches, and a generator of them."""
+    kinds = {
+        "loader": LOADER,
+        "workers": DataLoader(TensorDataset(X, Y), batch_size=8, num_workers=2, prefetch_factor=1),
+        "list": list(LOADER),
+        "generator": (batch for batch in LOADER),
+    }
+    found = {}
+    for name, data in kinds.items():
+        extract(net, data, ["first", "second"], tmp_path / name, block=20)
+        found[name] = {path.name: path.read_bytes() for path in (tmp_path / name).glob("block-*")}
+    assert found["loader"] == found["workers"] == found["list"] == found["generator"]
+
+
+def test_a_dataset_a_tensor_and_an_iterable_dataset_are_taken(net, tmp_path):
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(X)
+
+    class Numbered:  # as those of Hugging Face, not torch's
+        def __len__(self):
+            return len(X)
+
+        def __getitem__(self, at):
+            return {"x": X[at], "name": f"sample {at}"}
+
+    expected = net.first(X).relu()
+    for number, data in enumerate((X, TensorDataset(X), Stream(), Numbered())):
+        features = extract(net, data, "relu_1", tmp_path / str(number))
+        torch.testing.assert_close(features["relu_1"][:], expected)
+    assert features.labels["name"][:2] == ["sample 0", "sample 1"]
+
+
+def test_types_and_transforms(net, tmp_path):
+    features = extract(
+        net, LOADER, {"a": "first", "b": "second"}, tmp_path, dtype="bfloat16", transform={"b": lambda t: t[:, :2]}
+    )
+    assert features["a"].dtype is torch.bfloat16
+    assert features["b"].shape == (100, 2)
+    assert torch.equal(features["b"][:], net.second(net.first(X).relu())[:, :2].bfloat16())
+    assert np.asarray(features["b"]).dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.complex64, torch.complex128, torch.bool, torch.int8, torch.float8_e4m3fnuz]
+)
+def test_every_type_comes_back(dtype, tmp_path):
+    class Typed(nn.Module):
+        def forward(self, x):
+            return (x * 3).to(dtype)
+
+    features = extract(Typed().eval(), X, "output", tmp_path, block=30)
+    assert features["output"].dtype is dtype
+    assert torch.equal(features["output"][:].view(torch.uint8), (X * 3).to(dtype).view(torch.uint8))
+
+
+def test_a_bert_with_padding_in_batches_of_their_own_length(tmp_path):
+    """Ragged layers, means that follow the mask, and tokens."""
+    model = tiny("bert", hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24, vocab_size=60).eval()
+    batches, lengths = [], []
+    for size in (5, 3, 7, 4):
+        count = torch.randint(1, size + 1, (6,))
+        count[0] = size
+        mask = (torch.arange(size) < count[:, None]).long()
+        ids = torch.randint(0, 60, (6, size))
+        encoding = transformers.BatchEncoding({"input_ids": ids, "attention_mask": mask, "topic": list("abcdef")})
+        batches.append(encoding)
+        lengths += count.tolist()
+    named = lambda batch: ((), {name: batch[name] for name in ("input_ids", "attention_mask")})
+    expected = plain(model, batches, ["encoder.layer.0"], named)["encoder.layer.0"]
+    samples = [sample for batch in expected for sample in batch]
+
+    ragged = extract(model, batches, "encoder.layer.0", tmp_path / "ragged", block=10)
+    layer = ragged["encoder.layer.0"]
+    assert layer.shape == (24, None, 16)
+    assert layer.is_ragged
+    assert all(torch.equal(one, other) for one, other in zip(layer, samples, strict=True))
+    assert [one.shape for one in layer[4:8]] == [(5, 16), (5, 16), (3, 16), (3, 16)]
+    padded = layer.pad(-1)[4:8]
+    assert padded.shape == (4, 5, 16)
+    assert torch.equal(padded[2, :3], samples[6])
+    assert (padded[2, 3:] == -1).all()
+    assert layer.pad().to_numpy().shape == (24, 7, 16)
+    assert np.load(layer.pad(-1).export(tmp_path / "x.npy")).shape == (24, 7, 16)
+    with pytest.raises(tl.InvalidArgument, match=r"ragged.*pad\(\)"):
+        np.asarray(layer)
+    assert ragged.labels["topic"][:7] == list("abcdefa")
+
+    means = extract(model, batches, "encoder.layer.0", tmp_path / "means", transform="mean")["encoder.layer.0"]
+    torch.testing.assert_close(means[:], torch.stack([one[:n].mean(0) for one, n in zip(samples, lengths, strict=True)]))
+
+    tokens = extract(model, batches, "encoder.layer.0", tmp_path / "tokens", flatten="tokens", block=10)
+    assert torch.equal(tokens["encoder.layer.0"][:], torch.cat([one[:n] for one, n in zip(samples, lengths, strict=True)]))
+    assert tokens.tokens.samples.tolist() == [at for at, n in enumerate(lengths) for _ in range(n)]
+    assert tokens.tokens.positions.tolist() == [at for n in lengths for at in range(n)]
+    assert torch.equal(tokens["encoder.layer.0"][tokens.tokens.rows_of(13)], samples[13][: lengths[13]])
+
+
+def test_a_gpt2_with_its_cache_an_lstm_and_a_unet(tmp_path):
+    gpt = tiny("gpt2", n_layer=2, n_embd=32, n_head=2).eval()
+    ids = torch.randint(0, 50, (10, 6))
+    found = extract(gpt, [{"input_ids": part} for part in ids.split(4)], ["h.*", "h.1.mlp"], tmp_path / "gpt")
+    assert torch.equal(found["h.1"][:], torch.cat(plain(gpt, ids.split(4), ["h.1"], lambda b: ((b,), {}))["h.1"]))
+    assert list(found) == ["h.0", "h.1", "h.1.mlp"]
+
+    lstm, x = nn.LSTM(4, 5, batch_first=True).eval(), torch.rand(9, 7, 4)
+    found = extract(
+        lstm, x.split(4), ["output", "output2"], tmp_path / "lstm", transform={"output2": lambda t: t.movedim(1, 0)}
+    )
+    torch.testing.assert_close(found["output"][:], lstm(x)[0].detach())
+    torch.testing.assert_close(found["output2"][:, 0], lstm(x)[1][0][0].detach())
+
+    resnet = torchvision.models.resnet18().eval()
+    x = torch.rand(5, 3, 33, 33)
+    found = extract(
+        resnet, [x[:3], x[3:]], ["bn1", "layer1.0", "avgpool"], tmp_path / "resnet", transform={"avgpool": nn.Flatten()}
+    )
+    expected = plain(resnet, [x[:3], x[3:]], ["bn1", "layer1.0", "avgpool"], lambda b: ((b,), {}))
+    assert torch.equal(found["bn1"][:], torch.cat(expected["bn1"]))
+    assert torch.equal(found["layer1.0"][:], torch.cat(expected["layer1.0"]))
+    assert torch.equal(found["avgpool"][:], torch.cat(expected["avgpool"]).flatten(1))
+
+
+# Order and ids ------------------------------------------------------------------------------------------------------------
+
+
+class Backwards(Sampler[int]):
+    def __iter__(self):
+        return iter(range(99, -1, -1))
+
+    def __len__(self):
+        return 100
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"shuffle": True}, "RandomSampler: it gives samples in a random order"),
+        (
+            {"sampler": SubsetRandomSampler(range(50))},
+            r"SubsetRandomSampler: sample \d+ of the dataset comes where sample \d+ should",
+        ),
+        ({"sampler": Backwards()}, "Backwards: sample 99 of the dataset comes where sample 0 should"),
+        ({"sampler": DistributedSampler(X, 2, 0)}, r"DistributedSampler, and extract\(\) divides the data among processes"),
+        ({"batch_sampler": [[0, 2], [1, 3]]}, "sample 2 of the dataset comes where sample 1 should"),
+    ],
+)
+def test_a_loader_in_another_order_is_refused_with_the_reason(net, tmp_path, options, said):
+    size = {} if "batch_sampler" in options else {"batch_size": 8}
+    with pytest.raises(tl.InvalidArgument, match=said):
+        extract(net, DataLoader(TensorDataset(X, Y), **size, **options), "first", tmp_path / "f")
+    assert not (tmp_path / "f").exists()
+
+
+@pytest.mark.parametrize("ids", ["sequence", "texts", "function", "item"])
+def test_a_loader_that_shuffles_is_taken_where_samples_have_ids(net, tmp_path, ids):
+    """Also in a second run, and in another process's share: the order is the same each time."""
+    given = {"sequence": Y * 10, "texts": [f"s{at}" for at in range(100)], "function": lambda batch: batch[1] * 10, "item": 1}[
+        ids
+    ]
+    state = torch.get_rng_state()
+    features = extract(net, DataLoader(TensorDataset(X, Y), batch_size=8, shuffle=True), "first", tmp_path, ids=given, block=20)
+    assert torch.equal(torch.get_rng_state(), state)
+    next(tmp_path.glob("block-00000002-*")).unlink()
+    features = extract(net, DataLoader(TensorDataset(X, Y), batch_size=8, shuffle=True), "first", tmp_path, ids=given, block=20)
+    numbers = [int(str(one).lstrip("s")) for one in (features.ids if ids == "texts" else features.ids.tolist())]
+    numbers = torch.tensor([number // 10 if ids in ("sequence", "function") else number for number in numbers])
+    assert sorted(numbers.tolist()) == list(range(100))
+    assert numbers.tolist() != list(range(100))
+    torch.testing.assert_close(features["first"][:], net.first(X[numbers]))
+
+
+def test_ids_that_do_not_fit_are_refused(net, tmp_path):
+    for ids, said in (
+        (["a"] * 3, "ids has 3 entries"),
+        (lambda batch: [1.5] * 8, "8 whole numbers or texts"),
+        ("name", "has no item 'name'"),
+        (3.5, "ids is the name of an item"),
+    ):
+        with pytest.raises(tl.InvalidArgument, match=said):
+            extract(net, LOADER, "first", tmp_path / "f", ids=ids)
+
+
+# Resuming -----------------------------------------------------------------------------------------------------------------
+
+
+def blocks(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_only_what_is_missing_is_run_and_the_bytes_are_the_same(net, tmp_path):
+    extract(net, LOADER, "first", tmp_path, block=20)
+    whole = blocks(tmp_path)
+    ran: list[int] = []
+    net.first.register_forward_hook(lambda module, args, out: ran.append(len(out)))
+    extract(net, LOADER, "first", tmp_path, block=20)
+    ran_when_done = len(ran)
+    for number in (1, 3):
+        next(tmp_path.glob(f"block-0000000{number}-*")).unlink()
+    assert tl.open_features(tmp_path).missing == [1, 3]
+    assert tl.open_features(tmp_path).samples.tolist() == [*range(24), *range(48, 72), *range(96, 100)]
+    ran.clear()
+    features = extract(net, LOADER, "first", tmp_path, block=20)
+    assert sum(ran[-6:]) == 48  # six batches, after those that find the places
+    assert len(ran) - 6 <= ran_when_done + 1
+    assert blocks(tmp_path) == whole
+    assert features.is_complete
+
+
+def test_a_generator_is_read_to_its_end_and_an_exhausted_one_is_named(net, tmp_path):
+    extract(net, (b for b in LOADER), "first", tmp_path, block=20)
+    whole = blocks(tmp_path)
+    next(tmp_path.glob("block-00000001-*")).unlink()
+    (tmp_path / "end.json").unlink()
+    used = (batch for batch in LOADER)
+    list(used)
+    with pytest.raises(tl.InvalidArgument, match=r"data gave no batch.*A generator gives its batches once"):
+        extract(net, used, "first", tmp_path, block=20)
+    extract(net, (b for b in LOADER), "first", tmp_path, block=20)
+    assert blocks(tmp_path) == whole
+
+
+def changed_weight(net):
+    with torch.no_grad():
+        net.second.weight[1, 2] += 1e-3
+    return {}
+
+
+def changed_class(net):
+    net.forward = lambda x: torch.softmax(net.second(net.first(x).tanh()), -1)
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (changed_weight, "have other values: second.weight"),
+        (lambda net: net.train() and {}, r"another mode \(training or not\): , first, second"),
+        (changed_class, "the model runs other operations"),
+        (lambda net: {"data": DataLoader(TensorDataset(X + 1, Y), batch_size=8)}, "the first batch has other values"),
+        (lambda net: {"data": DataLoader(TensorDataset(X, Y), batch_size=4)}, "the first batch has other values"),
+        (lambda net: {"data": DataLoader(TensorDataset(X[:50], Y[:50]), batch_size=8)}, "more or fewer"),
+        (lambda net: {"block": 21}, "block is 21, and was 20"),
+        (lambda net: {"dtype": "float16"}, "dtype is 'torch.float16', and was None"),
+        (lambda net: {"layers": ["second"]}, "the layers are second, and were first"),
+        (lambda net: {"transform": "mean"}, "transform is 'mean', and was None"),
+        (lambda net: {"transform": lambda t: t + 1}, "transform is another one"),
+        (lambda net: {"ids": 1}, "ids is 1, and was None"),
+        (lambda net: {"keep": tl.reducers.Mean()}, "keep is another one"),
+        (
+            lambda net: {"model": nn.Sequential(nn.Linear(4, 4)).eval(), "layers": "0"},
+            "the model is a Sequential, and was a Net",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::torcheer.TrainingModeWarning")
+def test_what_changed_is_named_when_resuming(net, tmp_path, change, said):
+    given = {"model": net, "data": LOADER, "layers": "first", "to": tmp_path, "block": 20}
+    extract(**given)
+    before = blocks(tmp_path)
+    with pytest.raises(tl.FeaturesMismatch, match=said):
+        extract(**{**given, **change(net)})
+    assert blocks(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (lambda t: t + 1, lambda t: t + 2),
+        (lambda t: t.relu(), lambda t: t.tanh()),
+        ((lambda k: lambda t: t + k)(1), (lambda k: lambda t: t + k)(2)),
+        ((lambda k: lambda t: t + k)(torch.ones(1)), (lambda k: lambda t: t + k)(torch.zeros(1))),
+        (lambda t, by=1: t + by, lambda t, by=2: t + by),
+        (nn.Linear(6, 2), nn.Linear(6, 2)),
+        (torch.relu, torch.tanh),
+    ],
+)
+def test_another_transform_is_noticed(net, tmp_path, one, other):
+    extract(net, LOADER, "first", tmp_path, transform=one)
+    extract(net, LOADER, "first", tmp_path, transform=one)
+    with pytest.raises(tl.FeaturesMismatch, match="transform is another one"):
+        extract(net, LOADER, "first", tmp_path, transform=other)
+
+
+def test_a_folder_with_something_else_is_left_alone(net, tmp_path):
+    (tmp_path / "thesis.txt").write_text("important")
+    with pytest.raises(tl.FeaturesExist, match=r"holds other files \(thesis.txt\)"):
+        extract(net, LOADER, "first", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+    extract(net, LOADER, "first", tmp_path / "f")
+    with pytest.raises(tl.FeaturesExist, match="resume=True to go on"):
+        extract(net, LOADER, "first", tmp_path / "f", resume=False)
+
+
+# Many processes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["loader", "generator"])
+def test_shares_of_several_processes_make_the_same_folder(net, tmp_path, kind, monkeypatch):
+    data = lambda: LOADER if kind == "loader" else (batch for batch in LOADER)
+    extract(net, data(), "first", tmp_path / "one", block=20)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    features = extract(net, data(), "first", tmp_path / "two", block=20)
+    assert features.missing == [0, 2, 4]
+    monkeypatch.setenv("RANK", "0")
+    assert extract(net, data(), "first", tmp_path / "two", block=20).is_complete
+    assert blocks(tmp_path / "one") == blocks(tmp_path / "two")
+    monkeypatch.setenv("RANK", "2")
+    with pytest.raises(tl.InvalidArgument, match="RANK='2' and WORLD_SIZE='2'"):
+        extract(net, data(), "first", tmp_path / "two", block=20)
+
+
+# When something goes wrong ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError("broken sample"), SystemExit])
+def test_an_interrupt_leaves_whole_blocks_and_everything_as_it_was(net, tmp_path, error):
+    def batches():
+        yield from list(LOADER)[:7]
+        raise error
+
+    threads = threading.active_count()
+    with unchanged(net), pytest.raises(error if isinstance(error, type) else ValueError):
+        extract(net, batches(), ["first", "softmax_1"], tmp_path, block=20)
+    assert threading.active_count() == threads
+    features = tl.open_features(tmp_path)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+    assert len(features["first"]) == 48
+    assert torch.equal(features["first"][:], net.first(X[:48]))
+    assert not features.is_complete
+
+
+def test_a_model_that_raises_says_so_and_leaves_whole_blocks(net, tmp_path):
+    batches = [*(x for x, _ in LOADER), torch.rand(3, 5)]
+    with unchanged(net), pytest.raises(RuntimeError, match="shapes"):
+        extract(net, batches, "first", tmp_path, block=20)
+    assert len(tl.open_features(tmp_path)["first"]) == 96
+
+
+def test_a_full_disk_is_told_and_the_rest_is_done_later(net, tmp_path, monkeypatch):
+    from torcheer import files
+
+    real, count = files.os.pwrite, []
+
+    def full(*args):
+        count.append(1)
+        if len(count) > 5:
+            raise OSError(28, "No space left on device")
+        return real(*args)
+
+    threads = threading.active_count()
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "pwrite", full)
+        with pytest.raises(OSError, match="No space left"):
+            extract(net, LOADER, "first", tmp_path, block=20)
+    assert threading.active_count() == threads
+    assert 0 < len(tl.open_features(tmp_path)["first"]) < 100
+    assert extract(net, LOADER, "first", tmp_path, block=20).is_complete
+
+
+@pytest.mark.parametrize(
+    ("data", "layers", "options", "said"),
+    [
+        ([], "first", {}, "data gave no batch"),
+        (X[:0], "first", {}, "data gave no batch"),
+        (DataLoader(TensorDataset(X[:0])), "first", {}, "data gave no batch"),
+        ({"x": X}, "first", {}, r"For a single batch: data=\[batch\]"),
+        (3, "first", {}, "data is a DataLoader, a Dataset or an iterable of batches"),
+        (torch.tensor(1.0), "first", {}, "its first dimension should be samples"),
+        (LOADER, "first", {"block": 0}, "block is how many samples"),
+        (LOADER, "first", {"keep": "mean"}, "keep takes reducers"),
+        (LOADER, "first", {"keep": tl.reducers.Mean}, r"keep takes Mean\(\), an object"),
+        (LOADER, "first", {"keep": {"frist": None}}, "Did you mean 'first'"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_written(net, tmp_path, data, layers, options, said):
+    with pytest.raises(tl.InvalidArgument, match=said):
+        extract(net, data, layers, tmp_path / "f", **options)
+    assert not (tmp_path / "f").exists()
+
+
+def test_a_collate_function_that_leaves_samples_out_is_noticed(net, tmp_path):
+    loader = DataLoader(TensorDataset(X), batch_size=8, collate_fn=lambda items: torch.stack([x for (x,) in items][:-1]))
+    with pytest.raises(tl.InvalidArgument, match="batch 0 has 7 samples where its sampler names 8"):
+        extract(net, loader, "first", tmp_path / "a")
+    assert extract(net, iter(loader), "first", tmp_path / "b")["first"].shape == (87, 6)
+
+
+def test_labels_that_cannot_be_stored_are_named(net, tmp_path):
+    odd = [(x, {"boxes": [1, 2]}) for x, _ in LOADER]
+    with pytest.warns(UserWarning, match="'labels' of the batches is not stored"):
+        assert extract(net, odd, "first", tmp_path / "a").labels == {}
+    batches = list(LOADER)
+    batches[3] = (batches[3][0], batches[3][1][:2])
+    with pytest.raises(tl.InvalidArgument, match=r"batch 3 should have 'labels' for its 8 samples.*shape \(2,\)"):
+        extract(net, batches, "first", tmp_path / "b")
+
+
+def test_modules_in_training_mode_are_named(tmp_path):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.BatchNorm1d(4)).train()
+    with unchanged(model), pytest.warns(tl.TrainingModeWarning, match=r"1 \(Dropout\), 2 \(BatchNorm1d\), the model itself"):
+        extract(model, X, ["1", "2"], tmp_path / "a")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        extract(model.eval(), X, ["1", "2"], tmp_path / "b")
+
+
+def test_random_models_give_the_same_whoever_runs_which_block(tmp_path, monkeypatch):
+    class Noisy(nn.Module):
+        def forward(self, x):
+            return x + torch.rand_like(x) + random.random()
+
+    model = Noisy().eval()
+    extract(model, X, "output", tmp_path / "one", block=20)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in "10":
+        torch.rand(3)
+        monkeypatch.setenv("RANK", rank)
+        extract(model, X, "output", tmp_path / "two", block=20)
+    assert blocks(tmp_path / "one") == blocks(tmp_path / "two")
+
+
+# Progress and memory ------------------------------------------------------------------------------------------------------
+
+
+def test_progress_has_rate_size_and_time_left(net, tmp_path, capsys):
+    said = []
+    extract(net, LOADER, "first", tmp_path, block=20, progress=said.append)
+    assert [one.samples for one in said] == [*range(8, 100, 8), 100]
+    assert said[-1].total == 100
+    assert said[-1].seconds_left == 0
+    assert said[3].rate > 0
+    assert "of 100 samples" in str(said[3])
+    assert "on disk, 0:0" in str(said[3])
+    extract(net, LOADER, "first", tmp_path / "other", block=20, progress=True)
+    assert capsys.readouterr().err == ""  # it was quick, and this is no terminal
+
+
+def test_the_queue_holds_a_limited_number_of_bytes(tmp_path, monkeypatch):
+    """While the disk is slow the model waits."""
+    import time
+
+    from torcheer.extraction import storage, writer
+
+    monkeypatch.setattr(writer.BlockWriter.__init__, "__defaults__", (100_000,))
+    waiting = []
+    real = storage.TensorsInWork.add
+
+    def slow(self, name, tensor):
+        time.sleep(0.002)
+        real(self, name, tensor)
+
+    monkeypatch.setattr(storage.TensorsInWork, "add", slow)
+    monkeypatch.setattr(writer, "_TOGETHER", 1)
+    put = writer.BlockWriter._put
+    monkeypatch.setattr(writer.BlockWriter, "_put", lambda self, step: (waiting.append(self._waiting), put(self, step))[1])
+    x = torch.rand(400, 1000)
+    features = extract(nn.ReLU().eval(), x.split(10), "output", tmp_path, block=100)
+    assert max(waiting) <= 100_000
+    assert torch.equal(features["output"][:], x)
+
+
+def test_reducers_keep_what_they_find_instead_of_values(net, tmp_path):
+    features = extract(net, LOADER, ["first", "second"], tmp_path, block=20, keep={"first": [tl.reducers.Mean()]})
+    assert features.layers == ["second"]
+    with pytest.raises(tl.LayerNotFound, match="the values of 'first' are not stored"):
+        features["first"]
+    assert sorted(path.name for path in tmp_path.glob("reduced-*")) == [
+        "reduced-00-00000004.safetensors",
+        "reduced-02-00000000.safetensors",
+    ]
+    both = extract(net, LOADER, ["first"], tmp_path / "both", keep=[tl.reducers.Mean(), "activations"])
+    assert both["first"].shape == (100, 6)
+
+
+def test_the_plan_is_plain_json_and_a_hostile_folder_is_refused(net, tmp_path):
+    extract(net, LOADER, "first", tmp_path, block=20)
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    assert plan["format"] == "torcheer features"
+    for damage in (
+        b"",
+        b"[]",
+        b"{}",
+        b'{"format":"torcheer features"}',
+        b'{"format":"torcheer features","version":9}',
+        b"[" * 100_000,
+    ):
+        (tmp_path / "plan.json").write_bytes(damage)
+        with pytest.raises(tl.UnreadableFile, match=r"plan.json in .* is"):
+            tl.open_features(tmp_path)
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    block = next(tmp_path.glob("block-00000001-*"))
+    for damage in (b"", b"\x00" * 50, block.read_bytes()[:-7]):
+        whole = block.read_bytes()
+        block.write_bytes(damage)
+        with pytest.raises(tl.UnreadableFile, match="block-00000001"):
+            tl.open_features(tmp_path)
+        block.write_bytes(whole)
+    block.rename(tmp_path / "block-00000001-000000000024-000000099.safetensors")
+    with pytest.raises(tl.UnreadableFile, match="rows instead of 99"):
+        tl.open_features(tmp_path)
+    with pytest.raises(tl.FeaturesNotFound, match="there are no features in"):
+        tl.open_features(tmp_path / "nowhere")
+
+
+def test_a_random_sampler_over_a_stream_is_refused_too(net, tmp_path):
+    class Wrapped:
+        sampler = RandomSampler(X)
+
+        def __iter__(self):
+            return iter(LOADER)
+
+    with pytest.raises(tl.InvalidArgument, match="RandomSampler"):
+        extract(net, Wrapped(), "first", tmp_path / "f")

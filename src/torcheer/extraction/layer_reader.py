@@ -325,8 +325,12 @@ def _named_places(history: History, keys: list[tuple[str | None, Any]]) -> list[
         for turn, place in enumerate(places, 1):
             if text is None:
                 name = _name_of(place, places)
+            elif len(places) == 1:
+                name = text
+            elif text in ("input", "output"):  # one of several tensors that the model was given or returned
+                name = text if turn == 1 else f"{text}{turn}"
             else:
-                name = text if len(places) == 1 else f"{text}:{turn}"
+                name = f"{text}:{turn}"
             if known.setdefault(name, place) != place:
                 raise InvalidArgument(f"two layers would be stored as {name!r}. Name them: layers={{'first': …, 'second': …}}.")
             found.append((name, key if isinstance(key, str) else str(given or name)))

@@ -34,6 +34,7 @@ class TensorsInWork:
         self._writer = TensorWriter(self._file, room)
         self._places: dict[str, Place] = {}
         self._end = 0
+        self._is_over = False
 
     def add(self, name: str, tensor: Tensor) -> None:
         """Write one more tensor."""
@@ -53,15 +54,18 @@ class TensorsInWork:
         except BaseException:
             self.abandon()
             raise
+        self._is_over = True
         self._file.path = path = self._folder / name
         self._file.__exit__(None, None, None)
         return path.stat().st_size
 
     def abandon(self) -> None:
-        """The file is not to be."""
-        self._writer.abandon()
-        error = OSError("abandoned")
-        self._file.__exit__(type(error), error, None)
+        """The file is not to be, if it is not there already."""
+        if not self._is_over:
+            self._is_over = True
+            self._writer.abandon()
+            error = OSError("abandoned")
+            self._file.__exit__(type(error), error, None)
 
 
 class Storage(ABC):

@@ -192,14 +192,10 @@ class _BlockInWork:
         self._pending[name], self._sizes[name] = [], 0
 
     def finish(self, step: _Step) -> int:
-        try:
-            for name in self._pending:
-                self._flush(name)
-            if step.before is not None:
-                step.before()
-        except BaseException:
-            self._file.abandon()
-            raise
+        for name in self._pending:
+            self._flush(name)
+        if step.before is not None:
+            step.before()
         return self._file.finish(step.name, {**step.metadata, **({ODD: json.dumps(self._odd)} if self._odd else {})})
 
     def abandon(self) -> None:

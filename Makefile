@@ -10,6 +10,7 @@
 # make mutants set everything up, put 150 small faults into the code one by one, and see which ones no test notices (an hour)
 # make fuzz   set everything up and open ten thousand broken files of saved histories (an hour)
 # make big-log set everything up, log 20 GB into a file in build/ and read it again, with 2 GB of memory (SIZE=5 for 5 GB)
+# make kills  set everything up, kill extractions of datasets two hundred times and compare every byte (two minutes)
 # make bench  set everything up, measure time and memory, and write build/benchmarks.json
 PYTHON ?= python3
 VENV := .venv
@@ -27,7 +28,7 @@ ZOO_PACKAGES := timm diffusers torch_geometric segmentation_models_pytorch x-tra
 WEB := src/torcheer/web/static/graph.js
 WEB_SOURCES := $(wildcard web/*.json web/*.mjs) $(shell find web/graph web/report web/shared -type f)
 
-.PHONY: setup web models browser demo test lint types imports web-types web-test zoo operators mutants fuzz big-log gallery \
+.PHONY: setup web models browser demo test lint types imports web-types web-test zoo operators mutants fuzz big-log kills gallery \
 	contact-sheet bench bench-viewer clean
 
 setup: $(STAMP) web
@@ -115,6 +116,9 @@ SIZE ?= 20
 big-log: setup
 	mkdir -p build
 	$(BIN)/python tests/store/big_log.py $(SIZE) build/big-log.safetensors
+
+kills: setup
+	$(BIN)/python tests/extraction/kills.py 100
 
 operators: setup
 	PYTHONPATH=tests $(BIN)/python -W ignore -m operators

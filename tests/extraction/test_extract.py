@@ -192,11 +192,11 @@ def test_a_gpt2_with_its_cache_an_lstm_and_a_unet(tmp_path):
     assert list(found) == ["h.0", "h.1", "h.1.mlp"]
 
     lstm, x = nn.LSTM(4, 5, batch_first=True).eval(), torch.rand(9, 7, 4)
-    found = extract(
-        lstm, x.split(4), ["output", "output2"], tmp_path / "lstm", transform={"output2": lambda t: t.movedim(1, 0)}
-    )
+    turned = lambda tensor: tensor.movedim(1, 0)
+    found = extract(lstm, x.split(4), "output", tmp_path / "lstm", transform={"output2": turned, "output3": turned})
     torch.testing.assert_close(found["output"][:], lstm(x)[0].detach())
     torch.testing.assert_close(found["output2"][:, 0], lstm(x)[1][0][0].detach())
+    torch.testing.assert_close(found["output3"][:, 0], lstm(x)[1][1][0].detach())
 
     resnet = torchvision.models.resnet18().eval()
     x = torch.rand(5, 3, 33, 33)

@@ -1,0 +1,216 @@
+"""Reading features: like an array, compared with one tensor of everything."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import torcheer as tl
+
+X, Y = torch.rand(103, 3, 2), torch.arange(103) % 7
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("features")
+    loader = DataLoader(TensorDataset(X, Y), batch_size=5)
+    tl.extract(nn.Identity().eval(), loader, "output", path, block=20, progress=False, ids=[f"s{at}" for at in range(103)])
+    return path
+
+
+@pytest.fixture
+def layer(folder):
+    return tl.open_features(folder)["output"]
+
+
+MASK = torch.rand(103) > 0.5
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        0,
+        102,
+        -1,
+        -103,
+        np.int64(7),
+        torch.tensor(50),
+        slice(None),
+        slice(3, 4),
+        slice(18, 45),
+        slice(-5, None),
+        slice(50, 10),
+        slice(10, 90, 7),
+        slice(90, 10, -3),
+        slice(None, None, -1),
+        [5, 1, 99, 1],
+        [],
+        [-1, -2],
+        (slice(None), 0),
+        (slice(7, 60), slice(1, 3), 1),
+        (4, 1),
+        (4, slice(None), 1),
+        ([9, 70], 0),
+        (slice(None), [0, 2]),
+        (Ellipsis, 1),
+        Ellipsis,
+        None,
+        torch.tensor([30, 2]),
+        np.array([30, 2], dtype=np.uint8),
+        range(3, 9),
+        MASK,
+        MASK.numpy(),
+        MASK.tolist(),
+    ],
+    ids=str,
+)
+def test_every_kind_of_index_gives_what_a_tensor_gives(layer, key):
+    if isinstance(key, slice) and (key.step or 1) < 0:
+        expected = torch.from_numpy(X.numpy()[key].copy())
+    elif isinstance(key, (np.ndarray, range)):
+        expected = torch.from_numpy(X.numpy()[key])
+    else:
+        expected = X[key]
+    assert torch.equal(layer[key], expected)
+    assert layer[key].dtype is torch.float32
+
+
+def test_what_a_layer_is(layer):
+    assert layer.shape == (103, 3, 2)
+    assert layer.ndim == 3
+    assert len(layer) == 103
+    assert layer.dtype is torch.float32
+    assert layer.nbytes == X.numel() * 4
+    assert not layer.is_ragged
+    assert repr(layer) == "LayerFeatures('output', (103, 3, 2), torch.float32)"
+
+
+@pytest.mark.parametrize("key", [103, -104, [1, 103], [-104], 1.5, "a", [1.5], MASK[:50], [[1, 2], [3, 4]], {"a": 1}])
+def test_what_is_no_sample_is_refused(layer, key):
+    with pytest.raises(IndexError, match=r"'output'"):
+        layer[key]
+
+
+def test_what_is_returned_is_a_copy(layer):
+    for key in (3, slice(2, 5), [2, 4]):
+        layer[key].zero_()
+    assert torch.equal(layer[:], X)
+
+
+def test_iteration_in_batches_and_one_by_one(layer):
+    assert [len(batch) for batch in layer.batches(40)] == [40, 40, 23]
+    assert torch.equal(torch.cat(list(layer.batches(7))), X)
+    assert torch.equal(torch.stack(list(layer)), X)
+    with pytest.raises(tl.InvalidArgument, match="from 1; got 0"):
+        next(layer.batches(0))
+
+
+def test_arrays_of_numpy_in_memory_and_mapped(layer, tmp_path):
+    assert np.array_equal(np.asarray(layer), X.numpy())
+    assert np.asarray(layer, dtype=np.float64).dtype == np.float64
+    assert np.array_equal(layer.to_numpy(), X.numpy())
+    mapped = layer.to_numpy(tmp_path / "layer.npy")
+    assert isinstance(mapped, np.memmap)
+    assert np.array_equal(mapped, X.numpy())
+    assert np.array_equal(np.load(layer.export(tmp_path / "other.npy")), X.numpy())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["layer.npy", "other.npy"]
+    with pytest.raises(tl.InvalidArgument, match=r"exported to .npy or .zarr"):
+        layer.export(tmp_path / "layer.csv")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_layer_is_a_dataset_for_loaders_with_workers(folder, workers):
+    features = tl.open_features(folder)
+    features["output"][0]  # a file is open before the workers start
+    loader = DataLoader(features["output"], batch_size=25, num_workers=workers)
+    assert torch.equal(torch.cat(list(loader)), X)
+    pairs = list(DataLoader(features.dataset("output", "labels"), batch_size=25, num_workers=workers))
+    assert torch.equal(torch.cat([x for x, _ in pairs]), X)
+    assert torch.equal(torch.cat([y for _, y in pairs]), Y)
+
+
+def test_labels_ids_and_samples(folder):
+    features = tl.open_features(folder)
+    assert torch.equal(features.labels["labels"], Y)
+    assert features.ids == [f"s{at}" for at in range(103)]
+    assert torch.equal(features.samples, torch.arange(103))
+    assert features.tokens is None
+    assert "output" in features
+    with pytest.raises(tl.LayerNotFound, match="Did you mean 'output'"):
+        features["outptu"]
+    with pytest.raises(tl.InvalidArgument, match="name the layers and labels"):
+        features.dataset()
+    assert pickle.loads(pickle.dumps(features))["output"].shape == (103, 3, 2)  # for workers; nothing of ours reads pickles
+
+
+def test_features_are_read_while_they_are_written(tmp_path):
+    """What is there is right at every moment; a refresh finds more."""
+    seen: list[int] = []
+    failures: list[object] = []
+    started = threading.Event()
+
+    def batches():
+        for at in range(0, 100, 5):
+            yield X[at : at + 5]
+            started.set()
+            threading.Event().wait(0.003)
+
+    def read():
+        started.wait()
+        while not seen or seen[-1] < 100:
+            features = tl.open_features(tmp_path)
+            numbers = features.samples
+            if not torch.equal(features["output"][:], X[numbers] if len(numbers) else features["output"][:]):
+                failures.append(numbers)
+            seen.append(len(numbers))
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    tl.extract(nn.Identity().eval(), batches(), "output", tmp_path, block=10, progress=False)
+    reader.join(20)
+    assert not failures
+    assert seen[-1] == 100
+    assert len(set(seen)) > 2
+
+
+def test_refresh_finds_new_blocks(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    features = tl.extract(nn.Identity().eval(), X, "output", tmp_path, block=32, progress=False)
+    assert features.missing == [1, 3]
+    assert "2 blocks are missing" in repr(features)
+    monkeypatch.setenv("RANK", "1")
+    tl.extract(nn.Identity().eval(), X, "output", tmp_path, block=32, progress=False)
+    assert len(features["output"]) == 64
+    assert torch.equal(features.refresh()["output"][:], X)
+    assert features.is_complete
+
+
+def test_thousands_of_files_are_read_with_a_few_open(tmp_path):
+    x = torch.rand(300, 4)
+    features = tl.extract(nn.Identity().eval(), x.split(1), "output", tmp_path, block=1, progress=False)
+    assert len(list(tmp_path.glob("block-*"))) == 300
+    order = torch.randperm(300)
+    assert torch.equal(features["output"][order], x[order])
+    assert len(features._index._files) <= 64
+
+
+def test_libraries_that_are_not_there_are_named(folder, tmp_path, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "zarr", None)
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    features = tl.open_features(folder)
+    for call in (lambda: features.export(tmp_path / "x.zarr"), lambda: features["output"].export(tmp_path / "x.zarr")):
+        with pytest.raises(tl.InvalidArgument, match=r"needs the package zarr, which is not installed: pip install zarr"):
+            call()
+    with pytest.raises(tl.InvalidArgument, match=r"needs the package datasets"):
+        features.to_datasets()
+    with pytest.raises(tl.InvalidArgument, match=r"exported to a .zarr folder"):
+        features.export(tmp_path / "x.npy")

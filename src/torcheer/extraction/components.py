@@ -1,0 +1,143 @@
+"""Principal components of the features of a layer, from rows that are read a few at a time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..display import Shown
+from ..errors import InvalidArgument
+from ..reducers import Covariance, CovarianceResult
+from .rows import Rows
+
+_BYTES = 8
+_COPIES = 4  # of the matrix that an eigendecomposition needs
+MEMORY = 2 << 30
+
+
+@dataclass(frozen=True, eq=False)
+class Components(Shown):
+    """Principal components: directions of unit length, the most variable first, and how much the samples vary along each.
+
+    Signs are such that the entry of a direction that is farthest from zero is positive.
+    """
+
+    directions: Tensor  # components × features
+    variances: Tensor  # of the samples, divided by their number
+    mean: Tensor  # of the features
+    total_variance: float  # of all components
+    samples: int  # or observations, where it comes from a covariance
+    left_out: int = 0
+    rows: Rows | None = None
+
+    @property
+    def explained(self) -> Tensor:
+        """The part of the whole variance that each component explains."""
+        return self.variances / self.total_variance if self.total_variance > 0 else torch.zeros_like(self.variances)
+
+    def project(self, values: Tensor | None = None) -> Tensor:
+        """The coordinates of samples along the components, samples × components; without values, those of all samples."""
+        if values is None:
+            if self.rows is None:
+                raise InvalidArgument(
+                    "these components come from a covariance, so there are no samples; give the values to project."
+                )
+            parts = [self._projected(part) for _, part in self.rows.parts()]
+            return torch.cat(parts) if parts else torch.zeros(0, len(self.directions), dtype=torch.float64)
+        rows = Rows("values", values)
+        if rows.width != len(self.mean):
+            raise InvalidArgument(f"values to project have {len(self.mean):,} features for each sample; got {rows.width:,}.")
+        return self._projected(rows.read(0, rows.count))
+
+    def _projected(self, rows: Tensor) -> Tensor:
+        return (rows - self.mean) @ self.directions.T
+
+    def __str__(self) -> str:
+        explained = self.explained
+        parts = ", ".join(f"{100 * float(part):.1f} %" for part in explained[:8]) + (", …" if len(explained) > 8 else "")
+        lines = [f"{len(self.directions)} principal components of {len(self.mean):,} features:", f"\tSamples: {self.samples:,}"]
+        lines += [f"\tExplained: {100 * float(explained.sum()):.1f} % of the variance ({parts})"]
+        if self.left_out:
+            lines.append(f"\tNote: left out, as they have a NaN or an infinity: {self.left_out:,} samples.")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def check_number(k: object) -> int:
+    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+        raise InvalidArgument(f"the number of components is 1 or more; got {k!r}.")
+    return k
+
+
+def components_of(rows: Rows, k: int, memory: int = MEMORY) -> Components:
+    """The first `k` principal components of rows, from the covariance of features or from products of samples."""
+    check_number(k)
+    usable, left_out = _finite(rows)
+    if usable.count < 2:
+        raise InvalidArgument(f"principal components need 2 samples or more; {rows.name!r} has {usable.count}.")
+    smaller = min(usable.width, usable.count)
+    if smaller**2 * _BYTES * _COPIES > memory:
+        fitting = math.isqrt(memory // (_BYTES * _COPIES))
+        raise InvalidArgument(
+            f"principal components of {usable.count:,} samples with {usable.width:,} features each need more than "
+            f"{memory / 2**30:.3g} GiB: use fewer samples, samples={fitting}, or raise memory=."
+        )
+    if usable.width <= usable.count:
+        reducer = Covariance()
+        state = reducer.begin()
+        for begin, part in usable.parts():
+            reducer.update(state, part, torch.arange(begin, begin + len(part)))
+        return from_covariance(reducer.finish(state), k, rows=rows, left_out=left_out)
+    return _from_samples(usable, min(k, smaller), rows, left_out)
+
+
+def from_covariance(found: CovarianceResult, k: int, rows: Rows | None = None, left_out: int = 0) -> Components:
+    """The first `k` principal components of units whose covariance is known."""
+    if found.covariance.is_complex():
+        raise InvalidArgument("principal components are of real units; the covariance is of complex ones.")
+    values, vectors = torch.linalg.eigh(found.covariance)
+    values, vectors = values.flip(0)[: check_number(k)].clamp(min=0), vectors.flip(1)[:, :k]
+    total = float(found.covariance.diagonal().sum())
+    return Components(_signed(vectors.T), values, found.mean, total, found.count, left_out or found.left_out, rows)
+
+
+def _from_samples(usable: Rows, k: int, rows: Rows, left_out: int) -> Components:
+    """For fewer samples than features: eigenvectors of the products of samples say how samples make the directions."""
+    mean = torch.zeros(usable.width, dtype=torch.float64)
+    for _, part in usable.parts():
+        mean += part.sum(0) / usable.count
+    products = torch.zeros(usable.count, usable.count, dtype=torch.float64)
+    for begin, part in usable.parts():
+        for other, others in usable.parts():
+            if other >= begin:
+                tile = (part - mean) @ (others - mean).T
+                products[begin : begin + len(part), other : other + len(others)] = tile
+                products[other : other + len(others), begin : begin + len(part)] = tile.T
+    values, vectors = torch.linalg.eigh(products)
+    values, vectors = values.flip(0)[:k].clamp(min=0), vectors.flip(1)[:, :k]
+    directions = torch.zeros(k, usable.width, dtype=torch.float64)
+    for begin, part in usable.parts():
+        directions += vectors[begin : begin + len(part)].T @ (part - mean)
+    # Directions along which nothing varies are rounding errors; these are made orthogonal to the others.
+    directions = torch.linalg.qr(directions.T)[0].T
+    total = float(products.diagonal().sum()) / usable.count
+    return Components(_signed(directions), values / usable.count, mean, total, usable.count, left_out, rows)
+
+
+def _signed(directions: Tensor) -> Tensor:
+    """Directions whose entry farthest from zero is positive: which of two opposite ones is found is a matter of chance."""
+    farthest = directions.abs().argmax(1, keepdim=True)
+    return (directions * directions.gather(1, farthest).sign()).contiguous()
+
+
+def _finite(rows: Rows) -> tuple[Rows, int]:
+    """The rows without a NaN or an infinity, and how many others there are."""
+    finite = [part.isfinite().all(1) for _, part in rows.parts()]
+    good = torch.cat(finite) if finite else torch.zeros(0, dtype=torch.bool)
+    if bool(good.all()):
+        return rows, 0
+    return rows.of(good.nonzero().flatten().numpy()), int((~good).sum())

@@ -11,7 +11,7 @@ only what it selects is changed. `heads` selects attention heads, where the shap
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import EllipsisType
 from typing import Any
 
@@ -62,7 +62,8 @@ class Change(ABC):
             raise InvalidArgument(f"{self} cannot be made of {where}, which has shape {shape}: {error}") from error
 
     def __repr__(self) -> str:
-        given = [_short(value) for name, value in vars(self).items() if name not in ("at", "heads") and value is not None]
+        said = {name: value for name, value in vars(self).items() if name not in ("at", "heads") and not name.startswith("_")}
+        given = [_short(value) for value in said.values() if value is not None]
         which = (
             [f"heads={self.heads}"] if self.heads is not None else [f"at={_index_text(self.at)}"] if self.at is not None else []
         )
@@ -119,9 +120,9 @@ def head_index(tensor: Tensor, heads: Sequence[int], where: str, counts: Sequenc
     return (*[slice(None)] * dims[0], list(heads))
 
 
-def _number_or_tensor(value: Any, what: str) -> Any:
+def _number_or_tensor(value: Any, what: str, more: str = "") -> Any:
     if isinstance(value, bool) or not isinstance(value, (int, float, complex, Tensor)):
-        raise InvalidArgument(f"{what} takes a number or a tensor; got {type(value).__name__}: {value!r:.60}.")
+        raise InvalidArgument(f"{what} takes a number or a tensor{more}; got {type(value).__name__}: {value!r:.60}.")
     return value
 
 
@@ -236,15 +237,37 @@ def _contents(value: Any) -> Tensor:
 
 
 class mean(Change):  # noqa: N801
-    """A mean that was worked out before, in place of the value (mean ablation); it broadcasts to the value."""
+    """A mean that was worked out before, in place of the value (mean ablation): a number, or a tensor that broadcasts to it.
+
+    Or features: those of a layer (`features["layer3"]`), all of them, of which the layer with the same key is taken, or what
+    the reducer `Mean` found. They are means of the whole value, one for each unit; with `at` or `heads` that part is taken.
+    """
 
     def __init__(self, value: Any, *, at: Index = None, heads: Sequence[int] | None = None) -> None:
         super().__init__(at, heads)
-        self.value = _number_or_tensor(value, "mean")
+        self._is_of_whole = hasattr(type(value), "as_mean")
+        if self._is_of_whole:
+            self.value = value.as_mean()
+        else:
+            self.value = value if _is_features(value) else _number_or_tensor(value, "mean", ", or features")
 
     def new(self, part: Tensor, whole: Tensor, index: Index) -> Any:
+        if _is_features(self.value):
+            raise InvalidArgument("mean(features) takes the mean of a key: give it as the change of one.")
         given = torch.as_tensor(self.value).to(part.device, part.dtype)
+        if self._is_of_whole and index is not None:
+            return given.expand(whole.shape)[index]
         return given.expand(part.shape)
+
+    def at_key(self, key: Any) -> Change:
+        """This change, with the mean of the layer that a key means, where it was given features."""
+        if not _is_features(self.value):
+            return self
+        return mean(self.value.mean(key), at=self.at, heads=self.heads)
+
+
+def _is_features(value: Any) -> bool:
+    return isinstance(value, Mapping) and hasattr(type(value), "mean")
 
 
 class swap(Change):  # noqa: N801
@@ -283,7 +306,7 @@ Given = Change | Tensor | Callable[[Tensor], Tensor]  # what a person may give a
 
 def as_change(value: Any, key: object) -> Change:
     """The change that a person gave for a key: one of this file, a tensor, or a function of a tensor."""
-    if isinstance(value, replace):
+    if isinstance(value, (replace, mean)):
         return value.at_key(key)
     if isinstance(value, Change):
         return value

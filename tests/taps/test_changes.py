@@ -129,7 +129,7 @@ def test_heads_are_the_dimension_that_is_as_large_as_their_number():
         (lambda: changes.zero(heads="ab"), "list of numbers"),
         (lambda: changes.scale("a"), "scale takes a number or a tensor; got str"),
         (lambda: changes.add(None), "add takes a number or a tensor"),
-        (lambda: changes.mean([1]), "mean takes a number or a tensor; got list"),
+        (lambda: changes.mean([1]), "mean takes a number or a tensor, or features; got list"),
         (lambda: changes.noise(seed=0.5), "seed of noise is a whole number"),
         (lambda: changes.clamp(), "needs a limit"),
         (lambda: changes.replace(3), "replace takes a tensor, a history, or a layer"),

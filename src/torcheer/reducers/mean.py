@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..display import Shown
+from ..errors import InvalidArgument
 from .reducer import Form, Reducer, State
 from .units import Units, around_units, wide
 from .wording import not_finite_note, spread
@@ -129,6 +130,10 @@ class MeanResult(Shown):
 
     def as_mean(self) -> Tensor:
         """The mean in a shape that broadcasts to the values of the layer, for `changes.mean`."""
+        if unknown := int(self.mean.isnan().sum()):
+            raise InvalidArgument(
+                f"{unknown:,} of {self.mean.numel():,} units have no finite value, so their mean is not known."
+            )
         return self.mean.reshape(self.units.broadcast_shape)
 
     def __str__(self) -> str:

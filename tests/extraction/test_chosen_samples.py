@@ -10,7 +10,8 @@ import torch
 from PIL import Image
 
 from torcheer import InvalidArgument
-from torcheer.extraction.chosen_samples import ChosenSamples, nearest_samples
+from torcheer.extraction.chosen_samples import ChosenSamples, SampleNames
+from torcheer.extraction.nearest import nearest_samples
 from torcheer.extraction.rows import Rows
 from torcheer.extraction.sample_pictures import as_picture, picture_sheet
 
@@ -19,6 +20,7 @@ VALUES = rng.normal(size=(30, 2, 3)).round(1)
 VALUES[11] = VALUES[4] * 2  # as near as can be, by the cosine
 VALUES[20] = VALUES[11]
 FLAT = VALUES.reshape(30, -1)
+NAMES = SampleNames(torch.arange(30))
 
 
 def by_hand(wanted: np.ndarray, measure: str) -> list[tuple[float, int]]:
@@ -34,7 +36,7 @@ def by_hand(wanted: np.ndarray, measure: str) -> list[tuple[float, int]]:
 
 @pytest.mark.parametrize("measure", ["cosine", "correlation", "dot", "euclidean"])
 def test_the_nearest_samples_are_found(measure):
-    found = nearest_samples(Rows("layer", VALUES), 4, 6, measure, None)
+    found = nearest_samples(Rows("layer", VALUES), 4, 6, measure, NAMES)
     wanted = [(score, number) for score, number in by_hand(FLAT[4], measure) if number != 4][:6]
     assert found.numbers.tolist() == [number for _, number in wanted]
     sign = 1 if measure == "euclidean" else -1
@@ -42,16 +44,21 @@ def test_the_nearest_samples_are_found(measure):
 
 
 def test_samples_are_given_by_number_id_or_features():
-    rows, ids = Rows("layer", torch.from_numpy(VALUES)), [f"picture {at}" for at in range(30)]
+    rows = Rows("layer", torch.from_numpy(VALUES))
+    ids = SampleNames(torch.arange(30), {at: f"picture {at}" for at in range(30)})
     by_number = nearest_samples(rows, 4, 3, "cosine", ids)
     assert by_number.numbers.tolist()[:2] == [11, 20]
     assert by_number.ids[:2] == ["picture 11", "picture 20"]
     assert by_number[0] == (11, "picture 11", pytest.approx(1))
     assert nearest_samples(rows, "picture 4", 3, "cosine", ids).numbers.tolist() == by_number.numbers.tolist()
-    assert nearest_samples(rows, -26, 3, "cosine", None).numbers.tolist() == by_number.numbers.tolist()
-    by_features = nearest_samples(rows, VALUES[4], 4, "cosine", None)
+    later = SampleNames(torch.arange(100, 130), {100 + at: 7 * at for at in range(30)})  # the first blocks are missing
+    assert nearest_samples(rows, 28, 3, "cosine", later).numbers.tolist() == [100 + at for at in by_number.numbers.tolist()]
+    assert nearest_samples(rows, 28, 3, "cosine", later).ids == [7 * at for at in by_number.numbers.tolist()]
+    with pytest.raises(InvalidArgument, match="no sample has the id 104"):
+        nearest_samples(rows, 104, 3, "cosine", later)
+    by_features = nearest_samples(rows, VALUES[4], 4, "cosine", NAMES)
     assert by_features.numbers.tolist() == [4, *by_number.numbers.tolist()]
-    assert len(nearest_samples(rows, 4, 999, "cosine", None)) == 29
+    assert len(nearest_samples(rows, 4, 999, "cosine", NAMES)) == 29
     assert list(by_number.to_pandas().columns) == ["sample", "id", "cosine"]
     assert "picture 11" in str(by_number)
     assert "nearest to sample 4 in layer" in str(by_number)
@@ -59,14 +66,14 @@ def test_samples_are_given_by_number_id_or_features():
 
 def test_rows_are_compared_a_few_at_a_time(monkeypatch):
     monkeypatch.setattr("torcheer.extraction.rows._TOGETHER", 24)
-    found = nearest_samples(Rows("layer", VALUES), 4, 6, "euclidean", None)
+    found = nearest_samples(Rows("layer", VALUES), 4, 6, "euclidean", NAMES)
     assert found.numbers.tolist() == [number for _, number in by_hand(FLAT[4], "euclidean") if number != 4][:6]
 
 
 def test_samples_that_cannot_be_compared_are_left_out_and_counted():
     values = VALUES.copy()
     values[3, 0, 0], values[5] = math.nan, 0
-    found = nearest_samples(Rows("layer", values), 4, 30, "cosine", None)
+    found = nearest_samples(Rows("layer", values), 4, 30, "cosine", NAMES)
     assert set(found.numbers.tolist()) == set(range(30)) - {3, 4, 5}
     assert "left out, as their value is not finite: 2 samples" in str(found)
 
@@ -74,7 +81,7 @@ def test_samples_that_cannot_be_compared_are_left_out_and_counted():
 @pytest.mark.parametrize(
     ("sample", "k", "measure", "message"),
     [
-        (30, 3, "cosine", "no sample 30: 'layer' has 30"),
+        (30, 3, "cosine", "no sample 30: 'layer' has 30 rows"),
         ("cat", 3, "cosine", "samples have no ids; got 'cat'"),
         (4, 0, "cosine", "1 or more"),
         (4, 3, "manhattan", "measure is one of 'cosine'"),
@@ -85,7 +92,7 @@ def test_samples_that_cannot_be_compared_are_left_out_and_counted():
 )
 def test_what_makes_no_sense_is_refused(sample, k, measure, message):
     with pytest.raises(InvalidArgument, match=message):
-        nearest_samples(Rows("layer", VALUES), sample, k, measure, None)
+        nearest_samples(Rows("layer", VALUES), sample, k, measure, NAMES)
 
 
 # Pictures -----------------------------------------------------------------------------------------------------------
@@ -143,9 +150,9 @@ def test_a_sheet_shows_the_pictures_in_their_order(source, tmp_path):
 
 
 def test_pictures_may_be_files_and_are_found_by_id(tmp_path):
-    ids = [f"{at:02d}.png" for at in range(30)]
+    ids = ["09.png", "04.png"]
     for at in (4, 9):
-        Image.fromarray(np.ascontiguousarray(PICTURES[at])).save(tmp_path / ids[at])
+        Image.fromarray(np.ascontiguousarray(PICTURES[at])).save(tmp_path / f"{at:02d}.png")
     sheet = chosen([9, 4], ids).pictures({name: tmp_path / name for name in ids})
     np.testing.assert_allclose(shown_in(sheet, tmp_path), COLORS[[9, 4]], atol=2)
     assert "09.png · 3" in [text.get_text() for text in sheet.figure.texts]

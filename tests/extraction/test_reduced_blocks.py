@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from torcheer import UnreadableFile
 from torcheer.extraction.reduced_blocks import Node, ReducedBlocks
-from torcheer.extraction.storage import LocalStorage, Storage
+from torcheer.extraction.storage import LocalStorage
 from torcheer.reducers import Covariance, Histogram, Mean, TopK
+from torcheer.tensor_files import TensorFile
 
 REDUCERS = {"conv": [Mean(), TopK(3)], "a/b [0]": [Covariance(), Histogram()], "empty": []}
 LAYERS = ("conv", "a/b [0]")
@@ -26,15 +27,13 @@ class Killed(BaseException):
     """A process that ends here."""
 
 
-class MemoryStorage(Storage):
-    """Files in a dictionary. `allowed` is how many more times something may be changed before the process is killed."""
-
-    location = "memory"
+class MemoryStorage(LocalStorage):
+    """Files that are named by a dictionary. `allowed` is how many more changes there may be before the process is killed."""
 
     def __init__(self, folder) -> None:
-        self.files: dict[str, tuple[dict, dict]] = {}
+        super().__init__(folder)
+        self.files: dict[str, TensorFile] = {}
         self.allowed = 10**9
-        self._folder = LocalStorage(folder)
 
     def _changes(self) -> None:
         if not self.allowed:
@@ -44,12 +43,6 @@ class MemoryStorage(Storage):
     def sizes(self):
         return dict.fromkeys(self.files, 1)
 
-    def read(self, name):
-        raise NotImplementedError
-
-    def write(self, name, data):
-        raise NotImplementedError
-
     def read_tensors(self, name):
         if name not in self.files:
             raise FileNotFoundError(name)
@@ -57,8 +50,8 @@ class MemoryStorage(Storage):
 
     def write_tensors(self, name, tensors, metadata):
         self._changes()
-        self._folder.write_tensors(name, tensors, metadata)
-        self.files[name] = self._folder.read_tensors(name)
+        super().write_tensors(name, tensors, metadata)
+        self.files[name] = LocalStorage.read_tensors(self, name)
 
     def delete(self, name):
         self._changes()

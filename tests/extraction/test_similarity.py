@@ -11,7 +11,9 @@ import pytest
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
+from torch import nn
 
+import torcheer as tl
 from torcheer import InvalidArgument, LayerNotFound
 from torcheer.extraction import cka
 from torcheer.extraction.similarity import similarity
@@ -29,7 +31,7 @@ def layers(seed: int, count: int = 40) -> dict[str, np.ndarray]:
         "wide": np.tanh(base @ draw.normal(size=(6, 90))),
         "conv": (base @ draw.normal(size=(6, 4 * 3 * 3))).reshape(count, 4, 3, 3).clip(0) + 10,
         "tied": (base @ draw.normal(size=(6, 5))).round().astype(np.int32),
-        "half": (base[:, :4] * draw.normal(size=(1, 4))).astype(np.float16),
+        "float16": (base[:, :4] * draw.normal(size=(1, 4))).astype(np.float16),
     }
 
 
@@ -185,34 +187,53 @@ def test_debiasing_matters_where_samples_are_few():
 # Samples ------------------------------------------------------------------------------------------------------------
 
 
-class Named(dict):
-    """Layers with ids of samples, as features have them."""
-
-    def __init__(self, layers, ids):
-        super().__init__(layers)
-        self.ids = ids
+def extracted(folder, layers, ids=None):
+    """Layers as features on disk: an extraction whose model returns what it is given."""
+    names = list(layers)
+    model = nn.ModuleDict({name: nn.Identity() for name in names}).eval()
+    batches = [
+        {name: torch.as_tensor(values[begin : begin + 7]) for name, values in layers.items()}
+        for begin in range(0, len(layers[names[0]]), 7)
+    ]
+    call = lambda model, batch: [model[name](batch[name]) for name in names]
+    return tl.extract(model, batches, names, to=folder, call=call, ids=ids, block=10, progress=False)
 
 
 @pytest.mark.parametrize("name", DIRECT)
-def test_samples_are_matched_by_their_ids(name):
+def test_samples_are_matched_by_their_ids(name, tmp_path):
     a, b = layers(1), layers(2)
     ids = [f"picture {at}" for at in range(40)]
     order = np.random.default_rng(3).permutation(40)
-    shuffled = Named({key: values[order] for key, values in b.items()}, [ids[at] for at in order])
-    found = measured(name, Named(a, ids), shuffled, samples=30)
-    first = [{key: values[:30] for key, values in one.items()} for one in (a, b)]
+    one = extracted(tmp_path / "a", a, ids)
+    other = extracted(tmp_path / "b", {key: values[order] for key, values in b.items()}, [ids[at] for at in order])
+    found = measured(name, one, other, samples=30)
+    first = [{key: values[:30] for key, values in some.items()} for some in (a, b)]
     assert_equals_direct(found, name, *first)
+    assert "rows: a, columns: b" in [text.get_text() for text in found.draw().figure.texts]
 
 
-def test_other_samples_are_refused():
+def test_features_with_missing_blocks_are_matched_by_the_numbers_of_their_samples(tmp_path):
+    a, b = layers(1), layers(2)
+    one, other = extracted(tmp_path / "a", a), extracted(tmp_path / "b", b)
+    assert_equals_direct(similarity(one, other), "cka", a, b)
+    for folder, block in (("a", 0), ("b", 1)):  # both lack one block, another one each
+        next((tmp_path / folder).glob(f"block-{block:08d}-*")).unlink()
+    with pytest.raises(InvalidArgument, match="14 are only in a and 14 only in b"):
+        similarity(tl.open_features(tmp_path / "a"), tl.open_features(tmp_path / "b"))
+    next((tmp_path / "b").glob("block-00000000-*")).unlink()
+    next((tmp_path / "a").glob("block-00000001-*")).unlink()
+    rest = [{key: values[28:] for key, values in some.items()} for some in (a, b)]
+    assert_equals_direct(similarity(tl.open_features(tmp_path / "a"), tl.open_features(tmp_path / "b")), "cka", *rest)
+
+
+def test_other_samples_are_refused(tmp_path):
     a, b = layers(1), layers(2, 30)
     with pytest.raises(InvalidArgument, match="a has 40 and b has 30"):
         similarity(a, b)
     ids = list(range(40))
+    one, other = extracted(tmp_path / "a", a, ids), extracted(tmp_path / "b", layers(2), [99, *ids[1:]])
     with pytest.raises(InvalidArgument, match=r"1 are only in a and 1 only in b \(only in a: 0; only in b: 99\)"):
-        similarity(Named(a, ids), Named(layers(2), [99, *ids[1:]]))
-    with pytest.raises(InvalidArgument, match="repeat"):
-        similarity(Named(a, [0, 0, *ids[2:]]), Named(layers(2), [0, *ids[2:], 0]))
+        similarity(one, other)
     with pytest.raises(InvalidArgument, match="same samples; they have x 4, y 5"):
         similarity({"x": np.ones((4, 2)), "y": np.ones((5, 2))})
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from ..display import Column, ShownTable, Table
 from ..errors import InvalidArgument
-from .rows import Rows
 from .sample_pictures import SamplePictures, picture_sheet
 
 if TYPE_CHECKING:
     import pandas
-
-_MEASURES = {"cosine": True, "correlation": True, "dot": True, "euclidean": False}  # whether the largest is nearest
 
 
 class Sample(NamedTuple):
@@ -47,7 +42,7 @@ class ChosenSamples(ShownTable):
         self.word = word  # what the values are
         self.numbers = numbers
         self.values = values
-        self.ids = None if ids is None else [ids[number] for number in numbers.tolist()]
+        self.ids = None if ids is None else list(ids)  # of these samples
         self.left_out = left_out  # samples whose value is not finite
 
     def __len__(self) -> int:
@@ -79,67 +74,35 @@ class ChosenSamples(ShownTable):
         return picture_sheet([self], of)
 
 
-def nearest_samples(rows: Rows, sample: Any, k: int, measure: str, ids: Sequence[Any] | None) -> ChosenSamples:
-    """The `k` samples whose rows are nearest to a sample, given by its number or its id, or to features."""
-    if measure not in _MEASURES:
-        raise InvalidArgument(f"measure is one of {', '.join(map(repr, _MEASURES))}; got {measure!r}.")
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise InvalidArgument(f"the number of nearest samples is 1 or more; got {k!r}.")
-    number = _number(sample, rows, ids)
-    wanted = _features(sample, rows) if number is None else rows.read(number, number + 1)[0]
-    if not bool(wanted.isfinite().all()):
-        raise InvalidArgument("the features to compare with have a NaN or an infinity.")
-    best = torch.zeros(0, dtype=torch.float64)
-    whose = torch.zeros(0, dtype=torch.int64)
-    left_out = 0
-    for begin, part in rows.parts():
-        values = _measured(part, wanted, measure)
-        numbers = torch.arange(begin, begin + len(part))
-        usable = values.isfinite()
-        left_out += int((~usable).sum())
-        usable &= numbers != (-1 if number is None else number)
-        values, numbers = torch.cat([best, values[usable]]), torch.cat([whose, numbers[usable]])
-        # Samples come in the order of their numbers, and sorting keeps that among equal ones.
-        order = values.sort(descending=_MEASURES[measure], stable=True).indices[:k]
-        best, whose = values[order], numbers[order]
-    what = "the given features" if number is None else f"sample {number}"
-    word = "distance" if measure == "euclidean" else measure
-    return ChosenSamples(f"nearest to {what} in {rows.name}", word, whose, best, ids, left_out=left_out)
+class SampleNames:
+    """Which sample of the data each row is of, and the ids of samples where they have some."""
 
+    def __init__(self, numbers: Tensor, ids: Mapping[int, Any] | None = None) -> None:
+        self._numbers = numbers
+        self._ids = ids  # by number
 
-def _number(sample: Any, rows: Rows, ids: Sequence[Any] | None) -> int | None:
-    """The number of a sample that is given by its number or its id; None where its features are given."""
-    if ids is not None and isinstance(sample, (str, int)) and sample in ids:
-        return list(ids).index(sample)
-    if isinstance(sample, int) and not isinstance(sample, bool):
-        if -rows.count <= sample < rows.count:
-            return sample % rows.count
-        raise InvalidArgument(f"there is no sample {sample}: {rows.name!r} has {rows.count:,}.")
-    if isinstance(sample, str):
-        raise InvalidArgument(
-            f"no sample has the id {sample!r}." if ids is not None else f"samples have no ids; got {sample!r}."
-        )
-    return None
+    def of_rows(self, rows: Tensor) -> Tensor:
+        """The numbers of the samples of rows."""
+        return self._numbers[rows]
 
+    def ids_of(self, numbers: Tensor) -> list[Any] | None:
+        """The ids of samples."""
+        return None if self._ids is None else [self._ids.get(number) for number in numbers.tolist()]
 
-def _features(sample: Any, rows: Rows) -> Tensor:
-    try:
-        given = torch.as_tensor(sample)
-    except (TypeError, ValueError, RuntimeError):
-        raise InvalidArgument(f"a sample is given by its number, its id or its features; got {sample!r:.60}.") from None
-    read = Rows("sample", given[None])
-    if read.width != rows.width:
-        raise InvalidArgument(f"the features of a sample of {rows.name!r} are {rows.width:,} numbers; got {read.width:,}.")
-    return read.read(0, 1)[0]
-
-
-def _measured(rows: Tensor, wanted: Tensor, measure: str) -> Tensor:
-    if measure == "euclidean":
-        return (rows - wanted).square().sum(1).sqrt()
-    if measure == "correlation":
-        rows, wanted = rows - rows.mean(1, keepdim=True), wanted - wanted.mean()
-    products = rows @ wanted
-    if measure == "dot":
-        return products
-    lengths = rows.square().sum(1).sqrt() * wanted.square().sum().sqrt()
-    return torch.where(lengths > 0, products / lengths, math.nan)
+    def row_of(self, sample: Any, name: str) -> int | None:
+        """The row of a sample that is given by its number or its id; None where its features are given."""
+        number = sample
+        if self._ids is not None and isinstance(sample, (str, int)) and not isinstance(sample, bool):
+            kind = type(next(iter(self._ids.values()), ""))
+            if kind is type(sample):  # ids that are whole numbers are meant before the numbers of samples are
+                number = next((number for number, one in self._ids.items() if one == sample), None)
+                if number is None:
+                    raise InvalidArgument(f"no sample has the id {sample!r}.")
+        if isinstance(number, int) and not isinstance(number, bool):
+            found = (self._numbers == number).nonzero().flatten()
+            if not len(found):
+                raise InvalidArgument(f"there is no sample {sample}: {name!r} has {len(self._numbers):,} rows.")
+            return int(found[0])
+        if isinstance(sample, str):
+            raise InvalidArgument(f"samples have no ids; got {sample!r}.")
+        return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,13 @@ from ..errors import FeaturesNotFound, InvalidArgument, LayerNotFound
 from .block_files import IDS, LABELS, LAYERS, TOKEN_POSITIONS, TOKEN_SAMPLES
 from .block_index import BlockIndex
 from .exporting import export_features, to_datasets
+from .feature_statistics import FeatureStatistics
 from .layer_features import LayerFeatures
 from .plan import PLAN, read_end, read_plan
 from .storage import open_storage
 
 
-class Features(Mapping[str, LayerFeatures]):
+class Features(FeatureStatistics):
     """The features in a folder: `features["layer3"]` is a layer, and `len(features["layer3"])` how many samples are there.
 
     Rows are in the order of the data. While blocks are missing, `samples` says which samples they are of.

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import InvalidArgument
 from ..inputs import described
-from ..reducers import Reducer
+from ..reducers import KINDS, Reducer
 from .transforms import names_meant
 
 ACTIVATIONS = "activations"
@@ -44,10 +44,9 @@ def parse_keep(keep: Any, names: list[str], origins: Mapping[str, str]) -> Keepi
 
 
 def _listed(value: Any) -> list[Any]:
-    found = [ACTIVATIONS] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
+    given = [ACTIVATIONS] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
+    found = [one() if one in KINDS.values() else one for one in given]
     for one in found:
-        if isinstance(one, type) and issubclass(one, Reducer):
-            raise InvalidArgument(f"keep takes {one.__name__}(), an object, rather than its class.")
         if not isinstance(one, Reducer) and one != ACTIVATIONS:
             raise InvalidArgument(
                 f"keep takes reducers (Mean(), Covariance(), TopK(20), Histogram()), {ACTIVATIONS!r}, a list of these, or a "

@@ -16,11 +16,12 @@ from ..errors import InvalidArgument
 from ..inputs import described
 from .block_index import BlockIndex, Column, Piece
 from .exporting import export_layer
+from .feature_statistics import LayerStatistics
 
 _TOGETHER = 64 << 20  # bytes that are read at once where everything is wanted
 
 
-class LayerFeatures(Dataset[Tensor]):
+class LayerFeatures(LayerStatistics, Dataset[Tensor]):
     """The values of a layer for all samples (or tokens) that are there, in order.
 
     `layer[3]` is a tensor; `layer[2:5]`, `layer[[4, 1]]`, `layer[mask]` have a first dimension more; `layer[:, 0]` also reads

@@ -85,9 +85,9 @@ class ReducedBlocks:
 
     def __init__(self, storage: Storage, reducers: Mapping[str, Sequence[Reducer]]) -> None:
         self._storage = storage
-        self._reducers = {layer: list(some) for layer, some in reducers.items() if some}
+        self._reducers = {layer: list(some) for layer, some in sorted(reducers.items()) if some}
         described = [[layer, [one.describe() for one in some]] for layer, some in self._reducers.items()]
-        self._written_of = json.dumps(described, separators=(",", ":"))
+        self._written_of = json.dumps(described, separators=(",", ":"), sort_keys=True)
 
     def begin(self) -> States:
         """The states of a block before its first batch."""

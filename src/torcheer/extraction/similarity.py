@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import torch
 
 from ..errors import InvalidArgument, LayerNotFound
 from ..keys import glob_pattern
 from .cka import linear_cka
+from .feature_statistics import FeatureStatistics, sample_names
 from .rows import Rows
 from .rsa import rank_similarity
 from .similarity_matrix import Similarity
@@ -103,17 +105,23 @@ def _notes(values: Array, names: list[list[str]], left_out: int, measure: str, *
 
 
 class Side(NamedTuple):
-    """The layers of one model, and the ids of their samples where these are known."""
+    """The layers of one model, and which samples their rows are of, where that is known."""
 
     layers: Mapping[str, Any]
-    ids: Sequence[Any] | None
+    ids: list[Any] | None
+    numbers: list[int] | None  # in the data
     title: str
 
 
 def _side(features: Any, which: str) -> Side:
+    if isinstance(features, FeatureStatistics):
+        if not features:
+            raise InvalidArgument(f"the values of no layer of {which} are stored, only what reducers found in them.")
+        names = sample_names(features._index)
+        numbers = names.of_rows(torch.arange(len(features[next(iter(features))])))
+        return Side(features, names.ids_of(numbers), numbers.tolist(), features.title)
     if isinstance(features, Mapping) and features and all(isinstance(name, str) for name in features):
-        ids = getattr(features, "ids", None)
-        return Side(features, ids if ids is None else list(ids), str(getattr(features, "title", which)))
+        return Side(features, None, None, which)
     raise InvalidArgument(
         f"{which} is features, as extract() and open_features() return them, or a mapping from names of layers to arrays whose "
         f"first dimension counts samples; got {type(features).__name__}: {features!r:.60}."
@@ -178,6 +186,8 @@ def _aligned(sides: list[Side], chosen: list[list[str]], samples: int | None) ->
         raise InvalidArgument(
             f"a and b must have the same samples; a has {table[0][0].count:,} and b has {table[1][0].count:,} of them."
         )
+    elif len(sides) == 2 and sides[0].numbers is not None and sides[1].numbers is not None:
+        order = _order(sides[0].numbers, sides[1].numbers)  # where blocks are missing these differ
     count = table[0][0].count if samples is None else min(samples, table[0][0].count)
     first = np.arange(count)
     if count < table[0][0].count:
@@ -199,7 +209,7 @@ def _order(ids: Sequence[Any], others: Sequence[Any]) -> Array | None:
             f"only in {which}: {', '.join(map(repr, list(some)[:3]))}" for which, some in (("a", only_a), ("b", only_b)) if some
         ]
         raise InvalidArgument(
-            f"a and b must have the same samples; of {len(ids):,} and {len(others):,} ids, {len(only_a):,} are only in a and "
+            f"a and b must have the same samples; of {len(ids):,} and {len(others):,}, {len(only_a):,} are only in a and "
             f"{len(only_b):,} only in b ({'; '.join(examples)})."
         )
     if len(places) < len(others) or len(set(ids)) < len(ids):

@@ -224,7 +224,7 @@ class _Indexed(Source):
 def _shuffles(sampler: Any, why: str) -> str:
     return (
         f"the order of the loader is not that of its dataset ({type(sampler).__name__}: {why}), so rows of the features "
-        "could not be told apart later, nor an extraction be resumed. Use shuffle=False, or give ids=: what samples are known by."
+        "could not be told apart later, nor an extraction be resumed. Use shuffle=False, or give ids= of samples."
     )
 
 

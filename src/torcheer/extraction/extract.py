@@ -111,10 +111,11 @@ def extract(
             state_digests(inner),
         )
         extraction = _Extraction(storage, source, reader, keeping, known, progress, block)
-        extraction.try_first_batch()
-        settle_plan(storage, plan, resume=resume)
-        _warn_of_training(inner, training)
-        extraction.run()
+        with reader:
+            extraction.try_first_batch()
+            settle_plan(storage, plan, resume=resume)
+            _warn_of_training(inner, training)
+            extraction.run()
     return open_features(to)
 
 
@@ -141,6 +142,7 @@ class _Extraction:
         calling, first = reader.calling, source.first_batch
         self._labels = Labels(self._labels_of(first), calling.samples(first))
         self._reduced = ReducedBlocks(storage, keeping.reducers) if keeping.reducers else None
+        self._first_values: dict[str, Tensor] | None = None  # of the first batch, until it is stored
         self._block: _Block | None = None
         self._writer: BlockWriter
 
@@ -155,11 +157,11 @@ class _Extraction:
     def try_first_batch(self) -> None:
         """Raise what is wrong with it before anything is written."""
         first = self._source.first_batch
-        with self._reader:
-            part = Part(0, 0, 0, self._reader.calling.samples(first), first)
-            columns: dict[str, Tensor] = {}
-            self._numbers(part, self._reader.read(first), columns)
-            self._ids.of(part, self._source)
+        part = Part(0, 0, 0, self._reader.calling.samples(first), first)
+        values = self._reader.read(first)
+        self._numbers(part, values, {})
+        self._ids.of(part, self._source)
+        self._first_values = values if self._is_wanted(0) else None
 
     def run(self) -> None:
         """Run the blocks that are missing."""
@@ -167,11 +169,10 @@ class _Extraction:
             self._write_end()
         self._writer = BlockWriter(self._storage, self._room(), self._report.wrote)
         try:
-            with self._reader:
-                for part in self._source.parts(self._is_wanted):
-                    self._add(part)
-                    self._report.ran(part.samples)
-                self._end_block()
+            for part in self._source.parts(self._is_wanted):
+                self._add(part)
+                self._report.ran(part.samples)
+            self._end_block()
             self._writer.close()
         except BaseException:
             self._writer.abandon()
@@ -200,7 +201,9 @@ class _Extraction:
             self._end_block()
             self._block = _Block(part.block, part.first, self._reduced.begin() if self._reduced is not None else {})
         block = self._block
-        values = self._reader.read(part.batch, part.number)
+        values, self._first_values = self._first_values, None
+        if values is None or part.number:
+            values = self._reader.read(part.batch, part.number)
         columns: dict[str, Tensor] = {f"{LAYERS}{name}": values[name] for name in self._keeping.stored}
         numbers = self._numbers(part, values, columns)
         if self._reduced is not None:

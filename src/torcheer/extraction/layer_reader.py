@@ -128,7 +128,8 @@ class LayerReader:
         with torch.no_grad():
             if self._written is None:
                 self._find_effects(batch, number)
-            self._run(batch, number)
+            else:
+                self._run(batch, number)
             taken = self._taken(number)
             if taken is None:  # this batch overwrote what others did not: now it is copied in time
                 self._run(batch, number)
@@ -158,7 +159,7 @@ class LayerReader:
         return torch.arange(samples).repeat_interleave(length), torch.arange(length).repeat(samples)
 
     def _find_effects(self, batch: Any, number: int) -> None:
-        """Run the first batch to see which buffers it writes, and whether it draws random numbers."""
+        """Run the first batch, and see which buffers it writes and whether it draws random numbers: then it is run again."""
         buffers = [(buffer, buffer.clone()) for buffer in self._model.buffers()]
         before = RandomState.now()
         try:
@@ -169,6 +170,8 @@ class LayerReader:
             before.restore()
             for buffer, original in buffers if self._written is None else self._written:
                 buffer.copy_(original)
+        if self._draws:
+            self._run(batch, number)
 
     def _run(self, batch: Any, number: int) -> None:
         assert self._watched is not None

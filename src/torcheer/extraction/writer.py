@@ -21,7 +21,8 @@ from ..tensor_files import NAMES, stored_size
 from .block_files import ODD
 from .storage import Storage, TensorsInWork
 
-QUEUE = 256 << 20  # bytes that wait to be written
+QUEUE = 256 << 20  # bytes that wait to be written; or three batches, where they are larger
+_BATCHES = 3
 _TOGETHER = 1 << 20  # bytes of a column that are written together
 
 
@@ -65,7 +66,8 @@ class BlockWriter:
         """
         size = sum(map(stored_size, tensors.values()))
         with self._changed:
-            self._changed.wait_for(lambda: self._error or not self._waiting or self._waiting + size <= self._most)
+            most = max(self._most, _BATCHES * size)
+            self._changed.wait_for(lambda: self._error or self._waiting + size <= most)
             self._raise()
             self._waiting += size
         step = self._in_main_memory(dict(tensors))

@@ -54,6 +54,7 @@ from .errors import UnseenWork as UnseenWork
 from .errors import UnseenWorkWarning as UnseenWorkWarning
 from .errors import ViewerNotBuilt as ViewerNotBuilt
 from .errors import put_on as put_on
+from .extraction import Extractor as Extractor
 from .extraction import Features as Features
 from .extraction import extract as extract
 from .extraction import open_features as open_features

@@ -279,3 +279,23 @@ def test_a_resnet_gives_what_hooks_give():
             read = reader.read(batch)
             for name in names:
                 assert torch.equal(read[name], hooked(model, name, batch)[0]), name
+
+
+def test_a_model_that_writes_to_its_batch_gets_a_copy():
+    """The first batch is run several times, and the caller's data stays as it is."""
+
+    class Writing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.linear(x.mul_(2).add_(1))
+
+    model = Writing().eval()
+    batches = [torch.randn(4, 3), torch.randn(5, 3)]
+    given = [batch.clone() for batch in batches]
+    with LayerReader(model, ["linear"], batches[0]) as reader:
+        for batch, plain in zip(batches, given, strict=True):
+            assert torch.equal(reader.read(batch)["linear"], hooked(model, "linear", plain.clone())[0])
+            assert torch.equal(batch, plain)

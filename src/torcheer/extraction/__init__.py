@@ -1,5 +1,6 @@
 """Activations of whole datasets: written in blocks as the model runs, and read like arrays."""
 
 from .extract import extract as extract
+from .extractor import Extractor as Extractor
 from .features import Features as Features
 from .features import open_features as open_features

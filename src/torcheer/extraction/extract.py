@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch.nn import Module
 from ..capture.addresses import innermost
 from ..capture.refusals import refuse_inside_compiled_code
 from ..capture.restore.left_as_found import left_as_found
-from ..errors import InvalidArgument, TrainingModeWarning
+from ..errors import InvalidArgument
 from .batches import Part, Source, open_source, world
 from .block_files import FORMAT, IDS, LABELS, LAYERS, TEXTS, TOKEN_POSITIONS, TOKEN_SAMPLES, BlockName, blocks_among
 from .calling import Call, Calling
@@ -23,13 +22,12 @@ from .digests import batch_digest, described_function, state_digests
 from .features import Features, open_features
 from .keeping import Keeping, parse_keep
 from .layer_reader import Flatten, LayerReader
-from .plan import Plan, settle_plan, training_modules, write_end
+from .plan import Plan, settle_plan, write_end
 from .progress import Progress, ProgressReport
 from .reduced_blocks import ReducedBlocks, States
 from .storage import Storage, open_storage
+from .training_mode import training_modules, warn_of_training
 from .writer import BlockWriter
-
-_ACTS_IN_TRAINING = "Dropout BatchNorm InstanceNorm RReLU StochasticDepth DropPath Attention LSTM GRU RNN".split()
 
 
 def extract(
@@ -114,7 +112,7 @@ def extract(
         with reader:
             extraction.try_first_batch()
             settle_plan(storage, plan, resume=resume)
-            _warn_of_training(inner, training)
+            warn_of_training(inner, stacklevel=2)
             extraction.run()
     return open_features(to)
 
@@ -257,20 +255,3 @@ def _described_transform(transform: Any) -> Any:
     if isinstance(transform, dict):
         return {str(name): described_function(one) for name, one in transform.items()}
     return described_function(transform)
-
-
-def _warn_of_training(model: Module, training: list[str]) -> None:
-    """Warn of modules in training mode; those first that are known to act differently in it."""
-    if not training:
-        return
-    modules = dict(model.named_modules())
-    acting = [address for address in training if any(word in type(modules[address]).__name__ for word in _ACTS_IN_TRAINING)]
-    named = [*acting, *(address for address in training if address not in acting)]
-    said = ", ".join(f"{address or 'the model itself'} ({type(modules[address]).__name__})" for address in named[:5])
-    more = f" and {len(named) - 5} more" if len(named) > 5 else ""
-    warnings.warn(
-        f"modules are in training mode: {said}{more}. Features of a trained model are mostly wanted in its other mode: "
-        "model.eval().",
-        TrainingModeWarning,
-        stacklevel=3,
-    )

@@ -2,7 +2,8 @@
 
 Where the layers are is found by logging the first batch; after that only those places are watched. Every batch finds the model
 as the first one did: buffers that it writes are put back, and where it draws random numbers, each batch begins from a state of
-its own. So what is read does not depend on which batches were read before, or by whom.
+its own. A model that writes to its batch gets a copy. So what is read does not depend on which batches were read before, or by
+whom.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 import sys
 from collections.abc import Mapping
 from difflib import get_close_matches
+from threading import get_ident
 from typing import Any, Literal
 
 import torch
@@ -19,6 +21,7 @@ from torch.nn import Module
 
 from ..capture.addresses import innermost
 from ..capture.restore.randomness import RandomState, seed_everything
+from ..containers import replace_tensors, tensors_in
 from ..errors import ActivationLost, InvalidArgument, PlaceNotReached
 from ..history import History
 from ..history.fingerprint import fingerprint_of
@@ -78,6 +81,8 @@ class LayerReader:
         self._transforms = transforms_by_name(transform, self.names, self.origins)
         self._written: list[tuple[Tensor, Tensor]] | None = None  # buffers that a pass writes, and what is in them before
         self._draws = False  # whether a pass draws random numbers
+        self._writes_batch = False  # whether a pass writes to its batch
+        self._thread = 0  # the one that is watched
         self._take = Take()
         self._watched: WatchedKeys | None = None
 
@@ -93,8 +98,11 @@ class LayerReader:
     # The time it is open --------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Hook the model. `read` does so where it is not done yet."""
+        """Hook the model, for this thread. `read` does so where it is not done yet."""
+        if self._watched is not None and self._thread != get_ident():
+            self.close()
         if self._watched is None:
+            self._thread = get_ident()
             keys = [(key, self._take) for _, key in self._keys]
             watched = WatchedKeys(self.calling.model, keys, self._history, stops=self._stop)
             watched.watch.when_called = self._take.begin
@@ -117,22 +125,23 @@ class LayerReader:
 
     # Reading --------------------------------------------------------------------------------------------------------
 
-    def read(self, batch: Any, number: int = 0) -> dict[str, Tensor]:
+    def read(self, batch: Any, number: int = 0, *, seed: int | None = None) -> dict[str, Tensor]:
         """Run the model on a batch. Returns the value of each layer by its name: tensors that nobody else writes to.
 
-        `number` is that of the batch, for errors and for the random numbers that the model draws.
+        `number` is that of the batch, for errors and, where no `seed` is given, for the random numbers that the model draws.
         """
+        seed = number if seed is None else seed
         self.open()
         mask = self.calling.mask(batch) if self.flatten else None  # where the batch is, so that no device is waited for
         batch = self.calling.on_device(batch)
         with torch.no_grad():
             if self._written is None:
-                self._find_effects(batch, number)
+                self._find_effects(batch, seed)
             else:
-                self._run(batch, number)
+                self._run(batch, seed)
             taken = self._taken(number)
             if taken is None:  # this batch overwrote what others did not: now it is copied in time
-                self._run(batch, number)
+                self._run(batch, seed)
                 taken = self._taken(number)
             if taken is None:
                 raise ActivationLost(f"batch {number} overwrote a layer in place after it was read, each time another one.")
@@ -158,30 +167,35 @@ class LayerReader:
         length = rows.pop() // max(samples, 1)
         return torch.arange(samples).repeat_interleave(length), torch.arange(length).repeat(samples)
 
-    def _find_effects(self, batch: Any, number: int) -> None:
-        """Run the first batch, and see which buffers it writes and whether it draws random numbers: then it is run again."""
+    def _find_effects(self, batch: Any, seed: int) -> None:
+        """Run the first batch, and see whether it writes to buffers or to the batch, or draws random numbers.
+
+        Where it draws, it is run again from a state of its own.
+        """
         buffers = [(buffer, buffer.clone()) for buffer in self._model.buffers()]
         before = RandomState.now()
+        copy = _copied(batch)
         try:
-            self._run(batch, number)
+            self._run(copy, seed)
             self._draws = not before.is_now()
+            self._writes_batch = any(one._version for one in tensors_in(copy))  # of a new copy it is 0
             self._written = [(buffer, original) for buffer, original in buffers if not torch.equal(buffer, original)]
         finally:
             before.restore()
             for buffer, original in buffers if self._written is None else self._written:
                 buffer.copy_(original)
         if self._draws:
-            self._run(batch, number)
+            self._run(batch, seed)
 
-    def _run(self, batch: Any, number: int) -> None:
+    def _run(self, batch: Any, seed: int) -> None:
         assert self._watched is not None
         watch, state = self._watched.watch, None
         if self._draws:
             state = RandomState.now()
-            seed_everything(number)
+            seed_everything(seed)
         watch.begin(sys._getframe())
         try:
-            self.calling.run(batch)
+            self.calling.run(_copied(batch) if self._writes_batch else batch)
         except Stopped as stopped:
             if stopped.args[0] is not watch:
                 raise
@@ -245,6 +259,10 @@ class LayerReader:
                 f"{described(tensor)}. Bring it into that form: transform={{{name!r}: lambda tensor: {right}}}."
             )
         return tensor.to(self.dtype) if self.dtype is not None and tensor.is_floating_point() else tensor
+
+
+def _copied(batch: Any) -> Any:
+    return replace_tensors(batch, lambda tensor: tensor.clone())
 
 
 def _owned(tensor: Tensor, counts: dict[int, int]) -> Tensor:

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from torch.nn import Module
-
 from ..errors import FeaturesExist, FeaturesMismatch, UnreadableFile
 from .storage import Storage
 
@@ -120,11 +118,6 @@ def settle_plan(storage: Storage, plan: Plan, *, resume: bool) -> None:
             f"the features in {storage.location} cannot be resumed: {'; '.join(differing)}. "
             "Extract with what they began with, or into another folder."
         )
-
-
-def training_modules(model: Module) -> list[str]:
-    """The addresses of the modules in training mode."""
-    return [address for address, module in model.named_modules() if module.training]
 
 
 # The end ------------------------------------------------------------------------------------------------------------------

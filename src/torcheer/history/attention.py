@@ -82,23 +82,33 @@ def is_attention(operation: Operation) -> bool:
 # Fused calls ------------------------------------------------------------------------------------------------------------
 
 
-def _arguments(operation: Operation, names: tuple[str, ...]) -> dict[str, Any]:
-    given = dict(zip(names, operation.creation_args, strict=False))
-    return {**given, **operation.creation_kwargs}
+def arguments_of(operation: Operation) -> dict[str, Any]:
+    """The arguments of a call of `F.scaled_dot_product_attention`, by name."""
+    return _arguments(operation, ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"))
 
 
-def _scaled_dot_product(operation: Operation) -> Heads:
-    given = _arguments(operation, ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"))
-    q, k, v = (_with_heads(given[name]) for name in ("query", "key", "value"))
-    scores = _scores(q, k, given.get("scale"))
-    mask = given.get("attn_mask")
+def pattern_from(given: dict[str, Any]) -> Tensor:
+    """The pattern that `F.scaled_dot_product_attention` has inside when it is called with these arguments."""
+    q, mask = _with_heads(given["query"]), given.get("attn_mask")
+    scores = _scores(q, _with_heads(given["key"]), given.get("scale"))
     if given.get("is_causal"):
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
     if mask is not None and mask.dtype is torch.bool:
         scores = scores.masked_fill(~mask, -math.inf)
     elif mask is not None:
         scores = scores + mask
-    return Heads(_softmax(scores, q.dtype), q, k, v, _with_heads(operation.tensor_contents))
+    return _softmax(scores, q.dtype)
+
+
+def _arguments(operation: Operation, names: tuple[str, ...]) -> dict[str, Any]:
+    given = dict(zip(names, operation.creation_args, strict=False))
+    return {**given, **operation.creation_kwargs}
+
+
+def _scaled_dot_product(operation: Operation) -> Heads:
+    given = arguments_of(operation)
+    q, k, v = (_with_heads(given[name]) for name in ("query", "key", "value"))
+    return Heads(pattern_from(given), q, k, v, _with_heads(operation.tensor_contents))
 
 
 def _flex(operation: Operation) -> Heads:

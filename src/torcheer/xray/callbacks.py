@@ -54,7 +54,7 @@ class _Watching:
         self._last = None
 
     def _is_wanted(self, step: int) -> bool:
-        """Whether to ask the Xray; an optimizer that looks several times before it steps is watched once."""
+        """Whether to ask the Xray. An optimizer that calls its closure several times in one step is watched once."""
         if self.xray is None or step == self._last or step % self.options.get("every", 1):
             return False
         self._last = step
@@ -167,7 +167,7 @@ class _TrainerHooks(_Watching):
 
 
 def _numbers(logged: Mapping[str, Any]) -> dict[str, Any]:
-    """Of what a trainer logged, what is one number."""
+    """The entries of a trainer's log that are single numbers."""
     return {
         name: value
         for name, value in logged.items()

@@ -167,14 +167,14 @@ def bins_of(statistics: Statistics) -> tuple[list[float], list[int]] | None:
 
 
 def _sums(statistics: Statistics) -> dict[str, Any]:
-    """What a histogram of TensorBoard knows besides its buckets."""
+    """The sums that TensorBoard stores with a histogram's buckets."""
     number = statistics.count - statistics.nonfinite
     mean, norm = statistics.mean or 0.0, statistics.norm or 0.0
     return {"min": statistics.min, "max": statistics.max, "num": number, "sum": mean * number, "sum_squares": norm * norm}
 
 
 def _buckets(edges: list[float], counts: list[int]) -> dict[str, Any]:
-    """As TensorBoard has them: the upper end of each, and an empty one that ends where the first begins."""
+    """Buckets in TensorBoard's form: the upper end of each, with an empty first one that ends where the histogram begins."""
     return {"bucket_limits": edges, "bucket_counts": [0, *counts]}
 
 
@@ -185,7 +185,7 @@ def _wandb_histogram(wandb: Any, edges: list[float], counts: list[int]) -> Any:
 
 
 def _import_wandb() -> Any:
-    """The package wandb, or None. A folder of that name, which its runs leave behind, is none."""
+    """The package wandb, or None. A folder called wandb, which its runs leave behind, does not count."""
     try:
         found = importlib.import_module("wandb")
     except ImportError:
@@ -218,7 +218,7 @@ class Painter:
 
 
 def _enlarged(picture: np.ndarray[Any, Any], may_stretch: bool) -> np.ndarray[Any, Any]:
-    """A small picture larger, by whole factors; one that is too flat is stretched, if it may be."""
+    """A small picture enlarged by whole factors; a very flat one is stretched if `may_stretch`."""
     height, width = picture.shape[:2]
     down = across = math.ceil(_SIDE / max(height, width))
     if may_stretch:

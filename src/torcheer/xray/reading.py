@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Reader:
-    """Shows, exports and reports what a run holds. No failure to draw or to write a figure is an error: it is a warning."""
+    """Shows, exports and reports what a run holds. A figure that cannot be drawn or written gives a warning, not an error."""
 
     layers: list[Watch]
 
@@ -176,6 +176,6 @@ class Reader:
 
 
 def _check(options: dict[str, Any], function: Callable[..., Any], who: str) -> None:
-    """Raise where a function takes no option of such a name."""
+    """Raise if an option is not a keyword argument of the function."""
     own = inspect.signature(function).parameters.values()
     check_names(options, [one.name for one in own if one.kind is one.KEYWORD_ONLY], who)

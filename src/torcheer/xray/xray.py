@@ -333,7 +333,7 @@ class Xray(Reader):
 
 
 class _WatchedStep:
-    """What `Xray.step` returns. A class, so that no exception of the user's is written to on its way through."""
+    """What `Xray.step` returns. It is a class, not a generator, so that a user's exception passes through unchanged."""
 
     def __init__(self, xray: Xray, step: int | None) -> None:
         self._xray, self._given = xray, step
@@ -366,7 +366,7 @@ def _finish(writer: Writer, drawer: Drawer) -> None:
 
 
 def _check_options(limits: Any, max_bytes: Any, dtype: Any, seed: Any) -> None:
-    """What would only be found out when a snapshot is written, and lost."""
+    """Check options that would otherwise fail only when a snapshot is written."""
     if limits is not None and not isinstance(limits, Limits):
         raise InvalidArgument(f"limits must be Limits(channels=…, …) of torcheer.xray; got {type(limits).__name__}.")
     if max_bytes is not None and (isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 1):
@@ -378,7 +378,7 @@ def _check_options(limits: Any, max_bytes: Any, dtype: Any, seed: Any) -> None:
 
 
 def _check_resumed(files: FileManager, about: dict[str, Any]) -> None:
-    """Where a run goes on, it must be one of the same model; what is watched from now on is added to what it says of itself."""
+    """A resumed run must be of the same model; newly watched layers are added to its `run.json`."""
     recorded = files.about
     different = differences(recorded["architecture"], about["architecture"]) if "architecture" in recorded else []
     if different:

@@ -1,4 +1,4 @@
-"""The one process that draws for all Xrays of this one: it is started when it is first needed, and asked by one thread."""
+"""Starts the process that draws for all Xrays of this process, when it is first needed, and hands it jobs on one thread."""
 
 from __future__ import annotations
 

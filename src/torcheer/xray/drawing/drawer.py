@@ -28,8 +28,8 @@ _PLACE = "last"  # what a notebook's place for the figure is called
 class Drawing:
     """A figure of a snapshot that is being drawn behind the training.
 
-    Used as a Matplotlib figure (`savefig`, `axes`, …) it is one: that waits until it is shown, a minute at most, and draws it
-    again, in this process.
+    It can be used as a Matplotlib figure (`savefig`, `axes`, …). That waits until the figure is shown, a minute at most, and
+    draws it again in this process.
     """
 
     def __init__(self, run: Run, layers: Sequence[str] | None, scale: ScaleName | None) -> None:
@@ -41,7 +41,7 @@ class Drawing:
         self.png = b""  # where it is shown in a notebook
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is shown, or will not be. Returns whether that is so."""
+        """Wait until it is shown or was given up. Returns whether that happened in time."""
         return self._shown.wait(timeout)
 
     @property
@@ -70,7 +70,7 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a figure is of. What is the same is not drawn again."""
+    """What a figure shows. An equal request is not drawn again."""
 
     taken: int  # snapshots so far
     layers: tuple[str, ...] | None
@@ -133,7 +133,7 @@ class Drawer:
         desk().ask(job)
 
     def _finish(self, drawing: Drawing, place: str | None, said: dict[str, Any], png: bytes) -> None:
-        """It is drawn, or it is not. On the thread of the desk."""
+        """Show what was drawn, or note the failure. Runs on the thread of the desk."""
         try:
             self._pace.drew(said.get("seconds"))
             warned = [warning.removeprefix("Xray: ") for warning in said.get("warnings", [])]

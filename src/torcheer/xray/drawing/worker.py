@@ -21,9 +21,9 @@ from ..store import FileManager
 
 
 def main() -> None:
-    """Answer requests until there are no more. The first pays for the start of the process."""
+    """Answer requests until there are no more."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a package prints is no answer
+    os.dup2(2, 1)  # what packages print must not mix with the answers
     runs: dict[str, FileManager] = {}
     began = 0.0
     for line in sys.stdin.buffer:

@@ -26,10 +26,10 @@ from .tiles import Array, Mosaic, choose_columns, make_mosaic
 
 _FRAME = 600  # about how many pixels the longer side of a picture has
 _STRIP_FRAME = 260
-_FRAMES = 120  # of an animation, if nothing is said
+_FRAMES = 120  # of an animation, by default
 _LASTS = 12  # seconds
 _SLOW, _FAST = 4, 15  # frames for each second
-_FASTEST = 50.0  # viewers show what is faster slower
+_FASTEST = 50.0  # viewers slow down anything faster
 _SAMPLES = 16  # pictures in colour that the palette is made for
 _SCALE_WORDS = {"run": "scale of the run", "frame": "scale of each step"}
 
@@ -59,7 +59,7 @@ def write_gif(
             there whole or not at all.
         frames: at most so many snapshots are shown, evenly over the run, the first and the last among them. By default 120; all
             of them where `every` is given.
-        every: only every so many-th snapshot.
+        every: only every n-th snapshot.
         fps: frames for each second, up to 50. By default as many as make the whole last some twelve seconds, 4 to 15.
         scale: `"run"` has the same colours for the same values over the whole run; `"frame"` has colours that fit each step. By
             default gradients have the latter, since they shrink. The picture says which.
@@ -231,7 +231,7 @@ def _strip(reel: _Reel) -> Array:
 
 
 def _caption(shot: Shot, scale: str) -> str:
-    """The step, and where each has a scale of its own, that."""
+    """The step, and the frame's own scale if each frame has one."""
     return step_words(shot) + (f" ({number(shot.scale.low)} … {number(shot.scale.high)})" if scale == "frame" else "")
 
 
@@ -239,7 +239,7 @@ def _caption(shot: Shot, scale: str) -> str:
 
 
 def _target(path: str | os.PathLike[str], endings: tuple[str, ...]) -> Path:
-    """A path that can be written to, as far as can be told before."""
+    """Check, before any work is done, that a path can be written to."""
     if not isinstance(path, (str, os.PathLike)):
         raise InvalidArgument(f"path says where the picture is written, such as 'conv1{endings[0]}'; got {path!r:.80}.")
     target = Path(path)

@@ -17,7 +17,7 @@ def shape_of(entry: Entry) -> str:
 
 
 def source_of(entry: Entry) -> str:
-    """What an entry is of, where the name of the layer does not say it already."""
+    """The parameter or operation of an entry, if the name of the layer does not already say it."""
     return "" if entry.source in (entry.layer, f"{entry.layer}.weight", "weight") else entry.source
 
 

@@ -24,7 +24,7 @@ _GRADIENTS = ("grad", "layer_grad")
 
 GAP = (255, 255, 255)
 INK = (22, 24, 29)
-FAINT_SHARE = 0.1  # of a scale; what reaches less far is hardly seen
+FAINT_SHARE = 0.1  # the part of a scale that values must reach to be visible
 NUM_COLORS = 255  # odd, so that zero has a colour of its own in the middle of the scale with both signs
 
 
@@ -48,7 +48,7 @@ class ColorScale:
         return self.low < 0
 
     def shares(self, values: Array) -> Array:
-        """Where values lie between the ends, 0 to 1; NaN stays."""
+        """The position of values between the ends, from 0 to 1; NaN stays NaN."""
         width = self.high - self.low
         return np.clip((np.asarray(values, np.float64) - self.low) / (width or 1.0), 0.0, 1.0)
 
@@ -114,5 +114,5 @@ def reaches_beyond(mosaic: Mosaic, scale: ColorScale) -> tuple[bool, bool]:
     known = mosaic.values[np.isfinite(mosaic.values)]
     if not known.size:
         return False, False
-    slack = 1e-3 * (scale.high - scale.low)  # half precision is no news
+    slack = 1e-3 * (scale.high - scale.low)  # values were rounded to half precision, so a tiny excess is not told
     return bool(known.min() < scale.low - slack), bool(known.max() > scale.high + slack)

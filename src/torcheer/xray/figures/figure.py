@@ -106,7 +106,7 @@ def present(figure: Figure, path: str | Path, display_id: str | None = None, *, 
 
 
 def _shown_here(figure: Figure) -> None:
-    """A figure that this cell shows is not shown once more where it is the last value of the cell; in other cells it is."""
+    """Do not show a figure again as the last value of the cell that has shown it; other cells still show it."""
     shown = getattr(notebook(), "execution_count", 0)
 
     def display() -> None:

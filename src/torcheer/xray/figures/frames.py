@@ -64,7 +64,7 @@ class Letters:
         return np.asarray(image)
 
     def fitting(self, text: str, size: int, width: int) -> Array:
-        """A line of text no wider than so many pixels; its beginning is cut off where it is."""
+        """A line of text no wider than so many pixels; if it is too long its beginning is cut off."""
         line = self.line(text, size)
         while line.shape[1] > width and len(text) > 2:
             text = "…" + text[2:]
@@ -84,7 +84,7 @@ class Letters:
 
 
 class Paints:
-    """How pixels are held: as numbers of a palette, or, where that is None, as red, green and blue.
+    """The form of pixels: indices into a palette or, if the palette is None, red, green and blue.
 
     Pictures that are in colour themselves need a table: for each colour in five bits a channel, the nearest of the palette.
     """
@@ -102,7 +102,7 @@ class Paints:
             levels = self._table[_code(paint(mosaic, scale))]
         else:
             levels = scale.levels(mosaic.values, _RAMP)
-        levels[mosaic.gaps] = _PAPER  # what has a place in every palette keeps its colour
+        levels[mosaic.gaps] = _PAPER  # gaps and values that are not finite have colours of their own in every palette
         levels[mosaic.nonfinite] = _NONFINITE
         return levels
 
@@ -225,7 +225,7 @@ class Stage:
 
 
 def step_words(shot: Shot) -> str:
-    """`step 40`, and what is wrong with it."""
+    """`step 40`, and how many of its values are not finite."""
     return f"step {shot.step}" + (f" · {shot.nonfinite:,} not finite" if shot.nonfinite else "")
 
 

@@ -39,7 +39,7 @@ _CELL = (460.0, 390.0)  # a picture, in pixels
 _SPACE = 44.0  # between those
 _MOST_PICTURES = 24  # that a figure shows by itself
 _LAYERS_ASKED = 40  # that it shows when they are named
-_FILLED = 0.5  # of a table of layers and kinds; one that has less is none
+_FILLED = 0.5  # the least part of a table's cells that are filled; below it pictures stand side by side
 _ACROSS = 4  # pictures side by side
 
 
@@ -127,7 +127,7 @@ def _read(run: Run, step: int | None) -> tuple[Snapshot, dict[str, Tensor]]:
 
 
 def _scale_words(kinds: list[Kind], scale: ScaleName | None) -> list[str]:
-    """What the colours mean, where that is not the same for all kinds for each of them."""
+    """What the colours mean: one sentence, or one for each kind where they differ."""
     by_scale: dict[str, list[str]] = {}
     for kind in kinds:
         by_scale.setdefault(SCALE_WORDS[chosen_scale(kind, scale)], []).append(WORDS[kind])
@@ -172,7 +172,7 @@ def check_layers(layers: Sequence[str], known: Sequence[str] | None = None) -> l
 
 
 def _no_such_layer(run: Run, snapshot: Snapshot, layer: str) -> None:
-    """Says that a layer is unknown, or that it is only missing here."""
+    """The error for a layer that is unknown, or that this snapshot lacks."""
     known = run.kinds(layer)
     run.entry(layer, known[0] if known else "weight", snapshot.step)
 

@@ -39,7 +39,7 @@ _STRIDES = (1, 2, 4, 8)
 _ENOUGH = 12  # steps with pictures, before pictures are thinned
 _SLACK = 100  # bytes by which the facts may grow
 _TRIES = 5
-_WORTH_IT = 1.05  # more steps by less are not tried for
+_WORTH_IT = 1.05  # by how many times more steps must fit to be worth another try
 _MOST_CODES = 256_000_000  # of all pictures together, unpacked
 
 
@@ -219,5 +219,5 @@ def _page(bundle: Bundle, content: _Content, pictures: Pictures, blocks: dict[st
 
 
 def _as_data(facts: dict[str, Any]) -> str:
-    """JSON that cannot end the element it stands in."""
+    """JSON in which nothing can end the script element around it."""
     return json.dumps(facts, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

@@ -251,7 +251,7 @@ def quantise(values: np.ndarray[Any, Any], entry: Entry) -> Frame | None:
 
 
 def _rounded_up(reach: float) -> float:
-    """The next of four values for each doubling."""
+    """Round up to one of four values per doubling."""
     return float(2.0 ** (math.ceil(math.log2(reach) * 4) / 4)) if reach > 0 else 1.0
 
 

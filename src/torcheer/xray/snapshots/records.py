@@ -174,5 +174,5 @@ def _short(record: Any) -> dict[str, Any]:
 
 
 def finite(value: float) -> float | None:
-    """The number, or None where JSON has no word for it."""
+    """The number; None if it is not finite, which JSON cannot hold."""
     return value if math.isfinite(value) else None

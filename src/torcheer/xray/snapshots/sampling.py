@@ -1,4 +1,4 @@
-"""From a whole tensor to what is kept of it: an entry with its statistics, and the part that is shown."""
+"""Reduces a tensor to what is kept: an entry with its statistics, and the part that is shown."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Measured:
-    """A tensor that was taken, whole, and what is known of it. Nobody else changes it."""
+    """A whole tensor that was taken, with facts about it. Nothing else writes to it."""
 
     layer: str
     kind: Kind
@@ -222,7 +222,7 @@ def is_above_zero(measured: Measured) -> Tensor:
 
 def _is_above_zero(tensor: Tensor, axis: int) -> Tensor:
     units = tensor.movedim(axis, 0)
-    return (~(units.reshape(units.shape[0], -1) <= 0)).any(dim=1).cpu()  # one that is not a number is not silent
+    return (~(units.reshape(units.shape[0], -1) <= 0)).any(dim=1).cpu()  # NaN counts as not silent
 
 
 def as_written(tensor: Tensor, kind: Kind, dtype: torch.dtype) -> Tensor:

@@ -1,4 +1,4 @@
-"""What goes wrong with files or figures: the user is told, and the training goes on."""
+"""Failures of files or figures: they give warnings, and the training goes on."""
 
 from __future__ import annotations
 

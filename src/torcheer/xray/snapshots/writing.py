@@ -54,7 +54,7 @@ class Writer:
         self._thread: threading.Thread | None = None
 
     def submit(self, taken: Taken) -> None:
-        """Hand over what was taken. Waits for the one before: of a process that is killed only one is ever unwritten."""
+        """Hand over what was taken. Waits for the snapshot before, so a killed process never loses more than one."""
         self.flush()
         self._start()
         self._queue.put(taken)
@@ -153,7 +153,7 @@ class Writer:
         """How many units were silent in this and the last snapshots, once there are enough of them to say."""
         if measured.kind != "activation" or not measured.can_die or units_of(measured) is None:
             return None
-        if not measured.tensor.numel():  # nothing that a unit could have been silent at
+        if not measured.tensor.numel():  # the batch was empty, so no unit was silent
             return None
         lives = is_above_zero(measured)
         name = measured.layer + suffix

@@ -1,4 +1,4 @@
-"""Writes an index anew without the lines of snapshots that are gone, a piece at a time, so that nobody waits for it."""
+"""Rewrites an index without the lines of deleted snapshots, a piece at a time, so that the training does not wait."""
 
 from __future__ import annotations
 

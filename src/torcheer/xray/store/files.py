@@ -38,7 +38,7 @@ from .compaction import Compaction
 from .folder import FORMAT, as_folder, free_folder, has_snapshots, locked, read_about
 from .rows import NO_LINE, Rows, Snapshots
 
-_MOST_DEAD = 0.2  # of the index may be lines of snapshots that are gone
+_MOST_DEAD = 0.2  # the part of the index that may be lines of deleted snapshots
 _REMEMBERED = 16  # snapshots that were read or written last
 _Bytes = bytes  # a property of FileManager has that name, too
 
@@ -309,7 +309,7 @@ class FileManager:
         return at, len(line)
 
     def _make_room(self) -> None:
-        """Let go of whole snapshots, those that stand closest together first, as far as `max_bytes` wants it.
+        """Delete snapshots until `max_bytes` is kept, those closest together in steps first.
 
         As each snapshot makes room for itself, this is seldom more than one. The index is written anew in pieces.
         """
@@ -354,7 +354,7 @@ class FileManager:
         self.rows, self._lines, self._dead = rows, len(lines), 0
 
     def _clean_up(self) -> None:
-        """What a killed writer left: half a file is removed, a snapshot without a line gets one."""
+        """Clean up after a killed writer: remove half-written files, add missing lines to the index."""
         for pattern in ("snapshots/*.part", "snapshots/.*", ".index.jsonl.*", ".run.json.*", "figures/.*"):
             for part in self.folder.glob(pattern):
                 with contextlib.suppress(OSError):

@@ -47,7 +47,7 @@ def free_folder(folder: Path) -> Path:
 
 
 def as_folder(folder: Any) -> Path:
-    """The folder of a run; what cannot be one is told."""
+    """The folder of a run; raises if the path cannot be one."""
     if not isinstance(folder, (str, os.PathLike)) or not str(folder).strip():
         raise InvalidArgument(f"folder says where the run is kept, such as 'runs/first'; got {folder!r}.")
     path = Path(folder)

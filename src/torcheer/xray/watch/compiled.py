@@ -1,4 +1,4 @@
-"""Tells whether a model, or the code that calls it, is compiled: what is recorded runs uncompiled, which is not the same."""
+"""Refuses compiled models and compiled callers: while it is recorded, compiled code would run uncompiled."""
 
 from __future__ import annotations
 

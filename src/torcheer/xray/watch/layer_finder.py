@@ -1,4 +1,4 @@
-"""What is watched: layers by name, the kinds of each, and where they are found in a history."""
+"""Which layers and kinds are watched, and the operations of a history that they are."""
 
 from __future__ import annotations
 

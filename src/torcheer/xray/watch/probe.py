@@ -24,7 +24,7 @@ _WHAT_IT_TAKES = (
 
 
 class Probe:
-    """A model, an input, and a loss to ask it about."""
+    """Runs a model on a fixed input, with a loss if there is one."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Probe:
 
 @cleaning
 def _mode(model: Module, training: bool) -> Iterator[None]:
-    """Every module in one mode, and afterwards each in its own again: some may be frozen on purpose.
+    """Put every module into one mode, and afterwards back into its own: some may be frozen on purpose.
 
     Transformer layers of torch have a fused kernel for evaluation, which a training never takes and which hides everything
     inside; the probe goes without.

@@ -104,7 +104,7 @@ def _same(one: Any, other: Any) -> bool:
         return _bytes(one).equal(_bytes(other))
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
         return len(one) == len(other) and all(map(_same, one, other))
-    return bool(one == other) or (one != one and other != other)  # not a number is itself
+    return bool(one == other) or (one != one and other != other)  # NaN equals NaN here
 
 
 def _bytes(tensor: Tensor) -> Tensor:

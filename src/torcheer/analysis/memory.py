@@ -53,7 +53,7 @@ class MemoryTimeline:
     at_peak: tuple[Alive, ...]
     saved_for_backward: int  # bytes that autograd keeps when the pass is over; also what is in use for other reasons
     states: int  # bytes of the parameters and buffers that were used
-    unknown: Counter[str]  # functions of which it is not known what autograd keeps: taken to be nothing
+    unknown: Counter[str]  # functions for which it is unknown what autograd keeps; counted as nothing
 
     def __repr__(self) -> str:
         lines = [f"Peak {human_size(self.peak)} at {self.peak_operation}, of which the largest:"]

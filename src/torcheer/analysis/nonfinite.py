@@ -1,4 +1,4 @@
-"""Values that are not finite: what a card warns of."""
+"""Finds NaN and infinity in kept tensors, for the warnings of a card."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def nonfinite_of(history: History) -> list[str]:
                 if bool(torch.isfinite(value).all()):
                     continue
                 (nan if bool(torch.isnan(value).any()) else infinite).append(history._index.label(number))
-            except RuntimeError:  # a dtype for which torch has no such question
+            except RuntimeError:  # `isfinite` is not implemented for this dtype
                 continue
     return [
         f"{plural(len(labels), 'tensor')} {'holds' if len(labels) == 1 else 'hold'} {what}; the first is {labels[0]}."

@@ -162,7 +162,7 @@ class Storages:
             args, kwargs = fill_call(row[TEMPLATE], row[NAMES], tensors)
             result = func(*args, **kwargs)
             view = get_path(result, self._log.operations[number].details.output_path)
-        except Exception:  # whatever a function may raise where there are no values
+        except Exception:  # functions may raise anything on meta tensors
             return None
         return tuple(view.stride()) if isinstance(view, Tensor) and view.layout is torch.strided else None
 

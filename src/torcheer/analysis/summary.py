@@ -1,4 +1,4 @@
-"""A table per module with the columns somebody asked for, and totals that add up."""
+"""A table with one row per module, chosen columns, and totals that add up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the terminal that text is written to can do."""
+"""Asks what a terminal can do: colours, width."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def is_terminal(stream: Any = None) -> bool:
 
 
 def has_colors(stream: Any = None) -> bool:
-    """Whether a stream shows colours: it is a terminal, and neither `NO_COLOR` nor `TERM=dumb` speaks against it."""
+    """Whether a stream shows colours: it is a terminal, and neither `NO_COLOR` nor `TERM=dumb` is set."""
     return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 

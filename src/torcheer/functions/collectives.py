@@ -38,7 +38,7 @@ _WRITTEN = {
 }
 _SENT = frozenset({"send", "isend"})
 _NAMESPACES = frozenset({"c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd"})
-_LOCAL = frozenset({"wait_tensor", "_wrap_tensor_autograd"})  # of those namespaces, but nobody else takes part
+_LOCAL = frozenset({"wait_tensor", "_wrap_tensor_autograd"})  # in those namespaces, but no other process takes part
 _MODULE = "torch.distributed.distributed_c10d"
 
 

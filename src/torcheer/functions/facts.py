@@ -115,12 +115,12 @@ class TorchFunction:
 
     @property
     def is_uninitialised(self) -> bool:
-        """Whether its result is whatever was in memory."""
+        """Whether its result is uninitialised memory, as that of `torch.empty`."""
         return self.plain_name in groups.UNINITIALISED
 
     @property
     def resizes(self) -> bool:
-        """Whether what lies beyond the old size of its result is whatever was in memory."""
+        """Whether elements past the old size of its result are uninitialised memory."""
         return self.plain_name in groups.RESIZING
 
     @property
@@ -156,7 +156,7 @@ class TorchFunction:
 
     @property
     def concerns_gradients(self) -> bool:
-        """Whether it tells something about gradients even where it is only a query."""
+        """Whether it says something about gradients although it is only a query."""
         return self.touches_gradients or self.switches_gradients or self.hooks_gradients
 
     @property

@@ -95,7 +95,7 @@ QUANTIZED_LINEAR = _names(
     "fbgemm_linear_fp16_weight fbgemm_linear_fp16_weight_fp32_activation fbgemm_linear_int8_weight "
     "fbgemm_linear_int8_weight_fp32_activation"
 )
-# Arithmetic of which nobody has counted the FLOPs; `TorchFunction.is_known` asks whether a function is in any group.
+# Arithmetic without a formula for its FLOPs; `TorchFunction.is_known` asks whether a function is in any group.
 UNCOUNTED = _names(
     "gradient hspmm smm linalg_matrix_exp native_norm ormqr linalg_ldl_solve linalg_lu_solve linalg_tensorinv "
     "linalg_tensorsolve choose_qparams_optimized fbgemm_linear_quantize_weight fused_moving_avg_obs_fake_quant "

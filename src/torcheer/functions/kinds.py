@@ -106,7 +106,7 @@ def kind_of(func: Any, name: str) -> Kind:
         return Kind.QUERY
     if isinstance(func, types.FunctionType):
         if func in SINGLE or func is torch.autograd.grad or (name.startswith("__") and func.__module__ == TENSOR_MODULE):
-            return Kind.OPERATION  # an operator, such as 1 / x, is one operation to whoever wrote it
+            return Kind.OPERATION  # an operator, such as 1 / x, is one operation for its author
         asks = GUARDS & set(func.__code__.co_names)
         return Kind.COMPOSITE if asks and asks & set(func.__globals__) else Kind.OPERATION
     schemas = schemas_of(func, name)

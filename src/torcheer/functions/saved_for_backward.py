@@ -19,7 +19,7 @@ from .schemas import aten_schemas, has_out
 
 
 class Saved(NamedTuple):
-    """What one call saves: arguments by slot, results by position, and bytes of tensors that nobody else sees."""
+    """What one call saves: arguments by slot, results by position, and bytes of internal tensors."""
 
     slots: tuple[int, ...] = ()
     results: tuple[int, ...] = ()

@@ -1,8 +1,8 @@
 """Which arguments of a call are structure: integers that say where, how many and how long, not how much.
 
 An index out of range or a length that does not fit is not another value: on the CPU it raises, in some kernels it ends the
-process, and on an accelerator it takes the whole CUDA context with it. So whoever wants to try a call with other values asks
-here first. The role of an argument is told by its name in torch's schema (`batch_sizes`, `LU_pivots`).
+process, and on an accelerator it takes the whole CUDA context with it. So code that tries a call with other values asks
+here first. The name of an argument in torch's schema gives its role (`batch_sizes`, `LU_pivots`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a node knows besides plain values: facts that are looked up or put into words only when somebody reads them."""
+"""Facts of a node that are looked up or put into words only when they are read."""
 
 from __future__ import annotations
 

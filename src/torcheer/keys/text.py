@@ -60,7 +60,7 @@ class Text(Key):
         return found
 
     def exact(self, names: Names) -> Meaning | None:
-        """What it means as a label, an address, or an end of the model; None where it is none."""
+        """What it means as a label, an address, or an end of the model; None if it is none of these."""
         ways = readings(self.text)
         for way in ways:
             if way.can_be_label and (passes := names.labelled(way.name)) is not None:

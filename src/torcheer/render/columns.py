@@ -22,7 +22,7 @@ from .geometry import Arrow, Point, Rect, rounded
 from .options import PictureOptions
 
 _MOST = 12  # columns that are tried
-_CROSSING = 4  # nodes whose arrows may cross a cut that nobody asked for
+_CROSSING = 4  # how many nodes may have arrows across a cut, unless `columns` was given
 _READABLE = 0.7  # how much smaller than designed a picture may be printed, before fewer columns are better
 _TRACK = 6.0  # points between arrows in the gap between two columns
 _HEAD_GAP = 10.0

@@ -1,4 +1,4 @@
-"""A picture: laid out once, then drawn in whatever form it is wanted in."""
+"""A picture: laid out once, then drawn in any format."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class Picture:
         file.write(data.decode() if is_text else data)
 
     def _repr_svg_(self) -> str:
-        """The picture for a notebook, never wider than the page. Viewers of files cannot all read such a style."""
+        """The picture for a notebook, never wider than the page. Not in files: some viewers cannot read this style."""
         return self.svg.replace("<svg ", '<svg style="max-width:100%;height:auto" ', 1)
 
     def __repr__(self) -> str:

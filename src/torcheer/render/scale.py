@@ -1,4 +1,4 @@
-"""Colour by a number: time, memory, parameters, or whatever a function says."""
+"""Colour by a number: time, memory, parameters, or the result of a function."""
 
 from __future__ import annotations
 

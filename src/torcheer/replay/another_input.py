@@ -1,7 +1,7 @@
 """Whether the recorded graph, run from another input, gives what the model gives for it.
 
-The user's own model runs for this, so it is given no integer that nobody gave it: an index out of range would end the process,
-or the CUDA context.
+The user's own model runs for this, so it gets only integers that were in the logged inputs: an index out of range
+would end the process, or the CUDA context.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .reference_run import run_plainly
 from .report import Check
 from .walk import at, tensors_of
 
-_UNINITIALISED = object()  # stands for an output that is memory nobody wrote to
+_UNINITIALISED = object()  # stands for an output that is uninitialised memory
 
 
 def try_another_input(history: History, model: Callable[..., Any], arguments: Arguments, agrees: Agreement) -> Check:
@@ -40,7 +40,7 @@ def try_another_input(history: History, model: Callable[..., Any], arguments: Ar
         return check
     try:
         changed, inputs = _changed_inputs(history, arguments)
-    except Exception as error:  # whatever a stranger's object may raise when it is to be copied
+    except Exception as error:  # a user-defined object may raise anything when it is copied
         check.skipped = f"the arguments cannot be copied: {type(error).__name__}"
         return check
     if not inputs:
@@ -48,7 +48,7 @@ def try_another_input(history: History, model: Callable[..., Any], arguments: Ar
         return check
     try:
         expected = run_plainly(model, changed, history._log)
-    except Exception as error:  # whatever a model may raise when it does not like an input
+    except Exception as error:  # a model may raise anything for an input it does not take
         check.skipped = f"the model does not take the changed input: {type(error).__name__}"
         return check
     try:
@@ -106,7 +106,7 @@ def _changed_inputs(history: History, arguments: Arguments) -> tuple[Arguments, 
 
 
 class _Mover:
-    """Changes inputs so that the model is given no integer that nobody gave it.
+    """Changes inputs; integers are chosen among those of the logged inputs.
 
     Integers are left alone, and so is an input that the model makes integers of. Where it goes into functions that are not
     torch's own, which may take a whole number among floating-point ones for an index, only its fractions are moved.
@@ -181,7 +181,7 @@ def _same_constants(one: History, other: History) -> bool:
     pairs = zip(one._log.rows, other._log.rows, strict=True)
     try:
         return all(bool(a[TEMPLATE] == b[TEMPLATE]) for a, b in pairs)
-    except (RuntimeError, ValueError):  # a stranger's __eq__
+    except (RuntimeError, ValueError):  # a user-defined __eq__
         return False
 
 

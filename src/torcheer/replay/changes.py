@@ -114,7 +114,7 @@ def _drawn_together(value: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _move_fractions(value: Tensor, generator: torch.Generator) -> Tensor:
-    """Moved a little where it is no whole number."""
+    """Move values that are not whole numbers a little."""
     if value.is_complex():
         return _noise(value, generator)
     is_whole = value == value.round()

@@ -168,7 +168,7 @@ class _Again:
         args, kwargs = fill_call(self.record.template, self.record.names, iter(tensors))
         try:
             result = call_again(self.record, args, kwargs)
-        except Exception:  # whatever a function may raise when it does not like a value
+        except Exception:  # a function may raise anything for a value it does not take
             return None
         finally:
             _restore_random(self._random)

@@ -41,7 +41,7 @@ class WouldWrite(Exception):
 
 
 class Observer(Protocol):
-    """Is told what happens during a replay."""
+    """Gets every call and every value of a replay."""
 
     def before(self, record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A call is about to be made."""
@@ -88,7 +88,7 @@ def _reaches_out(record: OperationRecord) -> bool:
 
 
 def is_uninitialised(record: OperationRecord) -> bool:
-    """Whether a tensor is memory that nobody wrote to: the result of `torch.empty`, or a view of it."""
+    """Whether a tensor is uninitialised memory: the result of `torch.empty`, or a view of it."""
     while True:
         if record.function.is_uninitialised or _is_unused_seed(record):
             return True
@@ -189,7 +189,7 @@ class Machine:
         kept = self.log.values[number]
         if number in self.log.without_memory:
             shape, dtype, device = self.log.operations[number].facts
-            return torch.zeros(shape, dtype=dtype, device=device)  # nobody can have read it
+            return torch.zeros(shape, dtype=dtype, device=device)  # no operation can have read it
         if is_freed(kept):
             raise _failed(self.log.operations[number], "cannot be run again: its value was kept, but its memory was freed")
         if not isinstance(kept, Tensor) or not self.log.holds_tensors:
@@ -276,7 +276,7 @@ class Machine:
         return arguments
 
     def _fill_uninitialised(self, number: int, value: Any, size: int) -> None:
-        """What was in memory that nobody wrote to is a constant."""
+        """Fill uninitialised memory with the recorded values: they are constants of the log."""
         kept = self.log.values[number]
         if not isinstance(kept, Tensor) or not isinstance(value, Tensor) or is_freed(kept):
             return

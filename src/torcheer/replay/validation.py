@@ -143,7 +143,7 @@ class _Comparing:
         self._prover = EdgeProver(self.edges)
         self._memory = MemoryProof(self.memory, self._label)
         self._varied: set[int] = set()  # operations that are not deterministic, or downstream of one that is not
-        self._raced: set[int] = set()  # operations of which it is not defined what they give, or downstream of such
+        self._raced: set[int] = set()  # operations with undefined results, or downstream of one
         self._latest: list[Tensor] = []  # among the arguments of the call that is being made
 
     def before(self, record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -86,7 +86,7 @@ def _walk(value: Any, into_objects: bool) -> Iterator[Any]:
 
 
 def _parts(value: Any) -> list[Any] | None:
-    """What a container holds; None for a value that is no container."""
+    """The items of a container; None for any other value."""
     try:
         if isinstance(value, OrderedDict):
             return list(OrderedDict.values(value))

@@ -1,4 +1,4 @@
-"""Saved histories: a log written into one file, and read again so that nothing above can tell it from one that was recorded."""
+"""Saved histories: a log written into one file, and read again so that the library treats it like a recorded one."""
 
 from .binding import bind as bind
 from .loading import is_history as is_history

@@ -14,7 +14,7 @@ LARGEST = 2**62  # of any number that means a size, a place or a time
 
 
 def refuse(what: str) -> NoReturn:
-    """Say what is wrong with a file; whoever reads it adds its name."""
+    """Raise an error that says what is wrong with a file; the caller adds the file's name."""
     raise UnreadableFile(what)
 
 

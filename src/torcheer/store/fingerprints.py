@@ -1,4 +1,4 @@
-"""By which a model that is given to `load` is known to be the one a history is of.
+"""Fingerprints of parameters, by which `load(path, model=…)` checks that the model is the logged one.
 
 A fingerprint covers up to a thousand elements that are spread over a tensor, not all: saving must not take as long as reading
 every parameter. An optimizer's step changes all elements of a parameter, or nearly all.

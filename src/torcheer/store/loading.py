@@ -1,4 +1,4 @@
-"""Reads a saved history. A file may come from anybody: what is wrong with it is told by an error, and nothing in it runs."""
+"""Reads a saved history. Nothing in a file runs; a damaged one raises an error that says what is wrong."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def load_log(path: Path, functions: Iterable[Any] = ()) -> tuple[Log, Options]:
         raise UnreadableFile(f"{str(path)!r} cannot be read as a saved history: {error}.") from None
     except TorcheerError:
         raise
-    except Exception as error:  # whatever else a file may lead to
+    except Exception as error:  # a damaged file may lead to any other error
         raise UnreadableFile(
             f"{str(path)!r} cannot be read as a saved history: it is damaged ({type(error).__name__}: {error})."
         ) from error

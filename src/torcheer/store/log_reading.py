@@ -1,4 +1,4 @@
-"""A log from its JSON document. Whatever could lead nowhere, or round in a circle, is refused here.
+"""A log from its JSON document. References that lead nowhere, or in a circle, are refused here.
 
 Rows may name only earlier rows, module calls only earlier calls; every number is within its table. So everything that is worked
 out from a log comes to an end for any file.
@@ -226,7 +226,7 @@ class LogReader:
         log.states.mark()
 
     def _is_inside(self, address: str) -> bool:
-        """Whether a module is a root, or in one: whoever looks for the modules around it comes to an end."""
+        """Whether a module is a root or inside one, so that a walk up the modules around it ends."""
         registered = self.log.registered
         while not registered[address].is_root:
             if not address:

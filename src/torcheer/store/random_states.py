@@ -32,7 +32,7 @@ def write_random_states(log: Log) -> Json:
 
 def _written(state: RandomState) -> Json:
     numpy = None
-    if isinstance(state.numpy, tuple) and len(state.numpy) == 5:  # not of a generator that somebody put in its place
+    if isinstance(state.numpy, tuple) and len(state.numpy) == 5:  # not the state of a bit generator that the program exchanged
         kind, keys, place, has_gauss, cached = state.numpy
         numpy = [str(kind), [int(one) for one in keys], int(place), int(has_gauss), float(cached)]
     return {

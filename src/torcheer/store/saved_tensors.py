@@ -1,4 +1,4 @@
-"""The tensors of a saved history, read when somebody asks for one: views as views, with the strides they had."""
+"""The tensors of a saved history, each read when it is first used: views as views, with the strides they had."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a saved history holds in place of tensors: each is read from the file when somebody looks at it."""
+"""What a saved history holds in place of tensors: each is read from the file when it is first used."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class _Memory:
 
 @dataclass(slots=True)
 class _Piece:
-    """What is known of one written tensor: where it is, or of which one it is a view, or of which ones it is made."""
+    """One written tensor: its place in the file, the tensor it is a view of, or the tensors it is made of."""
 
     place: Place | None = None
     base: int | None = None
@@ -122,7 +122,7 @@ class Streaming:
         return number
 
     def _is_there(self, known: _Memory, tensor: Tensor) -> bool:
-        """Whether memory that was written is still the memory of that storage, and nobody wrote to it."""
+        """Whether written memory still belongs to that storage and was not overwritten since."""
         return known.storage() is tensor.untyped_storage() and known.version == _version(tensor)
 
     def _spread(self, tensor: Tensor, begin: int, end: int) -> int:
@@ -194,7 +194,7 @@ class Streaming:
         return places, {key: value for key, value in layout.items() if value}
 
     def _name_what_is_used(self) -> None:
-        """Name what nobody asked for, but what others are views of or made of."""
+        """Name tensors without a name that others are views of or made of."""
         waiting = list(self._names)
         while waiting:
             number = waiting.pop()

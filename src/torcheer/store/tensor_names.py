@@ -1,4 +1,4 @@
-"""What writes a log asks of whoever takes its tensors: a layout of all of them, or a file that has most of them already."""
+"""What the writer of a log needs for its tensors: a layout of all of them, or a file that has most of them already."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a payload says of nodes, edges and modules: plain values by number, nothing that says nothing."""
+"""The nodes, edges and modules of a payload: plain values by number; empty and default values are left out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..web.schema import Plain, lean
 from .places import Places
 
 _LONGEST = 400  # characters of a call's arguments
-# Categories of nodes that are no torch function.
+# Categories of nodes that are not torch functions.
 _BY_KIND = {
     "input": "input",
     "output": "output",
@@ -201,7 +201,7 @@ def words_of(node: Node) -> str:
         return ""
     try:
         return str(node.arguments)
-    except Exception as error:  # whatever a stranger's __repr__ may raise
+    except Exception as error:  # a user-defined __repr__ may raise anything
         return f"(cannot be shown: {type(error).__name__})"
 
 

@@ -1,4 +1,4 @@
-"""Reads a payload from a file again, and says what is wrong with one that is none."""
+"""Reads a payload from a file, and says what is wrong with a file that is not one."""
 
 from __future__ import annotations
 

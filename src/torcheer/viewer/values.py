@@ -103,7 +103,7 @@ class Values:
     def _read(self, node: Node, look: Callable[[], _Found]) -> _Found | None:
         try:
             return look()
-        except Exception as error:  # whatever a stranger's tensor may raise
+        except Exception as error:  # a tensor of a user-defined class may raise anything
             self._unread.append(f"{node.key}, {type(error).__name__}: {error!s:.200}")
             return None
 

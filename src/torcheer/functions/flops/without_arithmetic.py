@@ -1,4 +1,4 @@
-"""Functions that move, choose, make, draw, sort or convert: no arithmetic. Views are told by torch's schemas."""
+"""Functions that move, choose, make, draw, sort or convert: no arithmetic. Torch's schemas say which functions are views."""
 
 from __future__ import annotations
 

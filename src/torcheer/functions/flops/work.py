@@ -46,7 +46,7 @@ def product(call: Call, macs: int, factors: Iterable[Operand], also: int = 0) ->
 
 
 def simple(call: Call, flops: float, backward: float = 1) -> Work:
-    """Work that is no product; its backward is so many times the forward."""
+    """Work other than products; the backward is a multiple of the forward."""
     if call.is_complex:
         flops *= 2
     return Work(round(flops), 0, round(flops * backward))

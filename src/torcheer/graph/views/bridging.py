@@ -38,7 +38,7 @@ def _joined(graph: Graph, kept: AbstractSet[str]) -> dict[tuple[str, str], Edge]
                 continue
             uses[edge.source] -= 1
             more = reaching[edge.source]
-            if uses[edge.source] == 0:  # nobody else needs it: the larger one takes in the smaller, nothing is copied
+            if uses[edge.source] == 0:  # the set is not used elsewhere: the larger one takes in the smaller, without a copy
                 del reaching[edge.source]
                 if len(more) > len(through):
                     through, more = more, through

@@ -109,7 +109,7 @@ def common_path(paths: list[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def merge_facts(members: list[Node], **facts: Any) -> Node:
-    """One node for several: sums, unions and what they agree on, and whatever `facts` say otherwise."""
+    """One node for several: sums, unions and common values; `facts` replace some of them."""
     first = members[0]
     by_call = {(node.call if node.call is not None else node.key): node.seconds for node in members}
     agreed: dict[str, Any] = {

@@ -254,6 +254,8 @@ def test_gpt2_by_hand_agrees_with_that_of_transformers(gpt2, ids):
     comparison = tl.compare_models(gpt2, Gpt2ByHand(gpt2), ids)
     assert comparison.culprit is None, comparison
     assert comparison.output_error < 1e-5
+    assert not comparison.parameters
+    assert {row.a.layer_type for row in comparison.rows if row.b.layer_type == "linear"} == {"view"}
 
 
 @pytest.mark.parametrize("names", [None, {"transformer.h": "layers", "ln_1": "norm1", "ln_2": "norm2", "attn.c_attn": "qkv"}])

@@ -14,6 +14,7 @@ from torch import nn
 
 import torcheer
 from models import log
+from torcheer.compare.page import payloads_of
 from torcheer.viewer import payload_of
 from torcheer.web.schema import GRAPH, lean, required, whole
 
@@ -66,8 +67,15 @@ def many() -> list[dict[str, object]]:
         model(torch.rand(1, 3, 8, 8))
     recorded._log.notes.append("a note")
     cut = payload_of(strange[0], max_bytes=5_000)
+    comparison = torcheer.compare_models(nn.LayerNorm(4), nn.LayerNorm(4, eps=0.1), torch.rand(2, 4))
+    compared = payloads_of(comparison._page_sides(), comparison.headline, previews=False, max_bytes=10**6)
     measured = payload_of(strange[0], metrics={"largest": torch.max})
-    return [cut, measured, *(payload_of(history) for history in (*(make() for make in HISTORIES.values()), *strange, recorded))]
+    return [
+        *compared,
+        cut,
+        measured,
+        *(payload_of(history) for history in (*(make() for make in HISTORIES.values()), *strange, recorded)),
+    ]
 
 
 def one_activation() -> nn.Module:

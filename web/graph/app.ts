@@ -48,7 +48,8 @@ export class App implements Guide {
     this.comparison = docs.length > 1 ? compare(docs[0]!.payload, docs[1]!.payload) : null;
     const rolled = docs.some((doc) => doc.isLoop);
     const parts = new Set<Part>(this.narrow.matches ? [] : [this.comparison ? "differences" : "tree"]);
-    this.state = { ...INITIAL, ...loadChoices(), rolled, parts };
+    const metric = docs[0]!.payload.verdict && docs[0]!.payload.metrics.length ? "own 0" : INITIAL.metric;
+    this.state = { ...INITIAL, ...loadChoices(), rolled, parts, metric };
     this.pointing = new Pointing(
       this,
       () => this.actions,
@@ -84,7 +85,14 @@ export class App implements Guide {
     this.parts.update(); // what is above and beside the graph takes its room
     this.actions.startOver();
     if (selection) this.follow(selection);
-    else this.docs.forEach((doc) => this.goToFailure(doc));
+    else if (!this.goToCulprit()) this.docs.forEach((doc) => this.goToFailure(doc));
+  }
+
+  /** Goes to the operation that a comparison names; whether there is one. */
+  private goToCulprit(): boolean {
+    const named = this.docs.filter(({ payload }) => payload.culprits.length > 0);
+    for (const { side, payload } of named.reverse()) this.goToNode(side, payload.culprits[0]!); // in a last: that is selected
+    return named.length > 0;
   }
 
   private goToFailure({ payload, side }: Doc): void {

@@ -301,7 +301,7 @@ def _by_value(found: Alignment, side: Side) -> dict[Any, list[int]]:
     matched = found.of_a if side is found.a else found.of_b
     groups: dict[Any, list[int]] = defaultdict(list)
     for step in side.steps:
-        if step.number not in matched and not step.states:
+        if step.number not in matched:
             signature = side.value_signature(step.number)
             if signature is not None and signature[2] not in (0.0, 1.0):
                 groups[step.shape, signature].append(step.number)

@@ -59,13 +59,14 @@ def compare(
     order, synced, run = _culprits(alignment, reference, tolerance)
     inquiry = Inquiry(alignment, synced, _by_state(alignment, parameters))
     culprits = [inquiry.culprit(number, run, reference) for number in order]
+    others = sorted(run.dirty & synced - set(order))
+    culprits += [inquiry.culprit(n, run, reference) for n in others]
+    _drop_others(alignment, synced)
     gradients = Gradients(alignment, synced, pairs, tolerance)
     rows = _rows(alignment, run, gradients.errors, tolerance)
     unknown = _first_unexplained(alignment, rows, run, inquiry)
     if unknown is not None and not (order and order[0] < unknown[0]):
         culprits.insert(0, unknown[1])
-    others = sorted(run.dirty & synced - set(order))
-    culprits += [inquiry.culprit(n, run, reference) for n in others]
     if (lone := inquiry.lone_output()) is not None:
         culprits.append(lone)
     named: dict[object, Culprit] = {}
@@ -148,6 +149,14 @@ def _culprits(alignment: Alignment, reference: dict[int, Tensor], tolerance: flo
     if synced != everything:
         forced = run_on_values_of_a(alignment, reference, forced=synced, tolerance=tolerance, earlier=forced)
     return found, synced, forced
+
+
+def _drop_others(alignment: Alignment, synced: set[int]) -> None:
+    """Let go of matches that compute something else on the way to the same: they are no errors, and no counterparts."""
+    ends = {*alignment.b.inputs, *alignment.b.outputs}
+    for number, partner in list(alignment.of_b.items()):
+        if number not in synced and number not in ends and alignment.a.value(partner) is not None:
+            alignment.drop(number)
 
 
 def _of_one_cause(alignment: Alignment, errors: list[int], forced: Run) -> list[int]:

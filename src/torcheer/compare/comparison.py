@@ -18,8 +18,9 @@ from ..viewer.payload import MAX_BYTES
 from .culprit import Culprit
 from .gradients import GradientCulprit
 from .measures import Difference
-from .page import write_page
+from .page import PageSide, write_page
 from .parameters import ParameterDifference
+from .pictures import culprit_operations, draw_side
 
 if TYPE_CHECKING:
     import pandas
@@ -232,14 +233,9 @@ class Comparison(Shown):
         """
         if side not in ("a", "b"):
             raise InvalidArgument(f"side is 'a' or 'b'; got {side!r:.60}.")
-        errors = self._errors_of(side)
         history = self.a if side == "a" else self.b
-
-        def own_error(operation: Operation) -> float | None:
-            return errors.get(operation._number)
-
-        options.setdefault("color_by", own_error)
-        return history.draw(path, **options)
+        title = f"{side}: {history.graph.title}"
+        return draw_side(history, path, self._errors_of(side), culprit_operations(self.culprits, side), title, options)
 
     def _errors_of(self, side: str) -> dict[int, float]:
         """By number of an operation: its own error, or the whole one where that is not known."""
@@ -253,16 +249,21 @@ class Comparison(Shown):
     def to_html(
         self, path: str | os.PathLike[str], *, title: str | None = None, previews: bool = True, max_bytes: int = MAX_BYTES
     ) -> Path:
-        """Write a page with both graphs side by side, to be coloured by own error or error; it notes the verdict.
+        """Write a page with both graphs side by side, coloured by own error (or inherited error, or error), with the verdict.
 
         The arguments are those of `ModelHistory.to_html`.
         """
-        figures: list[dict[int, tuple[float | None, float | None]]] = [{}, {}]
+        return write_page(path, self._page_sides(), self.headline, title=title, previews=previews, max_bytes=max_bytes)
+
+    def _page_sides(self) -> tuple[PageSide, PageSide]:
+        figures: tuple[dict[int, tuple[float | None, ...]], ...] = ({}, {})
+        pairs = {row.a._number: row.b._number for row in self.rows}
         for row in self.rows:
             for side, operation in zip(figures, (row.a, row.b), strict=True):
-                side[operation._number] = (_relative(row.own_error), _relative(row.error))
-        sides = ((self.a, figures[0]), (self.b, figures[1]))
-        return write_page(path, sides, self.headline, title=title, previews=previews, max_bytes=max_bytes)
+                side[operation._number] = tuple(map(_relative, (row.own_error, row.inherited_error, row.error)))
+        a = PageSide(self.a, figures[0], pairs, culprit_operations(self.culprits, "a"))
+        b = PageSide(self.b, figures[1], {b: a for a, b in pairs.items()}, culprit_operations(self.culprits, "b"))
+        return a, b
 
     # Text -------------------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Gradients of two histories, compared backwards: own and inherited error, and the operation whose backward is another one.
 
-The gradient of an operation is the sum of what the backward of each of its users gives. So the log of b is run again on the values
+The gradient of an operation is the sum of what the backward of each of its users gives. So the log of b is run on the values
 of a, and each call is given the gradients of a (`backward_replay`). What then differs from a's gradient is own error; the rest
 was inherited from the gradients before. That is right where torch's backward of a call is what ran. Whether it is shows in b
 itself: from its own values and gradients the same replay must give its own gradients. Where it does not (a custom

@@ -1,46 +1,71 @@
-"""The page of a comparison: both graphs in the viewer, with own error and error as figures to colour by."""
+"""The page of a comparison: both graphs in the viewer, coloured by own error, with the verdict above them."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..model_history import ModelHistory
 from ..viewer import payload_of, to_html
 
-Figures = Mapping[int, tuple[float | None, float | None]]  # by operation: own error and error
-_NAMES = ["own error", "error"]
+FIGURES = ["own error", "inherited error", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class PageSide:
+    """One of the two histories; by number of an operation: its figures, and what it corresponds to in the other."""
+
+    history: ModelHistory
+    figures: Mapping[int, tuple[float | None, ...]]
+    partners: Mapping[int, int]
+    culprits: list[int]
 
 
 def write_page(
     path: str | os.PathLike[str],
-    sides: tuple[tuple[ModelHistory, Figures], tuple[ModelHistory, Figures]],
-    headline: str,
+    sides: tuple[PageSide, PageSide],
+    verdict: str,
     *,
     title: str | None,
     previews: bool,
     max_bytes: int,
 ) -> Path:
-    """Write both histories as one page; the verdict is the first note of each."""
-    one, other = (_payload(history, figures, headline, previews, max_bytes // 2) for history, figures in sides)
+    """Write both histories as one page, which says the verdict above them."""
+    one, other = payloads_of(sides, verdict, previews=previews, max_bytes=max_bytes)
     return to_html(one, path, compare=other, title=title, max_bytes=max_bytes)
 
 
-def _payload(history: ModelHistory, figures: Figures, headline: str, previews: bool, max_bytes: int) -> dict[str, Any]:
-    payload = payload_of(history, previews=previews, max_bytes=max_bytes)
-    payload["metrics"] = _NAMES
-    for plain, node in zip(payload["nodes"], history.graph.all_nodes, strict=True):
-        found = [figures[number] for number in node.operations if number in figures]
-        if found:
-            plain["metrics"] = [_largest([pair[place] for pair in found]) for place in range(len(_NAMES))]
-    facts = payload["facts"]
-    facts["notes"] = [headline, *facts.get("notes", [])]
-    return payload
+def payloads_of(sides: tuple[PageSide, PageSide], verdict: str, *, previews: bool, max_bytes: int) -> list[dict[str, Any]]:
+    """The data of both sides, with what the comparison says of each."""
+    payloads = [payload_of(side.history, previews=previews, max_bytes=max_bytes // 2) for side in sides]
+    places = [_places(side.history) for side in sides]
+    for side, payload, here, there in zip(sides, payloads, places, reversed(places), strict=True):
+        _add(payload, side, verdict, here, there)
+    return payloads
 
 
-def _largest(values: list[float | None]) -> float | None:
-    """The largest of several figures, as JSON can hold it: None for infinity."""
-    known = [value for value in values if value is not None and value != float("inf")]
-    return max(known, default=None)
+def _places(history: ModelHistory) -> dict[int, int]:
+    """By number of an operation: its node."""
+    return {number: place for place, node in enumerate(history.graph.all_nodes) for number in node.operations}
+
+
+def _add(payload: dict[str, Any], side: PageSide, verdict: str, here: dict[int, int], there: dict[int, int]) -> None:
+    nodes = payload["nodes"]
+    payload["metrics"] = FIGURES
+    payload["verdict"] = verdict
+    culprits = [here[number] for number in side.culprits if number in here]
+    if culprits:
+        payload["culprits"] = culprits
+    payload["partners"] = [-1] * len(nodes)
+    for number, place in here.items():
+        if number in side.figures:
+            nodes[place]["metrics"] = [_plain(value) for value in side.figures[number]]
+        payload["partners"][place] = there.get(side.partners.get(number, -1), -1)
+
+
+def _plain(value: float | None) -> float | None:
+    """A figure as JSON can hold it: the largest float for infinity."""
+    return 1e308 if value == float("inf") else value

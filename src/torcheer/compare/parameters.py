@@ -78,7 +78,8 @@ def parameter_differences(alignment: Alignment, pairs: dict[int, int], tolerance
     contents = _by_content(alignment, ours, theirs, matched)
     matched.update(contents)
     compared = [_compared(name_a, name_b, ours[name_a], theirs[name_b], tolerance) for name_a, name_b in matched.items()]
-    found = _exchanged([one for one in compared if one is not None], ours, theirs, tolerance)
+    differing = [one for one in compared if one is not None and not _is_stored_transposed(one, contents)]
+    found = _exchanged(differing, ours, theirs, tolerance)
     alone = [ParameterDifference(n, None, tuple(t.shape), None, None, "") for n, t in ours.items() if n not in matched]
     taken = set(matched.values())
     alone += [ParameterDifference(None, n, None, tuple(t.shape), None, "") for n, t in theirs.items() if n not in taken]
@@ -116,7 +117,7 @@ def _by_content(
             tensor = (ours, theirs)[place][name]
             if _absent(tensor) is None and tensor.is_floating_point() and tensor.numel() and not tensor.is_meta:
                 groups.setdefault((tensor.numel(), _size(tensor)), ([], []))[place].append(name)
-    return {a[0]: b[0] for a, b in groups.values() if len(a) == len(b) == 1}
+    return {one: other for a, b in groups.values() if len(a) == len(b) for one, other in zip(a, b, strict=True)}
 
 
 def _compared(name_a: str, name_b: str, one: Tensor, other: Tensor, tolerance: float | None) -> ParameterDifference | None:
@@ -179,6 +180,11 @@ def _size(tensor: Tensor) -> str:
     with DisableTorchFunction(), torch.no_grad():
         sizes = tensor.detach() if tensor.dtype is torch.bool else tensor.detach().abs()
         return f"{float(sizes.sum(dtype=torch.float64)):.4g}"
+
+
+def _is_stored_transposed(one: ParameterDifference, contents: dict[str, str]) -> bool:
+    """Whether other functions use a parameter in the two, as `addmm` and `linear`, which want it the other way round."""
+    return one.looks == "transposed" and one.name_a in contents
 
 
 def _order(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor] | None:

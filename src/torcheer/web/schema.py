@@ -51,6 +51,9 @@ GRAPH: dict[str, Part] = {
         "ports": Key("Port[]", "list of Port: groups of equal inputs, or outputs, such as a cache", []),
         "weights": Key("Weight[]", "list of Weight: the values of parameters and buffers, where they could be read", []),
         "metrics": Key("string[]", "list of names: figures of the reader's own", []),
+        "verdict": Key("string", "what a comparison with another history says, in a line; empty without one", ""),
+        "culprits": Key("number[]", "list of nodes with an error of their own in that comparison, the one it names first", []),
+        "partners": Key("number[]", "for every node: what it corresponds to in the other history, -1 for nothing", []),
     },
     "facts": {
         "operations": Key("number", "how many operations ran, inputs and outputs included", 0),

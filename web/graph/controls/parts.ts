@@ -11,6 +11,7 @@ import { LegendBox } from "../panels/legend";
 import type { Messages } from "./messages";
 import { Panel } from "../panels/panel";
 import { childShown, itemOf } from "../model/model_index";
+import { sideName } from "../model/compare";
 import type { Part } from "../state/state";
 import { Table } from "../panels/table";
 import { type Crumb, Breadcrumb, Toolbar } from "./toolbar";
@@ -56,7 +57,7 @@ export class Parts {
     const { guide, actions } = this;
     if (guide.docs.length > 1) {
       guide.docs.forEach(({ payload }, side) => {
-        const text = `${side ? "Right" : "Left"}: ${payload.title}`;
+        const text = `${sideName(guide, side)}: ${payload.title}`;
         guide.stages[side]!.pane.element.append(el("div", { class: "pane-title", text }));
       });
     }
@@ -72,7 +73,10 @@ export class Parts {
     const middle = el("main", { class: "middle" }, graphs, ...over);
     const center = el("div", { class: "center" }, middle, this.legend.element, this.differences?.element, this.table.element);
     const body = el("div", { class: "body" }, this.tree.element, center, this.panel.element);
-    const app = el("div", { class: "app" }, this.toolbar.element, body, tip, this.help.element, messages.live);
+    const { verdict } = guide.docs[0]!.payload;
+    const kind = verdict.startsWith("different") ? "differs" : "agrees";
+    const said = verdict ? el("p", { class: `verdict ${kind}`, role: "status", text: verdict }) : null;
+    const app = el("div", { class: "app" }, this.toolbar.element, said, body, tip, this.help.element, messages.live);
     app.classList.toggle("comparing", guide.docs.length > 1);
     return app;
   }

@@ -4,6 +4,7 @@ import { type Category, CATEGORY_TITLES, type Theme, categoryOf, rampColor, read
 import { share } from "../../shared/scale";
 import { type Hierarchy, isBox } from "../model/hierarchy";
 import { type Measures, type Metric, type MetricName, metricsOf } from "../model/measures";
+import type { Payload } from "../model/payload";
 import type { View } from "../layout/view";
 
 export interface Paint {
@@ -89,9 +90,11 @@ export class Coloring {
     }
     this.values = view.items.map((item) => (item.isOpen ? null : measures.of(metric.name, item.child)));
     const known = this.values.filter((value): value is number => value !== null);
-    const [low, high] = extremes(known);
+    const { payload } = view.hierarchy;
+    const isError = payload.verdict !== "" && metric.name.startsWith("own ");
+    const [low, high] = extremes(isError ? errorsOf(payload, metric.name) : known); // the same scale on both sides
     const isWide = metric.name !== "zeros" && high > 50 * (smallestAbove(known) || high);
-    const isLog = scale === "log" || (scale === "auto" && isWide);
+    const isLog = scale === "log" || (scale === "auto" && isWide && !isError); // or rounding would have a colour
     const hasUnknown = known.length < leaves.length;
     const bottom = isLog ? Math.max(low, smallestAbove(known)) : Math.min(low, 0);
     this.legend = { metric, categories: [], low: bottom, high, isLog, hasUnknown, isEmpty: known.length === 0 };
@@ -122,6 +125,15 @@ export class Coloring {
     const { low, high, isLog } = this.legend;
     return share(value, low, high, isLog);
   }
+}
+
+/** The errors of all operations, as far as numbers go. */
+function errorsOf(payload: Payload, metric: string): number[] {
+  const at = Number(metric.replace("own ", ""));
+  return payload.nodes.flatMap((node) => {
+    const value = node.metrics[at] ?? null;
+    return value === null || value > 1e300 ? [] : [value];
+  });
 }
 
 function extremes(values: number[]): [number, number] {

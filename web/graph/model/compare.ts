@@ -26,18 +26,31 @@ export interface Comparison {
   counts: { left: number; right: number; structure: number; parameters: number; values: number; time: number };
 }
 
+/** What a side is called: as in the verdict, where there is one. */
+export function sideName(guide: { docs: { payload: Payload }[] }, side: number): string {
+  const names = guide.docs[0]!.payload.verdict ? ["a", "b"] : ["Left", "Right"];
+  return names[side]!;
+}
+
+export function onlyIn(guide: { docs: { payload: Payload }[] }, side: number): string {
+  const name = sideName(guide, side);
+  return guide.docs[0]!.payload.verdict ? `only in ${name}` : `only in the ${name.toLowerCase()} model`;
+}
+
 const MOST_CELLS = 4_000_000; // of the table that aligns two sequences
 const SAME_VALUES = 1e-4; // of the spread of the values
 const NOTABLE_TIME = 2; // times as long
 const NOTABLE_SHARE = 0.01; // of the whole pass
 
 export function compare(left: Payload, right: Payload): Comparison {
-  const toRight = matchNodes(left, right);
+  const isMatched = left.partners.length === left.nodes.length && left.partners.length > 0;
+  const toRight = isMatched ? Int32Array.from(left.partners) : matchNodes(left, right);
   const toLeft = new Int32Array(right.nodes.length).fill(-1);
   toRight.forEach((to, from) => {
     if (to >= 0) toLeft[to] = from;
   });
-  const differences = inOrder(left, right, toRight, toLeft);
+  const all = inOrder(left, right, toRight, toLeft);
+  const differences = left.verdict ? ofTheirOwn(left, right, all) : all;
   const having = (kind: ChangeKind): number =>
     differences.filter((one) => one.changes.some((change) => change.kind === kind)).length;
   const counts = {
@@ -49,6 +62,20 @@ export function compare(left: Payload, right: Payload): Comparison {
     time: having("time"),
   };
   return { toRight, toLeft, differences, counts };
+}
+
+/** With a verdict, values that differ count only where the operation has an error of its own: the others inherited theirs. */
+function ofTheirOwn(left: Payload, right: Payload, all: Difference[]): Difference[] {
+  const [ours, theirs] = [new Set(left.culprits), new Set(right.culprits)];
+  return all.flatMap((one) => {
+    if (one.left < 0 || one.right < 0) return [one];
+    const changes = one.changes.filter((change) => change.kind !== "values");
+    if (ours.has(one.left) || theirs.has(one.right)) {
+      const error = right.nodes[one.right]!.metrics[0] ?? null;
+      changes.unshift({ kind: "values", name: "own error", left: "", right: "", amount: format.figure(error) });
+    }
+    return changes.length ? [{ ...one, changes }] : [];
+  });
 }
 
 /** Nodes correspond when they stand at the same place in modules with the same key; a module of one node is no place. */
@@ -140,7 +167,7 @@ function inOrder(left: Payload, right: Payload, toRight: Int32Array, toLeft: Int
     }
     addRight(other);
     const changes = changesBetween(left, i, right, other);
-    if (changes.length) found.push({ left: i, right: other, changes });
+    if (changes.length || left.culprits.includes(i)) found.push({ left: i, right: other, changes });
     next = Math.max(next, other + 1);
   });
   addRight(right.nodes.length);

@@ -1,6 +1,6 @@
 // The list of what differs between two models.
 
-import type { ChangeKind, Comparison, Difference } from "../model/compare";
+import { type ChangeKind, type Comparison, type Difference, onlyIn } from "../model/compare";
 import { button, el, replace } from "../../shared/dom";
 import type { Guide } from "../guide";
 import { List } from "./list";
@@ -24,7 +24,7 @@ export class Differences {
   ) {
     this.list = new List({ rowHeight: ROW, role: "listbox", label: "Differences", row: (index) => this.row(index) });
     this.element = el("section", { class: "differences", label: "Differences" }, this.bar, this.list.element);
-    this.choose("all");
+    this.choose(guide.docs[0]!.payload.verdict && comparison.counts.values ? "values" : "all");
   }
 
   update(): void {
@@ -58,7 +58,7 @@ export class Differences {
       ["only", "Only in one", counts.left + counts.right],
       ["structure", "Shape, type", counts.structure],
       ["parameters", "Parameters", counts.parameters],
-      ["values", "Values", counts.values],
+      ["values", this.guide.docs[0]!.payload.verdict ? "Own error" : "Values", counts.values],
       ["time", "Time", counts.time],
     ];
     replace(
@@ -85,7 +85,7 @@ export class Differences {
     const isOnly = one.left < 0 || one.right < 0;
     const ring = el("span", { class: "ring" });
     ring.style.borderColor = isOnly ? (side === 0 ? theme.onlyLeft : theme.onlyRight) : theme.changed;
-    const text = isOnly ? `only in the ${side === 0 ? "left" : "right"} model` : one.changes.map(summary).join(" · ");
+    const text = isOnly ? onlyIn(this.guide, side) : one.changes.map(summary).join(" · ");
     const made = el(
       "div",
       { class: "result", role: "option", title: text, on: { click: () => this.go(index) } },

@@ -31,15 +31,16 @@ export class LegendBox {
   }
 
   private compared(theme: Theme): HTMLElement[] {
+    const hasVerdict = this.guide.docs[0]!.payload.verdict !== "";
     const entries: [string, string][] = [
-      ["only left", theme.onlyLeft],
-      ["only right", theme.onlyRight],
-      ["differs", theme.changed],
+      [hasVerdict ? "only in a" : "only left", theme.onlyLeft],
+      [hasVerdict ? "only in b" : "only right", theme.onlyRight],
+      [hasVerdict ? "differs by itself" : "differs", theme.changed],
     ];
     return entries.map(([text, color]) => {
       const ring = el("span", { class: "ring" });
       ring.style.borderColor = color;
-      if (text === "differs") ring.style.borderStyle = "dashed";
+      if (color === theme.changed) ring.style.borderStyle = "dashed";
       return el("span", { class: "legend-item" }, ring, text);
     });
   }
@@ -70,6 +71,7 @@ export class LegendBox {
       ),
       scale,
       hasUnknown ? el("span", { class: "legend-item" }, unknown, "unknown") : null,
+      ...(this.guide.comparison ? this.compared(theme) : []),
     );
   }
 }

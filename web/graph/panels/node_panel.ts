@@ -2,7 +2,7 @@
 
 import { histogram, preview } from "./charts";
 import { type Theme, categoryOf } from "../../shared/color";
-import { changesBetween, weightsOf } from "../model/compare";
+import { changesBetween, onlyIn, sideName, weightsOf } from "../model/compare";
 import { ownMetrics } from "../model/measures";
 import { button, el } from "../../shared/dom";
 import type { Guide } from "../guide";
@@ -54,7 +54,7 @@ export function nodePanel(
         node.grad?.shape ? facts([["shape", format.shape(node.grad.shape)]]) : null,
         statistics(node.grad?.stats ?? null),
       ),
-      section("Figures of your own", facts(ownFacts(node, payload))),
+      section(payload.verdict ? "Errors" : "Figures of your own", facts(ownFacts(node, payload))),
       section("Cost", facts(costFacts(node, payload))),
       section("Parameters", params(node, payload)),
       differences(guide, side, index),
@@ -202,7 +202,7 @@ function differences(guide: Guide, side: number, index: number): HTMLElement | n
   if (!comparison) return null;
   const other = (side === 0 ? comparison.toRight : comparison.toLeft)[index]!;
   if (other < 0)
-    return section("Compared", el("p", { class: "only", text: `Only in the ${side === 0 ? "left" : "right"} model.` }));
+    return section("Compared", el("p", { class: "only", text: `O${onlyIn(guide, side).slice(1)}.` }));
   const [left, right] = side === 0 ? [index, other] : [other, index];
   const [one, two] = [docs[0]!.payload, docs[1]!.payload];
   const changes = changesBetween(one, left, two, right);
@@ -212,7 +212,7 @@ function differences(guide: Guide, side: number, index: number): HTMLElement | n
     onClick: () => guide.goToNode(1 - side, other),
   });
   if (!changes.length) return section("Compared", el("p", { class: "note", text: "The same in both models." }), go);
-  const table = el("table", { class: "changes" }, el("tr", {}, ...["", "left", "right"].map((text) => el("th", { text }))));
+  const table = el("table", { class: "changes" }, el("tr", {}, ...["", sideName(guide, 0), sideName(guide, 1)].map((text) => text.toLowerCase()).map((text) => el("th", { text }))));
   for (const change of changes) {
     const cells = [el("th", { text: change.name }), el("td", { text: change.left }), el("td", { text: change.right })];
     table.append(el("tr", {}, ...cells));

@@ -19,6 +19,9 @@ export interface Payload {
   ports: Port[];
   weights: Weight[];
   metrics: string[];
+  verdict: string;
+  culprits: number[];
+  partners: number[];
 }
 
 export interface Facts {
@@ -176,8 +179,8 @@ export interface Port {
 export const PARTS: Parts = {
   Payload: {
     required: ["format", "version", "made_by", "title", "facts", "files", "modules", "nodes", "edges"],
-    template: {"format": null, "version": null, "made_by": null, "title": null, "facts": null, "files": null, "modules": null, "nodes": null, "edges": null, "runs": [], "ports": [], "weights": [], "metrics": []},
-    checks: { format: { is: "string" }, version: { is: "number" }, made_by: { is: "string" }, title: { is: "string" }, facts: { is: "object", of: "Facts" }, files: { is: "list", of: "SourceFile" }, modules: { is: "list", of: "ModuleCall" }, nodes: { is: "list", of: "OpNode" }, edges: { is: "list", of: "Edge" }, runs: { is: "list", of: "Run" }, ports: { is: "list", of: "Port" }, weights: { is: "list", of: "Weight" }, metrics: { is: "list" } },
+    template: {"format": null, "version": null, "made_by": null, "title": null, "facts": null, "files": null, "modules": null, "nodes": null, "edges": null, "runs": [], "ports": [], "weights": [], "metrics": [], "verdict": "", "culprits": [], "partners": []},
+    checks: { format: { is: "string" }, version: { is: "number" }, made_by: { is: "string" }, title: { is: "string" }, facts: { is: "object", of: "Facts" }, files: { is: "list", of: "SourceFile" }, modules: { is: "list", of: "ModuleCall" }, nodes: { is: "list", of: "OpNode" }, edges: { is: "list", of: "Edge" }, runs: { is: "list", of: "Run" }, ports: { is: "list", of: "Port" }, weights: { is: "list", of: "Weight" }, metrics: { is: "list" }, verdict: { is: "string" }, culprits: { is: "list" }, partners: { is: "list" } },
   },
   Facts: {
     required: [],

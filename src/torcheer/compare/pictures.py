@@ -1,0 +1,76 @@
+"""A side of a comparison as a picture: errors as colour, with the culprit in a frame."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import IO, Any
+
+from ..graph import Graph, Node
+from ..model_history import ModelHistory
+from ..render import Picture, make_picture, picture_options, show
+from .culprit import Culprit
+
+_FRAME = "#D81B60"  # seen on light and on dark pages, and on every colour of the scale
+
+
+def culprit_operations(culprits: list[Culprit], side: str) -> list[int]:
+    """The operations of a side that culprits name, the first one first; of a block that only this side runs, all."""
+    found: dict[int, None] = {}
+    for one in culprits:
+        operation = one.a if side == "a" else one.b
+        if operation is not None:
+            found[operation._number] = None
+            found.update((inside._number, None) for inside in (one.lone.operations if one.lone is not None else ()))
+    return list(found)
+
+
+def draw_side(
+    history: ModelHistory,
+    path: str | os.PathLike[str] | IO[Any] | None,
+    errors: Mapping[int, float],
+    culprits: list[int],
+    title: str,
+    options: Mapping[str, Any],
+) -> Picture:
+    """Draw a history with errors by operation as colour. Blocks with and without a culprit are not folded into one."""
+    named = dict(options)
+    format_ = named.pop("format", None)
+    chosen = picture_options({"color_by": _error(errors), **named})
+    framed = set(culprits)
+
+    def of_culprits(value: str) -> Callable[[Any], str | None]:
+        return lambda node: value if framed.intersection(node.operations) else None
+
+    frame = {"color": of_culprits(_FRAME), "penwidth": of_culprits("4")}
+    node = {**frame, **chosen.overrides.get("node", {})} if framed else chosen.overrides.get("node", {})
+    chosen = replace(chosen, overrides={**chosen.overrides, "node": node})
+    picture = make_picture(replace(_set_apart(history.graph, framed), title=title), chosen)
+    if path is None:
+        show(picture)
+    else:
+        picture.save(path, format_)
+    return picture
+
+
+def _error(errors: Mapping[int, float]) -> Callable[[Node], float | None]:
+    """The largest error of what a node stands for; an infinite one is drawn as the largest that is not."""
+    most = max((error for error in errors.values() if math.isfinite(error)), default=1.0) or 1.0
+
+    def own_error(node: Node) -> float | None:
+        found = [min(errors[number], most) for number in node.operations if number in errors]
+        return max(found, default=None)
+
+    own_error.__name__ = "own error (framed: the culprit)"
+    return own_error
+
+
+def _set_apart(graph: Graph, framed: set[int]) -> Graph:
+    """The graph, in which nodes of culprits are equal to no other: folding compares the structure of nodes."""
+
+    def apart(node: Node) -> Node:
+        return replace(node, structure=lambda: ("culprit", node.key)) if framed.intersection(node.operations) else node
+
+    return replace(graph, all_nodes=tuple(map(apart, graph.all_nodes)))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import random
+import signal
 import threading
+import time
 import warnings
 
 import numpy as np
@@ -600,3 +604,103 @@ def test_a_random_sampler_over_a_stream_is_refused_too(net, tmp_path):
 
     with pytest.raises(tl.InvalidArgument, match="RandomSampler"):
         extract(net, Wrapped(), "first", tmp_path / "f")
+
+
+# Surroundings -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("around", ["inference_mode", "autocast", "default device", "default dtype", "enable_grad"])
+def test_what_the_caller_has_switched_on_stays_and_does_no_harm(net, tmp_path, around):
+    contexts = {
+        "inference_mode": torch.inference_mode,
+        "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+        "enable_grad": torch.enable_grad,
+        "default device": lambda: torch.device("meta"),
+        "default dtype": lambda: default_dtype(torch.float64),
+    }
+    batches = list(LOADER)
+    with contexts[around]():
+        features = extract(net, batches, ["first", "second", "input"], tmp_path / "f", block=20, ids=1)
+        expected = plain(net, batches, ["first", "second"])
+        read = features["first"][:], features["second"][[3, 99]], features["input"][:], features.samples, features.ids
+    assert torch.equal(read[0], torch.cat(expected["first"]))
+    assert torch.equal(read[1], torch.cat(expected["second"])[[3, 99]])
+    assert torch.equal(read[2], X)
+    assert torch.equal(read[3], Y)
+    assert torch.equal(read[4], Y)
+    assert read[0].dtype is (torch.bfloat16 if around == "autocast" else torch.float32)
+
+
+@contextlib.contextmanager
+def default_dtype(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_batches_that_the_model_writes_to_are_left_as_they_were(tmp_path):
+    class Writes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.inner(x.mul_(2))
+
+    model, batches = Writes().eval(), [x.clone() for x, _ in LOADER]
+    features = extract(model, batches, ["inner", "input"], tmp_path)
+    assert torch.equal(torch.cat(batches), X)
+    assert torch.equal(features["inner"][:8], model.inner(X[:8] * 2))
+    assert torch.equal(features["input"][:], X)
+
+
+def test_state_in_buffers_does_not_carry_over(tmp_path):
+    class Counts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", torch.zeros(4))
+
+        def forward(self, x):
+            self.count += 1
+            return x + self.count
+
+    model = Counts().eval()
+    with unchanged(model):
+        assert torch.equal(extract(model, LOADER, "output", tmp_path)["output"][:], X + 1)
+
+
+def test_a_compiled_model_and_text_that_is_generated(tmp_path):
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True)).eval()
+    features = extract(torch.compile(model, backend="eager"), LOADER, ["0", "1"], tmp_path / "compiled")
+    assert torch.equal(features["0"][:8], model[0](X[:8]))
+
+    config = transformers.GPT2Config(
+        n_layer=2, n_embd=32, n_head=2, vocab_size=60, bos_token_id=0, eos_token_id=0, pad_token_id=0
+    )
+    gpt = transformers.GPT2LMHeadModel(config).eval()
+    batches = [{"input_ids": ids, "attention_mask": torch.ones_like(ids)} for ids in torch.randint(1, 60, (3, 2, 4))]
+    call = lambda model, batch: model.generate(**batch, min_new_tokens=3, max_new_tokens=3, do_sample=False)
+    features = extract(gpt, batches, "transformer.h.1", tmp_path / "generated", call=call)
+    assert [features[name].shape for name in features] == [(6, 4, 32), (6, 1, 32), (6, 1, 32)]
+
+
+def test_an_interrupt_from_outside_is_obeyed(tmp_path):
+    """A real signal, while the model runs."""
+
+    class Slow(nn.Module):
+        def forward(self, x):
+            time.sleep(0.002)
+            return x + 1
+
+    threads, model = threading.active_count(), Slow().eval()
+    timer = threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    with unchanged(model), pytest.raises(KeyboardInterrupt):
+        extract(model, (X[:8] for _ in range(10_000)), "output", tmp_path, block=16)
+    timer.join()
+    assert threading.active_count() == threads
+    features = tl.open_features(tmp_path)
+    assert torch.equal(features["output"][:], (X[:8] + 1).repeat(len(features["output"]) // 8, 1))

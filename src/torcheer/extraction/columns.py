@@ -116,7 +116,7 @@ def as_column(value: Any, samples: int) -> Column | None:
         return plain
     if all(isinstance(one, (int, float)) for one in plain):
         try:
-            return torch.tensor(plain)
+            return torch.tensor(plain, device="cpu")
         except (OverflowError, RuntimeError):
             return None
     return None

@@ -224,7 +224,7 @@ class _Extraction:
     def _numbers(self, part: Part, values: dict[str, Tensor], columns: dict[str, Tensor]) -> Tensor:
         """The number of the sample that each row is of. Adds the columns that say so of tokens."""
         if self._reader.flatten is None:
-            return torch.arange(part.first, part.first + part.samples)
+            return torch.arange(part.first, part.first + part.samples, device="cpu")
         samples, positions = self._reader.tokens(part.batch, values)
         columns[TOKEN_SAMPLES], columns[TOKEN_POSITIONS] = samples + part.first, positions
         return columns[TOKEN_SAMPLES]

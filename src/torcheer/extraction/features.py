@@ -72,8 +72,8 @@ class Features(FeatureStatistics):
     @property
     def samples(self) -> Tensor:
         """The numbers of the samples that are there: which one of the data each row is of."""
-        found = [torch.arange(block.first, block.first + block.samples) for block in self._index.blocks]
-        return torch.cat(found) if found else torch.empty(0, dtype=torch.int64)
+        found = [torch.arange(block.first, block.first + block.samples, device="cpu") for block in self._index.blocks]
+        return torch.cat(found) if found else torch.empty(0, dtype=torch.int64, device="cpu")
 
     @property
     def ids(self) -> Tensor | list[str] | None:
@@ -147,7 +147,7 @@ class Tokens:
 
     def rows_of(self, sample: int) -> slice:
         """The rows of one sample."""
-        first, end = torch.searchsorted(self.samples, torch.tensor([sample, sample + 1])).tolist()
+        first, end = torch.searchsorted(self.samples, torch.tensor([sample, sample + 1], device="cpu")).tolist()
         return slice(first, end)
 
     def __len__(self) -> int:

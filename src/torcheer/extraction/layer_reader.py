@@ -165,7 +165,8 @@ class LayerReader:
                 f"got {lengths}. Extract them into folders of their own."
             )
         length = rows.pop() // max(samples, 1)
-        return torch.arange(samples).repeat_interleave(length), torch.arange(length).repeat(samples)
+        numbers = torch.arange(samples, device="cpu")
+        return numbers.repeat_interleave(length), torch.arange(length, device="cpu").repeat(samples)
 
     def _find_effects(self, batch: Any, seed: int) -> None:
         """Run the first batch, and see whether it writes to buffers or to the batch, or draws random numbers.
@@ -178,7 +179,8 @@ class LayerReader:
         try:
             self._run(copy, seed)
             self._draws = not before.is_now()
-            self._writes_batch = any(one._version for one in tensors_in(copy))  # of a new copy it is 0
+            pairs = zip(tensors_in(copy), tensors_in(batch), strict=True)
+            self._writes_batch = not all(one.shape == other.shape and torch.equal(one, other) for one, other in pairs)
             self._written = [(buffer, original) for buffer, original in buffers if not torch.equal(buffer, original)]
         finally:
             before.restore()

@@ -125,7 +125,7 @@ class BlockWriter:
             with torch.cuda.stream(stream):
                 for name, one in tensors.items():
                     if one.device == device:
-                        found[name] = torch.empty(one.shape, dtype=one.dtype, pin_memory=True)
+                        found[name] = torch.empty(one.shape, dtype=one.dtype, device="cpu", pin_memory=True)
                         found[name].copy_(one, non_blocking=True)
                         one.record_stream(stream)
                 events.append(stream.record_event())

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import Tensor
 
 from ..errors import InvalidArgument
 
@@ -16,6 +19,15 @@ if TYPE_CHECKING:
     from .layer_features import LayerFeatures
 
 _TOGETHER = 32 << 20  # bytes that are read at once
+
+
+def as_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """A tensor as an array. Types that NumPy does not have become float32."""
+    try:
+        found: np.ndarray[Any, Any] = tensor.numpy()
+    except TypeError:
+        found = tensor.float().numpy()
+    return found
 
 
 def export_layer(layer: LayerFeatures, path: Path) -> Path:
@@ -31,8 +43,6 @@ def export_layer(layer: LayerFeatures, path: Path) -> Path:
 
 
 def _write_npy(layer: LayerFeatures, path: Path) -> None:
-    from .layer_features import as_numpy
-
     shape = layer.full_shape()
     kind = as_numpy(_padded(layer[0:1], shape)).dtype
     part = path.with_name(f".{path.name}.{os.getpid()}")
@@ -48,8 +58,6 @@ def _write_npy(layer: LayerFeatures, path: Path) -> None:
 
 
 def _write_zarr(layer: LayerFeatures, group: Any, name: str) -> None:
-    from .layer_features import as_numpy
-
     shape = layer.full_shape()
     kind = as_numpy(_padded(layer[0:1], shape)).dtype
     rows = max(1, min(len(layer), _TOGETHER // max(1, kind.itemsize * int(np.prod(shape[1:])))))
@@ -97,25 +105,35 @@ def to_datasets(features: Features, layers: list[str] | None, cache_dir: str | o
     for name, layer in columns.items():
         layer.check_even()
         types[name] = _column_type(datasets, layer)
-    labels = {name: features.labels[name] for name in features.labels}
-    if features.ids is not None:
-        labels["id"] = features.ids
-
-    def rows() -> Any:
-        for number in range(len(features)):
-            row = {name: layer.to_numpy_row(number) for name, layer in columns.items()}
-            yield {**row, **{name: _plain(column[number]) for name, column in labels.items()}}
-
+    labels = _labels(features)
     if labels:
         sample = {name: _plain(column[0]) for name, column in labels.items()}
         known = datasets.Dataset.from_list([sample]).features
         types.update({name: known[name] for name in labels})
+    # What is given to the function is what the cache of datasets knows its result by. A list would be divided among processes.
+    given = {"folder": features.location, "layers": json.dumps(names), "version": features.version()}
     options = {"cache_dir": str(cache_dir)} if cache_dir is not None else {}
-    return datasets.Dataset.from_generator(rows, features=datasets.Features(types), **options)
+    return datasets.Dataset.from_generator(dataset_rows, gen_kwargs=given, features=datasets.Features(types), **options)
+
+
+def dataset_rows(folder: str, layers: str, version: str) -> Iterator[dict[str, Any]]:
+    """The samples of some features, as dictionaries. `layers` is JSON, and `version` that of the features."""
+    from .features import open_features
+
+    features = open_features(folder)
+    names, labels = json.loads(layers), _labels(features)
+    for number, sample in enumerate(zip(*(features[name] for name in names), strict=True)):
+        row = {name: as_numpy(value) for name, value in zip(names, sample, strict=True)}
+        yield {**row, **{name: _plain(column[number]) for name, column in labels.items()}}
+
+
+def _labels(features: Features) -> dict[str, Any]:
+    ids = {} if features.ids is None else {"id": features.ids}
+    return {**features.labels, **ids}
 
 
 def _column_type(datasets: Any, layer: LayerFeatures) -> Any:
-    shape, kind = layer.full_shape()[1:], str(layer.to_numpy_row(0).dtype)
+    shape, kind = layer.full_shape()[1:], str(as_numpy(layer[0]).dtype)
     if not shape:
         return datasets.Value(kind)
     if len(shape) == 1:

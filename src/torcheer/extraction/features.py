@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from difflib import get_close_matches
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,16 @@ class Features(FeatureStatistics):
         """Look for what was written since."""
         self._index.refresh()
         return self
+
+    @property
+    def location(self) -> str:
+        """The folder."""
+        return self._storage.location
+
+    def version(self) -> str:
+        """A text that is another one where the plan or the blocks that are there are others."""
+        said = (self.plan.to_bytes(), [block.file for block in self._index.blocks])
+        return blake2b(repr(said).encode(), digest_size=12).hexdigest()
 
     # Layers ---------------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from ..errors import InvalidArgument
 from ..inputs import described
 from .block_index import BlockIndex, Column, Piece
-from .exporting import export_layer
+from .exporting import as_numpy, export_layer
 from .feature_statistics import LayerStatistics
 
 _TOGETHER = 64 << 20  # bytes that are read at once where everything is wanted
@@ -224,10 +224,6 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
         self.check_even()
         return as_numpy(self._all())
 
-    def to_numpy_row(self, number: int) -> np.ndarray[Any, Any]:
-        """One sample as an array."""
-        return as_numpy(self._one(number))
-
     def export(self, path: str | os.PathLike[str]) -> Path:
         """Write all of it into a `.npy` file or a `.zarr` folder, without holding it in memory. Returns the path."""
         return export_layer(self, Path(path))
@@ -245,15 +241,6 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
         self.check_even()
         largest = [max(sizes) for sizes in zip(*(piece.shape for piece in self._column.pieces), strict=True)]
         return (len(self), *largest)
-
-
-def as_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
-    """A tensor as an array. Types that NumPy does not have become float32."""
-    try:
-        found: np.ndarray[Any, Any] = tensor.numpy()
-    except TypeError:
-        found = tensor.float().numpy()
-    return found
 
 
 def _joined(first: Any, rest: Sequence[Any]) -> Any:

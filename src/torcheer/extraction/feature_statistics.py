@@ -121,6 +121,13 @@ class LayerStatistics:
         return found if pictures is None else found.pictures(pictures)
 
 
+def _words(found: TopKResult, k: int | None, whose: str) -> str:
+    """Which samples these are."""
+    which = "largest" if found.reducer.largest else "smallest"
+    where = " somewhere" if found.reducer.positions == "max" else ""
+    return f"the {found.numbers.shape[1] if k is None else k} samples for which {whose} is {which}{where}"
+
+
 class FeatureStatistics(Mapping[str, Any]):
     """What features tell. A part of `Features`."""
 
@@ -188,7 +195,7 @@ class FeatureStatistics(Mapping[str, Any]):
             raise InvalidArgument("name at least one unit.")
         groups = [self._of_unit(layer, one, found, k) for one in units]
         if pictures is not None:
-            return picture_sheet(groups, pictures)
+            return picture_sheet(groups, pictures, f"{layer}: {_words(found, k, 'a unit')}" if several else "")
         return groups if several else groups[0]
 
     def _top(self, layer: str, k: int | None, largest: bool | None, positions: Literal["mean", "max"] | None) -> TopKResult:
@@ -208,9 +215,7 @@ class FeatureStatistics(Mapping[str, Any]):
     def _of_unit(self, layer: str, unit: int, found: TopKResult, k: int | None) -> ChosenSamples:
         numbers, values = found.numbers[unit], found.values[unit]
         numbers, values = numbers[numbers >= 0][:k], values[numbers >= 0][:k]
-        which = "largest" if found.reducer.largest else "smallest"
-        of = f"{which} {found.reducer.positions} of its positions" if found.reducer.positions == "max" else which
-        title = f"{layer}, unit {unit}: the {len(numbers)} samples for which it is {of}"
+        title = f"{layer}, unit {unit}: {_words(found, len(numbers), 'it')}"
         ids = sample_names(self._index).ids_of(numbers)
         left_out = int(found.left_out[unit])
         return ChosenSamples(title, "value", numbers, values, ids, left_out=left_out, row_title=f"unit {unit}")

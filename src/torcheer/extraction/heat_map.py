@@ -64,8 +64,6 @@ def heat_map(values: Array, rows: list[str], columns: list[str], title: str, wor
             _write_numbers(axes, values, picture)
         key = sheet.axes(left + width + 40, top, bar, max(height, 160))
         sheet.figure.colorbar(picture, cax=key, label=words)
-        key.yaxis.set_label_position("right")
-        key.yaxis.label.set_y(0.5)
         key.tick_params(labelsize=7, colors=INK)
         key.yaxis.label.set_size(8)
         key.yaxis.label.set_color(INK)

@@ -35,8 +35,8 @@ class SamplePictures(Drawn):
         self.samples = samples[0] if len(samples) == 1 else samples
 
 
-def picture_sheet(groups: Sequence[ChosenSamples], of: Any) -> SamplePictures:
-    """Draw the samples of each group: one group in several rows, several groups in a row each."""
+def picture_sheet(groups: Sequence[ChosenSamples], of: Any, title: str = "") -> SamplePictures:
+    """Draw the samples of each group: one group in several rows, several groups in a row each, under one title."""
     picture_of = _pictures(of)
     longest = max((len(group) for group in groups), default=0)
     across = min(longest, _ACROSS) if len(groups) == 1 else longest
@@ -45,7 +45,7 @@ def picture_sheet(groups: Sequence[ChosenSamples], of: Any) -> SamplePictures:
         raise InvalidArgument(
             f"a sheet has {_MOST_TILES:,} pictures at most; {across * down:,} were asked for. Choose fewer units."
         )
-    title = groups[0].title if len(groups) == 1 else f"{groups[0].title} and {len(groups) - 1} more"
+    title = title or groups[0].title
     left = _MARGIN + (max(text_width(_row_title(group), 8) for group in groups) + 20 if len(groups) > 1 else 0)
     top = _MARGIN + line_height(11) + 12
     step = _TILE + _GAP, _TILE + line_height(7) + _GAP

@@ -2,8 +2,8 @@
 
     python examples/extract_features.py --figures figures
 
-The pictures are made here: circles, squares, triangles and crosses in six colours, of any size, at any place, on noise. A network
-has to say which shape it is and which colour.
+The pictures are made here: circles, squares, triangles and crosses in six colours, of any size, at any place, on noise. A
+network has to say which shape it is and which colour.
 """
 
 from __future__ import annotations

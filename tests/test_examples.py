@@ -91,3 +91,15 @@ def test_the_steering_example_flips_the_class(tmp_path):
     assert flipped[1.5][1] < 0.1
     with Image.open(tmp_path / "steering.png") as figure:
         assert min(figure.size) > 200
+
+
+def test_the_example_of_features_finds_that_two_networks_are_alike(tmp_path):
+    """Layers of the same depth are more similar than others; pictures and a heat map are drawn."""
+    done = run_example("extract_features.py", "--steps", "120", "--figures", "figures", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    same, others = map(float, re.search(r"layers of the same depth ([\d.]+), others ([\d.]+)", done.stdout).groups())
+    assert same > others + 0.1
+    assert re.search(r"unit 0 of body\.5 likes samples (\d+, ){9}\d+ best", done.stdout)
+    for name in ("similarity.png", "units.png"):
+        with Image.open(tmp_path / "figures" / name) as figure:
+            assert min(figure.size) > 400

@@ -58,8 +58,8 @@ from .extraction import Extractor as Extractor
 from .extraction import Features as Features
 from .extraction import extract as extract
 from .extraction import open_features as open_features
+from .extraction.similarity import Similarity as Similarity
 from .extraction.similarity import similarity as similarity
-from .extraction.similarity_matrix import Similarity as Similarity
 from .files import write_whole as write_whole
 from .history import Call as Call
 from .history import Layer as Layer

@@ -10,10 +10,10 @@ import torch
 from PIL import Image
 
 from torcheer import InvalidArgument
-from torcheer.extraction.chosen_samples import ChosenSamples, SampleNames
-from torcheer.extraction.nearest import nearest_samples
-from torcheer.extraction.rows import Rows
-from torcheer.extraction.sample_pictures import as_picture, picture_sheet
+from torcheer.extraction.statistics.chosen_samples import ChosenSamples, SampleNames
+from torcheer.extraction.statistics.nearest import nearest_samples
+from torcheer.extraction.statistics.rows import Rows
+from torcheer.extraction.statistics.sample_pictures import as_picture, picture_sheet
 
 rng = np.random.default_rng(0)
 VALUES = rng.normal(size=(30, 2, 3)).round(1)
@@ -65,7 +65,7 @@ def test_samples_are_given_by_number_id_or_features():
 
 
 def test_rows_are_compared_a_few_at_a_time(monkeypatch):
-    monkeypatch.setattr("torcheer.extraction.rows._TOGETHER", 24)
+    monkeypatch.setattr("torcheer.extraction.statistics.rows._TOGETHER", 24)
     found = nearest_samples(Rows("layer", VALUES), 4, 6, "euclidean", NAMES)
     assert found.numbers.tolist() == [number for _, number in by_hand(FLAT[4], "euclidean") if number != 4][:6]
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from torcheer import InvalidArgument
-from torcheer.extraction.components import components_of, from_covariance
-from torcheer.extraction.rows import Rows
+from torcheer.extraction.statistics.components import components_of, from_covariance
+from torcheer.extraction.statistics.rows import Rows
 from torcheer.reducers import Covariance
 
 rng = np.random.default_rng(0)

@@ -15,8 +15,7 @@ from torch import nn
 
 import torcheer as tl
 from torcheer import InvalidArgument, LayerNotFound
-from torcheer.extraction import cka
-from torcheer.extraction.similarity import similarity
+from torcheer.extraction.similarity import cka, similarity
 
 rng = np.random.default_rng(0)
 BASE = rng.normal(size=(40, 6))

@@ -137,9 +137,8 @@ def measure() -> int:
             is_kept = share >= BUSY or rate >= BOUND * disk
             failed += not is_kept
             once = times[1] - ours_took
-            print(
-                f"{'ok  ' if is_kept else 'SLOW'}  {where}, {name}: plain {took:.2f} s, extract {ours_took:.2f} s and {once:.2f} s once;"
-            )
+            said = "ok  " if is_kept else "SLOW"
+            print(f"{said}  {where}, {name}: plain {took:.2f} s, extract {ours_took:.2f} s and {once:.2f} s once;")
             print(
                 f"      GPU busy {share:.1%} of the plain loop; {rate:.2f} GB/s, where the disk takes {disk:.2f} GB/s",
                 flush=True,

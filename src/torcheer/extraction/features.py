@@ -17,9 +17,9 @@ from ..errors import FeaturesNotFound, InvalidArgument, LayerNotFound
 from .block_files import IDS, LABELS, LAYERS, TOKEN_POSITIONS, TOKEN_SAMPLES
 from .block_index import BlockIndex
 from .exporting import export_features, to_datasets
-from .feature_statistics import FeatureStatistics
 from .layer_features import LayerFeatures
 from .plan import PLAN, read_end, read_plan
+from .statistics import FeatureStatistics
 from .storage import open_storage
 
 

@@ -16,7 +16,7 @@ from ..errors import InvalidArgument
 from ..inputs import described
 from .block_index import BlockIndex, Column, Piece
 from .exporting import as_numpy, export_layer
-from .feature_statistics import LayerStatistics
+from .statistics import LayerStatistics
 
 _TOGETHER = 64 << 20  # bytes that are read at once where everything is wanted
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from ..errors import InvalidArgument
-from ..xray.figures.tensor_figure import FAINT, Sheet, line_height, text_width
+from ...errors import InvalidArgument
+from ...xray.figures.tensor_figure import FAINT, Sheet, line_height, text_width
 from .drawn import Drawn
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
-from ..display import Column, ShownTable, Table
-from ..errors import InvalidArgument
+from ...display import Column, ShownTable, Table
+from ...errors import InvalidArgument
 from .sample_pictures import SamplePictures, picture_sheet
 
 if TYPE_CHECKING:

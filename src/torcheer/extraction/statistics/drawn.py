@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import IO, Any
 
-from ..errors import InvalidArgument
-from ..files import write_whole
+from ...errors import InvalidArgument
+from ...files import write_whole
 
 FORMS = ("png", "svg", "pdf")
 

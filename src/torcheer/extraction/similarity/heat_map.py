@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..xray.figures.tensor_figure import FAINT, INK, Sheet, import_matplotlib, line_height, text_width
-from .drawn import Drawn
+from ...xray.figures.tensor_figure import FAINT, INK, Sheet, import_matplotlib, line_height, text_width
+from ..statistics.drawn import Drawn
 
 Array = np.ndarray[Any, Any]
 _MARGIN = 30  # pixels

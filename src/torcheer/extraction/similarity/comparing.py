@@ -8,13 +8,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from ..errors import InvalidArgument, LayerNotFound
-from ..keys import glob_pattern
+from ...errors import InvalidArgument, LayerNotFound
+from ...keys import glob_pattern
+from ..statistics.feature_statistics import FeatureStatistics, sample_names
+from ..statistics.rows import Rows
 from .cka import linear_cka
-from .feature_statistics import FeatureStatistics, sample_names
-from .rows import Rows
+from .matrix import Similarity
 from .rsa import rank_similarity
-from .similarity_matrix import Similarity
 
 Measure = Literal["cka", "rsa"]
 Array = np.ndarray[Any, Any]

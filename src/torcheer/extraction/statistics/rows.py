@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InvalidArgument
-from ..measure import dense
-from ..torch_internals import DisableTorchFunction
+from ...errors import InvalidArgument
+from ...measure import dense
+from ...torch_internals import DisableTorchFunction
 
 _TOGETHER = 1 << 21  # numbers that are read together
 

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InvalidArgument
-from .rows import Rows
+from ...errors import InvalidArgument
+from ..statistics.rows import Rows
 
 Array = np.ndarray[Any, Any]
 _BYTES = 8

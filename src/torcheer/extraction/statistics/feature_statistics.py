@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InvalidArgument, LayerNotFound, UnreadableFile
-from ..reducers import (
+from ...errors import InvalidArgument, LayerNotFound, UnreadableFile
+from ...reducers import (
     Covariance,
     CovarianceResult,
     Histogram,
@@ -26,16 +26,16 @@ from ..reducers import (
     TopKResult,
     reducer_from,
 )
-from .block_files import IDS, TOKEN_SAMPLES
-from .block_index import BlockIndex
+from ..block_files import IDS, TOKEN_SAMPLES
+from ..block_index import BlockIndex
+from ..plan import Plan
+from ..reduced_blocks import ReducedBlocks
+from ..storage import Storage
 from .chosen_samples import ChosenSamples, SampleNames
 from .components import MEMORY, Components, components_of, from_covariance
 from .nearest import nearest_samples
-from .plan import Plan
-from .reduced_blocks import ReducedBlocks
 from .rows import Rows
 from .sample_pictures import picture_sheet
-from .storage import Storage
 
 Kind = TypeVar("Kind", bound=Reducer)
 _TOGETHER = 1 << 22  # values that are read together

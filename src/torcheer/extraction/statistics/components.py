@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..display import Shown
-from ..errors import InvalidArgument
-from ..reducers import Covariance, CovarianceResult
+from ...display import Shown
+from ...errors import InvalidArgument
+from ...reducers import Covariance, CovarianceResult
 from .rows import Rows
 
 _BYTES = 8

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import InvalidArgument
+from ...errors import InvalidArgument
 from .chosen_samples import ChosenSamples, SampleNames
 from .rows import Rows
 

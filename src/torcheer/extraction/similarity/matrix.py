@@ -8,9 +8,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..display import Column, Fold, Shown, Table, image, preformatted, terminal_width
-from ..errors import LayerNotFound
-from .drawn import Drawn
+from ...display import Column, Fold, Shown, Table, image, preformatted, terminal_width
+from ...errors import LayerNotFound
+from ..statistics.drawn import Drawn
 from .heat_map import heat_map, short_name
 
 if TYPE_CHECKING:

@@ -62,8 +62,8 @@ def log_forward_pass(
         input_kwargs: the named arguments, in any mapping; `input_args` may then be left out.
         random_seed: seeds Python, NumPy and torch for this pass. The random states are put back afterwards.
         random_state: starts this pass from another one's `history.random_state`, which repeats its random numbers.
-        vis_opt: also shows a picture: `"unrolled"`, each pass of a layer on its own, or `"rolled"`, each layer once. What more
-            there is to say about a picture, `history.draw(…)` takes.
+        vis_opt: also shows a picture: `"unrolled"`, each pass of a layer on its own, or `"rolled"`, each layer once. Other
+            options of a picture are arguments of `history.draw(…)`.
         save_to: writes what is kept to this file as it is made, and returns the history that `load` opens: for what does not
             fit into memory. A pass that raises or is interrupted leaves no file.
         layers_to_save: `"all"`, `"none"`, `"modules"` (what leaves a module), or a key: a label, an address, a glob, a class, a
@@ -118,7 +118,7 @@ def _streamed(
                 history._log.forget(number)
             raise
     log, options = load_log(path)
-    with contextlib.suppress(InvalidArgument, ModelMismatch):  # what is no module has no parameters to bind
+    with contextlib.suppress(InvalidArgument, ModelMismatch):  # only modules have parameters to bind
         bind(log, model)
     return ModelHistory._of_log(log, options)
 

@@ -20,13 +20,13 @@ class NodeRecord:
     """One autograd node that ran.
 
     Its role: it made an operation's tensor (`result`), belongs to an operation's inside (`inside`), was made by the backward
-    of an operation (`derivative`), adds up the gradient of a parameter or an input (`accumulation`), or is none of the
-    recording's (`other`).
+    of an operation (`derivative`), adds up the gradient of a parameter or an input (`accumulation`), or belongs to
+    nothing that was recorded (`other`).
     """
 
     name: str
     role: str
-    operation: int  # negative for a parameter; -1 with the role `other` is none at all
+    operation: int  # negative for a parameter; -1 with the role `other`: no operation
     started: int
     given: Shapes  # of the gradients of what it made
     made: Shapes  # of the gradients of what it was made from
@@ -36,10 +36,10 @@ class NodeRecord:
     onward: tuple[int, ...] = ()  # the nodes its gradients go to, as autograd's `next_functions` has them
     tensors: tuple[int, ...] = ()  # the operations whose tensors it made: more than one where a call returned its argument
     is_device_time: bool = False
-    _events: tuple[Any, Any] | None = None  # of the device, until somebody asks
+    _events: tuple[Any, Any] | None = None  # of the device, until the time is asked for
 
     def time_by(self, before: Any, after: Any) -> None:
-        """Its time is that between two events of the device, which may be yet to come."""
+        """Take its time from two events of the device, which may not have happened yet."""
         self.is_device_time, self._events = True, (before, after)
 
     @property
@@ -77,7 +77,7 @@ class BackwardRecord:
         return gradient if gradient is not None and has_memory(gradient) else None
 
     def let_go(self) -> None:
-        """Copy what shares memory with anything outside: it may be written to. Kept gradients are aliases until then."""
+        """Copy gradients whose memory is used elsewhere and may be overwritten. Kept gradients are aliases until then."""
         kept = [(found, number) for found in (self.gradients, self.summed) for number in found]
         memory = {id(tensor): _memory(tensor) for found, number in kept for tensor in (found[number],)}
         own = Counter(memory.values())
@@ -111,9 +111,9 @@ class BackwardLog:
         self.scale: Tensor | None = None  # of the pass that is about to begin
         self.on_device = False  # whether nodes that work on a device are timed there
         self.running: dict[int, Any] = {}  # by thread: the node that runs now, if it may run a backward pass itself
-        self.pinned: list[Any] = []  # nodes that would be gone, and their hooks with them, if nobody held them
+        self.pinned: list[Any] = []  # nodes that are kept alive here, and their hooks with them
         self.latest: BackwardRecord | None = None
-        self.is_copy = False  # no hook tells it of further passes
+        self.is_copy = False  # no hook adds further passes to it
         self._begun: list[BackwardRecord] = []
         self._wanted: set[int] | None = None  # None: all
 
@@ -146,7 +146,7 @@ class BackwardLog:
             one.summed.clear()
 
     def copy(self) -> BackwardLog:
-        """The same passes with gradients of their own; no hook tells it of further ones."""
+        """The same passes with copies of the gradients; no hook adds further passes."""
         new = BackwardLog()
         new.is_copy = True
         new._wanted = self._wanted

@@ -4,7 +4,7 @@
     with tl.intervene(model, {"blocks.6": changes.add(vector, at=(..., -1, slice(None)))}):
         model(x)
 
-A change is made of the value that is there and returns the new one; gradients flow through it. `at` is any index of the tensor;
+A change takes the present value and returns the new one; gradients flow through it. `at` is any index of the tensor;
 only what it selects is changed. `heads` selects attention heads, where the shape tells which dimension they are.
 """
 
@@ -89,7 +89,7 @@ def _short(value: Any) -> str:
 
 
 def fitting(new: Any, old: Tensor, where: str) -> Tensor:
-    """`new` on the device and in the dtype of `old`. Raises where it is no tensor, or one of another shape."""
+    """`new` on the device and in the dtype of `old`. Raises if it is not a tensor, or has another shape."""
     if not isinstance(new, Tensor) or new.shape != old.shape:
         nothing = "None: it has to return the new tensor" if new is None else type(new).__name__
         came = tuple(new.shape) if isinstance(new, Tensor) else nothing
@@ -286,7 +286,7 @@ class swap(Change):  # noqa: N801
 
 
 class call(Change):  # noqa: N801
-    """What a function makes of the value. A plain function, given as a change, is one of these."""
+    """The result of a function of the value. A plain function that is given as a change becomes one of these."""
 
     def __init__(self, function: Callable[[Tensor], Tensor], *, at: Index = None, heads: Sequence[int] | None = None) -> None:
         super().__init__(at, heads)

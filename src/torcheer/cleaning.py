@@ -1,7 +1,7 @@
 """Context managers around a user's code that clean up and leave the user's exceptions alone.
 
-`contextlib.contextmanager` writes to an exception that passes through it. One of a frozen class does not let it, and the user
-gets a `FrozenInstanceError` in place of the model's own error.
+`contextlib.contextmanager` sets attributes of an exception that passes through it. For an exception that is a frozen dataclass
+that fails, and the user gets a `FrozenInstanceError` instead of the model's own error.
 """
 
 from __future__ import annotations

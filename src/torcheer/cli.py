@@ -220,7 +220,7 @@ def find_model(name: str) -> Callable[..., Any]:
 
 
 def _told(what: str, call: Callable[[], T]) -> T:
-    """What a call returns. An error of the model's own is told in one line: what was called, the error, where it was raised."""
+    """What a call returns. An error of the model is printed in one line: what was called, the error, where it was raised."""
     try:
         return call()
     except (TorcheerError, OSError):
@@ -289,7 +289,7 @@ def run_find(options: argparse.Namespace) -> int:
 
 
 def _key(history: History, text: str) -> Key:
-    """A key as it is typed in a shell: what is no name in the history may be a position, a slice, a class or a function."""
+    """A key as it is typed in a shell. Text that names nothing in the history may be a position, slice, class or function."""
     try:
         key = parse_key(text)
         key.meaning(history._lookup.names)

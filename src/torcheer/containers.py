@@ -42,7 +42,7 @@ _SIMPLE: tuple[Any, ...] = (*PLAIN, torch.layout, torch.memory_format, range, ty
 
 
 def children(value: Any, *, into_objects: bool = False) -> Children | None:
-    """What a container holds, in order, each item with the step that leads to it. None for a value that is no container.
+    """What a container holds, in order, each item with the step that leads to it. None for a value that is not a container.
 
     >>> children({"a": 1, "b": [2]})
     [('a', 1), ('b', [2])]
@@ -74,7 +74,7 @@ def find_tensors(value: Any, path: Path = (), *, into_objects: bool = True) -> I
 
 
 def find_leaves(value: Any, is_wanted: Callable[[Any], bool]) -> list[Any]:
-    """What is in `value`, in any nesting of containers, and is wanted."""
+    """The items in `value`, in any nesting of containers, for which `is_wanted` is true."""
     return [item for _, item in _find(value, (), is_wanted, False, 0)]
 
 
@@ -148,7 +148,7 @@ def format_path(path: Path, name: str = "") -> str:
 
 
 class Other:
-    """Stands in an outline where an object was that is not ours to keep alive."""
+    """Stands in an outline for an object, which must not be kept alive."""
 
     __slots__ = ("type_name",)
 
@@ -190,7 +190,7 @@ def _rebuilt(
     repeats: int = 0,
     as_template: bool = False,
 ) -> Any:
-    """`value` with containers of its own, in which `change(item)` is in place of everything that is no container.
+    """`value` with containers of its own, in which every item that is not a container is replaced by `change(item)`.
 
     A container met again is the one built before (which `made` has by id), except for so many `repeats`.
     """
@@ -266,7 +266,7 @@ def template(value: Any, see: Callable[[Tensor], object]) -> Any:
 
 
 def outline(value: Any, see: Callable[[Tensor], object]) -> Any:
-    """A template that keeps no object alive: in place of one that is no container there is a stand-in."""
+    """A template that keeps no object alive: `Other` stands for objects that are not containers."""
     made = _quick_template(value, see)
     return made if made is not _LATER else _any_template(value, see, _stand_in)
 
@@ -365,7 +365,7 @@ def fill(value: Any, tensors: Iterator[Any]) -> Any:
     def change(item: Any) -> Any:
         if item is TENSOR:
             return next(tensors)
-        return _own(item)  # whoever uses it changes it
+        return _own(item)  # a fresh copy, because the caller may change it
 
     return _rebuilt(value, change)
 
@@ -413,7 +413,7 @@ def shares_no_container(arguments: Arguments, replaced: dict[int, Tensor] | None
     """Arguments whose containers are their own and whose tensors, modules and functions are the same.
 
     A model may change the lists, dictionaries and caches it is given; with this it changes ours. Objects that cannot be
-    copied are passed as they are. Of tensors whose id is in `replaced`, what it has for them is passed.
+    copied are passed as they are. Tensors whose id is in `replaced` are passed as the tensor it has for them.
     """
     args, kwargs = arguments
     if not replaced and all(issubclass(type(item), (Tensor, *LEAVES)) for item in (*args, *kwargs.values())):

@@ -40,7 +40,7 @@ class GradientNotSaved(TorcheerError):
 
 
 class ParameterChanged(TorcheerError):
-    """A parameter is not any more what it was when a history was logged, so it is not served as its argument."""
+    """A parameter changed after the history was logged, so it is not returned as the argument it was."""
 
 
 class ParameterNotSaved(TorcheerError):
@@ -48,7 +48,7 @@ class ParameterNotSaved(TorcheerError):
 
 
 class ActivationLost(TorcheerError):
-    """A kept tensor was overwritten by something that could not be seen, so it is not served."""
+    """A kept tensor was overwritten by code that could not be watched, so it is not returned."""
 
 
 class SeveralPasses(TorcheerError, AttributeError):
@@ -66,7 +66,7 @@ class ReplayFailed(TorcheerError):
 
 
 class PlaceNotReached(TorcheerError):
-    """A place that was to be read or changed while a model runs was not reached, or was reached otherwise than logged."""
+    """A place to be read or changed while a model runs was not reached, or not in the way it was logged."""
 
 
 class DrawingFailed(TorcheerError):
@@ -153,7 +153,7 @@ class StateNotRestored(UserWarning):
 
 
 class EmptyLogWarning(UserWarning):
-    """There is nothing in a log: no tensor went in and none came out, or nothing was computed."""
+    """A log is empty: no tensor went in and none came out, or nothing was computed."""
 
 
 class SnapshotLost(UserWarning):

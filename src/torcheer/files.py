@@ -16,16 +16,16 @@ _ANONYMOUS = getattr(os, "O_TMPFILE", 0)  # a file without a name, which is gone
 
 
 def write_whole(path: Path, data: bytes, what: str = "file") -> None:
-    """Write a file under another name, flush it to the disk and rename it, so that nobody ever finds half of it.
+    """Write a file under another name, flush it to the disk and rename it, so that a half-written file is never seen.
 
-    Raises the OSError that came, saying that this `what` cannot be written.
+    Raises an OSError of the same class, which says that this `what` cannot be written.
     """
     with WholeFile(path, what) as file:
         file.write(data)
 
 
 class WholeFile:
-    """A file that gets its name when the block ends without an error, flushed to the disk. Until then it is the old one's.
+    """A file that gets its name when the block ends without an error, flushed to the disk. Until then the old file has it.
 
     Raises the OSError that came, saying that this `what` cannot be written.
     """
@@ -118,7 +118,7 @@ def _without_name(folder: Path) -> int:
         return -1
     try:
         return os.open(folder, _ANONYMOUS | os.O_RDWR, 0o666)
-    except OSError:  # not on this file system, or what is wrong with the folder, which the other way will tell
+    except OSError:  # not supported on this file system, or an error that `mkstemp` will report
         return -1
 
 

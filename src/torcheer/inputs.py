@@ -59,7 +59,7 @@ def as_arguments(
 ) -> Arguments:
     """The positional and the named arguments of a call of `model`. `call` is the function of ours that got the inputs."""
     kwargs = _named(input_kwargs)
-    if not kwargs:  # one tensor, mostly; whether the model takes it is asked when it raised
+    if not kwargs:  # usually one tensor; whether the model takes it is checked only if it raises
         one = input_args[0] if type(input_args) is tuple and len(input_args) == 1 else input_args
         if is_tensor(one):
             return (one,), kwargs
@@ -245,7 +245,7 @@ def _right_call_for(taken: Signature, args: tuple[Any, ...], kwargs: dict[str, A
 class explained:  # noqa: N801 - used as a function: `with explained(…)`
     """Inside, an error of the model that is about a form of its arguments is raised as one that says what to pass instead.
 
-    Where several of these are inside each other the outermost, which is the function that the user called, has the last word.
+    Of several nested ones the outermost, which is in the function that the user called, decides the message.
     """
 
     def __init__(self, model: Any, arguments: Arguments, call: str) -> None:
@@ -291,7 +291,7 @@ def _refusal(model: Any, error: BaseException, arguments: Arguments, call: str) 
 
 
 def _right_call(value: Any, call: str) -> str:
-    """The call that was probably meant by somebody who gave this."""
+    """The call that was probably meant where this value was given."""
     if isinstance(value, DataLoader):
         return f"Take one batch: batch = next(iter(loader)), then {call}(model, batch[0])."
     if isinstance(value, Dataset):

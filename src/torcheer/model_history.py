@@ -105,7 +105,7 @@ class ModelHistory(History):
             try:
                 picture = make_picture(self.graph, PictureOptions(nesting_depth=1, legend=False, time_limit=_PATIENCE))
                 folds.append(Fold("Picture", image(picture.to_bytes("png"), f"{self.model_name}, drawn")))
-            except TorcheerError as error:  # a card without its picture says so and is a card all the same
+            except TorcheerError as error:  # the card says so, and is shown without the picture
                 folds.append(Fold("Picture", preformatted(str(error))))
             return folds
 

@@ -1,4 +1,4 @@
-"""Records that are made when somebody asks for one, from columns."""
+"""Records that are made from columns when they are asked for."""
 
 from __future__ import annotations
 

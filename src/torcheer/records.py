@@ -1,6 +1,6 @@
-"""What capture writes down: plain slotted records, without labels, graphs or opinions.
+"""What capture writes down: plain slotted records, without labels or graphs.
 
-One `OperationRecord` is one tensor that came to be. Where a record refers to another tensor it does so by
+One `OperationRecord` is one tensor that was made or given. Where a record refers to another tensor it does so by
 number: `n >= 0` is `log.operations[n]`, `n < 0` is `log.states[-1 - n]` (a parameter or a buffer).
 """
 
@@ -47,7 +47,7 @@ class Unsaved:
 
 UNSAVED: Final = Unsaved()
 
-# The version of a kept tensor that something unknown may have overwritten: it is not to be served.
+# The version of a kept tensor that unwatched code may have overwritten: it is not returned to users.
 LOST: Final = -2
 
 
@@ -70,7 +70,7 @@ class Held:
 
 @dataclass(slots=True, eq=False)
 class Details:
-    """What few records have to say beyond the ordinary.
+    """Facts that few records have.
 
     `also` names writes that reached an argument through another view of its memory; `mutated` are the argument slots the
     call wrote to; `held` are arguments, by slot, that no record holds.
@@ -103,7 +103,7 @@ Facts = tuple[tuple[int, ...], torch.dtype, torch.device]  # shape, dtype, devic
 
 
 class OperationRecord:
-    """One tensor that came to be, and the call that made it: a view of one row of a log.
+    """One tensor, and the call that made it: a view of one row of a log.
 
     `parents` has one number for each `TENSOR` in the templates `args` and `kwargs`, in order. A call that returns three
     tensors is three records with the same `call`, told apart by `output_path`.
@@ -196,7 +196,7 @@ class OperationRecord:
 
     @property
     def details(self) -> Details:
-        """What is out of the ordinary. Not to be written to: see `Log.detail`."""
+        """Facts that few records have. Read-only: `Log.detail` gives details to write to."""
         return self.log.details.get(self.number, _ORDINARY)
 
     @property
@@ -369,7 +369,7 @@ class Log:
     source_names: dict[int, str] = field(default_factory=dict)
     source_tensors: list[weakref.ref[torch.Tensor]] = field(default_factory=list)  # those that turned up unexplained
     input_paths: dict[int, list[tuple[Any, ...]]] = field(default_factory=dict)
-    leaves: set[int] = field(default_factory=set)  # tensors that no operation made, or that were told to, and require gradients
+    leaves: set[int] = field(default_factory=set)  # no operation made them, or they were set to require gradients
     failure: Failure | None = None
     backward: BackwardLog | None = None  # where gradients are followed
     random_seed: int | None = None
@@ -377,7 +377,7 @@ class Log:
     random_states: dict[int, Any] = field(default_factory=dict)  # by operation that draws: the state, where something set it
     is_recording: bool = False  # of a `with` block, which is given nothing and returns nothing
     is_complete: bool = False
-    is_cleared: bool = False  # what was kept was let go of, because the user said so
+    is_cleared: bool = False  # kept tensors were released by `clear_activations`
     holds_tensors: bool = True  # what is kept are tensors as they were, not what a postfunc made of them
     seconds: dict[str, float] = field(default_factory=dict)
     first_passes: list[int] | None = None  # of a saved history, by operation: the first pass of its layer; -1 of an orphan
@@ -405,7 +405,7 @@ class Log:
             first = after
 
     def append(self, row: Row) -> int:
-        """Write down an operation of which nothing is kept yet. Returns its number."""
+        """Add an operation whose tensor is not kept yet. Returns its number."""
         self.rows.append(row)
         self.values.append(UNSAVED)
         self.versions.append(-1)
@@ -441,7 +441,7 @@ class Log:
             module.buffers = {name: by_id.get(id(b), b) for name, b in module.buffers.items()}
 
     def is_lost(self, number: int) -> bool:
-        """Whether a kept tensor is gone: its memory was freed, or torch counted a write that nobody protected it from."""
+        """Whether a kept tensor is gone: its memory was freed, or torch counted a write before which it was not copied."""
         if is_freed(self.values[number]):
             return True
         if not self.is_complete:
@@ -449,7 +449,7 @@ class Log:
         return number in self.overwritten()
 
     def overwritten(self) -> set[int]:
-        """The operations of a complete pass whose kept tensors something that could not be seen wrote to.
+        """The operations of a complete pass whose kept tensors were overwritten by unwatched code.
 
         They are looked for once: when the pass is complete, nothing outside shares memory with what is kept.
         """
@@ -484,5 +484,5 @@ def was_overwritten(value: Any, version: int) -> bool:
 
 
 def facts_of(tensor: torch.Tensor) -> Facts:
-    """What can be told of a tensor without reading it."""
+    """The shape, dtype and device of a tensor."""
     return shape_of(tensor), tensor.dtype, tensor.device

@@ -1,7 +1,7 @@
 """Places in a program, as a log holds them: numbers that can be written down, and a table that says which code they are of.
 
 A site is the chain of frames from a call up to the enclosing module's `forward`, as numbers of codes and of instructions. What
-the numbers mean (file, function, line) is asked of the log's `CodeTable` when somebody wants to see it.
+the numbers mean (file, function, line) is looked up in the log's `CodeTable` when it is shown.
 """
 
 from __future__ import annotations

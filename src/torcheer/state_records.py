@@ -62,22 +62,22 @@ class StateRecord:
 
     @property
     def before(self) -> torch.Tensor | None:
-        """What it was, if the recording overwrote it for good."""
+        """Its earlier value, if the recording overwrote it and did not restore it."""
         return self._states.before.get(self.number)
 
     @property
     def is_changed(self) -> bool:
-        """Whether it is seen not to be what the operations read: it was written to, or given other memory, since then."""
+        """Whether it certainly differs from what the operations read: it was written to, or given other memory, since then."""
         return self.before is None and self._states.is_changed(-1 - self.number)
 
     @property
     def may_be_changed(self) -> bool:
-        """Whether it cannot be vouched for: not all of it is watched, and parameters beside it were changed uncounted."""
+        """Whether it may differ: only a sample of it is compared, and others were changed without torch counting it."""
         return self.before is None and self._states.may_be_changed(-1 - self.number)
 
     @property
     def value(self) -> torch.Tensor:
-        """What the operations that name this record read. Not to be asked for where it is absent."""
+        """The value that the operations read. Must not be asked for if it is absent."""
         before = self.before
         return self.tensor if before is None else before
 
@@ -100,7 +100,7 @@ class States(Views[StateRecord]):
     def __init__(self) -> None:
         self.tensors: list[Any] = []  # tensors; in a saved history also `AbsentTensor`s
         self.before: dict[int, torch.Tensor] = {}  # by (negative) number, where the recording overwrote one for good
-        self._marks: Marks | None = None  # by which it is seen whether one changed since the recording ended
+        self._marks: Marks | None = None  # marks that show whether one changed since the recording ended
 
     def __len__(self) -> int:
         return len(self.tensors)
@@ -109,7 +109,7 @@ class States(Views[StateRecord]):
         return StateRecord(self, place)
 
     def mark(self) -> None:
-        """The recording is over: what changes from now on is noticed."""
+        """The recording is over: notice changes from now on."""
         is_near = all(map(_is_near, self.tensors))
         sampled = () if is_near else {place for kind in self._kinds().values() for place in _spread(kind)}
         self._marks = Marks(self.tensors, sampled)
@@ -119,7 +119,7 @@ class States(Views[StateRecord]):
         return self._marks is not None and bool(self._changes(self._marks, [place])[0])
 
     def may_be_changed(self, place: int) -> bool:
-        """Whether one may have been changed where nobody looks, as others of its kind were.
+        """Whether one may have changed outside of the compared sample, as others of its kind did.
 
         A fused optimizer changes all parameters that it was given, but of an embedding only the rows that were used.
         """

@@ -175,7 +175,7 @@ class TensorWriter:
             self._small = bytearray()
 
     def finish(self, named: Mapping[str, Place], metadata: Mapping[str, str], *, closes_up: bool = True) -> None:
-        """Write the header. What has no name is cut out, and room that is left is closed; unless it is to stay as it is."""
+        """Write the header. With `closes_up`, tensors without a name are cut out and unused room is closed."""
         self.stop()
         if not closes_up and len(header := _header(named, metadata)) <= self._begin - 8:
             self.end(header)
@@ -201,13 +201,13 @@ class TensorWriter:
             self._pinned = None
 
     def abandon(self) -> None:
-        """The file is not to be: wait for what is being copied, whatever becomes of it."""
+        """Give the file up: wait for what is being copied, and ignore its errors."""
         self._small = bytearray()
         with contextlib.suppress(OSError):
             self.stop()
 
     def _closed_up(self, named: dict[str, Place]) -> dict[str, Place]:
-        """The places with what nobody named cut out."""
+        """The places, with tensors that have no name cut out."""
         used = sorted({place[:2] for place in named.values()})
         moved: dict[tuple[int, int], int] = {}
         at = 0

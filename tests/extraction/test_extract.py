@@ -312,6 +312,31 @@ def test_a_generator_is_read_to_its_end_and_an_exhausted_one_is_named(net, tmp_p
     assert blocks(tmp_path) == whole
 
 
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        ([X[:8]] * 14, "block 4 is of samples 96 to 111 of the data, and was of 96 to 99"),
+        ([X[:8]] * 11, "block 3 is of samples 72 to 87 of the data, and was of 72 to 95"),
+        ([X[:8]] * 9, "the data ended with sample 71, and there are blocks of later samples"),
+        ([X[:8], X[:4], *[X[:8]] * 11], "block 0 is of samples 0 to 19 of the data, and was of 0 to 23"),
+    ],
+)
+def test_other_numbers_of_samples_from_a_generator_are_noticed(net, tmp_path, now, said):
+    extract(net, iter([*[X[:8]] * 12, X[:4]]), "first", tmp_path, block=20)
+    (tmp_path / "end.json").unlink()
+    whole = {path.name for path in tmp_path.iterdir()}
+    with pytest.raises(tl.FeaturesMismatch, match=said):
+        extract(net, iter(now), "first", tmp_path, block=20)
+    assert {path.name for path in tmp_path.iterdir()} == whole
+
+
+def test_a_generator_that_goes_on_after_its_end_is_noticed(net, tmp_path):
+    extract(net, iter([X[:8]] * 6), "first", tmp_path, block=24)
+    with pytest.raises(tl.FeaturesMismatch, match="more samples than the 48 that it had"):
+        extract(net, iter([X[:8]] * 9), "first", tmp_path, block=24)
+    assert tl.open_features(tmp_path).is_complete
+
+
 def changed_weight(net):
     with torch.no_grad():
         net.second.weight[1, 2] += 1e-3

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
@@ -30,8 +30,9 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from ..capture.restore.randomness import RandomState, seed_everything
-from ..errors import InvalidArgument
+from ..errors import FeaturesMismatch, InvalidArgument
 from ..inputs import described
+from .block_files import BlockName
 
 BATCH_SIZE = 32  # of a Dataset
 _LATER = "extract() divides the data among processes itself, so leave the sampler out"
@@ -56,8 +57,11 @@ class Source(ABC):
     blocks: int | None = None
 
     @abstractmethod
-    def parts(self, is_wanted: Callable[[int], bool]) -> Iterator[Part]:
-        """The batches of the blocks that are wanted, in order. When it ends, `samples` and `blocks` are known."""
+    def parts(self, is_wanted: Callable[[int], bool], there: Collection[BlockName] = ()) -> Iterator[Part]:
+        """The batches of the blocks that are wanted, in order. When it ends, `samples` and `blocks` are known.
+
+        Raises where blocks that are `there` are not of these batches, as far as `order` does not tell.
+        """
 
     def indices(self, number: int) -> Sequence[Any] | None:
         """Which samples of a dataset a batch is made of, where that is known."""
@@ -159,9 +163,9 @@ class _Indexed(Source):
             self._ends.append(len(self._batches))
         self.samples, self.blocks = self._starts[-1], len(self._ends)
 
-    def parts(self, is_wanted: Callable[[int], bool]) -> Iterator[Part]:
+    def parts(self, is_wanted: Callable[[int], bool], there: Collection[BlockName] = ()) -> Iterator[Part]:
         if not self._is_batched:
-            yield from self._streamed.parts(is_wanted)
+            yield from self._streamed.parts(is_wanted, there)
             self.samples, self.blocks = self._streamed.samples, self._streamed.blocks
             return
         wanted = [number for number, block in enumerate(self._in_block) if is_wanted(block)]
@@ -293,16 +297,33 @@ class _Streamed(Source):
             self._rest = chain([first_batch], self._rest)
         self.first_batch = first_batch
 
-    def parts(self, is_wanted: Callable[[int], bool]) -> Iterator[Part]:
+    def parts(self, is_wanted: Callable[[int], bool], there: Collection[BlockName] = ()) -> Iterator[Part]:
         block = number = first = in_block = 0
+        known = {one.number: one for one in there}
         for batch in self._rest:
             count = self._samples_of(batch)
             if in_block >= self._block:
+                _check_same(known.get(block), BlockName(block, first - in_block, in_block))
                 block, in_block = block + 1, 0
             if is_wanted(block):
                 yield Part(block, number, first, count, batch)
             number, first, in_block = number + 1, first + count, in_block + count
+        _check_same(known.get(block), BlockName(block, first - in_block, in_block))
+        if known and max(known) > block:
+            raise FeaturesMismatch(
+                f"the data ended with sample {first - 1}, and there are blocks of later samples: data had more samples "
+                "when they were extracted. Extract with the same data, or into another folder."
+            )
         self.samples, self.blocks = first, block + 1
+
+
+def _check_same(there: BlockName | None, now: BlockName) -> None:
+    if there is not None and there != now:
+        raise FeaturesMismatch(
+            f"block {now.number} is of samples {now.first} to {now.first + now.samples - 1} of the data, and was of "
+            f"{there.first} to {there.first + there.samples - 1} when it was extracted: there are more samples now, or batches "
+            "of other sizes. Extract with the same data, or into another folder."
+        )
 
 
 def world() -> tuple[int, int]:

@@ -56,6 +56,11 @@ class Calling:
     def _taken(self) -> Taken:
         return taken_by(self.model)
 
+    @cached_property
+    def _arguments_of_sequence(self) -> int:
+        """How many items of a sequence are arguments; 0 where that is not clear."""
+        return 1 if self._taken.takes_one else self._taken.required
+
     # Running --------------------------------------------------------------------------------------------------------
 
     def on_device(self, batch: Any) -> Any:
@@ -104,10 +109,10 @@ class Calling:
 
     def _count(self, batch: tuple[Any, ...] | list[Any]) -> int:
         """How many items of a sequence are arguments."""
-        if len(batch) < 2 or self._taken.takes_one:
+        if len(batch) < 2:
             return 1
-        if self._taken.required:
-            return self._taken.required
+        if self._arguments_of_sequence:
+            return self._arguments_of_sequence
         raise InvalidArgument(
             f"{type(self.model).__name__}.forward requires no argument, so which of the {len(batch)} items of a batch are "
             "arguments and which are labels is not clear. Say it: call=lambda model, batch: model(batch[0])."

@@ -13,7 +13,7 @@ from torch.nn import Module
 from ..capture.addresses import innermost
 from ..capture.refusals import refuse_inside_compiled_code
 from ..capture.restore.left_as_found import left_as_found
-from ..errors import InvalidArgument
+from ..errors import FeaturesMismatch, InvalidArgument
 from .batches import Part, Source, open_source, world
 from .block_files import FORMAT, IDS, LABELS, LAYERS, TEXTS, TOKEN_POSITIONS, TOKEN_SAMPLES, BlockName, blocks_among
 from .calling import Call, Calling
@@ -22,7 +22,7 @@ from .digests import batch_digest, described_function, state_digests
 from .features import Features, open_features
 from .keeping import Keeping, parse_keep
 from .layer_reader import Flatten, LayerReader
-from .plan import Plan, settle_plan, write_end
+from .plan import Plan, read_end, settle_plan, write_end
 from .progress import Progress, ProgressReport
 from .reduced_blocks import ReducedBlocks, States
 from .storage import Storage, open_storage
@@ -133,7 +133,8 @@ class _Extraction:
         self._block_size = block
         self._storage, self._source, self._reader, self._keeping, self._ids = storage, source, reader, keeping, ids
         sizes = storage.sizes()
-        self._done = {block.number for block in blocks_among(sizes)}
+        self._there, self._end = blocks_among(sizes), read_end(storage)
+        self._done = {block.number for block in self._there}
         self._rank, self._world = world()
         who = f" {self._rank + 1}/{self._world}" if self._world > 1 else ""
         self._report = ProgressReport(progress, source.count(self._is_wanted), sum(sizes.values()), who)
@@ -167,7 +168,8 @@ class _Extraction:
             self._write_end()
         self._writer = BlockWriter(self._storage, self._room(), self._report.wrote)
         try:
-            for part in self._source.parts(self._is_wanted):
+            for part in self._source.parts(self._is_wanted, self._there):
+                self._check_end(part)
                 self._add(part)
                 self._report.ran(part.samples)
             self._end_block()
@@ -180,6 +182,14 @@ class _Extraction:
         if self._reduced is not None:
             self._reduced.settle()
         self._write_end()
+
+    def _check_end(self, part: Part) -> None:
+        """Raise where there are more blocks than there were."""
+        if self._end is not None and part.block >= self._end[0]:
+            raise FeaturesMismatch(
+                f"the data has more samples than the {self._end[1]} that it had when these features were extracted. Extract "
+                "with the same data, or into another folder."
+            )
 
     def _write_end(self) -> None:
         blocks, samples = self._source.blocks, self._source.samples
@@ -203,7 +213,8 @@ class _Extraction:
         if values is None or part.number:
             values = self._reader.read(part.batch, part.number)
         columns: dict[str, Tensor] = {f"{LAYERS}{name}": values[name] for name in self._keeping.stored}
-        numbers = self._numbers(part, values, columns)
+        if self._reduced is not None or self._reader.flatten is not None:
+            numbers = self._numbers(part, values, columns)
         if self._reduced is not None:
             for name in self._keeping.reducers:
                 self._reduced.update(block.states, name, values[name], numbers.to(values[name].device))

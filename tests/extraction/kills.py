@@ -1,4 +1,4 @@
-"""Extractions that are killed with `kill -9` at random moments and gone on with, in one process and in two.
+"""Extractions that are killed with `kill -9` at random moments and resumed, in one process and in two.
 
     python tests/extraction/kills.py 100
 
@@ -61,7 +61,7 @@ def ended(child: int) -> bool:
     if os.WIFSIGNALED(status):
         return os.WTERMSIG(status) == signal.SIGKILL
     if os.WEXITSTATUS(status):
-        raise RuntimeError("an extraction that was gone on with failed")
+        raise RuntimeError("an extraction that was resumed failed")
     return False
 
 

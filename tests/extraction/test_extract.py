@@ -405,7 +405,7 @@ def test_a_folder_with_something_else_is_left_alone(net, tmp_path):
         extract(net, LOADER, "first", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
     extract(net, LOADER, "first", tmp_path / "f")
-    with pytest.raises(tl.FeaturesExist, match="resume=True to go on"):
+    with pytest.raises(tl.FeaturesExist, match="resume=True to continue"):
         extract(net, LOADER, "first", tmp_path / "f", resume=False)
 
 

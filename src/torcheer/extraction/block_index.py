@@ -38,12 +38,16 @@ class Column:
         self.pieces: list[Piece] = []
         self.starts: list[int] = []
         self.rows = 0
+        self.shapes: set[tuple[int, ...]] = set()
+        self.dtypes: set[torch.dtype] = set()
 
     def add(self, piece: Piece) -> None:
         if piece.rows:
             self.pieces.append(piece)
             self.starts.append(self.rows)
             self.rows += piece.rows
+            self.shapes.add(piece.shape)
+            self.dtypes.add(piece.dtype)
 
     def between(self, first: int, end: int) -> Iterator[tuple[Piece, int, int]]:
         """The pieces that rows from `first` to `end` are in, and which rows of each."""

@@ -60,7 +60,7 @@ def extract(
         model: the model, in the mode it is to run in; it runs under `no_grad`, and is left as it was.
         data: a DataLoader, a Dataset (in batches of 32), or an iterable of batches: tensors, tuples, mappings.
         layers: keys (docs/keys.md), or a mapping from names of yours to keys.
-        to: a folder: new, empty, or one with the same extraction, which is then gone on with.
+        to: a folder: new, empty, or one with the same extraction, which is then resumed.
         transform: what becomes of a value before it is stored: a function of the tensor, or of the tensor and the batch; "mean"
             (over positions), "max", "first_token", "last_token"; or a mapping from layers to these.
         keep: reducers of `torcheer.reducers` instead of values; with "activations" in the list, as well as values.
@@ -70,7 +70,7 @@ def extract(
         ids: what samples are known by: the name of an item of the batches, a function of a batch, or a sequence.
         call: a function `call(model, batch)` that runs the model, where it is not clear how a batch goes into it.
         stop: end each pass when the last of the layers was reached.
-        resume: go on with what is in the folder. The model, the data and the settings must be the same.
+        resume: continue with what is in the folder. The model, the data and the settings must be the same.
         progress: tell on stderr how far it is; or a function that is called with a `Progress` after each batch.
 
     Under torchrun each process takes its share of the blocks. A process that is killed loses the block in work, no more.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +48,12 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
     @property
     def is_ragged(self) -> bool:
         """Whether samples have different shapes."""
-        return len({piece.shape for piece in self._column.pieces}) > 1
+        return len(self._column.shapes) > 1
 
     @property
     def shape(self) -> tuple[int | None, ...]:
         """The shape of all of it; None stands for a dimension that differs between samples."""
-        shapes = {piece.shape for piece in self._column.pieces}
+        shapes = self._column.shapes
         if not shapes:
             return (0,)
         if len({len(shape) for shape in shapes}) > 1:
@@ -68,11 +69,8 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
     @property
     def dtype(self) -> torch.dtype:
         """The type of the values."""
-        types = [piece.dtype for piece in self._column.pieces]
-        found = types[0] if types else torch.float32
-        for one in set(types):
-            found = torch.promote_types(found, one)
-        return found
+        types = list(self._column.dtypes) or [torch.float32]
+        return reduce(torch.promote_types, types)
 
     @property
     def nbytes(self) -> int:
@@ -239,7 +237,7 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
     def full_shape(self) -> tuple[int, ...]:
         """The shape of all of it, padded where it is ragged."""
         self.check_even()
-        largest = [max(sizes) for sizes in zip(*(piece.shape for piece in self._column.pieces), strict=True)]
+        largest = [max(sizes) for sizes in zip(*self._column.shapes, strict=True)]
         return (len(self), *largest)
 
 

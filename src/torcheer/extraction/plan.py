@@ -110,7 +110,7 @@ def settle_plan(storage: Storage, plan: Plan, *, resume: bool) -> None:
         return
     if not resume:
         raise FeaturesExist(
-            f"{storage.location} holds features already. Give another folder, delete this one, or resume=True to go on with it."
+            f"{storage.location} holds features already. Give another folder, delete this one, or resume=True to continue it."
         )
     differing = list(earlier.differences(plan))
     if differing:

@@ -18,7 +18,17 @@ from .block_files import FORMAT, LAYERS, ODD, TEXTS, TOKEN_POSITIONS, TOKEN_SAMP
 from .columns import texts_of_bytes
 from .storage import Storage
 
-_OPEN = 64  # files that are open at once
+
+def _most_open() -> int:
+    """How many files are open at once: a small part of what a process may open, since there may be several of these."""
+    try:
+        import resource
+    except ImportError:  # not a Unix system
+        return 64
+    return max(32, min(512, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 16))
+
+
+_OPEN = _most_open()
 
 
 class Piece(NamedTuple):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import EllipsisType
 from typing import Any
 
@@ -22,6 +23,28 @@ from .errors import InvalidArgument
 
 IndexPart = int | slice | EllipsisType | Tensor | Sequence[int] | Sequence[bool] | None
 Index = IndexPart | tuple[IndexPart, ...]  # what can stand in the brackets of tensor[…]; None: all of it
+
+
+@dataclass(frozen=True, slots=True)
+class HeadAxis:
+    """Along which dimension of a value its attention heads lie, and which head is at each position; -1: none."""
+
+    dim: int
+    heads: tuple[int, ...]
+    dims: int  # how many dimensions the value has
+
+    @property
+    def count(self) -> int:
+        """How many heads there are."""
+        return max(self.heads, default=-1) + 1
+
+    def at(self, size: int) -> tuple[int, ...] | None:
+        """Which head is at each of `size` positions, where another number of samples may be in the same dimension."""
+        if size == len(self.heads):
+            return self.heads
+        count = self.count
+        is_counted_fastest = count > 0 and self.heads == tuple(n % count for n in range(len(self.heads)))
+        return tuple(n % count for n in range(size)) if is_counted_fastest and size % count == 0 else None
 
 
 class Change(ABC):
@@ -39,9 +62,9 @@ class Change(ABC):
     def new(self, part: Tensor, whole: Tensor, index: Index) -> Any:
         """The new value of `part`, which is what `index` selects of `whole` (None: all of it)."""
 
-    def __call__(self, tensor: Tensor, where: str = "the tensor", counts: Sequence[int] = ()) -> Tensor:
-        """The changed tensor. `where` names the place in errors; `counts` are the numbers of attention heads of its module."""
-        index = self.at if self.heads is None else head_index(tensor, self.heads, where, counts)
+    def __call__(self, tensor: Tensor, where: str = "the tensor", known: HeadAxis | Sequence[int] = ()) -> Tensor:
+        """The changed tensor. `where` names the place in errors; `known` is what is known of attention heads there."""
+        index = self.at if self.heads is None else head_index(tensor, self.heads, where, known)
         if index is None:
             return fitting(self._made(tensor, tensor, None, where), tensor, where)
         try:
@@ -99,25 +122,47 @@ def fitting(new: Any, old: Tensor, where: str) -> Tensor:
     return new if new.dtype is old.dtype and new.device == old.device else new.to(old.device, old.dtype)
 
 
-def head_index(tensor: Tensor, heads: Sequence[int], where: str, counts: Sequence[int] = ()) -> tuple[IndexPart, ...]:
-    """The index that selects attention heads.
+def head_index(tensor: Tensor, heads: Sequence[int], where: str, known: HeadAxis | Sequence[int] = ()) -> tuple[IndexPart, ...]:
+    """The index that selects attention heads: the axis that a history tells, or the dimension that the shape tells.
 
-    They are the dimension of four whose size is among `counts`: dimension 1 of (batch, heads, length, size), else 2. There are
-    several counts where queries share heads of keys and values. Without `counts` it is dimension 1.
+    Of a shape they are the dimension of four whose size is one of the numbers of heads that the module says, `known`:
+    dimension 1 of (batch, heads, length, size), else 2. There are several numbers where queries share heads of keys and values.
+    Without any it is dimension 1.
     """
+    if isinstance(known, HeadAxis):
+        return _index_along(known, tensor, heads, where)
     shape = tuple(tensor.shape)
-    dims = [dim for dim in (1, 2) if len(shape) == 4 and (shape[dim] in counts or (not counts and dim == 1))]
+    dims = [dim for dim in (1, 2) if len(shape) == 4 and (shape[dim] in known or (not known and dim == 1))]
     if not dims:
-        said = f"a dimension of {' or '.join(map(str, counts))}" if counts else "(batch, heads, length, size)"
+        said = f"a dimension of {' or '.join(map(str, known))}" if known else "(batch, heads, length, size)"
         raise InvalidArgument(
-            f"which dimension of {where} are attention heads cannot be told: its shape {shape} is not {said}. "
-            "at= takes any index."
+            f"which dimension of {where} are attention heads cannot be told: its shape {shape} is not {said}. A history in "
+            "which its elements go to attention, or come from it, tells: like=history. at= takes any index."
         )
-    found = shape[dims[0]]
-    wrong = [head for head in heads if not -found <= head < found]
-    if wrong:
-        raise InvalidArgument(f"{where} has {found} attention heads, 0 to {found - 1}; got {wrong}.")
+    _check_heads(heads, shape[dims[0]], where)
     return (*[slice(None)] * dims[0], list(heads))
+
+
+def _index_along(axis: HeadAxis, tensor: Tensor, heads: Sequence[int], where: str) -> tuple[IndexPart, ...]:
+    shape = tuple(tensor.shape)
+    along = axis.at(shape[axis.dim]) if len(shape) == axis.dims else None
+    if along is None:
+        raise InvalidArgument(
+            f"{where} has shape {shape}; when it was logged it had {axis.dims} dimensions, and dimension {axis.dim} with the "
+            f"attention heads had size {len(axis.heads)}. Log the model with inputs of this shape, or use at=."
+        )
+    _check_heads(heads, axis.count, where)
+    before = [slice(None)] * axis.dim
+    if along == tuple(range(axis.count)):
+        return (*before, list(heads))
+    places = [[at for at, head in enumerate(along) if head == wanted % axis.count] for wanted in heads]
+    return (*before, torch.tensor(places, device=tensor.device))
+
+
+def _check_heads(heads: Sequence[int], count: int, where: str) -> None:
+    wrong = [head for head in heads if not -count <= head < count]
+    if wrong:
+        raise InvalidArgument(f"{where} has {count} attention heads, 0 to {count - 1}; got {wrong}.")
 
 
 def _number_or_tensor(value: Any, what: str, more: str = "") -> Any:

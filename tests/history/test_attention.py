@@ -174,3 +174,37 @@ def test_what_is_no_attention_is_told():
     assert history["softmax_1"].heads is None
     with pytest.raises(torcheer.LayerNotFound, match="no attention ran in '0'"):
         history.attention("0")
+
+
+def test_attention_without_heads_has_one_however_its_result_is_flattened():
+    """As many positions as samples, so that sizes alone would fit."""
+
+    def attend(x):
+        return (torch.softmax(x @ x.mT, -1) @ x).flatten(1)
+
+    assert torcheer.log_forward_pass(attend, torch.randn(4, 4, 6)).attention("softmax_1").shape == (4, 1, 4, 4)
+
+
+def test_scaled_dot_product_attention_with_several_dimensions_of_a_batch():
+    q, mask = torch.randn(2, 3, 4, 5, 8), torch.rand(2, 1, 1, 5, 5) > 0.3
+    mask[..., 0] = True
+    history = torcheer.log_forward_pass(lambda q: F.scaled_dot_product_attention(q, q, q, attn_mask=mask), q)
+    heads = history["scaleddotproductattention_1"].heads
+    assert heads.pattern.shape == (6, 4, 5, 5)
+    torch.testing.assert_close((heads.pattern @ heads.values).view(q.shape), history["output"].tensor_contents)
+
+
+def test_gates_of_experts_are_no_attention():
+    """A softmax of a layer's outputs, though values are weighed by it."""
+
+    class Experts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate, self.experts = nn.Linear(8, 3), nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+
+        def forward(self, x):
+            made = torch.stack([expert(x) for expert in self.experts], 2)
+            return (self.gate(x).softmax(-1)[:, :, None] @ made).squeeze(2)
+
+    history = torcheer.log_forward_pass(Experts(), torch.randn(2, 5, 8))
+    assert history["softmax_1"].heads is None

@@ -113,8 +113,8 @@ def test_replaced_heads_come_from_the_other_run():
 
 def test_heads_are_the_dimension_that_is_as_large_as_their_number():
     value = torch.randn(2, 5, 3, 4)
-    assert torch.equal(changes.zero(heads=[1])(value, counts=[3]), edited(value, (slice(None), slice(None), 1), 0))
-    assert torch.equal(changes.zero(heads=[1])(value, counts=[10, 5]), edited(value, (slice(None), 1), 0))
+    assert torch.equal(changes.zero(heads=[1])(value, known=[3]), edited(value, (slice(None), slice(None), 1), 0))
+    assert torch.equal(changes.zero(heads=[1])(value, known=[10, 5]), edited(value, (slice(None), 1), 0))
     with pytest.raises(torcheer.InvalidArgument, match=r"a place has 5 attention heads, 0 to 4; got \[5\]"):
         changes.zero(heads=[5])(value, "a place", [5])
     with pytest.raises(torcheer.InvalidArgument, match=r"a place .*is not a dimension of 7"):

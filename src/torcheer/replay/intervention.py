@@ -18,7 +18,8 @@ from ..capture.identity.tensor_table import storage_of, storages_of
 from ..capture.keep.keeper import Keeper
 from ..changes import Change, Given, as_change
 from ..errors import InvalidArgument, ReplayFailed
-from ..history import History
+from ..history import History, Operation
+from ..history.attention import head_axis
 from ..keys import AnyKey, KeyType, parse_key
 from ..records import FACTS, PARENTS, UNSAVED, OperationRecord, facts_of
 from .machine import refuse_changed_states, run_again
@@ -142,7 +143,8 @@ class _Rerun:
         change = self._changes[number]
         label = self._history._index.label(number)
         with torch.no_grad():
-            new = change(value.detach().clone(), label).detach().clone()
+            heads = head_axis(Operation(self._history._index, number)) if change.heads is not None else None
+            new = change(value.detach().clone(), label, heads or ()).detach().clone()
         self.log.detail(number).changed = str(change)
         storage = storage_of(value)
         if self._old.operations[number].overwritten is not None:  # others look at the memory that was written

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.nn import Module
 
 from ..capture.session import note_change
-from ..changes import Change, Given, as_change
+from ..changes import Change, Given, HeadAxis, as_change
 from ..errors import InvalidArgument
-from ..history import History
+from ..history import History, Operation
+from ..history.attention import head_axis
 from ..keys import AnyKey, KeyType
 from .heads import heads_of
 from .spots import Act, Spot
@@ -52,8 +53,10 @@ class Edits:
         self.notes: list[str] = []
         self._strict = strict
         made = [(key, as_change(change, key)) for key, change in changes.items()]
-        acts = [(key, _Make(key, change)) for key, change in made]
+        acts = [(key, _Make(key, change, like)) for key, change in made]
         self._watched = WatchedKeys(model, acts, like)
+        for (_, act), (_, spots) in zip(acts, self._watched.spots, strict=True):
+            act.find_heads(spots)
         self.edits = [Edit(key, change, spots) for (key, change), (_, spots) in zip(made, self._watched.spots, strict=True)]
 
     def __enter__(self) -> Edits:
@@ -82,17 +85,26 @@ class _Make(Act):
 
     changes = True
 
-    def __init__(self, key: AnyKey, change: Change) -> None:
+    def __init__(self, key: AnyKey, change: Change, like: History | None) -> None:
         self._key = key
         self._change = change
+        self._like = like
         self._words: dict[Spot, str] = {}  # for errors
+        self._heads: dict[Spot, HeadAxis | Sequence[int]] = {}  # what is known of attention heads
 
     def __call__(self, spot: Spot, tensor: Tensor) -> Tensor:
         words = self._words.get(spot)
         if words is None:
             words = self._words[spot] = in_words(spot.place, self._key)
-        counts = heads_of(spot.module) if self._change.heads is not None else ()
-        return self._change(tensor, words, counts)
+        return self._change(tensor, words, self._heads.get(spot, ()))
+
+    def find_heads(self, spots: list[Spot]) -> None:
+        """Find out where attention heads are, if some are to be changed: from the history, else from the module."""
+        for spot in spots if self._change.heads is not None else ():
+            axis = None
+            if self._like is not None and spot.place.label:
+                axis = head_axis(Operation(self._like._index, self._like._lookup.meaning(spot.place.label).numbers[0]))
+            self._heads[spot] = axis if axis is not None else heads_of(spot.module)
 
     def placed(self, spot: Spot, tensor: Tensor, part: int) -> None:
         note_change(tensor, self._change, spot.place, spot.module, spot.place.kind, part)

@@ -1,0 +1,140 @@
+"""Finds attention that is written out, `softmax(q @ k.mT) @ v`, and how many heads it has where they share a dimension."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from ...functions import groups
+
+if TYPE_CHECKING:
+    from ..operation import Operation
+
+CALLS_WITH_HEADS = frozenset({"scaled_dot_product_attention", "flex_attention"})  # fused, of queries that are heads already
+_SOFTMAX = frozenset({"softmax", "safe_softmax", "masked_softmax"})
+_PRODUCTS = frozenset({"matmul", "bmm", "baddbmm", "einsum", "mm", "addbmm"})
+# What may stand between a product and its softmax, and between the softmax and the next product, besides views.
+_BETWEEN = groups.BETWEEN_LAYERS | frozenset(
+    {"masked_fill", "where", "clamp", "nan_to_num", "tanh", "getitem", "maximum", "max"}
+)
+_REACH = 8  # operations looked through
+
+
+def is_written_out(operation: Operation) -> bool:
+    """Whether it is the softmax of a product of two activations, and is itself multiplied by one."""
+    if not operation._record.function.is_in(_SOFTMAX) or len(operation.tensor_shape or ()) < 2:
+        return False
+    return scoring(operation) is not None and weighing(operation) is not None
+
+
+def scoring(operation: Operation) -> Operation | None:
+    """The product that a softmax got its scores from."""
+    return next((one for one in _around(operation, operation._index.parents) if is_product(one)), None)
+
+
+def weighing(operation: Operation) -> Operation | None:
+    """The product in which a pattern weighs values."""
+    return next((one for one in _around(operation, children_of(operation)) if is_product(one)), None)
+
+
+def is_product(operation: Operation) -> bool:
+    """Whether two activations are multiplied as matrices."""
+    return operation._record.function.is_in(_PRODUCTS) and not operation.parent_params
+
+
+def is_rearranging(operation: Operation) -> bool:
+    """Whether it only moves elements: views, reshapes, copies."""
+    function = operation._record.function
+    return function.is_view or function.is_in(groups.RESHAPES) or function.is_in(groups.COPIES)
+
+
+def children_of(operation: Operation) -> Callable[[int], Iterable[int]]:
+    """By number: the operations that use what another one made."""
+    index = operation._index
+    return lambda number: index.children.get(number, ())
+
+
+def _around(
+    operation: Operation, following: Callable[[int], Iterable[int]], goes_through: Callable[[Operation], bool] | None = None
+) -> list[Operation]:
+    """The operations before or after one, nearest first, looking through those that leave each position what it is."""
+    index, found = operation._index, []
+    waiting, seen = list(following(operation._number)), set[int]()
+    for _ in range(_REACH):
+        beyond: list[int] = []
+        for number in waiting:
+            if number in seen or number < 0:
+                continue
+            seen.add(number)
+            one = type(operation)(index, number)
+            found.append(one)
+            if (goes_through or _leaves_positions)(one):
+                beyond += following(number)
+        waiting = beyond
+    return found
+
+
+def _leaves_positions(operation: Operation) -> bool:
+    return operation._record.function.is_in(_BETWEEN) or is_rearranging(operation)
+
+
+# How many heads ---------------------------------------------------------------------------------------------------------
+
+
+def head_count(operation: Operation) -> int:
+    """How many of the patterns are of one sample, where batch and heads are one dimension, (batch × heads, queries, keys).
+
+    What these tensors are views of, or are viewed as, tells: a view (batch, heads, …), or one whose last dimension is that of
+    all heads. 1 where nothing tells.
+    """
+    softmax = operation if operation._record.function.is_in(_SOFTMAX) else None
+    shape = operation.tensor_shape or ()
+    if len(shape) == 4:
+        return int(shape[1])
+    if len(shape) != 3:
+        return 1
+    around = (
+        [] if softmax is None else [*_around(operation, children_of(operation)), *_around(operation, operation._index.parents)]
+    )
+    for one in around:
+        seen = one.tensor_shape or ()
+        if len(seen) == 4 and seen[2:] == shape[1:] and seen[0] * seen[1] == shape[0]:
+            return int(seen[1])
+    made = weighing(softmax) if softmax is not None else operation
+    scored = scoring(softmax) if softmax is not None else operation
+    return (made is not None and _count_after(made)) or (scored is not None and _count_before(scored)) or 1
+
+
+def _count_after(made: Operation) -> int:
+    """How many heads are put side by side of what attention made."""
+    after = _around(made, children_of(made), is_rearranging)
+    return next((count for one in after if is_rearranging(one) and (count := _merged(made, one))), 0)
+
+
+def _count_before(product: Operation) -> int:
+    """How many heads the queries were that are multiplied here."""
+    parents = [parent for parent in product._record.parents if parent >= 0]
+    for number in parents:
+        factor = type(product)(product._index, number)
+        for one in [factor, *_around(factor, factor._index.parents, is_rearranging)]:
+            count = _merged(factor, one)
+            if count:
+                return count
+    return 0
+
+
+def _merged(apart: Operation, other: Operation) -> int:
+    """How many heads (batch × heads, length, size) has, as a view of it says; 0 where it does not say."""
+    shape, seen = apart.tensor_shape or (), other.tensor_shape or ()
+    if len(shape) != 3 or not seen or not shape[0]:
+        return 0
+    if len(seen) == 4 and seen[0] * seen[1] == shape[0] and set(seen[2:]) == set(shape[1:]):
+        return int(seen[1])
+    size = shape[-1]
+    if len(seen) == 2 and seen[0] == shape[0]:  # `flatten(1)`: positions side by side, not heads
+        return 0
+    if len(seen) in (2, 3) and size and seen[-1] > size and seen[-1] % size == 0:
+        count = int(seen[-1]) // size
+        return count if shape[0] % count == 0 and math.prod(seen) == math.prod(shape) else 0
+    return 0

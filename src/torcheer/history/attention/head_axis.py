@@ -1,0 +1,207 @@
+"""Which elements of a value belong to which attention head, told by where they go, or come from.
+
+A projection of queries is (batch, length, heads × size), and no shape says which elements are head 3. The log does: the
+elements are numbered, and the numbers are moved as the log moved the elements (`view`, `transpose`, `chunk`) until they are the
+queries of attention, whose heads are a dimension; and the same the other way round, from what attention returned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ...changes import HeadAxis
+from ...containers import fill_call, get_path
+from ...functions import groups
+from ...records import Origin
+from ...torch_internals import DisableTorchFunction
+from .finding import CALLS_WITH_HEADS, head_count, is_rearranging, is_written_out, scoring, weighing
+
+if TYPE_CHECKING:
+    from ..index import Index
+    from ..operation import Operation
+
+_SAME_PLACE = groups.CONVERSIONS | groups.NORMALISATIONS | groups.DROPOUTS | frozenset({"add", "sub", "mul", "div"})
+_PUTS_TOGETHER = frozenset({"cat", "stack", "repeat", "repeat_interleave", "tile"})
+_REACH = 16  # operations between a value and attention
+_MOST = 1 << 26  # elements that are numbered
+_NONE = torch.iinfo(torch.int64).max  # an element of no head
+
+
+def head_axis(operation: Operation) -> HeadAxis | None:
+    """Along which dimension of a value its attention heads lie, and which is at each position; None if nothing tells."""
+    with torch.no_grad(), DisableTorchFunction():
+        found = _heads_of_elements(operation)
+        return None if found is None else _axis(found)
+
+
+def _axis(heads: Tensor) -> HeadAxis | None:
+    """The only dimension along which elements belong to different heads."""
+    varying = [dim for dim, size in enumerate(heads.shape) if size > 1 and bool((heads != heads.narrow(dim, 0, 1)).any())]
+    if len(varying) > 1 or not heads.dim():
+        return None
+    dim = varying[0] if varying else min(1, heads.dim() - 1)
+    line = heads.movedim(dim, -1).reshape(-1, heads.shape[dim])[0]
+    known = sorted(set(line.tolist()) - {_NONE})  # heads of keys that queries share are numbered by themselves
+    return HeadAxis(dim, tuple(known.index(head) if head != _NONE else -1 for head in line.tolist()), heads.dim())
+
+
+def _heads_of_elements(operation: Operation) -> Tensor | None:
+    """The head that each element of a value belongs to."""
+    index, number = operation._index, operation._number
+    layouts = _layouts(operation)
+    shape = operation.tensor_shape
+    if shape is None or math.prod(shape) > _MOST:
+        return None
+    if number in layouts:
+        return layouts[number].expand(shape)
+    after = _from_what_follows(operation, layouts)
+    return after if after is not None else _from_what_was_before(index, type(operation), number, layouts, _REACH)
+
+
+# Values whose shape tells -----------------------------------------------------------------------------------------------
+
+
+def _layouts(operation: Operation) -> dict[int, Tensor]:
+    """By operation: the heads of its elements, as a tensor that broadcasts to it, for all that attention takes and makes."""
+    index = operation._index
+    found: dict[int, Tensor] | None = index.kept.get("attention heads")
+    if found is None:
+        found = {}
+        for number in index.operations:
+            one = type(operation)(index, number)
+            for known, heads in _values_of(one):
+                found.setdefault(known, heads)
+        index.kept["attention heads"] = found
+    return found
+
+
+def _values_of(one: Operation) -> Iterator[tuple[int, Tensor]]:
+    record = one._record
+    if record.function.is_in(CALLS_WITH_HEADS):
+        args, kwargs = fill_call(record.template, record.names, iter(record.parents))
+        given = {**dict(zip(("query", "key", "value"), args, strict=False)), **kwargs}
+        numbers = [one._number, *(given[name] for name in ("query", "key", "value") if isinstance(given.get(name), int))]
+        for number in numbers:
+            if number >= 0 and (heads := _of_shape(type(one)(one._index, number), head_count(one))) is not None:
+                yield number, heads
+    elif is_written_out(one):
+        count = head_count(one)
+        products = [product for product in (scoring(one), weighing(one)) if product is not None]
+        around = [(one, "")]
+        for product in products:
+            letters = _letters(product)
+            numbers = [*(parent for parent in product._record.parents if parent >= 0)][-2:]
+            around += [(type(one)(one._index, number), term) for number, term in zip(numbers, letters, strict=False)]
+            around.append((product, letters[-1]))
+        head = next((term[1] for product in products[:1] if len(term := _letters(product)[-1]) == 4), "")
+        for value, term in around:
+            heads = _of_shape(value, count, term.find(head) if term and head else None)
+            if heads is not None:
+                yield value._number, heads
+
+
+def _letters(product: Operation) -> list[str]:
+    """The terms of an einsum, its result last; empty ones for other products."""
+    equation = next((one for one in product._record.template if isinstance(one, str) and "->" in one), "")
+    left, _, out = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    return [*terms, out] if equation and len(terms) == 2 and "." not in equation else ["", "", ""]
+
+
+def _of_shape(value: Operation, count: int, dim: int | None = None) -> Tensor | None:
+    """Heads by position: the second of four dimensions (or `dim`), or the first of three, in which they are counted fastest."""
+    shape = value.tensor_shape or ()
+    if dim is None:
+        dim = len(shape) - 3 if len(shape) >= 4 else 0
+    if len(shape) < 3 or not 0 <= dim < len(shape) or (len(shape) == 3 and shape[0] % count):
+        return None
+    line = torch.arange(shape[dim], device="cpu")
+    line = line % count if len(shape) == 3 else line
+    return line.view([-1 if one == dim else 1 for one in range(len(shape))])
+
+
+# Other values -----------------------------------------------------------------------------------------------------------
+
+
+def _from_what_follows(operation: Operation, layouts: dict[int, Tensor]) -> Tensor | None:
+    """Number the elements, move the numbers as the log did, and see which of them arrive at which head."""
+    index, shape = operation._index, operation.tensor_shape
+    numbers = torch.arange(math.prod(shape), device="cpu").view(shape)
+    heads = torch.full((numbers.numel() + 1,), _NONE, device="cpu")  # the last is of what came from elsewhere
+    waiting, seen, is_found = [(operation._number, numbers)], {operation._number}, False
+    for _ in range(_REACH):
+        beyond: list[tuple[int, Tensor]] = []
+        for number, moved in waiting:
+            for child in index.children.get(number, ()):
+                after = None if child in seen else _moved(type(operation)(index, child), number, moved)
+                if after is None:
+                    continue
+                seen.add(child)
+                if child in layouts:
+                    is_found = True
+                    places = after.flatten().where(after.flatten() >= 0, numbers.numel())
+                    heads.scatter_reduce_(0, places, layouts[child].expand(after.shape).flatten(), "amin")
+                beyond.append((child, after))
+        waiting = beyond
+    return heads[:-1].view(shape) if is_found else None
+
+
+def _from_what_was_before(
+    index: Index, kind: type[Operation], number: int, layouts: dict[int, Tensor], reach: int
+) -> Tensor | None:
+    """Move the heads of what attention returned as the log did."""
+    one = kind(index, number)
+    if number in layouts:
+        return layouts[number].expand(one.tensor_shape)
+    if reach == 0:
+        return None
+    for parent in index.parents(number):
+        if _can_move(one, kind(index, parent)):
+            heads = _from_what_was_before(index, kind, parent, layouts, reach - 1)
+            moved = None if heads is None else _moved(one, parent, heads, _NONE)
+            if moved is not None:
+                return moved
+    return None
+
+
+def _can_move(one: Operation, parent: Operation) -> bool:
+    function = one._record.function
+    if function.plain_name == "as_strided":  # what it takes depends on the memory, not on positions
+        return False
+    if function.plain_name == "getitem":
+        return len(one._record.parents) == 1  # an index that is a tensor is not told
+    return _is_in_place(one, parent) or is_rearranging(one) or function.is_in(_PUTS_TOGETHER)
+
+
+def _is_in_place(one: Operation, parent: Operation) -> bool:
+    """Whether each element of the result stands where the one of the argument stood that it is made of."""
+    function, origin = one._record.function, one._record.origin
+    if one.tensor_shape != parent.tensor_shape:
+        return False
+    return origin is Origin.OUTPUT or function.is_elementwise or function.is_in(_SAME_PLACE)
+
+
+def _moved(one: Operation, parent: int, values: Tensor, missing: int = -1) -> Tensor | None:
+    """Values that stand for the elements of an argument, moved as an operation moves these; None where it does more."""
+    source, record = type(one)(one._index, parent), one._record
+    if _is_in_place(one, source):
+        return values
+    if not _can_move(one, source) or record.origin is not Origin.OPERATION or record.function.func is None:
+        return None
+    slots = [values.contiguous() if number == parent else _elsewhere(one, number, missing) for number in record.parents]
+    args, kwargs = fill_call(record.template, record.names, iter(slots))
+    try:
+        result: Any = get_path(record.function.func(*args, **kwargs), record.details.output_path)
+    except Exception:  # an index that is a tensor, a view as another dtype: it is not told then
+        return None
+    return result if isinstance(result, Tensor) and tuple(result.shape) == tuple(one.tensor_shape or ()) else None
+
+
+def _elsewhere(one: Operation, number: int, missing: int) -> Tensor:
+    shape = type(one)(one._index, number).tensor_shape if number >= 0 else one._index.state(number).value.shape
+    return torch.full(tuple(shape or ()), missing, device="cpu")

@@ -1,0 +1,71 @@
+"""The heads of an operation that is attention, fused or written out."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ...errors import LayerNotFound
+from ...torch_internals import DisableTorchFunction
+from .finding import CALLS_WITH_HEADS, head_count, is_written_out
+from .fused import READERS
+from .heads import WHOLE, Heads, Part, Read
+from .written_out import read_written_out
+
+if TYPE_CHECKING:
+    from ..operation import Operation
+
+
+def is_attention(operation: Operation) -> bool:
+    """Whether an operation is attention: a fused call, or a softmax that values are weighed by."""
+    record = operation._record
+    if is_fused(operation):
+        return record.details.output_path in ((), (0,))  # the first of several results
+    return is_written_out(operation)
+
+
+def is_fused(operation: Operation) -> bool:
+    """Whether attention ran as one call, so that its pattern is worked out."""
+    return operation._record.function.plain_name in READERS
+
+
+def batch_of(operation: Operation) -> int:
+    """How many samples attention has."""
+    shape = operation.tensor_shape or ()
+    if len(shape) < 3:
+        return 1
+    name = operation._record.function.plain_name
+    is_projected = name in READERS and name not in CALLS_WITH_HEADS
+    return math.prod(shape[:-3]) if len(shape) > 3 else int(shape[0]) // (1 if is_projected else head_count(operation))
+
+
+def reader_of(operation: Operation, part: Part = WHOLE) -> Read:
+    """What works out the heads of attention, at once or later; what it needs is taken from the log now."""
+    read = READERS.get(operation._record.function.plain_name, read_written_out)
+    with torch.no_grad(), DisableTorchFunction():
+        ready = read(operation, part)
+
+    def work_out() -> Heads:
+        with torch.no_grad(), DisableTorchFunction():
+            return ready()
+
+    return work_out
+
+
+def heads_of(operation: Operation) -> Heads | None:
+    """The heads of an operation that is attention; None for any other."""
+    return reader_of(operation)() if is_attention(operation) else None
+
+
+def attention_in(operations: list[Operation], key: Any) -> Tensor | list[Tensor]:
+    """The pattern of the only attention among operations that a key means, or a list of those of several."""
+    patterns = [reader_of(one)().pattern for one in operations if is_attention(one)]
+    if not patterns:
+        raise LayerNotFound(
+            f"no attention ran in {key!r}: no fused call of torch, and no softmax that values are weighed by. "
+            "history.filter(where=lambda one: one.heads) lists what there is."
+        )
+    return patterns[0] if len(patterns) == 1 else patterns

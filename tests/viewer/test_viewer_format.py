@@ -44,6 +44,7 @@ def parts(payload: dict[str, object]) -> list[tuple[str, dict[str, object]]]:
         found.append(("node", node))
         found += [("param", one) for one in node.get("params", ())]
         found += [("preview", node["preview"])] if "preview" in node else []
+        found += [("attention", node["attention"])] if "attention" in node else []
         found += [("grad", node["grad"])] if "grad" in node else []
         stats = [holder["stats"] for holder in (node, node.get("grad", {})) if "stats" in holder]
         found += [("stats", one) for one in stats]
@@ -61,6 +62,7 @@ def many() -> list[dict[str, object]]:
         written_through_a_view(),
         log(one_activation(), torch.rand(2, 4)),
         log(nn.Sequential(nn.Sequential(*(one_activation() for _ in range(3))), nn.Identity()), torch.rand(2, 4)),
+        log(lambda x: torch.nn.functional.scaled_dot_product_attention(x, x, x), torch.rand(2, 2, 4, 3)),
         log(lambda x: {"cache": [x + i for i in range(4)]}, torch.rand(2)),
     ]
     with torcheer.recording(model) as recorded:

@@ -121,7 +121,7 @@ def to_html(
         path: where to write; what is there is replaced.
         compare: another history or payload, to show next to it.
         title: the name of the page; without one, that of the model.
-        previews: whether to add small pictures of the kept activations and of parameters.
+        previews: whether to add small pictures of the kept activations, of attention heads and of parameters.
         max_bytes: how large the file may be. What there is no room for is left out, previews first, and the page says so.
         metrics: figures of your own to colour and sort by, `{"my norm": lambda tensor: tensor.norm()}`: each function gets a
             copy of every kept activation and returns a number.

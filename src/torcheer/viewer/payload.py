@@ -21,6 +21,7 @@ from ..history.printing.text import human_size, plural
 from ..records import Failure
 from ..torch_internals import DisableTorchFunction
 from ..web.schema import FORMAT, VERSION, Plain, lean
+from .attention import add_patterns
 from .contents import Contents
 from .groups import ports_in, runs_in
 from .values import Metrics, Values, page_bytes
@@ -73,7 +74,7 @@ def payload_of(
     Args:
         history: what `log_forward_pass` or `recording` returned. Activations need not be kept; without them there are no
             statistics and no previews.
-        previews: whether to add small pictures of the kept activations and of parameters.
+        previews: whether to add small pictures of the kept activations, of attention heads and of parameters.
         max_bytes: what the payload may take in a page, compressed. Previews are left out first, then histograms, statistics,
             lines of code and call stacks, and `payload["facts"]["left_out"]` says so.
         metrics: figures of your own, `{"my norm": lambda tensor: tensor.norm()}`: each function gets a copy of every kept
@@ -137,9 +138,12 @@ def _payload(history: Recorded, previews: bool, max_bytes: int, metrics: Metrics
     payload = lean("payload", payload)
     left_out, size = _lightened(payload, max_bytes)
     pairs = list(zip(shown, weights.tensors.values(), strict=True))
-    missing = values.add_previews(nodes, pairs, max_bytes - size - _WORDS) if previews else 0
-    if missing:
-        left_out.insert(0, f"previews of {plural(missing, 'tensor')}")
+    if previews:
+        room = max_bytes - size - _WORDS
+        taken, unseen = add_patterns(history._index, graph.all_nodes, nodes, room)
+        missing = values.add_previews(nodes, pairs, room - taken)
+        left_out[:0] = [f"previews of {plural(missing, 'tensor')}"] if missing else []
+        left_out[:0] = [f"attention patterns of {plural(unseen, 'operation')}"] if unseen else []
     facts |= {"left_out": _left_out(left_out, size, max_bytes), "notes": [*history.notes, *weights.notes, *values.notes]}
     payload["facts"] = lean("facts", facts)
     return payload

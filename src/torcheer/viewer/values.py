@@ -136,6 +136,8 @@ class Values:
         """What previews belong to, what can be seen of it, and how to look; activations first."""
         for number in sorted(self._tensors, key=self._rank):
             node, tensor = self._nodes[number], self._tensors[number]
+            if _is_pattern(plains[number], tensor):
+                continue
             yield plains[number], _plan(node, tensor), partial(self._preview, node, tensor)
         for plain, tensor in weights:
             plan = plan_of(tuple(tensor.shape), is_input=False)
@@ -161,6 +163,12 @@ class Values:
 def _weight_preview(tensor: Tensor, plan: Plan | None) -> Plain | None:
     found = preview_of(tensor, plan) if plan is not None else None
     return lean("preview", found) if found is not None else None
+
+
+def _is_pattern(plain: Plain, tensor: Tensor) -> bool:
+    """Whether a tensor is the pattern of attention, whose heads are shown already."""
+    shown = plain.get("attention")
+    return shown is not None and tuple(tensor.shape[-2:]) == (shown["queries"], shown["keys"])
 
 
 def _plan(node: Node, tensor: Tensor) -> Plan | None:

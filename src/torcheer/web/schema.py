@@ -146,6 +146,7 @@ GRAPH: dict[str, Part] = {
         "stats": Key("Stats | null", "Stats of the activation, if it was kept", None),
         "grad": Key("Gradient | null", "Gradient, of the last backward pass that was followed to here", None),
         "preview": Key("Preview | null", "Preview of the activation, if it was kept and there was room", None),
+        "attention": Key("Attention | null", "Attention: the patterns of its heads, where there was room", None),
         "metrics": Key("(number | null)[]", "list of figures, one for each of the payload's `metrics`", []),
     },
     "param": {
@@ -190,6 +191,17 @@ GRAPH: dict[str, Part] = {
         "high": Key("number | null", "the value that 255 stands for", None),
         "diverging": Key("boolean", "whether the scale goes as far below zero as above", False),
         "note": Key("string", 'what is shown, where it is not everything: `"16 of 64 channels"`', ""),
+    },
+    "attention": {
+        "heads": Key("number", "how many heads it has"),
+        "shown": Key("number", "of how many of them, from the first, there is a map"),
+        "queries": Key("number", "how many queries there are: the rows of a pattern"),
+        "keys": Key("number", "how many keys: the columns"),
+        "width": Key("number", "pixels of a map; column `i` is the sum over keys from `floor(i · keys / width)` to the next"),
+        "height": Key("number", "the same of rows, each the mean over its queries"),
+        "data": Key("string", "base64 of 8-bit pixels, row by row, one map after the other: `p` is `(p / 255)² · high`"),
+        "high": Key("number", "the largest value of all maps"),
+        "samples": Key("number", "how many samples the batch has; shown is the first", 1),
     },
     "edge": {
         "from": Key("number", "a node"),

@@ -1,5 +1,6 @@
 // What is known about a module, a run of equal blocks, or another group of operations.
 
+import { headsInside } from "./attention";
 import type { Theme } from "../../shared/color";
 import { button, el } from "../../shared/dom";
 import type { Guide } from "../guide";
@@ -47,6 +48,7 @@ export function modulePanel(guide: Guide, side: number, b: number, theme: Theme)
       actions(guide, side, b),
       section("Module", first ? facts(moduleFacts(calls)) : null),
       section("Totals", facts(totals(guide, side, ~b))),
+      headsInside(payload, box.kind === "run" ? undefined : box.modules[0], theme),
       run ? section("Equal blocks", blocks(guide, side, run, b)) : null,
       section("Inside", inside(guide, side, box.kind === "run" ? box.blocks[0]! : b, theme)),
       first?.source ? section("Called from", codeAround(payload, first.source)) : null,

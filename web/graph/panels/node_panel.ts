@@ -1,5 +1,6 @@
 // Everything that is known about one operation.
 
+import { attentionHeads } from "./attention";
 import { histogram, preview } from "./charts";
 import { type Theme, categoryOf } from "../../shared/color";
 import { changesBetween, onlyIn, sideName, weightsOf } from "../model/compare";
@@ -47,6 +48,7 @@ export function nodePanel(
       members.length > 1 ? passChooser(members.length, pass, onPass) : null,
       node.error ? el("p", { class: "error", text: `Raised ${node.error}` }) : null,
       section("Tensor", facts(tensorFacts(node))),
+      attentionHeads(node.attention, theme),
       node.preview ? section("Values", preview(node.preview, WIDTH)) : null,
       section("Statistics", statistics(node.stats)),
       section(

@@ -100,6 +100,7 @@ export interface OpNode {
   stats: Stats | null;
   grad: Gradient | null;
   preview: Preview | null;
+  attention: Attention | null;
   metrics: (number | null)[];
 }
 
@@ -145,6 +146,18 @@ export interface Preview {
   high: number | null;
   diverging: boolean;
   note: string;
+}
+
+export interface Attention {
+  heads: number;
+  shown: number;
+  queries: number;
+  keys: number;
+  width: number;
+  height: number;
+  data: string;
+  high: number;
+  samples: number;
 }
 
 export interface Edge {
@@ -199,8 +212,8 @@ export const PARTS: Parts = {
   },
   OpNode: {
     required: ["key", "label", "type", "function"],
-    template: {"key": null, "label": null, "kind": "operation", "type": null, "function": null, "category": "arithmetic", "pass": 1, "num_passes": 1, "module": -1, "exits": [], "shape": null, "dtype": null, "device": null, "bytes": 0, "seconds": 0.0, "backward_seconds": null, "flops": null, "macs": null, "params": [], "buffers": [], "inplace": false, "role": "", "arguments": "", "composite": null, "error": "", "gradfunc": null, "stack": [], "source": -1, "python_reads": [], "saved": false, "stats": null, "grad": null, "preview": null, "metrics": []},
-    checks: { key: { is: "string" }, label: { is: "string" }, kind: { is: "string" }, type: { is: "string" }, function: { is: "string" }, category: { is: "string" }, pass: { is: "number" }, num_passes: { is: "number" }, module: { is: "number" }, exits: { is: "list" }, shape: { is: "list", isNullable: true }, dtype: { is: "string", isNullable: true }, device: { is: "string", isNullable: true }, bytes: { is: "number" }, seconds: { is: "number" }, backward_seconds: { is: "number", isNullable: true }, flops: { is: "number", isNullable: true }, macs: { is: "number", isNullable: true }, params: { is: "list", of: "Param" }, buffers: { is: "list" }, inplace: { is: "boolean" }, role: { is: "string" }, arguments: { is: "string" }, composite: { is: "string", isNullable: true }, error: { is: "string" }, gradfunc: { is: "string", isNullable: true }, stack: { is: "list" }, source: { is: "number" }, python_reads: { is: "list" }, saved: { is: "boolean" }, stats: { is: "object", of: "Stats", isNullable: true }, grad: { is: "object", of: "Gradient", isNullable: true }, preview: { is: "object", of: "Preview", isNullable: true }, metrics: { is: "list" } },
+    template: {"key": null, "label": null, "kind": "operation", "type": null, "function": null, "category": "arithmetic", "pass": 1, "num_passes": 1, "module": -1, "exits": [], "shape": null, "dtype": null, "device": null, "bytes": 0, "seconds": 0.0, "backward_seconds": null, "flops": null, "macs": null, "params": [], "buffers": [], "inplace": false, "role": "", "arguments": "", "composite": null, "error": "", "gradfunc": null, "stack": [], "source": -1, "python_reads": [], "saved": false, "stats": null, "grad": null, "preview": null, "attention": null, "metrics": []},
+    checks: { key: { is: "string" }, label: { is: "string" }, kind: { is: "string" }, type: { is: "string" }, function: { is: "string" }, category: { is: "string" }, pass: { is: "number" }, num_passes: { is: "number" }, module: { is: "number" }, exits: { is: "list" }, shape: { is: "list", isNullable: true }, dtype: { is: "string", isNullable: true }, device: { is: "string", isNullable: true }, bytes: { is: "number" }, seconds: { is: "number" }, backward_seconds: { is: "number", isNullable: true }, flops: { is: "number", isNullable: true }, macs: { is: "number", isNullable: true }, params: { is: "list", of: "Param" }, buffers: { is: "list" }, inplace: { is: "boolean" }, role: { is: "string" }, arguments: { is: "string" }, composite: { is: "string", isNullable: true }, error: { is: "string" }, gradfunc: { is: "string", isNullable: true }, stack: { is: "list" }, source: { is: "number" }, python_reads: { is: "list" }, saved: { is: "boolean" }, stats: { is: "object", of: "Stats", isNullable: true }, grad: { is: "object", of: "Gradient", isNullable: true }, preview: { is: "object", of: "Preview", isNullable: true }, attention: { is: "object", of: "Attention", isNullable: true }, metrics: { is: "list" } },
   },
   Param: {
     required: ["name", "shape", "dtype", "numel"],
@@ -226,6 +239,11 @@ export const PARTS: Parts = {
     required: ["kind", "width", "height", "data"],
     template: {"kind": null, "width": null, "height": null, "channels": 1, "data": null, "low": null, "high": null, "diverging": false, "note": ""},
     checks: { kind: { is: "string" }, width: { is: "number" }, height: { is: "number" }, channels: { is: "number" }, data: { is: "string" }, low: { is: "number", isNullable: true }, high: { is: "number", isNullable: true }, diverging: { is: "boolean" }, note: { is: "string" } },
+  },
+  Attention: {
+    required: ["heads", "shown", "queries", "keys", "width", "height", "data", "high"],
+    template: {"heads": null, "shown": null, "queries": null, "keys": null, "width": null, "height": null, "data": null, "high": null, "samples": 1},
+    checks: { heads: { is: "number" }, shown: { is: "number" }, queries: { is: "number" }, keys: { is: "number" }, width: { is: "number" }, height: { is: "number" }, data: { is: "string" }, high: { is: "number" }, samples: { is: "number" } },
   },
   Edge: {
     required: ["from", "to"],

@@ -6,11 +6,11 @@ such as projections, belong to which head.
 """
 
 from .head_axis import head_axis as head_axis
+from .heads import Attention as Attention
 from .heads import Heads as Heads
 from .heads import Part as Part
 from .reading import attention_in as attention_in
-from .reading import batch_of as batch_of
+from .reading import attention_of as attention_of
 from .reading import heads_of as heads_of
 from .reading import is_attention as is_attention
 from .reading import is_fused as is_fused
-from .reading import reader_of as reader_of

@@ -1,6 +1,6 @@
 """Attention that ran as one call of torch: its pattern is worked out from what the call was given.
 
-Each reader takes the arguments of a call from the log, and returns a function that works the heads out, at once or later.
+Each reader takes the arguments of a call from the log; the heads are worked out from them at once or later.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from ...errors import InvalidArgument
 from ...torch_internals import index_by_tensors
 from .finding import head_count
-from .heads import Heads, Part, Read
+from .heads import Attention, Heads, Part
 
 if TYPE_CHECKING:
     from ..operation import Operation
@@ -27,7 +27,7 @@ def _arguments(operation: Operation, names: tuple[str, ...]) -> dict[str, Any]:
     return {**given, **operation.creation_kwargs}
 
 
-def _scaled_dot_product(operation: Operation, part: Part) -> Read:
+def _scaled_dot_product(operation: Operation) -> Attention:
     given = _arguments(operation, ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"))
     count, dims = head_count(operation), given["query"].dim()
     q, k, v, outputs = (
@@ -37,7 +37,7 @@ def _scaled_dot_product(operation: Operation, part: Part) -> Read:
     if mask is not None and mask.dim() > 2 and dims != 4:
         mask = _with_heads(mask.expand(*given["query"].shape[:-1], mask.shape[-1]), count)
 
-    def read() -> Heads:
+    def work_out(part: Part) -> Heads:
         scores = _scores(part.queries(q), part.samples(k), given.get("scale"))
         seen = part.mask(mask) if mask is not None else None
         if given.get("is_causal"):
@@ -49,16 +49,16 @@ def _scaled_dot_product(operation: Operation, part: Part) -> Read:
         pattern = _softmax(scores, q.dtype)
         return Heads(pattern, part.queries(q), part.samples(k), part.samples(v), part.queries(outputs))
 
-    return read
+    return Attention(_shape(q, k), work_out)
 
 
-def _flex(operation: Operation, part: Part) -> Read:
+def _flex(operation: Operation) -> Attention:
     """`flex_attention`: a function changes each score, another one says which are seen."""
     given = _arguments(operation, ("query", "key", "value", "score_mod", "block_mask", "scale"))
     q, k, v, outputs = given["query"], given["key"], given["value"], operation.tensor_contents
     mask_mod: Callable[..., Tensor] = given["block_mask"][-1]
 
-    def read() -> Heads:
+    def work_out(part: Part) -> Heads:
         scores = _scores(part.queries(q), part.samples(k), given["scale"])
         steps = (1, 1, part.step, 1)
         ranges = [torch.arange(n, device=q.device) * step for n, step in zip(scores.shape, steps, strict=True)]
@@ -69,17 +69,17 @@ def _flex(operation: Operation, part: Part) -> Read:
         scores = torch.where(seen, changed, -math.inf).view(scores.shape)
         return Heads(_softmax(scores, q.dtype), part.queries(q), part.samples(k), part.samples(v), part.queries(outputs))
 
-    return read
+    return Attention(_shape(q, k), work_out)
 
 
-def _native(operation: Operation, part: Part) -> Read:
+def _native(operation: Operation) -> Attention:
     """`nn.MultiheadAttention` on its fused path: the projections are inside."""
     names = ("query", "key", "value", "embed_dim", "num_head", "weight", "bias", "proj_weight", "proj_bias", "mask")
     given = _arguments(operation, (*names, "need_weights", "average_attn_weights", "mask_type"))
-    return _projected(given["query"], given["num_head"], given, part)
+    return _projected(given["query"], given["num_head"], given)
 
 
-def _encoder_layer(operation: Operation, part: Part) -> Read:
+def _encoder_layer(operation: Operation) -> Attention:
     """`nn.TransformerEncoderLayer` on its fused path: the whole layer is one call."""
     names = ("src", "embed_dim", "num_heads", "weight", "bias", "proj_weight", "proj_bias", "use_gelu", "norm_first", "eps")
     more = (
@@ -95,10 +95,10 @@ def _encoder_layer(operation: Operation, part: Part) -> Read:
     x = given["src"]
     if given["norm_first"]:
         x = F.layer_norm(x, x.shape[-1:], given["norm_weight_1"], given["norm_bias_1"], given["eps"])
-    return _projected(x, given["num_heads"], given, part)
+    return _projected(x, given["num_heads"], given)
 
 
-def _projected(x: Tensor, count: int, given: dict[str, Any], part: Part) -> Read:
+def _projected(x: Tensor, count: int, given: dict[str, Any]) -> Attention:
     if x.is_nested:
         raise InvalidArgument("attention on a nested tensor has patterns of different sizes: log without padding to see them.")
     mask = given.get("mask")
@@ -106,7 +106,7 @@ def _projected(x: Tensor, count: int, given: dict[str, Any], part: Part) -> Read
         mask = mask if mask.dtype is torch.bool else mask != 0
         mask = mask[:, None, None] if given.get("mask_type") == 1 else mask
 
-    def read() -> Heads:
+    def work_out(part: Part) -> Heads:
         some = part.samples(x)
         batch, length, size = some.shape
         mixed = F.linear(some, given["weight"], given["bias"])
@@ -118,7 +118,11 @@ def _projected(x: Tensor, count: int, given: dict[str, Any], part: Part) -> Read
         pattern = _softmax(scores, x.dtype)
         return Heads(pattern, q, k, v, pattern @ v)
 
-    return read
+    return Attention((x.shape[0], count, x.shape[1], x.shape[1]), work_out)
+
+
+def _shape(q: Tensor, k: Tensor) -> tuple[int, int, int, int]:
+    return q.shape[0], q.shape[1], q.shape[2], k.shape[2]
 
 
 def _scores(q: Tensor, k: Tensor, scale: float | None) -> Tensor:
@@ -145,7 +149,7 @@ def _with_heads(value: Tensor, count: int) -> Tensor:
     return value.view(-1, count, *value.shape[1:]) if value.shape[0] % count == 0 else value[:, None]
 
 
-READERS: dict[str, Callable[[Operation, Part], Read]] = {
+READERS: dict[str, Callable[[Operation], Attention]] = {
     "scaled_dot_product_attention": _scaled_dot_product,
     "flex_attention": _flex,
     "native_multi_head_attention": _native,

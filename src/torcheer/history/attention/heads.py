@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+
+from ...torch_internals import DisableTorchFunction
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,4 +52,16 @@ class Part:
 
 
 WHOLE = Part()
-Read = Callable[[], Heads]  # works out what was taken from a log before
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """One attention, as it was taken from a log: what it needs is held, its heads are worked out when asked for."""
+
+    shape: tuple[int, int, int, int]  # of the pattern: samples, heads, queries, keys
+    work_out: Callable[[Part], Heads]
+
+    def heads(self, part: Part = WHOLE) -> Heads:
+        """Its heads."""
+        with torch.no_grad(), DisableTorchFunction():
+            return self.work_out(part)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,9 +9,9 @@ from torch import Tensor
 
 from ...errors import LayerNotFound
 from ...torch_internals import DisableTorchFunction
-from .finding import CALLS_WITH_HEADS, head_count, is_written_out
+from .finding import is_written_out
 from .fused import READERS
-from .heads import WHOLE, Heads, Part, Read
+from .heads import Attention, Heads
 from .written_out import read_written_out
 
 if TYPE_CHECKING:
@@ -32,37 +31,21 @@ def is_fused(operation: Operation) -> bool:
     return operation._record.function.plain_name in READERS
 
 
-def batch_of(operation: Operation) -> int:
-    """How many samples attention has."""
-    shape = operation.tensor_shape or ()
-    if len(shape) < 3:
-        return 1
-    name = operation._record.function.plain_name
-    is_projected = name in READERS and name not in CALLS_WITH_HEADS
-    return math.prod(shape[:-3]) if len(shape) > 3 else int(shape[0]) // (1 if is_projected else head_count(operation))
-
-
-def reader_of(operation: Operation, part: Part = WHOLE) -> Read:
-    """What works out the heads of attention, at once or later; what it needs is taken from the log now."""
+def attention_of(operation: Operation) -> Attention:
+    """What an operation that is attention holds; raises where that was not saved."""
     read = READERS.get(operation._record.function.plain_name, read_written_out)
     with torch.no_grad(), DisableTorchFunction():
-        ready = read(operation, part)
-
-    def work_out() -> Heads:
-        with torch.no_grad(), DisableTorchFunction():
-            return ready()
-
-    return work_out
+        return read(operation)
 
 
 def heads_of(operation: Operation) -> Heads | None:
     """The heads of an operation that is attention; None for any other."""
-    return reader_of(operation)() if is_attention(operation) else None
+    return attention_of(operation).heads() if is_attention(operation) else None
 
 
 def attention_in(operations: list[Operation], key: Any) -> Tensor | list[Tensor]:
     """The pattern of the only attention among operations that a key means, or a list of those of several."""
-    patterns = [reader_of(one)().pattern for one in operations if is_attention(one)]
+    patterns = [attention_of(one).heads().pattern for one in operations if is_attention(one)]
     if not patterns:
         raise LayerNotFound(
             f"no attention ran in {key!r}: no fused call of torch, and no softmax that values are weighed by. "

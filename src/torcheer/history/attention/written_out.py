@@ -7,29 +7,30 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from .finding import head_count, scoring, weighing
-from .heads import Heads, Part, Read
+from .heads import Attention, Heads, Part
 
 if TYPE_CHECKING:
     from ..operation import Operation
 
 
-def read_written_out(operation: Operation, part: Part) -> Read:
+def read_written_out(operation: Operation) -> Attention:
     """The heads of a softmax that values are weighed by."""
     scored, weighed = scoring(operation), weighing(operation)
     assert scored is not None
     assert weighed is not None
-    count, pattern = head_count(operation), operation.tensor_contents
+    count = head_count(operation)
+    pattern = _apart(operation.tensor_contents, count)
+    assert pattern is not None
     q, k, _ = factors(scored, count, is_scoring=True)
     _, v, outputs = factors(weighed, count, is_scoring=False)
 
-    def read() -> Heads:
-        shown = _apart(pattern, count)
-        assert shown is not None
+    def work_out(part: Part) -> Heads:
         queries, made = (None if one is None else part.queries(one) for one in (q, outputs))
         keys, values = (None if one is None else part.samples(one) for one in (k, v))
-        return Heads(part.queries(shown), queries, keys, values, made)
+        return Heads(part.queries(pattern), queries, keys, values, made)
 
-    return read
+    samples, heads, length, keys = pattern.shape
+    return Attention((samples, heads, length, keys), work_out)
 
 
 def factors(product: Operation, count: int, *, is_scoring: bool) -> tuple[Tensor | None, Tensor | None, Tensor | None]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from torch import Tensor
 
 from ...history import Operation
-from ...history.attention import Part, batch_of, is_attention, is_fused, reader_of
+from ...history.attention import Part, attention_of, is_attention, is_fused
 
 
 def attentions(operations: Iterable[Operation]) -> list[Operation]:
@@ -17,6 +17,10 @@ def attentions(operations: Iterable[Operation]) -> list[Operation]:
 
 def pattern_of(operation: Operation) -> tuple[Callable[[], Tensor], list[str]]:
     """A function that gives the pattern, 1 × heads × queries × keys, and what must be said of it."""
-    read, samples = reader_of(operation, Part(is_first_only=True)), batch_of(operation)
+    found = attention_of(operation)
+    samples = found.shape[0]
     said = [f"the first of {samples} samples"] if samples > 1 else []
-    return lambda: read().pattern, [*said, *(["worked out from queries and keys"] if is_fused(operation) else [])]
+    return lambda: found.heads(Part(is_first_only=True)).pattern, [
+        *said,
+        *(["worked out from queries and keys"] if is_fused(operation) else []),
+    ]

@@ -58,6 +58,8 @@ class TensorTable:
     def __init__(self) -> None:
         self.entries: dict[int, Entry] = {}  # by id; may be of a tensor that is gone
         self.last_write: dict[int | None, int] = {}  # by storage: the last record that wrote to it
+        # calls that returned an argument: its entry, the record it stood for before, and that of the call
+        self.handed_back: list[tuple[Entry, int, int]] = []
         self._writes: dict[int, list[Write]] = {}
         self._hollow: dict[int, Entry] = {}  # by id: tensors without elements, which may be given memory unseen
         self.shared: set[int] = set()  # storages that code outside torch can write to
@@ -77,6 +79,27 @@ class TensorTable:
         entry.number = number
         entry.storage = storage
         return entry
+
+    def note_handed_back(self, tensor: Tensor, number: int) -> None:
+        """Call `number` returned `tensor`, and did not write to it: if it is known, it is one of the arguments."""
+        entry = self.find(tensor)
+        if entry is not None:
+            self.handed_back.append((entry, entry.number, number))
+
+    def leave(self, first: int, outputs: tuple[int, ...]) -> None:
+        """A module is left, inside which record `first` and later ones were written.
+
+        `x.to(dtype)` may return `x` itself, which then stands for that call. When a module does not return it, code outside can
+        hold it only as what the module was given, so from now on it stands for that again.
+        """
+        kept: list[tuple[Entry, int, int]] = []
+        while self.handed_back and self.handed_back[-1][2] >= first:
+            entry, before, number = self.handed_back.pop()
+            if entry.number == number and number not in outputs:
+                entry.number = before
+            elif entry() is not None:
+                kept.append((entry, before, number))
+        self.handed_back += reversed(kept)
 
     def point_inside(self, tensor: Tensor, number: int, storage: int | None) -> None:
         """`torch.func` returns the plain tensor inside its wrapper from a transform, so that one is added to the table, too."""
@@ -172,6 +195,7 @@ class TensorTable:
     def clear(self) -> None:
         self.entries.clear()
         self.last_write.clear()
+        self.handed_back.clear()
         self._writes.clear()
         self.shared.clear()
         self.homes.clear()

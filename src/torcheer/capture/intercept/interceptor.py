@@ -197,6 +197,8 @@ class Interceptor(TorchFunctionMode):
                 entry = entries.get(key)
                 if entry is None or entry() is not result:
                     entry = entries[key] = Entry(result)
+                elif not written:
+                    table.handed_back.append((entry, entry.number, number))
                 entry.number = number
                 entry.storage = storage
                 if way == _MAY_DRAW:

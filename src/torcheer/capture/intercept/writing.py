@@ -65,6 +65,9 @@ class CallWriter:
         if function.is_attribute and function.name == "grad":
             details = Details(also=recorder.backward_roots())
         first = len(log.rows)
+        if not written:
+            for at, (_, tensor) in enumerate(made):
+                self._table.note_handed_back(tensor, first + at)
         if not self.is_plain or not self._write_plain(call, parents, made, details):
             self._write_any(call, parents, made, details)
         if details is not None and details.held and all(value is UNSAVED for value in log.values[first:]):

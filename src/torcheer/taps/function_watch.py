@@ -55,7 +55,8 @@ class FunctionWatch(TorchFunctionMode):
         self._at: dict[tuple[int, str], list[Spot]] = {}  # by the number of the site and the function
         self._turns: dict[tuple[int, str], int] = {}  # how often each was reached in this call of the module
         self._call = 0
-        self._outer: list[tuple[dict[tuple[int, str], int], int]] = []  # of calls of the module that run around this one
+        # of calls of the module that run around this one: turns, number, and whether the inner one put the mode on
+        self._outer: list[tuple[dict[tuple[int, str], int], int, bool]] = []
         self._open: list[Any] = []  # composites that are running
         self._aside: list[bool] = []  # of the modules inside that are running: whether it was on when they began
 
@@ -74,15 +75,18 @@ class FunctionWatch(TorchFunctionMode):
 
     def begin(self, call: int) -> None:
         """The module is called."""
-        self._outer.append((self._turns, self._call))
+        is_put_on = not self._outer or not any(one is self for one in function_modes())  # a module may call itself
+        self._outer.append((self._turns, self._call, is_put_on))
         self._turns, self._call = {}, call
-        push_function_mode(self)
+        if is_put_on:
+            push_function_mode(self)
 
     def end(self) -> None:
         """The module returned, or raised."""
         if self._outer:
-            self._turns, self._call = self._outer.pop()
-            take_off(self)
+            self._turns, self._call, is_put_on = self._outer.pop()
+            if is_put_on:
+                take_off(self)
 
     def step_aside(self, module: Module, args: object, kwargs: object) -> None:
         """A module inside is called: what it runs is its own."""

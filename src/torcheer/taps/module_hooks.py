@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,19 @@ Before = Callable[[Module, tuple[Any, ...], dict[str, Any]], Any]  # returns Non
 After = Callable[[Module, Any, Any], Any]  # gets the result, None where forward raised; returns None, or the new result
 
 
+class _Hook(partial):  # type: ignore[type-arg]  # of a hook before or after
+    """A hook that belongs to one model: a copy of it, made by `deepcopy` or pickle in the block, has one that does nothing.
+
+    That one is `nullcontext().__exit__`, so that the copy needs no torcheer.
+    """
+
+    def __deepcopy__(self, memo: object) -> Callable[..., None]:
+        return nullcontext().__exit__
+
+    def __reduce__(self) -> Any:
+        return getattr, (nullcontext(), "__exit__")
+
+
 class ModuleHooks:
     """Hooks that are put around modules one by one, and taken off together."""
 
@@ -27,14 +41,14 @@ class ModuleHooks:
     def before(self, module: Module, hook: Before) -> None:
         """Call a hook before a module's forward."""
         if _takes_hooks(module):
-            self._leave.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
+            self._leave.callback(module.register_forward_pre_hook(_Hook(hook), with_kwargs=True).remove)
         else:
             self._globally(module)[0].append(hook)
 
     def after(self, module: Module, hook: After, *, always: bool) -> None:
         """Call a hook after a module's forward; `always` also where it raised."""
         if _takes_hooks(module):
-            self._leave.callback(module.register_forward_hook(hook, always_call=always).remove)
+            self._leave.callback(module.register_forward_hook(_Hook(hook), always_call=always).remove)
         else:
             self._globally(module)[1].append(hook)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..torch_internals import DisableTorchFunction
+from ..torch_internals import DisableTorchFunction, functorch_unwrapped, is_functorch_wrapped, without_transforms
 from .spots import Act, Spot
 
 
@@ -15,10 +15,12 @@ class TakenValue:
     __slots__ = ("_copy", "_version", "tensor")
 
     def __init__(self, tensor: Tensor, *, copies: bool) -> None:
+        while is_functorch_wrapped(tensor):  # what torch.func wraps means nothing later: the whole batch is held
+            tensor = functorch_unwrapped(tensor)
         self.tensor = tensor
         self._copy: Tensor | None = None
         if copies:
-            with DisableTorchFunction():
+            with DisableTorchFunction(), without_transforms():
                 self._copy = tensor.clone()
         try:
             self._version = tensor._version

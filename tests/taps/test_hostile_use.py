@@ -1,0 +1,122 @@
+"""Odd things that people do while a block is open: copies, recursion, transforms. Plain hooks are the oracle."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+from tap_models import Net, hooks_of
+from torch import Tensor, nn
+
+import torcheer
+from torcheer import changes
+
+
+class Again(nn.Module):
+    """Calls itself, directly or through a module inside."""
+
+    class Caller(nn.Module):
+        def forward(self, model: nn.Module, x: Tensor, depth: int) -> Tensor:
+            return torch.cos(model(torch.sin(x), depth))
+
+    def __init__(self, *, is_direct: bool) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.caller = None if is_direct else self.Caller()
+
+    def forward(self, x: Tensor, depth: int = 3) -> Tensor:
+        y = torch.tanh(self.fc(x))
+        if depth:
+            y = self(y, depth - 1) if self.caller is None else self.caller(self, y, depth - 1)
+        return torch.sigmoid(y)
+
+
+@pytest.mark.parametrize("is_direct", [True, False])
+def test_every_operation_of_a_model_that_calls_itself_is_read_as_the_log_kept_it(is_direct):
+    model, x = Again(is_direct=is_direct), torch.rand(2, 4)
+    history = torcheer.log_forward_pass(model, x)
+    labels = [one.label for one in history.operations if not one.is_input_layer and not one.is_output_layer]
+    with torcheer.tap(model, labels, like=history) as values:
+        model(x)
+    for label in labels:
+        assert torch.equal(values[label], history[label].tensor_contents), label
+
+
+@pytest.mark.parametrize("is_direct", [True, False])
+def test_one_round_of_a_model_that_calls_itself_is_changed_as_on_the_log(is_direct):
+    model, x = Again(is_direct=is_direct), torch.rand(2, 4)
+    history = torcheer.log_forward_pass(model, x)
+    change = {"tanh_1:3": changes.scale(2)}
+    with torcheer.intervene(model, change, like=history) as edits:
+        live = model(x)
+    assert edits.edits[0].times == 1
+    assert torch.equal(live.detach(), history.replay(changes=change)["output"].tensor_contents)
+
+
+@pytest.mark.parametrize("how", ["deepcopy", "pickle", "torch.save"])
+def test_a_copy_that_is_made_in_a_block_is_the_plain_model(how):
+    """In the block and after it; the block goes on with the model itself."""
+    model, x = Net().eval(), torch.rand(2, 5, 8)
+    history, plain = torcheer.log_forward_pass(model, x), model(x)
+    with torcheer.intervene(model, {"softmax_2": changes.zero(), "cell": changes.scale(2)}, like=history):
+        changed = model(x)
+        if how == "deepcopy":
+            copied = copy.deepcopy(model)
+        elif how == "pickle":
+            copied = pickle.loads(pickle.dumps(model))
+        else:
+            file = io.BytesIO()
+            torch.save(model, file)
+            file.seek(0)
+            copied = torch.load(file, weights_only=False)
+        assert torch.equal(copied(x), plain)
+        assert torch.equal(model(x), changed)
+    assert torch.equal(copied(x), plain)
+    assert torch.equal(model(x), plain)
+    assert hooks_of(model) == 0
+
+
+def test_a_model_that_was_pickled_in_a_block_is_read_without_torcheer(tmp_path):
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    with torcheer.tap(model, ["0"]):
+        (tmp_path / "model.pickle").write_bytes(pickle.dumps(model))
+        model(torch.ones(1, 2))
+    program = (
+        "import pickle, sys, torch\n"
+        f"model = pickle.load(open({str(tmp_path / 'model.pickle')!r}, 'rb'))\n"
+        "model(torch.ones(1, 2))\n"
+        "assert 'torcheer' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_under_vmap_the_whole_batch_is_read():
+    model, x = nn.Sequential(nn.Linear(3, 4), nn.Tanh()), torch.rand(5, 3)
+    history = torcheer.log_forward_pass(model, x)
+    with torcheer.tap(model, ["0", "tanh_1"], like=history) as values:
+        torch.vmap(model)(x)
+    torch.testing.assert_close(values["0"], model[0](x))
+    torch.testing.assert_close(values["tanh_1"], model(x))
+
+
+@pytest.mark.parametrize("key", ["0", "tanh_1"])
+def test_under_transforms_values_are_changed_as_by_a_plain_hook(key):
+    model, x = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)), torch.rand(5, 3)
+    history = torcheer.log_forward_pass(model, x)
+    params = {name: param.detach() for name, param in model.named_parameters()}
+
+    def loss(params: dict[str, Tensor]) -> Tensor:
+        return torch.vmap(lambda row: torch.func.functional_call(model, params, (row,)))(x).square().sum()
+
+    hook = model[0 if key == "0" else 1].register_forward_hook(lambda module, args, result: result * 3)
+    expected = torch.func.grad(loss)(params)
+    hook.remove()
+    with torcheer.intervene(model, {key: changes.scale(3)}, like=history):
+        found = torch.func.grad(loss)(params)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient)

@@ -120,3 +120,61 @@ def test_under_transforms_values_are_changed_as_by_a_plain_hook(key):
         found = torch.func.grad(loss)(params)
     for name, gradient in expected.items():
         torch.testing.assert_close(found[name], gradient)
+
+
+class Shortcut(nn.Module):
+    """What the module inside is given goes past it, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * 2
+        return x + self.inner(x)
+
+
+class Both(nn.Module):
+    """What the module inside returns is used inside it, too."""
+
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            h = self.fc(x)
+            return h, torch.tanh(h)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = self.Inner()
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, t = self.inner(x)
+        return h * 3 + t
+
+
+@pytest.mark.parametrize(("make", "key"), [(Shortcut, "input:inner"), (Both, "inner"), (Both, "inner.fc")])
+def test_only_those_who_read_what_a_module_gets_or_gives_see_it_changed(make, key):
+    """Plain hooks are the oracle, live and on the log; the log's arguments are those that were read."""
+    model, x = make(), torch.rand(2, 4)
+    module = model.get_submodule(key.removeprefix("input:"))
+    if key.startswith("input:"):
+        hook = module.register_forward_pre_hook(lambda module, args: (args[0] * 5,))
+    else:
+        hook = module.register_forward_hook(
+            lambda module, args, result: result * 5 if isinstance(result, Tensor) else (result[0] * 5, result[1])
+        )
+    expected = model(x).detach()
+    hook.remove()
+    history = torcheer.log_forward_pass(model, x)
+    change = {key: changes.scale(5)}
+    with torcheer.intervene(model, change, like=history):
+        assert torch.equal(model(x).detach(), expected)
+    replayed = history.replay(changes=change)
+    assert torch.equal(replayed["output"].tensor_contents, expected)
+    if make is Shortcut:
+        assert torch.equal(replayed["linear_1"].creation_args[0], x * 10)
+        assert torch.equal(replayed["add_1"].creation_args[0], x * 2)
+    assert any(key in note for note in replayed.notes)

@@ -103,6 +103,36 @@ def test_a_change_on_the_log_is_the_same_change_live(name):
         assert replayed[one.label].changed_by == "scale(0.5)"
 
 
+@pytest.mark.parametrize("name", ZOO)
+def test_a_change_of_what_modules_get_and_give_is_the_same_on_the_log_and_live(name):
+    """Where others read the same value too: the shortcut around a block is not changed with what the block is given."""
+    model, args, kwargs, history = logged(name)
+    keys = [key for call in history._log.modules if call.address for key in (f"input:{call.address}", call.address)]
+    keys = [key for key in dict.fromkeys(keys) if _means_floats(history, key)]
+    for key in keys[:: max(1, len(keys) // 12)]:
+        change = {key: changes.scale(0.5)}
+        try:
+            replayed = history.replay(changes=change)
+        except torcheer.ReplayFailed:  # a view that is written to later
+            continue
+        with torch.no_grad(), torcheer.intervene(model, change, like=history):
+            again = torcheer.log_forward_pass(model, args, kwargs)
+        assert len(replayed.outputs) == len(again.outputs)
+        for ours, theirs in zip(replayed.outputs, again.outputs, strict=True):
+            assert torch.equal(ours.tensor_contents, theirs.tensor_contents), key
+
+
+def _means_floats(history, key):
+    """Whether a key means one floating-point value of one call, which the module was given once and did not hand back."""
+    try:
+        (match,) = history._lookup.meaning(key).matches
+    except (torcheer.LayerNotFound, ValueError):
+        return False
+    record, call = history._log.operations[match.number], match.call
+    is_clear = call.inputs.count(match.number) == 1 if match.is_input else match.number not in call.inputs
+    return is_clear and record.dtype.is_floating_point and match.number >= 0
+
+
 def _is_changeable(one):
     value = one.tensor_contents
     return isinstance(value, Tensor) and value.is_floating_point() and not one.is_output_layer and not one.is_input_layer

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -20,8 +21,8 @@ from ..changes import Change, Given, as_change
 from ..errors import InvalidArgument, ReplayFailed
 from ..history import History, Operation
 from ..history.attention import head_axis
-from ..keys import AnyKey, KeyType, parse_key
-from ..records import FACTS, PARENTS, UNSAVED, OperationRecord, facts_of
+from ..keys import AnyKey, KeyType, Match, parse_key
+from ..records import FACTS, PARENTS, UNSAVED, Held, OperationRecord, facts_of
 from .machine import refuse_changed_states, run_again
 
 ReplayInputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]  # one for each input, or by label
@@ -35,10 +36,10 @@ def replay(history: Kind, inputs: ReplayInputs | None = None, changes: Mapping[K
     if not history._log.holds_tensors:
         raise InvalidArgument("a history made with activation_postfunc has no tensors to run again; log without it.")
     refuse_changed_states(history)
-    by_number = _changes(history, changes or {})
+    by_number, spans = _changes(history, changes or {})
     given = _inputs(history, inputs)
     started = perf_counter()
-    told = run_again(history._log, given, lambda: _Rerun(history, by_number))
+    told = run_again(history._log, given, lambda: _Rerun(history, by_number, spans))
     told.keeper.settle(set())
     told.log.seconds = {"replay": perf_counter() - started}
     said = ", ".join(key if isinstance(key, str) else str(parse_key(key)) for key in changes or ())
@@ -47,17 +48,35 @@ def replay(history: Kind, inputs: ReplayInputs | None = None, changes: Mapping[K
     return history._of_log(told.log, history._options)
 
 
-def _changes(history: History, changes: Mapping[KeyType, Given]) -> dict[int, Change]:
-    """The change of each operation. A key that means fewer operations goes before one that means more."""
-    meant: list[tuple[list[int], Change]] = []
+def _changes(history: History, changes: Mapping[KeyType, Given]) -> tuple[dict[int, Change], dict[_Span, Change]]:
+    """The change of each operation, and of what some operations read of another one.
+
+    A key that means fewer operations goes before one that means more.
+    """
+    meant: list[tuple[list[int | _Span], Change]] = []
     for key, given in changes.items():
         change = as_change(given, key)
-        numbers = history._lookup.meaning(key).numbers
-        if not numbers:
+        matches = history._lookup.meaning(key).matches
+        if not matches:
             raise InvalidArgument(f"{key!r} stands for no operation of this history, so there is nothing to change.")
-        meant.append((numbers, change))
+        meant.append(([_span(history, match) or match.number for match in matches], change))
     meant.sort(key=lambda pair: -len(pair[0]))
-    return {number: change for numbers, change in meant for number in numbers}
+    found = {where: change for places, change in meant for where in places}
+    whole = {where: change for where, change in found.items() if isinstance(where, int)}
+    return whole, {where: change for where, change in found.items() if isinstance(where, _Span)}
+
+
+def _span(history: History, match: Match) -> _Span | None:
+    """Who reads a value that a module was given or returned, where not all who read it are meant; else None.
+
+    What a module is given is another value for the operations inside it only, what it returned for those after it.
+    """
+    call, number = match.call, match.number
+    if call is None:
+        return None
+    span = _Span(number, call.first, call.end) if match.is_input else _Span(number, call.end, len(history._log.rows))
+    readers = history._index.children.get(number, ())
+    return None if all(span.first <= reader < span.end for reader in readers) else span
 
 
 def _inputs(history: History, inputs: Any) -> dict[int, Tensor]:
@@ -94,10 +113,19 @@ def _input_meant(history: History, key: AnyKey, numbers: list[int]) -> int:
     return meant[0]
 
 
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """What operations from `first` to before `end` read of operation `number`."""
+
+    number: int
+    first: int
+    end: int
+
+
 class _Rerun:
     """Keeps the values of a replay in a log of their own, and changes some on the way."""
 
-    def __init__(self, history: History, changes: dict[int, Change]) -> None:
+    def __init__(self, history: History, changes: dict[int, Change], spans: dict[_Span, Change]) -> None:
         old = history._log
         log = self.log = copy.copy(old)
         log.rows, log.details = list(old.rows), {n: copy.copy(details) for n, details in old.details.items()}
@@ -111,6 +139,10 @@ class _Rerun:
         self._cut: dict[int | None, str] = {}  # memory that a change cut a view off from, and that view
         self._old = old
         self._changes = changes
+        self._spans: dict[int, list[tuple[_Span, Change]]] = {}  # by the operation that is read
+        for span, change in spans.items():
+            self._spans.setdefault(span.number, []).append((span, change))
+        self._read: dict[_Span, Tensor] = {}  # what is read instead
         self.keeper = Keeper(log, Policy())
         self.keeper.storages.extend([None] * len(old.rows))
 
@@ -139,12 +171,28 @@ class _Rerun:
         self._storages.add(storage_of(value) if isinstance(value, Tensor) else None)
         return value
 
-    def _changed(self, number: int, value: Tensor) -> Tensor:
-        change = self._changes[number]
-        label = self._history._index.label(number)
+    def substitute(self, reader: int, number: int, value: Any) -> Any:
+        """What an operation reads of another one: a changed value, where it reads what a module was given or returned."""
+        for span, change in self._spans.get(number, ()):
+            if span.first <= reader < span.end:
+                if span not in self._read:
+                    self._read[span] = self._made(change, number, value)
+                    label = self._history._index.label(number)
+                    self._cut[storage_of(value)] = self._cut[storage_of(self._read[span])] = label
+                value = self._read[span]
+                slots = [slot for slot, parent in enumerate(self.log.operations[reader].parents) if parent == number]
+                details = self.log.detail(reader)
+                details.held = {**(details.held or {}), **dict.fromkeys(slots, Held(value, -1))}
+        return value
+
+    def _made(self, change: Change, number: int, value: Tensor) -> Tensor:
+        heads = head_axis(Operation(self._history._index, number)) if change.heads is not None else None
         with torch.no_grad():
-            heads = head_axis(Operation(self._history._index, number)) if change.heads is not None else None
-            new = change(value.detach().clone(), label, heads or ()).detach().clone()
+            return change(value.detach().clone(), self._history._index.label(number), heads or ()).detach().clone()
+
+    def _changed(self, number: int, value: Tensor) -> Tensor:
+        change, label = self._changes[number], self._history._index.label(number)
+        new = self._made(change, number, value)
         self.log.detail(number).changed = str(change)
         storage = storage_of(value)
         if self._old.operations[number].overwritten is not None:  # others look at the memory that was written

@@ -41,7 +41,10 @@ class WouldWrite(Exception):
 
 
 class Observer(Protocol):
-    """Gets every call and every value of a replay."""
+    """Gets every call and every value of a replay.
+
+    One that has a method `substitute(reader, number, value)` also says what an operation reads as the value of another one.
+    """
 
     def before(self, record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A call is about to be made."""
@@ -115,6 +118,7 @@ class Machine:
         self.log = log
         self._inputs = inputs
         self._observer = observer
+        self._substitute: Callable[[int, int, Any], Any] | None = getattr(observer, "substitute", None)
         self._live: dict[int, Any] = {}
         self._states: dict[int, Tensor] = {}
         self._borrowed: set[int] = set()
@@ -146,9 +150,9 @@ class Machine:
         elif record.origin is Origin.INPUT:
             self._settle(record.number, self._input(record))
         elif record.origin is Origin.OUTPUT:
-            self._settle(record.number, self._argument(record.parents[0]))
+            self._settle(record.number, self._argument(record.parents[0], record.number))
         elif record.origin is Origin.ALIAS:
-            view = view_again(self._argument(record.parents[0]), *record.template[1:])
+            view = view_again(self._argument(record.parents[0], record.number), *record.template[1:])
             self._settle(record.number, of_same_class(view, self.log.values[record.number]))
         else:
             self._call(record, numbers)
@@ -206,9 +210,11 @@ class Machine:
             )
         return at_home(fresh, self.log.operations[number].device)
 
-    def _argument(self, reference: int) -> Any:
+    def _argument(self, reference: int, reader: int = -1) -> Any:
+        """What a number stands for, as operation `reader` reads it."""
         if reference >= 0:
-            return self._live[reference]
+            value = self._live[reference]
+            return value if self._substitute is None or reader < 0 else self._substitute(reader, reference, value)
         if reference not in self._states:
             self._states[reference] = self._state(reference)
         return self._states[reference]
@@ -262,7 +268,7 @@ class Machine:
 
     def _arguments(self, record: OperationRecord) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call, with the tensors of this replay."""
-        tensors = iter([self._argument(parent) for parent in record.parents])
+        tensors = iter([self._argument(parent, record.number) for parent in record.parents])
         try:
             arguments = fill_call(record.template, record.names, tensors)
         except (StopIteration, RuntimeError) as error:  # the latter where a generator passes the former on

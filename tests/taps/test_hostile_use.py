@@ -178,3 +178,46 @@ def test_only_those_who_read_what_a_module_gets_or_gives_see_it_changed(make, ke
         assert torch.equal(replayed["linear_1"].creation_args[0], x * 10)
         assert torch.equal(replayed["add_1"].creation_args[0], x * 2)
     assert any(key in note for note in replayed.notes)
+
+
+class Hooked(nn.Module):
+    """A model with hooks of its own, which change what its modules are given and return."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+        self.first.register_forward_hook(lambda module, args, result: torch.sin(result))
+        self.second.register_forward_pre_hook(lambda module, args: (torch.cos(args[0]),))
+        self.second.register_forward_hook(lambda module, args, kwargs, result: torch.exp(result), with_kwargs=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x)) * 2
+
+
+def test_with_hooks_of_the_model_every_operation_is_read_as_the_log_kept_it():
+    """A module gives what its forward returned; what a hook makes of it is another operation."""
+    model, x = Hooked(), torch.rand(2, 4)
+    history = torcheer.log_forward_pass(model, x)
+    keys = [one.label for one in history.operations if not one.is_input_layer and not one.is_output_layer]
+    keys += ["first", "second", "second.0", "input:second", "input:second.0", "input:first"]
+    assert {label.split("_")[0] for label in keys} >= {"sin", "cos", "exp"}
+    with torcheer.tap(model, keys, like=history) as values:
+        model(x)
+    for key in keys:
+        assert torch.equal(values[key], history[key].tensor_contents), key
+    with torcheer.tap(model, ["first", "input:second"]) as values:
+        model(x)
+    assert torch.equal(values["first"], history["first"].tensor_contents)
+    assert torch.equal(values["input:second"], history["input:second"].tensor_contents)
+
+
+@pytest.mark.parametrize("key", ["first", "second", "input:second", "sin_1", "cos_1", "exp_1", "tanh_1"])
+def test_with_hooks_of_the_model_a_change_is_that_of_the_log(key):
+    model, x = Hooked(), torch.rand(2, 4)
+    order = [list(module._forward_hooks.values()) for module in model.modules()]
+    history = torcheer.log_forward_pass(model, x)
+    change = {key: changes.scale(3)}
+    with torcheer.intervene(model, change, like=history):
+        live = model(x).detach()
+    assert torch.equal(live, history.replay(changes=change)["output"].tensor_contents)
+    assert [list(module._forward_hooks.values()) for module in model.modules()] == order

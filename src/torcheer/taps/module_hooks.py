@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from functools import partial
@@ -42,6 +43,7 @@ class ModuleHooks:
         """Call a hook before a module's forward."""
         if _takes_hooks(module):
             self._leave.callback(module.register_forward_pre_hook(_Hook(hook), with_kwargs=True).remove)
+            _go_first(module._forward_pre_hooks)
         else:
             self._globally(module)[0].append(hook)
 
@@ -49,6 +51,7 @@ class ModuleHooks:
         """Call a hook after a module's forward; `always` also where it raised."""
         if _takes_hooks(module):
             self._leave.callback(module.register_forward_hook(_Hook(hook), always_call=always).remove)
+            _go_first(module._forward_hooks)
         else:
             self._globally(module)[1].append(hook)
 
@@ -79,6 +82,12 @@ class ModuleHooks:
             if changed is not None:
                 new = result = changed
         return new
+
+
+def _go_first(hooks: OrderedDict[int, Any]) -> None:
+    """Put the model's own hooks behind those of this file, which see what a module gets and gives as a log does: without them."""
+    for key in [key for key, hook in hooks.items() if not isinstance(hook, _Hook)]:
+        hooks.move_to_end(key)
 
 
 def _takes_hooks(module: Module) -> bool:

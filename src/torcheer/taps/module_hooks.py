@@ -85,7 +85,7 @@ class ModuleHooks:
 
 
 def _go_first(hooks: OrderedDict[int, Any]) -> None:
-    """Put the model's own hooks behind those of this file, which see what a module gets and gives as a log does: without them."""
+    """Put the model's own hooks behind those of this file, which see what a module gets and gives as a log does."""
     for key in [key for key, hook in hooks.items() if not isinstance(hook, _Hook)]:
         hooks.move_to_end(key)
 

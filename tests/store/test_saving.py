@@ -25,6 +25,7 @@ from models import Branching, Convolutional, Mlp, log
 from saved_equality import differences, kept_tensors, same_tensor, sharing, texts_of
 from torcheer import records
 from torcheer.backward_records import BackwardRecord, NodeRecord
+from torcheer.display import BytesProgress
 from torcheer.errors import (
     ActivationNotSaved,
     CannotBeSaved,
@@ -625,10 +626,8 @@ def test_a_folder_that_is_not_there_is_told(tmp_path):
 
 
 def test_progress_is_told_on_a_terminal(monkeypatch, capsys):
-    from torcheer.store import progress
-
-    monkeypatch.setattr(progress, "_AFTER", 0.0)
+    monkeypatch.setattr(BytesProgress, "after", 0.0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with progress.Progress("run.safetensors", 2_000_000_000) as told:
+    with BytesProgress("run.safetensors", 2_000_000_000) as told:
         told.reached(1_000_000_000)
     assert "run.safetensors: 1.00 of 2.00 GB, 50 %" in capsys.readouterr().err

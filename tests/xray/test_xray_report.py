@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from torcheer import Xray
+from torcheer.display import Progress
 from torcheer.errors import InvalidArgument, SnapshotNotFound, ViewerNotBuilt
 from torcheer.web.schema import REPORT, required
 from torcheer.xray.figures.colors import NONFINITE, ColorScale
 from torcheer.xray.report.html import evenly, write_report
 from torcheer.xray.report.page_payload import LEVELS, Album, quantise, read_numbers
-from torcheer.xray.report.progress import Bar
 from torcheer.xray.snapshots.records import Entry, Snapshot
 from torcheer.xray.snapshots.run import Run, limits_of
 from torcheer.xray.store import FileManager
@@ -207,7 +207,7 @@ def test_thinned_pictures_keep_every_second_pixel_row_or_filter(tmp_path, shape,
     layout = {2: "matrix", 3: "maps", 4: "filters"}[len(shape)]
     run = write_run(tmp_path, {1: [(make_entry("a", "weight", tensor, layout, is_color=False), tensor)]})
     snapshots = run.snapshots
-    album = Album(run, snapshots, read_numbers(run, snapshots, Bar("", 1, "")).pictured)
+    album = Album(run, snapshots, read_numbers(run, snapshots, Progress("", 1, "")).pictured)
     pictures = album.packed([0], stride=2)
     ((chunk,),) = pictures.chunks
     assert (chunk["kept"], pictures.codes) == (list(kept), math.prod(kept))

@@ -7,6 +7,8 @@ from .card import image as image
 from .card import preformatted as preformatted
 from .card import print_shown as print_shown
 from .card import sparkline as sparkline
+from .progress import BytesProgress as BytesProgress
+from .progress import Progress as Progress
 from .table import Column as Column
 from .table import Table as Table
 from .table import data_frame as data_frame

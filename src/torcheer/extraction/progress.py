@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 
+from ..history.printing.text import human_size
+
 _EVERY = 0.5  # seconds between two lines on a terminal
 _EVERY_IN_A_FILE = 30.0
 
@@ -35,7 +37,7 @@ class Progress:
     def __str__(self) -> str:
         of = f" of {self.total:,}" if self.total is not None else ""
         left = f", {_duration(self.seconds_left)} left" if self.seconds_left is not None else ""
-        return f"{self.samples:,}{of} samples, {self.rate:,.1f}/s, {_size(self.written)} on disk{left}"
+        return f"{self.samples:,}{of} samples, {self.rate:,.1f}/s, {human_size(self.written)} on disk{left}"
 
 
 class ProgressReport:
@@ -80,14 +82,6 @@ class ProgressReport:
         sys.stderr.write(f"\r{text.ljust(self._width)}" if self._is_terminal else f"{text}\n")
         sys.stderr.flush()
         self._width = len(text)
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.2f} TB"
 
 
 def _duration(seconds: float) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..display import BytesProgress
 from ..errors import InvalidArgument
 from ..history import History
 from ..history.keeping.selection import LayersToSave, parse_layers_to_save
@@ -22,7 +23,6 @@ from ..tensor_files import stored_size, write_tensors
 from ..torch_internals import DisableTorchFunction
 from .log_writing import LogWriter
 from .no_collections import no_collections
-from .progress import Progress
 from .tensor_layout import Layout
 from .tensor_names import TensorNames
 
@@ -72,7 +72,7 @@ def _save(
     if dtype is not None:
         _convert(layout, dtype)
     tensors = {**layout.stored, DOCUMENT: packed(document)}
-    with Progress(str(path), sum(map(stored_size, tensors.values()))) as progress:
+    with BytesProgress(str(path), sum(map(stored_size, tensors.values()))) as progress:
         write_tensors(path, tensors, metadata(history._log, layout.facts()), "history", progress.reached)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..display import BytesProgress
 from ..files import WholeFile
 from ..history import History
 from ..shapes import contiguous_strides
@@ -22,7 +23,6 @@ from ..tensor_files import NAMES, Place, TensorWriter
 from ..tensor_memory import needed_bytes
 from ..torch_internals import DisableTorchFunction, storage_address, without_transforms
 from .no_collections import no_collections
-from .progress import Progress
 from .saving import DOCUMENT, document_of, metadata, packed
 from .tensor_forms import parts_of
 from .tensor_layout import is_spread, refuse_class, touches_each_once, view_of, written_type
@@ -63,7 +63,7 @@ class Streaming:
 
     def __init__(self, path: Path) -> None:
         self._file = WholeFile(path, "history")
-        self._progress = Progress(str(path))
+        self._progress = BytesProgress(str(path))
         self._pieces: list[_Piece] = []
         self._memories: dict[int, list[_Memory]] = {}  # by storage
         self._names: dict[int, str] = {}  # by number of a piece

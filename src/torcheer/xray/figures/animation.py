@@ -12,9 +12,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from ...display import Progress
 from ...errors import InvalidArgument, SnapshotNotFound
 from ...files import write_whole
-from ..report.progress import Bar
 from ..snapshots.records import WORDS, Entry, Kind, Snapshot
 from ..snapshots.run import Run, evenly
 from ..store import Snapshots
@@ -82,7 +82,7 @@ def write_gif(
     reel = _make_reel(run, _chosen(run, layer, kind, every, most), layer, cast(Kind, kind), scale, tile, _FRAME, is_gif)
     total = len(reel.snapshots)
     milliseconds = round(1000 / (fps if fps is not None else min(max(total / _LASTS, _SLOW), _FAST)))
-    with Bar(target.name, total, "frame", progress) as bar:
+    with Progress(target.name, total, "frames", progress) as bar:
 
         def frame_at(at: int) -> Array:
             bar.reached(at + 1)

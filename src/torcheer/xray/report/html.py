@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...display import Progress
 from ...errors import InvalidArgument, SnapshotNotFound
 from ...files import write_whole
 from ...measure import BIN_EDGES
@@ -31,7 +32,6 @@ from .page_payload import (
     pack_statistics,
     read_numbers,
 )
-from .progress import Bar
 
 MAX_BYTES = 20 * 2**20
 MOST_SNAPSHOTS = 2000  # a screen has no more columns
@@ -75,7 +75,7 @@ def write_report(
     bundle = read_bundle("report")
     everything = run.snapshots
     snapshots = Snapshots(everything.table[evenly(len(everything), MOST_SNAPSHOTS)], run.files.read)
-    with Bar(f"{target.name}: numbers", len(snapshots), "snapshot", progress) as bar:
+    with Progress(f"{target.name}: numbers", len(snapshots), "snapshots", progress) as bar:
         numbers = read_numbers(run, snapshots, bar)
     if not numbers.series:
         raise SnapshotNotFound("there is nothing to report: the run has no snapshot with a layer. take_graphs() makes one.")
@@ -83,7 +83,7 @@ def write_report(
     statistics = {"statistics": pack_statistics(numbers.series), "histograms": pack_histograms(numbers.pictured)}
     content = _Content(run, snapshots, numbers, heading, max_bytes)
     bare = _page(bundle, content, Pictures([]), statistics)
-    pictures = _fitting(content, len(bare), Bar(f"{target.name}: pictures", _TRIES + 1, "round", progress))
+    pictures = _fitting(content, len(bare), Progress(f"{target.name}: pictures", _TRIES + 1, "rounds", progress))
     blocks = statistics | {f"pictures-{number}": block for number, block in enumerate(pictures.blocks)}
     data = _page(bundle, content, pictures, blocks)
     try:
@@ -115,7 +115,7 @@ def _unwritable(target: Path, reason: str) -> InvalidArgument:
 # Which pictures fit -----------------------------------------------------------------------------------------------
 
 
-def _fitting(content: _Content, taken: int, bar: Bar) -> Pictures:
+def _fitting(content: _Content, taken: int, bar: Progress) -> Pictures:
     """The pictures of as many steps as there is room for beside what is taken; smaller ones where that would be too few."""
     room = content.max_bytes - taken - _SLACK
     album = Album(content.run, content.snapshots, content.numbers.pictured)
@@ -132,7 +132,7 @@ def _fitting(content: _Content, taken: int, bar: Bar) -> Pictures:
     )
 
 
-def _as_many(album: Album, count: int, room: int, fits: Pictures, bar: Bar) -> Pictures:
+def _as_many(album: Album, count: int, room: int, fits: Pictures, bar: Progress) -> Pictures:
     """The most steps that fit, or nearly: each try packs them all."""
     most = min(count, len(fits.steps) * _MOST_CODES // max(fits.codes, 1))
     guess = int(len(fits.steps) * 1.25 * room / max(fits.size, 1))  # steps nearer to each other differ less

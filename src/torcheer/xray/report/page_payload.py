@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from ...display import Progress
 from ...errors import SnapshotNotFound
 from ...measure import NUM_BINS
 from ...web.page import packed
@@ -22,7 +23,6 @@ from ..figures.captions import axes_of, totals_of
 from ..snapshots.records import KINDS, Entry, Kind, Summary, finite
 from ..snapshots.run import Run, limits_of
 from ..store import Snapshots
-from .progress import Bar
 
 Array = Any  # of NumPy, whose types are not followed
 
@@ -108,7 +108,7 @@ class Numbers:
         return [one for one in self.series if one.kind != SUMMARY]
 
 
-def read_numbers(run: Run, snapshots: Snapshots, bar: Bar) -> Numbers:
+def read_numbers(run: Run, snapshots: Snapshots, bar: Progress) -> Numbers:
     """Read every snapshot once."""
     count = len(snapshots)
     pictured: dict[tuple[str, str], Series] = {}

@@ -1,0 +1,54 @@
+"""A line on stderr that says how far a long task is; nothing where that is not a terminal."""
+
+from __future__ import annotations
+
+import sys
+from time import monotonic
+from types import TracebackType
+
+_WIDTH = 30  # characters of a bar
+_EVERY = 0.2  # seconds between two prints of bytes
+
+
+class Progress:
+    """How many of so many things are done. `is_wanted` says whether to print at all."""
+
+    def __init__(self, name: str, total: int, things: str, is_wanted: bool = True) -> None:
+        self._name, self._total, self._things = name, total, things
+        self._is_shown = is_wanted and sys.stderr is not None and sys.stderr.isatty()
+        self._has_said = False
+
+    def reached(self, count: int) -> None:
+        """So many are done."""
+        done = count * _WIDTH // max(self._total, 1)
+        self._say(f"{self._name} [{'#' * done}{'.' * (_WIDTH - done)}] {count}/{self._total} {self._things}")
+
+    def _say(self, text: str) -> None:
+        if self._is_shown:
+            self._has_said = True
+            sys.stderr.write(f"\r{text}")
+            sys.stderr.flush()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._has_said:
+            sys.stderr.write("\n")
+
+
+class BytesProgress(Progress):
+    """How many bytes are written, and of how many where that is known; nothing is said in the first second."""
+
+    after = 1.0
+
+    def __init__(self, name: str, total: int | None = None) -> None:
+        super().__init__(name, total or 0, "bytes")
+        self._next = monotonic() + self.after
+
+    def reached(self, count: int) -> None:
+        """So many bytes are written."""
+        if self._is_shown and (now := monotonic()) >= self._next:
+            self._next = now + _EVERY
+            of = f" of {self._total / 1e9:.2f} GB, {100 * count // self._total} %" if self._total else " GB"
+            self._say(f"{self._name}: {count / 1e9:.2f}{of}")

@@ -12,13 +12,13 @@ import torch
 from ..graph import Edge, Graph, ModuleBox, Node
 from ..history import Operation
 from ..history.printing.text import human_size
+from ..output_files import write_output
 from ..torch_internals import DisableTorchFunction
 from ..web.colors import COST_RAMPS
 from .contents import cut, words_of
 from .groups import ports_in
 from .payload import Recorded
 from .values import Values
-from .writing import write
 
 Plain = dict[str, Any]
 
@@ -44,9 +44,10 @@ def to_model_explorer(history: Recorded, path: str | os.PathLike[str] | None = N
     found = {"label": graph.title, "graphs": [{"id": graph.title, "nodes": _nodes(graph)}]}
     if path is None:
         return found
-    place = write(Path(path), json.dumps(found, allow_nan=False), "graph")
+    place = write_output(Path(path), json.dumps(found, allow_nan=False).encode(), "graph")
     for name, data in node_data_of(history).items() if node_data else ():
-        write(place.with_name(f"{place.stem}.{name}.json"), json.dumps(data, allow_nan=False), "node data")
+        beside = place.with_name(f"{place.stem}.{name}.json")
+        write_output(beside, json.dumps(data, allow_nan=False).encode(), "node data")
     return found
 
 

@@ -18,6 +18,7 @@ from ..errors import InvalidArgument
 from ..graph import Graph, add_gradient_edges
 from ..history.index import Index
 from ..history.printing.text import human_size, plural
+from ..output_files import write_output
 from ..records import Failure
 from ..torch_internals import DisableTorchFunction
 from ..web.schema import FORMAT, VERSION, Plain, lean
@@ -26,7 +27,6 @@ from .contents import Contents
 from .groups import ports_in, runs_in
 from .values import Metrics, Values, page_bytes
 from .weights import Weights
-from .writing import write
 
 MAX_BYTES = 12_000_000  # of a page that a browser opens at once
 _WORDS = 1_000  # bytes that are left for saying what is left out
@@ -256,5 +256,5 @@ def to_json(
     """
     text = text_of(payload_of(history, previews=previews, max_bytes=max_bytes, metrics=metrics))
     if path is not None:
-        write(Path(path), text, "payload")
+        write_output(Path(path), text.encode(), "payload")
     return text

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...display import Progress
 from ...errors import InvalidArgument, SnapshotNotFound
-from ...files import write_whole
+from ...output_files import output_path, write_output
 from ..snapshots.records import WORDS, Entry, Kind, Snapshot
 from ..snapshots.run import Run, evenly
 from ..store import Snapshots
@@ -92,7 +92,7 @@ def write_gif(
             data = as_gif(map(frame_at, range(total)), reel.stage.paints, milliseconds)
         else:
             data = as_webp(frame_at, total, reel.stage.paints, milliseconds)
-    return _written(target, data)
+    return write_output(target, data, "picture")
 
 
 def write_strip(
@@ -129,7 +129,7 @@ def write_strip(
     reel = _make_reel(run, chosen, layer, cast(Kind, kind), scale, tile, _STRIP_FRAME, is_gif=False)
     data = io.BytesIO()
     reel.stage.paints.as_image(_strip(reel)).save(data, format="PNG")
-    return _written(target, data.getvalue())
+    return write_output(target, data.getvalue(), "picture")
 
 
 # Reading ------------------------------------------------------------------------------------------------------------
@@ -240,25 +240,9 @@ def _caption(shot: Shot, scale: str) -> str:
 
 def _target(path: str | os.PathLike[str], endings: tuple[str, ...]) -> Path:
     """Check, before any work is done, that a path can be written to."""
-    if not isinstance(path, (str, os.PathLike)):
-        raise InvalidArgument(f"path says where the picture is written, such as 'conv1{endings[0]}'; got {path!r:.80}.")
-    target = Path(path)
+    target = output_path(path, "picture", f"conv1{endings[0]}")
     if target.suffix.lower() not in endings:
         raise InvalidArgument(f"the path must end with {' or '.join(endings)}; got {str(target)!r}.")
-    if target.is_dir():
-        raise InvalidArgument(
-            f"{str(target)!r} is a folder; give the path of a file in it, such as {str(target / target.name)!r}."
-        )
-    if not target.parent.is_dir():
-        raise InvalidArgument(f"there is no folder {str(target.parent)!r} to write {target.name!r} to; make it first.")
-    return target
-
-
-def _written(target: Path, data: bytes) -> Path:
-    try:
-        write_whole(target, data, "picture")
-    except OSError as error:
-        raise InvalidArgument(f"{target}: {error.strerror or error}. Give a path that can be written to.") from error
     return target
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from ...display import Progress
 from ...errors import InvalidArgument, SnapshotNotFound
-from ...files import write_whole
 from ...measure import BIN_EDGES
+from ...output_files import output_path, write_output
 from ...web.page import Bundle, read_bundle
 from ..snapshots.records import KINDS, WORDS
 from ..snapshots.run import Run, evenly
@@ -71,7 +71,9 @@ def write_report(
             pictures show every 2nd, 4th or 8th pixel. The page says which steps are left out.
         progress: a bar on stderr, if that is a terminal.
     """
-    target = _checked(path, max_bytes)
+    target = output_path(path, "report", "report.html")
+    if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 1:
+        raise InvalidArgument(f"max_bytes is a number of bytes above 0; got {max_bytes!r:.80}.")
     bundle = read_bundle("report")
     everything = run.snapshots
     snapshots = Snapshots(everything.table[evenly(len(everything), MOST_SNAPSHOTS)], run.files.read)
@@ -86,30 +88,7 @@ def write_report(
     pictures = _fitting(content, len(bare), Progress(f"{target.name}: pictures", _TRIES + 1, "rounds", progress))
     blocks = statistics | {f"pictures-{number}": block for number, block in enumerate(pictures.blocks)}
     data = _page(bundle, content, pictures, blocks)
-    try:
-        write_whole(target, data)
-    except OSError as error:
-        raise _unwritable(target, os.strerror(error.errno) if error.errno else str(error)) from error
-    return target
-
-
-def _checked(path: str | os.PathLike[str], max_bytes: int) -> Path:
-    if not isinstance(path, (str, os.PathLike)):
-        raise InvalidArgument(f"path says where the report is written, such as 'report.html'; got {path!r:.80}.")
-    if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 1:
-        raise InvalidArgument(f"max_bytes is a number of bytes above 0; got {max_bytes!r:.80}.")
-    target = Path(path)
-    if target.is_dir():
-        raise _unwritable(target, "that is a directory")
-    if not target.parent.is_dir():
-        raise _unwritable(target, f"there is no directory {target.parent}")
-    return target
-
-
-def _unwritable(target: Path, reason: str) -> InvalidArgument:
-    return InvalidArgument(
-        f"the report cannot be written to {target}: {reason}. Give the path of a file, such as 'report.html'."
-    )
+    return write_output(target, data, "report")
 
 
 # Which pictures fit -----------------------------------------------------------------------------------------------

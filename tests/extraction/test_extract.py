@@ -721,7 +721,13 @@ def test_an_interrupt_from_outside_is_obeyed(tmp_path):
             return x + 1
 
     threads, model = threading.active_count(), Slow().eval()
-    timer = threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT))
+
+    def interrupt():
+        while not list(tmp_path.glob("block-00000003-*")):
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    timer = threading.Thread(target=interrupt)
     timer.start()
     with unchanged(model), pytest.raises(KeyboardInterrupt):
         extract(model, (X[:8] for _ in range(10_000)), "output", tmp_path, block=16)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import random
+import shutil
 import threading
 
 import numpy as np
@@ -216,3 +218,26 @@ def test_libraries_that_are_not_there_are_named(folder, tmp_path, monkeypatch):
         features.to_datasets()
     with pytest.raises(tl.InvalidArgument, match=r"exported to a .zarr folder"):
         features.export(tmp_path / "x.npy")
+
+
+def test_broken_files_are_refused_whatever_is_wrong_with_them(folder, tmp_path):
+    """Bytes of headers and plans are changed at random: what opens gives tensors, what does not says which file it is."""
+    rng, refused, said = random.Random(0), 0, []
+    for _ in range(150):
+        shutil.rmtree(tmp_path / "x", ignore_errors=True)
+        shutil.copytree(folder, tmp_path / "x")
+        path = rng.choice(sorted((tmp_path / "x").iterdir()))
+        data = bytearray(path.read_bytes())
+        for _ in range(rng.choice([1, 3, 10])):
+            data[rng.randrange(min(len(data), 600))] = rng.choice(b'{}[]",:#/09a \xff')
+        path.write_bytes(bytes(data[: rng.choice([len(data), len(data), rng.randrange(len(data))])]))
+        try:
+            features = tl.open_features(tmp_path / "x")
+            assert repr(features)
+            assert len(features.samples) == sum(1 for _ in features["output"])
+            assert features.ids is not None
+        except (tl.UnreadableFile, tl.LayerNotFound) as error:
+            refused += 1
+            said.append((path.name, str(error)))
+    assert refused > 75
+    assert [one for one in said if one[0] not in one[1] and "no layer" not in one[1]] == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -72,8 +72,9 @@ class Column:
 class BlockIndex:
     """The blocks of a folder that are there, and what is in them. Pickled without what is open."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, layers: Iterable[str]) -> None:
         self.storage = storage
+        self._layers = {f"{LAYERS}{name}" for name in layers}  # columns that every block has
         self.blocks: list[BlockName] = []
         self.samples = 0
         self._columns: dict[str, Column] = {}
@@ -89,8 +90,13 @@ class BlockIndex:
             return
         columns: dict[str, Column] = {}
         texts: dict[str, list[str]] = {}
+        first: set[str] | None = None
         for block in blocks:
-            self._read(block, columns, texts)
+            names = self._read(block, columns, texts)
+            first = names if first is None else first
+            if names != first or not names >= self._layers:
+                odd = sorted((names ^ first) or self._layers - names)
+                self._refuse(block, f"it has other columns than it should: {', '.join(odd)[:200]}")
         self.blocks, self._columns, self._texts = blocks, columns, texts
         self.samples = sum(block.samples for block in blocks)
 
@@ -115,7 +121,8 @@ class BlockIndex:
 
     # Reading blocks -------------------------------------------------------------------------------------------------
 
-    def _read(self, block: BlockName, columns: dict[str, Column], texts: dict[str, list[str]]) -> None:
+    def _read(self, block: BlockName, columns: dict[str, Column], texts: dict[str, list[str]]) -> set[str]:
+        """Read where the columns of a block are. Returns their names."""
         file = self._file(block.file)
         if any(file.metadata.get(name) != value for name, value in FORMAT.items()):
             self._refuse(block, "it is no block of features")
@@ -142,6 +149,7 @@ class BlockIndex:
                 self._refuse(block, f"{name!r} has {rows} rows instead of {expected}")
             for piece in ordered:
                 columns.setdefault(name, Column()).add(piece)
+        return set(found)
 
     def _piece(self, block: BlockName, file: TensorFile, name: str, odd: torch.dtype | None) -> Piece:
         dtype, shape = file.type_of(name)

@@ -35,7 +35,7 @@ class Features(FeatureStatistics):
         if plan is None:
             raise FeaturesNotFound(f"there are no features in {self._storage.location}: extract() writes a {PLAN} first.")
         self.plan = plan
-        self._index = BlockIndex(self._storage)
+        self._index = BlockIndex(self._storage, self.layers)
 
     def refresh(self) -> Features:
         """Look for what was written since."""
@@ -112,7 +112,7 @@ class Features(FeatureStatistics):
     @property
     def is_complete(self) -> bool:
         """Whether every sample is there."""
-        return self.missing == []
+        return self._missing_count() == 0
 
     @property
     def missing(self) -> list[int] | None:
@@ -122,6 +122,10 @@ class Features(FeatureStatistics):
             return None
         there = {block.number for block in self._index.blocks}
         return [number for number in range(end[0]) if number not in there]
+
+    def _missing_count(self) -> int | None:
+        end = read_end(self._storage)
+        return None if end is None else end[0] - sum(block.number < end[0] for block in self._index.blocks)
 
     # As other things ------------------------------------------------------------------------------------------------
 
@@ -144,8 +148,8 @@ class Features(FeatureStatistics):
         return to_datasets(self, layers, cache_dir)
 
     def __repr__(self) -> str:
-        missing = self.missing
-        state = "complete" if missing == [] else "being written" if missing is None else f"{len(missing)} blocks are missing"
+        missing = self._missing_count()
+        state = "complete" if missing == 0 else "being written" if missing is None else f"{missing} blocks are missing"
         lines = [f"Features of {self.plan.model} in {self._storage.location}: {self._index.samples} samples, {state}"]
         return "\n".join([*lines, *(f"  {self[name]!r}" for name in self)])
 

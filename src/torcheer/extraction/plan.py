@@ -87,6 +87,9 @@ def _parsed(data: bytes, storage: Storage) -> Plan:
     texts = [*_items(found, "layers"), *_items(found, "training"), *dict(_items(found, "state", {})).values()]
     if found.keys() != {*kinds, "state"} or not all(isinstance(found[name], kind) for name, kind in kinds.items()):
         raise UnreadableFile(f"{where} is damaged: what it says is not what a plan has.")
+    keep = found["settings"].get("keep")
+    if not isinstance(keep, dict) or not isinstance(keep.get("stored"), list) or not isinstance(keep.get("reducers"), dict):
+        raise UnreadableFile(f"{where} is damaged: it does not say what is kept.")
     if not all(isinstance(text, str) for text in texts):
         raise UnreadableFile(f"{where} is damaged: names in it are no texts.")
     return Plan(**found)

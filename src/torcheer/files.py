@@ -85,14 +85,24 @@ class WholeFile:
         if self._name is None:
             name = str(self.path.parent / f".{self.path.name[:40]}.{secrets.token_hex(6)}")
             try:
-                # Only with a `src_dir_fd` (which an absolute path leaves unused) does Python follow the link in /proc.
-                os.link(f"/proc/self/fd/{self._handle}", name, src_dir_fd=self._handle, follow_symlinks=True)
+                if self._link_to(str(self.path)):
+                    return
+                self._link_to(name)
             except OSError:  # a file system that makes files without a name, and does not let them have one
                 self._name = name
                 self._copy_to(name)
             self._name = name
         os.replace(self._name, self.path)
         self._name = None
+
+    def _link_to(self, name: str) -> bool:
+        """Give a file without a name one. Returns whether it was free; a process that is killed leaves no other name behind."""
+        try:
+            # Only with a `src_dir_fd` (which an absolute path leaves unused) does Python follow the link in /proc.
+            os.link(f"/proc/self/fd/{self._handle}", name, src_dir_fd=self._handle, follow_symlinks=True)
+        except FileExistsError:
+            return False
+        return True
 
     def _copy_to(self, name: str) -> None:
         with open(name, "xb") as copy:

@@ -240,3 +240,21 @@ def test_what_goes_wrong_behind_the_pass_is_raised(tmp_path):
         finally:
             file._handle = os.open(tmp_path, os.O_RDONLY)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_new_file_gets_its_name_at_once_so_that_a_kill_leaves_no_other(tmp_path, monkeypatch):
+    """Only a file that is there already is replaced by way of another name."""
+    names = []
+    link = os.link
+    monkeypatch.setattr(
+        "torcheer.files.os.link",
+        lambda source, name, **options: (names.append(os.path.basename(name)), link(source, name, **options)),
+    )
+    for content in (b"first", b"second"):
+        with WholeFile(tmp_path / "x") as file:
+            file.write(content)
+        assert (tmp_path / "x").read_bytes() == content
+        assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    if names:  # the file system makes files without a name
+        assert names[:2] == ["x", "x"]
+        assert names[2].startswith(".x.")

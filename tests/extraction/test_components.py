@@ -44,6 +44,12 @@ def test_components_are_those_of_a_singular_value_decomposition(samples, width):
     np.testing.assert_allclose(projected.numpy().var(0), found.variances.numpy(), rtol=1e-8)
 
 
+def test_rows_are_read_a_few_columns_at_a_time(monkeypatch):
+    monkeypatch.setattr("torcheer.extraction.statistics.components._ROOM", 4000)
+    values = features(9, 60).reshape(9, 10, 6)
+    assert_equals_svd(components_of(Rows("layer", values), 4), values.reshape(9, 60), 4)
+
+
 def test_everything_of_a_sample_is_one_row():
     values = features(40, 2 * 3 * 3).reshape(40, 2, 3, 3).astype(np.float32)
     found = components_of(Rows("conv", torch.from_numpy(values)), 3)

@@ -126,6 +126,20 @@ def test_cka_is_the_same_with_little_memory(name, memory):
     np.testing.assert_allclose(measured(name, a, memory=memory).matrix, measured(name, a).matrix, atol=1e-10)
 
 
+@pytest.mark.parametrize("name", DIRECT)
+def test_rows_are_read_a_few_columns_at_a_time(name, monkeypatch):
+    """Also of convolutions, of chosen samples, of complex numbers and of arrays that must not be written to."""
+    a = layers(1)
+    a["complex"] = np.random.default_rng(5).normal(size=(40, 5, 2)).astype(np.complex64) * (1 + 2j)
+    for values in a.values():
+        values.flags.writeable = False
+    monkeypatch.setattr("torcheer.extraction.similarity.rsa._ROOM", 9000)
+    pairs = {key: np.stack([one.real, one.imag], -1) if np.iscomplexobj(one) else one for key, one in a.items()}
+    assert_equals_direct(measured(name, a, memory=300_000 if name == "rsa" else 60_000), name, pairs, pairs)
+    some = {key: torch.from_numpy(values[::2].copy()) for key, values in pairs.items()}
+    assert_equals_direct(measured(name, some), name, some, some)
+
+
 def test_both_ways_to_find_cka_agree(monkeypatch):
     used = []
     for name in ("_from_features", "_from_samples"):
@@ -154,8 +168,8 @@ def test_what_does_not_fit_the_memory_says_how_many_samples_do():
     fitting = int(str(caught.value).split("samples=")[1].split(",")[0])
     found = measured("rsa", a, memory=50_000, samples=fitting)
     assert found.samples == fitting
-    with pytest.raises(InvalidArgument, match="samples of 90 features each do not fit"):
-        measured("cka", a, layers=["wide"], memory=2000)
+    with pytest.raises(InvalidArgument, match="samples with 9 positions of a unit do not fit"):
+        measured("cka", {"conv": a["conv"]}, memory=1000)
 
 
 def test_the_first_samples_are_used_where_a_number_is_given():

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from ...errors import InvalidArgument
-from ..statistics.rows import Rows
+from ..statistics.rows import BYTES_READ, Rows
+from ..statistics.sample_products import product_tile
 
 Array = np.ndarray[Any, Any]
 Pairs = list[tuple[int, int]]
@@ -36,11 +37,12 @@ class _Centred:
             total += part.mul(1 / rows.count).sum(0)
         self._mean = total
         self._scale = 2.0 ** -max(math.frexp(largest)[1], -1000)
-        norms = [part.square().sum(1) for part in (self.read(at, at + len(raw)) for at, raw in rows.parts())]
+        norms = [((part - self._mean) * self._scale).square().sum(1) for _, part in rows.parts()]
         self.norms = torch.cat(norms) if norms else torch.zeros(0, dtype=torch.float64)  # squared, of each row
 
-    def read(self, begin: int, end: int) -> Tensor:
-        return (self.rows.read(begin, end) - self._mean) * self._scale
+    def read(self, begin: int, end: int, columns: slice | None = None) -> Tensor:
+        away = self.rows.read(begin, end, columns) - self._mean[self.rows.flat(columns)]
+        return away.mul_(self._scale)
 
 
 def linear_cka(a: Sequence[Rows], b: Sequence[Rows] | None, memory: int, *, debiased: bool) -> Array:
@@ -82,7 +84,7 @@ def _squared_products(layers: Sequence[_Centred], pairs: Pairs, memory: int) -> 
     by_features = count * sum(widths[one] * widths[other] for one, other in pairs)
     by_samples = count * count * (sum(widths) + len(layers) ** 2)
     largest = max(widths[one] * widths[other] for one, other in pairs) * _BYTES
-    if by_features <= by_samples and largest + 2 * max(widths) * _BYTES <= memory // 2:
+    if by_features <= by_samples and largest + BYTES_READ * max(widths) <= memory // 2:
         return _from_features(layers, pairs, memory)
     return _from_samples(layers, memory)
 
@@ -92,7 +94,7 @@ def _from_features(layers: Sequence[_Centred], pairs: Pairs, memory: int) -> Arr
     for group in _groups(pairs, [layer.width for layer in layers], memory // 2):
         used = sorted({one for pair in group for one in pair})
         widths = sum(layers[one].width for one in used)
-        together = max(1, min(4096, memory // 4 // (_BYTES * widths)))
+        together = max(1, min(4096, memory // 4 // (BYTES_READ * widths)))
         products = {(i, j): torch.zeros(layers[i].width, layers[j].width, dtype=torch.float64) for i, j in group}
         for begin in range(0, layers[0].rows.count, together):
             parts = {one: layers[one].read(begin, begin + together) for one in used}
@@ -118,24 +120,19 @@ def _groups(pairs: Pairs, widths: list[int], memory: int) -> list[Pairs]:
 
 
 def _from_samples(layers: Sequence[_Centred], memory: int) -> Array:
-    count, widest = layers[0].rows.count, max(layer.width for layer in layers)
-    by_tiles = math.isqrt(memory // 2 // (_BYTES * len(layers)))
-    by_rows = memory // 8 // (_BYTES * widest)
+    count, widest = layers[0].rows.count, max(layer.rows.unit_width for layer in layers)
+    by_tiles = math.isqrt(memory // 2 // (2 * _BYTES * len(layers)))  # each twice, while they are stacked
+    by_rows = memory // 4 // (2 * BYTES_READ * widest)
     size = min(count, by_tiles, by_rows)
     if size < 1:
         raise InvalidArgument(
-            f"samples of {widest:,} features each do not fit the memory limit of {memory / 2**30:.3g} GiB. Raise memory=, or "
-            "extract the layer with a transform= that keeps fewer features."
+            f"samples with {widest:,} positions of a unit do not fit the memory limit of {memory / 2**30:.3g} GiB. Raise "
+            "memory=, or extract the layer with a transform= that keeps fewer features."
         )
     found = torch.zeros(len(layers), len(layers), dtype=torch.float64)
     for begin in range(0, count, size):
         for other in range(begin, count, size):
-            tiles = [_tile(layer, begin, other, size) for layer in layers]
+            tiles = [product_tile(layer, begin, other, size, memory // 4) for layer in layers]
             stacked = torch.stack([tile.flatten() for tile in tiles])
             found += stacked @ stacked.T * (1 if begin == other else 2)
     return found.numpy()
-
-
-def _tile(layer: _Centred, begin: int, other: int, size: int) -> Tensor:
-    rows = layer.read(begin, begin + size)
-    return rows @ (rows if begin == other else layer.read(other, other + size)).T

@@ -23,8 +23,8 @@ _LEAST = {"cka": 2, "debiased": 4, "rsa": 3}  # samples
 
 
 def similarity(
-    a: Any,
-    b: Any = None,
+    a: Mapping[str, Any],
+    b: Mapping[str, Any] | None = None,
     measure: Measure = "cka",
     layers: str | Iterable[str] | Mapping[str, Iterable[str]] | None = None,
     *,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -46,9 +46,15 @@ class Similarity(Shown):
         self.titles = titles
         self.notes = notes or []
 
-    def __getitem__(self, key: tuple[str, str] | str) -> Any:
+    @overload
+    def __getitem__(self, key: tuple[str, str]) -> float: ...
+
+    @overload
+    def __getitem__(self, key: str) -> dict[str, float]: ...
+
+    def __getitem__(self, key: tuple[str, str] | str) -> float | dict[str, float]:
         """The similarity of a layer of a and one of b; of one layer alone, a dictionary of those with every layer of b."""
-        if isinstance(key, tuple) and len(key) == 2:
+        if isinstance(key, tuple):
             return float(self.matrix[_place(key[0], self.layers_a), _place(key[1], self.layers_b)])
         row = self.matrix[_place(key, self.layers_a)]
         return dict(zip(self.layers_b, map(float, row), strict=True))

@@ -15,11 +15,13 @@ import torch
 from torch import Tensor
 
 from ...errors import InvalidArgument
-from ..statistics.rows import Rows
+from ..statistics.rows import BYTES_READ, Rows
+from ..statistics.sample_products import product_tile
 
 Array = np.ndarray[Any, Any]
 _BYTES = 8
 _WORKING = 9  # arrays of one number for each pair of samples that are there while the pairs of a layer are ranked
+_ROOM = 64 << 20  # bytes for rows while their products are taken
 _DIGITS = 12  # of a distance: what rounding in sums adds must not tell equal ones apart
 
 
@@ -65,30 +67,41 @@ def _ranked(rows: Rows) -> Array:
 
 def _distances(rows: Rows) -> Array:
     """One minus the correlation of each pair of samples, in the order (0, 1), (0, 2), …, (1, 2), …"""
-    count = rows.count
-    together = max(1, (1 << 22) // max(1, rows.width))
+    count, standard = rows.count, _Standard(rows)
+    size = max(1, min(count, 1024, _ROOM // (2 * BYTES_READ * rows.unit_width)))
     found = np.empty(count * (count - 1) // 2)
-    for begin, one in rows.parts(together):
-        one = _standard(one)
-        for other_begin in range(begin, count, together):
-            other = one if other_begin == begin else _standard(rows.read(other_begin, other_begin + together))
-            products = (1.0 - one @ other.T).round(decimals=_DIGITS).numpy()
-            for at in range(len(one)):
-                row = begin + at
-                first = max(row + 1, other_begin)  # the first sample of the other part that makes a new pair
-                last = other_begin + products.shape[1]
+    for begin in range(0, count, size):
+        for other in range(begin, count, size):
+            products = (1.0 - product_tile(standard, begin, other, size, _ROOM)).round(decimals=_DIGITS).numpy()
+            last = other + products.shape[1]
+            for row in range(begin, begin + products.shape[0]):
+                first = max(row + 1, other)  # the first of the others that makes a new pair
                 if first < last:
                     place = row * (2 * count - row - 1) // 2 + first - row - 1
-                    found[place : place + last - first] = products[at, first - other_begin :]
+                    found[place : place + last - first] = products[row - begin, first - other :]
     return found
 
 
-def _standard(rows: Tensor) -> Tensor:
-    """Rows less their means, of length 1."""
-    largest = rows.abs().amax(1, keepdim=True)
-    away = rows / torch.where(largest > 0, largest, 1.0)  # so that no square overflows
-    away = away - away.mean(1, keepdim=True)
-    return away / away.square().sum(1, keepdim=True).sqrt()
+class _Standard:
+    """Rows less their means, each of length 1."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        parts = [self._ends(part) for _, part in rows.parts()]
+        self._largest, self._mean, self._length = (torch.cat(some)[:, None] for some in zip(*parts, strict=True))
+
+    def _ends(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What rows are divided by so that no square overflows, the mean of what is left, and its distance from that."""
+        largest = rows.abs().amax(1)
+        largest = torch.where(largest > 0, largest, 1.0)
+        scaled = rows / largest[:, None]
+        mean = scaled.mean(1)
+        return largest, mean, (scaled - mean[:, None]).square().sum(1).sqrt()
+
+    def read(self, begin: int, end: int, columns: slice | None = None) -> Tensor:
+        which = slice(begin, end)
+        scaled = self.rows.read(begin, end, columns) / self._largest[which]
+        return scaled.sub_(self._mean[which]).div_(self._length[which])
 
 
 def average_ranks(values: Array) -> Array:

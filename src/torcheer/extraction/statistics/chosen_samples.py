@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...display import Column, ShownTable, Table
 from ...errors import InvalidArgument
-from .sample_pictures import SamplePictures, picture_sheet
+from .sample_pictures import Pictures, SamplePictures, picture_sheet
 
 if TYPE_CHECKING:
     import pandas
@@ -69,7 +69,7 @@ class ChosenSamples(ShownTable):
         ids = {} if self.ids is None else {"id": self.ids}
         return pandas.DataFrame({"sample": self.numbers.numpy(), **ids, self.word: self.values.numpy()})
 
-    def pictures(self, of: Any) -> SamplePictures:
+    def pictures(self, of: Pictures) -> SamplePictures:
         """A sheet with a picture of each sample, from a dataset, a tensor or list of pictures, or a function of a number."""
         return picture_sheet([self], of)
 

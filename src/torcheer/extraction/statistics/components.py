@@ -11,11 +11,13 @@ from torch import Tensor
 from ...display import Shown
 from ...errors import InvalidArgument
 from ...reducers import Covariance, CovarianceResult
-from .rows import Rows
+from .rows import BYTES_READ, Rows
+from .sample_products import product_tile
 
 _BYTES = 8
 _COPIES = 4  # of the matrix that an eigendecomposition needs
 MEMORY = 2 << 30
+_ROOM = 64 << 20  # bytes for rows while their products are taken
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,16 +109,15 @@ def from_covariance(found: CovarianceResult, k: int, rows: Rows | None = None, l
 
 def _from_samples(usable: Rows, k: int, rows: Rows, left_out: int) -> Components:
     """For fewer samples than features: eigenvectors of the products of samples say how samples make the directions."""
-    mean = torch.zeros(usable.width, dtype=torch.float64)
-    for _, part in usable.parts():
-        mean += part.sum(0) / usable.count
-    products = torch.zeros(usable.count, usable.count, dtype=torch.float64)
-    for begin, part in usable.parts():
-        for other, others in usable.parts():
-            if other >= begin:
-                tile = (part - mean) @ (others - mean).T
-                products[begin : begin + len(part), other : other + len(others)] = tile
-                products[other : other + len(others), begin : begin + len(part)] = tile.T
+    centred = _Centred(usable)
+    mean, count = centred.mean, usable.count
+    products = torch.zeros(count, count, dtype=torch.float64)
+    size = max(1, min(count, 1024, _ROOM // (2 * BYTES_READ * usable.unit_width)))
+    for begin in range(0, count, size):
+        for other in range(begin, count, size):
+            tile = product_tile(centred, begin, other, size, _ROOM)
+            products[begin : begin + size, other : other + size] = tile
+            products[other : other + size, begin : begin + size] = tile.T
     values, vectors = torch.linalg.eigh(products)
     values, vectors = values.flip(0)[:k].clamp(min=0), vectors.flip(1)[:, :k]
     directions = torch.zeros(k, usable.width, dtype=torch.float64)
@@ -126,6 +127,19 @@ def _from_samples(usable: Rows, k: int, rows: Rows, left_out: int) -> Components
     directions = torch.linalg.qr(directions.T)[0].T
     total = float(products.diagonal().sum()) / usable.count
     return Components(_signed(directions), values / usable.count, mean, total, usable.count, left_out, rows)
+
+
+class _Centred:
+    """Rows less their mean."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self.mean = torch.zeros(rows.width, dtype=torch.float64)
+        for _, part in rows.parts():
+            self.mean += part.sum(0) / rows.count
+
+    def read(self, begin: int, end: int, columns: slice | None = None) -> Tensor:
+        return self.rows.read(begin, end, columns) - self.mean[self.rows.flat(columns)]
 
 
 def _signed(directions: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 import torch
@@ -33,11 +33,12 @@ from ..reduced_blocks import ReducedBlocks
 from ..storage import Storage
 from .chosen_samples import ChosenSamples, SampleNames
 from .components import MEMORY, Components, components_of, from_covariance
-from .nearest import nearest_samples
+from .nearest import GivenSample, Nearness, nearest_samples
 from .rows import Rows
-from .sample_pictures import picture_sheet
+from .sample_pictures import Pictures, SamplePictures, picture_sheet
 
 Kind = TypeVar("Kind", bound=Reducer)
+Positions = Literal["mean", "max"]
 _TOGETHER = 1 << 22  # values that are read together
 _TOP = 20
 
@@ -105,14 +106,17 @@ class LayerStatistics:
         rows = Rows(self.name, self)
         return components_of(rows if samples is None else rows.of(np.arange(min(samples, rows.count))), k, memory)
 
+    @overload
     def nearest(
-        self,
-        sample: Any,
-        k: int = 10,
-        measure: Literal["cosine", "correlation", "dot", "euclidean"] = "cosine",
-        *,
-        pictures: Any = None,
-    ) -> Any:
+        self, sample: GivenSample, k: int = ..., measure: Nearness = ..., *, pictures: None = None
+    ) -> ChosenSamples: ...
+
+    @overload
+    def nearest(self, sample: GivenSample, k: int = ..., measure: Nearness = ..., *, pictures: Pictures) -> SamplePictures: ...
+
+    def nearest(
+        self, sample: GivenSample, k: int = 10, measure: Nearness = "cosine", *, pictures: Pictures | None = None
+    ) -> ChosenSamples | SamplePictures:
         """The `k` samples whose values are nearest to those of a sample, given by its number or id, or to given values.
 
         With `pictures`, a sheet of them; see `Features.top`.
@@ -160,6 +164,31 @@ class FeatureStatistics(Mapping[str, Any]):
         """The first `k` principal components of the units of a layer, from their covariance."""
         return from_covariance(self.covariance(layer), k)
 
+    @overload
+    def top(
+        self,
+        layer: str,
+        unit: int,
+        k: int | None = None,
+        *,
+        largest: bool | None = None,
+        positions: Positions | None = None,
+        pictures: None = None,
+    ) -> ChosenSamples: ...
+
+    @overload
+    def top(
+        self,
+        layer: str,
+        unit: Sequence[int],
+        k: int | None = None,
+        *,
+        largest: bool | None = None,
+        positions: Positions | None = None,
+        pictures: None = None,
+    ) -> list[ChosenSamples]: ...
+
+    @overload
     def top(
         self,
         layer: str,
@@ -167,9 +196,20 @@ class FeatureStatistics(Mapping[str, Any]):
         k: int | None = None,
         *,
         largest: bool | None = None,
-        positions: Literal["mean", "max"] | None = None,
-        pictures: Any = None,
-    ) -> Any:
+        positions: Positions | None = None,
+        pictures: Pictures,
+    ) -> SamplePictures: ...
+
+    def top(
+        self,
+        layer: str,
+        unit: int | Sequence[int],
+        k: int | None = None,
+        *,
+        largest: bool | None = None,
+        positions: Positions | None = None,
+        pictures: Pictures | None = None,
+    ) -> ChosenSamples | list[ChosenSamples] | SamplePictures:
         """The samples for which a unit of a layer is largest, or smallest with `largest=False`, the first one first.
 
             features.top("layer3", unit=12, pictures=dataset).save("unit12.png")
@@ -198,7 +238,7 @@ class FeatureStatistics(Mapping[str, Any]):
             return picture_sheet(groups, pictures, f"{layer}: {_words(found, k, 'a unit')}" if several else "")
         return groups if several else groups[0]
 
-    def _top(self, layer: str, k: int | None, largest: bool | None, positions: Literal["mean", "max"] | None) -> TopKResult:
+    def _top(self, layer: str, k: int | None, largest: bool | None, positions: Positions | None) -> TopKResult:
         wanted = TopK(k or _TOP, largest=largest is not False, positions=positions or "mean") if k is None or k else TopK(0)
         fits = [
             at

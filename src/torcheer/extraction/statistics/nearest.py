@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,6 +14,8 @@ from ...errors import InvalidArgument
 from .chosen_samples import ChosenSamples, SampleNames
 from .rows import Rows
 
+Nearness = Literal["cosine", "correlation", "dot", "euclidean"]
+GivenSample = int | str | Tensor | Sequence[float] | np.ndarray[Any, Any]  # its number, its id, or its features
 _MEASURES = {"cosine": True, "correlation": True, "dot": True, "euclidean": False}  # whether the largest is nearest
 
 

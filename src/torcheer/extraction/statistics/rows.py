@@ -13,7 +13,8 @@ from ...errors import InvalidArgument
 from ...measure import dense
 from ...torch_internals import DisableTorchFunction
 
-_TOGETHER = 1 << 21  # numbers that are read together
+_TOGETHER = 1 << 20  # numbers that are read together
+BYTES_READ = 24  # that a number takes while it is read: as it was stored, in double precision, and centred
 
 
 class Rows:
@@ -61,15 +62,35 @@ class Rows:
         chosen = samples if self._samples is None else self._samples[samples]
         return Rows(self.name, self._values, chosen)
 
-    def read(self, begin: int, end: int) -> Tensor:
-        """Rows from one place up to another, rows × width, float64."""
+    @property
+    def unit_width(self) -> int:
+        """How many numbers of a row belong to one place of dimension 1, such as the positions of a channel."""
+        return self.width // max(1, self._shape[1]) if len(self._shape) > 1 else self.width
+
+    def column_parts(self, width: int) -> Iterator[slice | None]:
+        """Slices of dimension 1 that have about so many numbers of a row; None stands for all."""
+        if len(self._shape) < 2 or self.width <= width:
+            yield None
+            return
+        together = max(1, width // self.unit_width)
+        for begin in range(0, self._shape[1], together):
+            yield slice(begin, min(begin + together, self._shape[1]))
+
+    def flat(self, columns: slice | None) -> slice:
+        """Where in a row the numbers of a slice of dimension 1 are."""
+        return slice(None) if columns is None else slice(columns.start * self.unit_width, columns.stop * self.unit_width)
+
+    def read(self, begin: int, end: int, columns: slice | None = None) -> Tensor:
+        """Rows from one place up to another, in float64; with `columns` only what is at these places of dimension 1."""
         end = min(end, self.count)
-        if self._samples is None:
-            return self._as_rows(self._values[begin:end])
-        chosen = self._samples[begin:end]
-        if len(chosen) and (np.diff(chosen) == 1).all():  # neighbours are read without copying them first
-            return self._as_rows(self._values[int(chosen[0]) : int(chosen[-1]) + 1])
-        return self._as_rows(self._values[torch.from_numpy(chosen) if isinstance(self._values, Tensor) else chosen])
+        rows: Any = slice(begin, end)
+        if self._samples is not None:
+            rows = self._samples[begin:end]
+            if len(rows) and (np.diff(rows) == 1).all():  # neighbours are read without copying them first
+                rows = slice(int(rows[0]), int(rows[-1]) + 1)
+            elif isinstance(self._values, Tensor):
+                rows = torch.from_numpy(rows)
+        return self._as_rows(self._values[rows] if columns is None else self._values[rows, columns])
 
     def parts(self, together: int | None = None) -> Iterator[tuple[int, Tensor]]:
         """All rows, a few at a time, each time with the place of the first."""
@@ -79,8 +100,12 @@ class Rows:
 
     def _as_rows(self, values: Any) -> Tensor:
         with DisableTorchFunction(), torch.no_grad():
-            read = dense(values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values)))
+            read = dense(values if isinstance(values, Tensor) else _as_tensor(np.asarray(values)))
             if read is None:
                 raise InvalidArgument(f"the values of {self.name!r} cannot be read: they are on device {values.device}.")
             read = torch.view_as_real(read.resolve_conj()) if read.is_complex() else read
-            return read.reshape(len(read), self.width).to("cpu", torch.float64)
+            return read.flatten(1).to("cpu", torch.float64) if read.dim() > 1 else read[:, None].to("cpu", torch.float64)
+
+
+def _as_tensor(array: np.ndarray[Any, Any]) -> Tensor:
+    return torch.from_numpy(array if array.flags.writeable else array.copy())  # torch warns of memory that it must not write to

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from ...errors import InvalidArgument
 from ...xray.figures.tensor_figure import FAINT, Sheet, line_height, text_width
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from .chosen_samples import ChosenSamples, Sample
 
 Array = np.ndarray[Any, Any]
+# Where pictures come from: a dataset, a tensor or list of pictures, a mapping from ids to them, or a function of a number.
+Pictures = Dataset[Any] | Tensor | Array | Sequence[Any] | Mapping[Any, Any] | Callable[[int], Any]
 _TILE = 220  # pixels
 _GAP = 16
 _MARGIN = 30
@@ -35,7 +38,7 @@ class SamplePictures(Drawn):
         self.samples = samples[0] if len(samples) == 1 else samples
 
 
-def picture_sheet(groups: Sequence[ChosenSamples], of: Any, title: str = "") -> SamplePictures:
+def picture_sheet(groups: Sequence[ChosenSamples], of: Pictures, title: str = "") -> SamplePictures:
     """Draw the samples of each group: one group in several rows, several groups in a row each, under one title."""
     picture_of = _pictures(of)
     longest = max((len(group) for group in groups), default=0)
@@ -88,7 +91,7 @@ def _draw(sheet: Sheet, left: float, top: float, picture: Array, sample: Sample)
 # Pictures -----------------------------------------------------------------------------------------------------------
 
 
-def _pictures(of: Any) -> Callable[[Sample], Array]:
+def _pictures(of: Pictures) -> Callable[[Sample], Array]:
     """How the picture of a sample is found."""
     if isinstance(of, Mapping):
         return lambda sample: _found(of, sample.number if sample.id is None else sample.id)

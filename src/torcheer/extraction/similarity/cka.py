@@ -121,7 +121,7 @@ def _groups(pairs: Pairs, widths: list[int], memory: int) -> list[Pairs]:
 
 def _from_samples(layers: Sequence[_Centred], memory: int) -> Array:
     count, widest = layers[0].rows.count, max(layer.rows.unit_width for layer in layers)
-    by_tiles = math.isqrt(memory // 2 // (2 * _BYTES * len(layers)))  # each twice, while they are stacked
+    by_tiles = math.isqrt(memory // 2 // (_BYTES * (len(layers) + 1)))
     by_rows = memory // 4 // (2 * BYTES_READ * widest)
     size = min(count, by_tiles, by_rows)
     if size < 1:
@@ -132,7 +132,9 @@ def _from_samples(layers: Sequence[_Centred], memory: int) -> Array:
     found = torch.zeros(len(layers), len(layers), dtype=torch.float64)
     for begin in range(0, count, size):
         for other in range(begin, count, size):
-            tiles = [product_tile(layer, begin, other, size, memory // 4) for layer in layers]
-            stacked = torch.stack([tile.flatten() for tile in tiles])
+            shape = min(size, count - begin), min(size, count - other)
+            stacked = torch.empty(len(layers), shape[0] * shape[1], dtype=torch.float64)
+            for one, layer in zip(stacked, layers, strict=True):
+                one.copy_(product_tile(layer, begin, other, size, memory // 4).flatten())
             found += stacked @ stacked.T * (1 if begin == other else 2)
     return found.numpy()

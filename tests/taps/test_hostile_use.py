@@ -221,3 +221,45 @@ def test_with_hooks_of_the_model_a_change_is_that_of_the_log(key):
         live = model(x).detach()
     assert torch.equal(live, history.replay(changes=change)["output"].tensor_contents)
     assert [list(module._forward_hooks.values()) for module in model.modules()] == order
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def activate(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.activate(torch.tanh(self.fc(x)))
+
+
+@pytest.mark.parametrize("patched", [[0], [1], [2], [0, 1, 2], [1, 2]])
+def test_forwards_that_a_program_put_others_around_are_read_as_the_log_kept_them(patched):
+    """As libraries do that move modules between devices: `module.forward` is another function, which calls the class's."""
+    model, x = nn.Sequential(*(Block() for _ in range(3))), torch.rand(2, 4)
+    for at in patched:
+        plain = model[at].forward
+        model[at].forward = lambda x, plain=plain: plain(x) * 2
+    history = torcheer.log_forward_pass(model, x)
+    labels = [one.label for one in history.operations if not one.is_input_layer and not one.is_output_layer]
+    with torcheer.tap(model, labels, like=history) as values:
+        model(x)
+    for label in labels:
+        assert torch.equal(values[label], history[label].tensor_contents), label
+
+
+def test_a_forward_that_calls_itself_without_the_module_is_read_as_the_log_kept_it():
+    class Twice(nn.Module):
+        def forward(self, x: Tensor, times: int = 3) -> Tensor:
+            x = torch.tanh(x)
+            return self.forward(x * 2, times - 1) if times else x
+
+    model, x = Twice(), torch.rand(3)
+    history = torcheer.log_forward_pass(model, x)
+    labels = [one.label for one in history.operations if not one.is_input_layer and not one.is_output_layer]
+    with torcheer.tap(model, labels, like=history) as values:
+        model(x)
+    for label in labels:
+        assert torch.equal(values[label], history[label].tensor_contents), label

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from torch import Tensor
@@ -17,7 +17,7 @@ from ..containers import get_path, tensors_in
 from ..functions import Kind, facts
 from ..source_places import CodeTable, Site
 from ..torch_internals import count_function_modes, function_modes, pop_function_mode, push_function_mode
-from .places import Frame, frames_of
+from .places import Frame, frames_of, within_forward
 from .spots import Spot, counting, put_back, with_tensors
 
 _PASS, _LOOK, _OPEN = range(3)  # what becomes of the calls of a function
@@ -28,6 +28,7 @@ class FunctionWatch(TorchFunctionMode):
 
     Args:
         module: the module in words, for what is noted.
+        forward: the code of its class's forward.
         reach: called at a place with its spot and value; returns the value that the model goes on with, if it is another.
         stop_if_done: called where the pass may be stopped. That is not while a function runs: torch takes a mode off for that
             time, and would put it on again after everything was cleaned up.
@@ -37,12 +38,14 @@ class FunctionWatch(TorchFunctionMode):
     def __init__(
         self,
         module: str,
+        forward: CodeType | None,
         reach: Callable[[Spot, Tensor], Tensor | None],
         stop_if_done: Callable[[], None],
         note: Callable[[str], None],
     ) -> None:
         super().__init__()
         self._module = module
+        self._forward = forward
         self._reach = reach
         self._stop_if_done = stop_if_done
         self._note = note
@@ -53,7 +56,9 @@ class FunctionWatch(TorchFunctionMode):
         self._sites: list[Site] = []
         self._callsites = CallSites(self._sites, CodeTable())
         self._at: dict[tuple[int, str], list[Spot]] = {}  # by the number of the site and the function
-        self._turns: dict[tuple[int, str], int] = {}  # how often each was reached in this call of the module
+        self._places: dict[tuple[Frame, ...], int] = {}  # sites within the forward, numbered
+        self._place_of: dict[int, int] = {}  # by the number of the whole site
+        self._turns: dict[tuple[int, str], int] = {}  # by place: how often each was reached in this call of the module
         self._call = 0
         # of calls of the module that run around this one: turns, number, and whether the inner one put the mode on
         self._outer: list[tuple[dict[tuple[int, str], int], int, bool]] = []
@@ -63,7 +68,7 @@ class FunctionWatch(TorchFunctionMode):
     def add(self, spot: Spot) -> None:
         """Watch one more place."""
         place = spot.place
-        self._spots.setdefault(place.site, []).append(spot)
+        self._spots.setdefault(within_forward(place.site, self._forward), []).append(spot)
         self._functions.add(place.function)
         self._composites.update(place.composites)
 
@@ -157,11 +162,14 @@ class FunctionWatch(TorchFunctionMode):
         key = (number, name)
         spots = self._at.get(key)
         if spots is None:
-            at_site = self._spots.get(frames_of(self._sites[number]), [])
+            frames = within_forward(frames_of(self._sites[number]), self._forward)
+            self._place_of[number] = self._places.setdefault(frames, len(self._places))
+            at_site = self._spots.get(frames, [])
             spots = self._at[key] = [spot for spot in at_site if spot.place.function == name]
         if not spots:
             return result
-        turn = self._turns[key] = self._turns.get(key, 0) + 1
+        at_place = (self._place_of[number], name)
+        turn = self._turns[at_place] = self._turns.get(at_place, 0) + 1
         due: dict[tuple[Any, ...], list[Spot]] = {}  # by path
         for spot in spots:
             place = spot.place

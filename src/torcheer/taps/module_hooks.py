@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from functools import partial
@@ -84,10 +83,10 @@ class ModuleHooks:
         return new
 
 
-def _go_first(hooks: OrderedDict[int, Any]) -> None:
-    """Put the model's own hooks behind those of this file, which see what a module gets and gives as a log does."""
+def _go_first(hooks: dict[int, Any]) -> None:
+    """Put the model's own hooks behind those of this file: a log, too, has what a module gets and gives without them."""
     for key in [key for key, hook in hooks.items() if not isinstance(hook, _Hook)]:
-        hooks.move_to_end(key)
+        hooks[key] = hooks.pop(key)
 
 
 def _takes_hooks(module: Module) -> bool:

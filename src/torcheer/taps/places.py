@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Literal
 
 from ..errors import InvalidArgument
 from ..history import History
 from ..keys import AnyKey
 from ..records import ClassNames, Composite, Log, ModuleCall, OperationRecord, Origin
-from ..source_places import Site, SourceLine
+from ..source_places import CodeFacts, Site, SourceLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +184,17 @@ def _composites(composite: Composite | None) -> Sequence[str]:
         names.append(composite.name)
         composite = composite.outer
     return names[::-1]
+
+
+def within_forward(frames: tuple[Frame, ...], forward: CodeType | None) -> tuple[Frame, ...]:
+    """A call site without what is around the `forward` of a module's class, where a call is in it or in a function it calls.
+
+    A log knows such calls by their place in `forward` alone; a program may have put another function around that of one module.
+    """
+    for depth, frame in enumerate(frames[:2]):
+        if forward is not None and (frame.file, frame.function, frame.first_line) == CodeFacts.of(forward):
+            return frames[: depth + 1]
+    return frames
 
 
 def frames_of(site: Site) -> tuple[Frame, ...]:

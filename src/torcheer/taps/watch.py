@@ -233,7 +233,8 @@ class _WatchedModule:
         else:
             if self.mode is None:
                 watch = self._watch
-                self.mode = FunctionWatch(place.whose, watch.reach, watch.stop_if_done, watch.note)
+                forward = getattr(getattr(type(self.module), "forward", None), "__code__", None)
+                self.mode = FunctionWatch(place.whose, forward, watch.reach, watch.stop_if_done, watch.note)
             self.mode.add(spot)
 
     @property

@@ -157,6 +157,45 @@ def test_work_in_another_order_is_matched_by_what_it_is_computed_from():
     assert not len(comparison.unmatched)
 
 
+def test_a_cast_back_from_a_shorter_dtype_is_no_error():
+    """In float32 `h.to(torch.float32)` is h itself, so the second one is given the first one's result."""
+
+    class Casting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.emb = nn.Embedding(9, 8)
+
+        def forward(self, ids):
+            h = self.emb(ids).to(self.emb.weight.dtype)
+            return h.to(torch.float32).pow(2) + h.to(torch.float32)
+
+    torch.manual_seed(0)
+    model = Casting()
+    assert tl.compare_models(model, copy.deepcopy(model).bfloat16(), torch.arange(5)).culprit is None
+
+
+def test_values_too_small_for_the_dtype_are_told():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1e-3)
+        for layer in model:
+            layer.bias.zero_()
+    comparison = tl.compare_models(model, copy.deepcopy(model).half(), torch.rand(2, 8))
+    assert comparison.verdict == "different"
+    assert "is the first to lose its value" in comparison.headline
+    assert not comparison
+
+
+def test_arguments_that_make_no_difference_are_noted(x):
+    comparison = tl.compare_models(nn.GELU(), nn.GELU(approximate="tanh"), x * 0)
+    assert comparison.verdict == "equal"
+    assert "arguments differ, without effect on this input: gelu_1_1: approximate is 'none' in a and 'tanh' in b" in str(
+        comparison
+    )
+
+
 # Gradients ------------------------------------------------------------------------------------------------------------
 
 

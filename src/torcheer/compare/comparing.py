@@ -85,7 +85,7 @@ def compare(
         parameters,
         tolerance=_tolerance(alignment, tolerance),
         gradient_culprit=gradients.culprit() if not culprits else None,
-        notes=(*_notes(rows, run), *_other_outputs(alignment)),
+        notes=(*_notes(rows, run), *_other_outputs(alignment), *(_other_arguments(inquiry) if not culprits else ())),
     )
 
 
@@ -236,6 +236,15 @@ def _notes(rows: list[ComparedOperation], run: Run) -> tuple[str, ...]:
         return ()
     why = run.failed[unknown[0].b._number]
     return (f"the own error of {len(unknown)} of {len(rows)} operations is unknown, the first is {unknown[0].label}: {why}",)
+
+
+def _other_arguments(inquiry: Inquiry) -> tuple[str, ...]:
+    """That calls have other arguments, where nothing differs by that."""
+    found = inquiry.arguments_without_effect()
+    if not found:
+        return ()
+    more = f"; and {len(found) - 3} more" if len(found) > 3 else ""
+    return (f"arguments differ, without effect on this input: {'; '.join(found[:3])}{more}",)
 
 
 def _other_outputs(alignment: Alignment) -> tuple[str, ...]:

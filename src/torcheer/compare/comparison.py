@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Verdict = Literal["equal", "equal within tolerance", "different"]
+_LOST = 0.5  # of the scale of an output: from here on it is another one, however it came about
 _MOST = 30  # rows of a table that is printed
 
 
@@ -184,13 +185,22 @@ class Comparison(Shown):
 
     @property
     def verdict(self) -> Verdict:
-        if self.culprits or self.gradient_culprit is not None or self._has_other_outputs:
+        if self.culprits or self.gradient_culprit is not None or self._has_other_outputs or self.first_lost is not None:
             return "different"
         if self.parameters and any(one.is_in_both for one in self.parameters):
             return "equal within tolerance" if self._is_within else "different"
         is_equal = all(row.error is not None and row.error.is_none for row in self.outputs)
         own_is_none = all(row.own_error is None or row.own_error.is_none for row in self.rows)
         return "equal" if is_equal and own_is_none and self.outputs else "equal within tolerance"
+
+    @property
+    def first_lost(self) -> ComparedOperation | None:
+        """The first operation that has nothing of its value in b any more, where that reaches an output though no operation
+        has an error of its own: rounding adds up, or values are too small or too large for the dtype of b."""
+        error = self.output_error
+        if self.culprits or error is None or error < max(_LOST, self.tolerance):
+            return None
+        return next((row for row in self.rows if row.error is not None and row.error.relative >= _LOST), None)
 
     @property
     def _has_other_outputs(self) -> bool:
@@ -282,6 +292,12 @@ class Comparison(Shown):
             return f"different: a returns {_shapes(self.a)}, b returns {_shapes(self.b)}"
         if self.gradient_culprit is not None:
             return f"different: {self.gradient_culprit}"
+        if (lost := self.first_lost) is not None:
+            ends = [f"{float(one.activation.detach().abs().max()):.2g}" for one in (lost.a, lost.b)]
+            return (
+                f"different: the output differs by {self.output_error:.1e} of its scale, though every operation by itself only "
+                f"rounds; {lost.label} is the first to lose its value (its largest is {ends[0]} in a and {ends[1]} in b)"
+            )
         if self.verdict == "different":
             return f"different: {said}"
         if self.verdict == "equal":

@@ -77,7 +77,7 @@ class Culprit:
     @property
     def argument_words(self) -> list[str]:
         """The arguments that differ, in words."""
-        return [f"{name} is {_short(one)} in a and {_short(other)} in b" for name, one, other in self.arguments]
+        return [f"{name} is {short(one)} in a and {short(other)} in b" for name, one, other in self.arguments]
 
     @property
     def reason(self) -> str:
@@ -166,7 +166,7 @@ def _tf32(operation: Operation) -> str:
     return " (TF32 is allowed there)" if operation.tensor_device.type == "cuda" and is_allowed else ""
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
     if value is UNSAID or value is TENSOR:
         return "left out" if value is UNSAID else "a tensor"
     return f"{value!r:.60}"

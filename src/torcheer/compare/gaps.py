@@ -59,7 +59,7 @@ def _move(found: Alignment, side: Side, start: int, end: int) -> bool:
             if not 0 <= entering < len(steps) or not _are_alike(found, side, steps[entering], steps[leaving]):
                 break
             cuts = _cuts(side, start + offset, end + offset)
-            if cuts < least:
+            if cuts < least and _covers_calls(side, start + offset, end + offset):
                 best, least = offset, cuts
     step = 1 if best > 0 else -1
     for offset in range(0, best, step):
@@ -92,6 +92,12 @@ def _cuts(side: Side, start: int, end: int) -> int:
     before, first, last, after = (_calls(side, place) for place in (start - 1, start, end - 1, end))
     around = _shared(before, after)
     return _shared(before, first) + _shared(last, after) - 2 * min(around, _shared(before, first), _shared(last, after))
+
+
+def _covers_calls(side: Side, start: int, end: int) -> bool:
+    """Whether a gap begins with a module call and ends with one: only then something is gained by moving it there."""
+    before, first, last, after = (_calls(side, place) for place in (start - 1, start, end - 1, end))
+    return len(first) > _shared(before, first) and len(last) > _shared(last, after)
 
 
 def _calls(side: Side, place: int) -> tuple[int, ...]:

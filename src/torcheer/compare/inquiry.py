@@ -14,16 +14,18 @@ from ..containers import fill_call
 from ..errors import ReplayFailed, TorcheerError
 from ..functions.signatures import positional_names
 from ..history import Operation
-from ..records import TENSOR, OperationRecord, Origin
+from ..records import NAMES, TEMPLATE, TENSOR, OperationRecord, Origin
 from ..replay.machine import call_again, outcome
 from ..torch_internals import DisableTorchFunction
 from .alignment import Alignment
-from .culprit import UNSAID, Culprit
+from .culprit import UNSAID, Culprit, short
 from .lone_modules import LoneCalls, LoneModules
 from .measures import Difference, difference, is_measurable
 from .own_error import Run
 from .parameters import ParameterDifference
 from .sides import Side
+
+_IMPLIED = (torch.dtype, torch.device, torch.memory_format)  # arguments that differ because the models have another dtype
 
 
 class Inquiry:
@@ -115,6 +117,22 @@ class Inquiry:
         partner = self._alignment.of_b[number]
         pair = (self._alignment.a.operation(partner), self._alignment.b.operation(number))
         return Culprit(*pair, pair, None, self._arguments(partner, number), self._parameters(number))
+
+    def arguments_without_effect(self) -> list[str]:
+        """In words: the operations of both that are called with other arguments, though their values agree."""
+        a, b = self._alignment.a, self._alignment.b
+        found = []
+        for number, partner in sorted(self._alignment.of_b.items()):
+            one, other = a.log.rows[partner], b.log.rows[number]
+            if _is_same(one[TEMPLATE], other[TEMPLATE]) and one[NAMES] == other[NAMES]:
+                continue
+            if b.log.operations[number].function.is_view:
+                continue  # `view(2, -1)` and `view(2, 3)` are the same
+            for name, ours, theirs in self._arguments(partner, number):
+                if isinstance(ours, _IMPLIED) or isinstance(theirs, _IMPLIED):
+                    continue
+                found.append(f"{a.index.label(partner)}: {name} is {short(ours)} in a and {short(theirs)} in b")
+        return found
 
     def _parameters(self, number: int) -> tuple[ParameterDifference, ...]:
         """The parameters that an operation of b and what is run as part of it use, and that differ."""

@@ -251,7 +251,7 @@ class _Forcing(Observer):
         actual = self.side.value(number)
         self.run.own[number] = own
         self.run.inherited[number] = difference(actual, value) if actual is not None else None
-        allowed = self.run.tolerances[number] = self._allowed(target, value, calls)
+        allowed = self.run.tolerances[number] = self._allowed(record, target, value, calls)
         is_clean = own is not None and own.relative <= allowed
         if not is_clean:
             self.run.dirty.add(number)
@@ -261,10 +261,13 @@ class _Forcing(Observer):
         self._apart.add(number)
         return value
 
-    def _allowed(self, target: Tensor, value: Tensor, calls: int) -> float:
+    def _allowed(self, record: OperationRecord, target: Tensor, value: Tensor, calls: int) -> float:
         if self._tolerance is not None:
             return self._tolerance
-        return tolerance_of(target.dtype, value.dtype) * min(_MOST, 1 + _PER_CALL * (calls - 1))
+        given = value.dtype
+        if len(record.parents) == 1 and record.parents[0] >= 0:  # a cast gives no digits that it was not given
+            given = lower(value.dtype, self.side.log.operations[record.parents[0]].dtype)
+        return tolerance_of(target.dtype, given) * min(_MOST, 1 + _PER_CALL * (calls - 1))
 
 
 def _figures(run: Run) -> tuple[dict[int, Any], ...]:

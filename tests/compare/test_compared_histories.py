@@ -589,6 +589,103 @@ def test_histories_that_kept_little_are_compared_by_it(model, x):
     assert comparison.culprit.own_error is None
 
 
+def test_rounds_of_a_loop_of_one_module_that_are_too_many_are_the_last_ones():
+    class Recurrent(nn.Module):
+        def __init__(self, rounds):
+            super().__init__()
+            torch.manual_seed(0)
+            self.cell, self.rounds = nn.RNNCell(4, 4), rounds
+
+        def forward(self, x):
+            h = torch.zeros_like(x)
+            for _ in range(self.rounds):
+                h = self.cell(x, h)
+            return h
+
+    assert tl.compare_models(Recurrent(4), Recurrent(6), torch.rand(3, 4)).culprit.modules == ("cell:5", "cell:6")
+    assert tl.compare_models(Recurrent(6), Recurrent(4), torch.rand(3, 4)).culprit.modules == ("cell:5", "cell:6")
+
+
+def test_outputs_correspond_by_name_before_order(x):
+    one = tl.compare_models(lambda t: {"a": t.sin(), "b": t.cos()}, lambda t: {"b": t.cos(), "a": t.sin()}, x)
+    assert one.verdict == "equal"
+    assert tl.compare_models(lambda t: {"a": t.sin(), "b": t.cos()}, lambda t: (t.sin(), t.cos()), x).verdict == "equal"
+    swapped = tl.compare_models(lambda t: {"a": t.sin(), "b": t.cos()}, lambda t: {"a": t.cos(), "b": t.sin()}, x)
+    assert swapped.headline == "different: output_1_3 differs: it is given sin_1_1 in a and cos_1_1 in b"
+
+
+class Tied(nn.Module):
+    def __init__(self, is_tied, shift=0.0):
+        super().__init__()
+        torch.manual_seed(0)
+        self.tokens, self.head = nn.Embedding(9, 4), nn.Linear(4, 9, bias=False)
+        self.head.weight.data = self.tokens.weight.data + shift
+        if is_tied:
+            self.head.weight = self.tokens.weight
+
+    def forward(self, ids):
+        return self.head(self.tokens(ids))
+
+
+def test_tied_weights_are_compared_at_each_use():
+    ids = torch.arange(5)
+    same = tl.compare_models(Tied(True), Tied(False), ids)
+    assert same.verdict == "equal"
+    assert not same.parameters
+    other = tl.compare_models(Tied(True), Tied(False, 1.0), ids)
+    assert other.culprit.module == "head"
+    assert [one.name for one in other.parameters] == ["tokens.weight / head.weight"]
+    assert "1 parameter differs, nothing else does" in other.headline
+
+
+def test_tensors_without_values_are_refused(model, x):
+    with pytest.raises(tl.ActivationNotSaved, match="meta"):
+        tl.compare_models(model.to("meta"), copy.deepcopy(model).to("meta"), x)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "named"),
+    [
+        (lambda t: (t - 5).sqrt().sum(1), lambda t: (t - 5).sqrt().sum(1), None),
+        (lambda t: (t - 0.5).sqrt() * 2, lambda t: (t - 0.5).sqrt() * 3, "mul_1_3"),
+        (lambda t: t / 0, lambda t: -t / 0, "neg_1_1"),
+        (lambda t: torch.fft.fft(t).abs(), lambda t: torch.fft.fft(t, norm="ortho").abs(), "fftfft_1_1"),
+        (lambda t: torch.fft.fft(t) * 1j, lambda t: torch.fft.fft(t) * -1j, "mul_1_2"),
+        (lambda t: (t * 2).argmax(1), lambda t: (t * 3).argmax(1), None),
+        (lambda t: t.argmax(1), lambda t: t.flip(1).argmax(1), "flip_1_1"),
+        (lambda t: F.dropout(t, 0.5), lambda t: F.dropout(t, 0.5), None),
+        (lambda t: F.dropout(t, 0.5), lambda t: (torch.rand(1), F.dropout(t, 0.5))[1], "dropout_1_1"),
+        (lambda t: t, lambda t: t, None),
+        (lambda t: t, lambda t: t * 2, "mul_1_1"),
+    ],
+)
+def test_values_of_every_kind_are_compared(one, other, named):
+    culprit = tl.compare_models(one, other, torch.rand(3, 4)).culprit
+    assert (culprit.label if culprit is not None else None) == named
+
+
+def test_a_model_is_found_in_one_that_holds_it(model, x):
+    assert tl.compare_models(nn.Sequential(model), model, x).verdict == "equal"
+    culprit = tl.compare_models(model, nn.Sequential(model, nn.Tanh()), x).culprit
+    assert (culprit.a, culprit.b.layer_type, culprit.module) == (None, "tanh", "1")
+
+
+def test_in_place_and_out_of_place_versions_agree():
+    def in_place(t):
+        y = t * 2
+        y.add_(1)
+        y.relu_()
+        y[0] = 0
+        return y.sum(1)
+
+    def out_of_place(t):
+        y = (t * 2 + 1).relu()
+        return torch.cat([torch.zeros(1, 4), y[1:]]).sum(1)
+
+    for pair in ((in_place, out_of_place), (out_of_place, in_place)):
+        assert tl.compare_models(*pair, torch.rand(3, 4)).verdict == "equal"
+
+
 def test_a_parameter_that_the_model_writes_to_is_left_as_it_was():
     class Writing(nn.Module):
         def __init__(self, factor):

@@ -66,7 +66,14 @@ def align(a: Side, b: Side) -> Alignment:
 
 
 def _match_in_order(found: Alignment, ours: list[int], theirs: list[int]) -> None:
-    """Inputs and outputs correspond in order, those of another shape left out."""
+    """Inputs and outputs correspond by name, where both sides have these, then in order; those of another shape do not."""
+    named = {found.b.operation(number).io_role: number for number in theirs}
+    for number in ours:
+        role = found.a.operation(number).io_role
+        twin = named.get(role, -1) if "'" in role or '"' in role or role.isidentifier() else -1
+        if twin >= 0 and found.a.log.operations[number].shape == found.b.log.operations[twin].shape:
+            found.match(number, twin, "name")
+    ours, theirs = [n for n in ours if n not in found.of_a], [n for n in theirs if n not in found.of_b]
     shapes = defaultdict(list)
     for number in ours:
         shapes[found.a.log.operations[number].shape].append(number)

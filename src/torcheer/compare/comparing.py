@@ -16,7 +16,7 @@ from .comparison import ComparedOperation, Comparison, Unmatched
 from .culprit import Culprit
 from .gradients import GradientErrors, Gradients
 from .inquiry import Inquiry, unsynced
-from .measures import difference, tolerance_of
+from .measures import difference, is_measurable, tolerance_of
 from .own_error import Run, errors_that_matter, references, run_on_values_of_a
 from .parameters import ParameterDifference, parameter_differences, state_pairs
 from .sides import Side, renaming
@@ -102,6 +102,10 @@ def _check(history: Any, name: str) -> None:
     if not any(operation.has_saved_activations for operation in history.operations):
         raise ActivationNotSaved(
             f"no activation of {name} was saved, so there is nothing to compare. Log with layers_to_save='all'."
+        )
+    if not any(is_measurable(history._log.values[operation._number]) for operation in history.operations):
+        raise ActivationNotSaved(
+            f"no activation of {name} has values that can be compared: they are meta, nested, sparse or quantized tensors."
         )
     if not any(state.is_absent for state in history._log.states):
         refuse_changed_states(history)

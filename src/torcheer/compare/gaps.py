@@ -101,7 +101,10 @@ def _covers_calls(side: Side, start: int, end: int) -> bool:
 
 
 def _calls(side: Side, place: int) -> tuple[int, ...]:
-    return side.stack(side.steps[place].number) if 0 <= place < len(side.steps) else ()
+    """The module calls around a step; before the first and after the last one, the model's own."""
+    if 0 <= place < len(side.steps):
+        return side.stack(side.steps[place].number)
+    return tuple(sorted(set(side.stack(side.steps[0].number)) & set(side.stack(side.steps[-1].number))))
 
 
 def _shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:

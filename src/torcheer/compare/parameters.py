@@ -82,8 +82,27 @@ def parameter_differences(alignment: Alignment, pairs: dict[int, int], tolerance
     found = _exchanged(differing, ours, theirs, tolerance)
     alone = [ParameterDifference(n, None, tuple(t.shape), None, None, "") for n, t in ours.items() if n not in matched]
     taken = set(matched.values())
+    for name_a, name_b in _tied(alignment, ours, theirs, taken).items():
+        taken.add(name_b)
+        apart = _compared(name_a, name_b, ours[name_a], theirs[name_b], tolerance)
+        found += [apart] if apart is not None else []
     alone += [ParameterDifference(None, n, None, tuple(t.shape), None, "") for n, t in theirs.items() if n not in taken]
     return found + alone
+
+
+def _tied(alignment: Alignment, ours: dict[str, Tensor], theirs: dict[str, Tensor], taken: set[str]) -> dict[str, str]:
+    """Parameters of b that stand where a uses one that has another counterpart already: a's are tied, b's are not."""
+    a, b = alignment.a, alignment.b
+    steps = {step.number: step for step in a.steps}
+    found: dict[str, str] = {}
+    for step in b.steps:
+        partner = steps.get(alignment.of_b.get(step.number, -1))
+        if partner is not None and partner.type == step.type and len(partner.states) == len(step.states):
+            for one, other in zip(partner.states, step.states, strict=True):
+                name_a, name_b = a.index.state_name(a.log.states[-1 - one]), b.index.state_name(b.log.states[-1 - other])
+                if name_b not in taken and name_a in ours and name_b in theirs:
+                    found.setdefault(name_a, name_b)
+    return found
 
 
 def _named(alignment: Alignment, *, of_a: bool) -> dict[str, Tensor]:

@@ -352,6 +352,30 @@ def test_assert_unchanged_says_what_changed(model, x, saved):
         tl.assert_unchanged(model, x)
 
 
+def test_a_fingerprint_tells_which_part_of_the_structure_changed(model, x):
+    expected = tl.log_forward_pass(model, x).fingerprint()
+    same = "It still runs 6 operations."
+    with pytest.raises(AssertionError) as wider:
+        tl.assert_unchanged(nn.Sequential(nn.Linear(4, 9), nn.LayerNorm(9), nn.GELU(), nn.Linear(9, 3)), x, expected)
+    assert same in str(wider.value)
+    assert "Changed: the shapes. The same: the functions it runs, what each operation is computed from." in str(wider.value)
+    with pytest.raises(AssertionError) as relu:
+        tl.assert_unchanged(nn.Sequential(*model[:2], nn.ReLU(), model[3]), x, expected)
+    assert "Changed: the functions it runs. The same: the shapes" in str(relu.value)
+    assert "linear × 2, layernorm × 1, relu × 1" in str(relu.value)
+    assert "save('expected.safetensors')" in str(relu.value)
+    with pytest.raises(AssertionError, match="Changed: what each operation is computed from"):
+        swapped = tl.log_forward_pass(lambda t: t.sin() - t.cos(), x).fingerprint()
+        tl.assert_unchanged(lambda t: (lambda a, b: b - a)(t.sin(), t.cos()), x, swapped)
+
+
+def test_fingerprints_without_parts_stay_valid(model, x):
+    short = "-".join(tl.log_forward_pass(model, x).fingerprint().split("-")[:2])
+    assert tl.assert_unchanged(model, x, short).startswith(short)
+    with pytest.raises(AssertionError, match="7 operations instead of 6"):
+        tl.assert_unchanged(nn.Sequential(*model, nn.Tanh()), x, short)
+
+
 # What is refused, and what is left as it was ------------------------------------------------------------------------------
 
 

@@ -14,13 +14,13 @@ from ..api import load, log_forward_pass
 from ..capture.forward_backward import ForwardBackward
 from ..containers import Arguments, find_tensors, shares_no_container
 from ..errors import InvalidArgument
-from ..history.fingerprint import is_fingerprint
+from ..history.fingerprint import is_fingerprint, is_same
 from ..inputs import LEFT_OUT, as_arguments
 from ..model_history import ModelHistory
 from ..torch_internals import DisableTorchFunction
 from .comparing import compare
 from .comparison import Comparison
-from .structure import changes_of_structure, counts_of
+from .structure import changes_of_fingerprint, changes_of_structure
 
 
 def compare_models(
@@ -114,7 +114,8 @@ def assert_unchanged(
 
     Args:
         model, input_args, input_kwargs: as in `log_forward_pass`.
-        expected: a fingerprint; or a history or the path of a saved one, which can say what changed.
+        expected: a fingerprint, which tells how many operations ran, and whether functions, shapes or wiring changed; or a
+            history or the path of a saved one, which tell the operations that changed.
 
     Only the structure counts: functions, shapes and what each was computed from; not names, weights or values. Returns the
     fingerprint.
@@ -128,9 +129,9 @@ def assert_unchanged(
     history = log_forward_pass(model, input_args, input_kwargs, layers_to_save="none")
     found = history.fingerprint()
     wanted = expected if isinstance(expected, str) else expected.fingerprint()
-    if found == wanted:
+    if is_same(found, wanted):
         return found
     said = f"the model does not run the operations it is expected to: its fingerprint is {found}, expected was {wanted}."
     if isinstance(expected, str):
-        raise AssertionError(f"{said} {counts_of(wanted, found)} Compare with a saved history to see what changed.")
+        raise AssertionError("\n".join([said, *changes_of_fingerprint(wanted, history)]))
     raise AssertionError("\n".join([said, *changes_of_structure(expected, history)]))

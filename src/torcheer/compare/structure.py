@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from ..history import Operation
+from ..history.fingerprint import what_differs
 from ..history.printing.text import plural
 from ..model_history import ModelHistory
 from .alignment import Alignment, align
@@ -11,12 +14,25 @@ from .sides import Side
 _MOST = 8  # changes that are told
 
 
-def counts_of(wanted: str, found: str) -> str:
-    """What two fingerprints tell about the number of operations."""
-    before, now = (int(one.partition("-")[0]) for one in (wanted, found))
-    if before == now:
-        return f"It still runs {plural(now, 'operation')}."
-    return f"It runs {plural(now, 'operation')} instead of {before}."
+def changes_of_fingerprint(wanted: str, now: ModelHistory) -> list[str]:
+    """What a fingerprint tells about a model that does not have it any more: a line each."""
+    found = now.fingerprint()
+    before, count = (int(one.partition("-")[0]) for one in (wanted, found))
+    differs, same = what_differs(wanted, found)
+    if before != count:
+        lines = [f"It runs {plural(count, 'operation')} instead of {before}."]
+    else:
+        lines = [f"It still runs {plural(count, 'operation')}."]
+        if differs:
+            lines.append(f"Changed: {', '.join(differs)}. The same: {', '.join(same) or 'nothing'}.")
+    types = Counter(operation.layer_type for operation in now.operations if operation.layer_type not in ("input", "output"))
+    ran = ", ".join(f"{name} × {times}" for name, times in types.most_common(_MOST))
+    lines.append(f"It runs {ran}{', …' if len(types) > _MOST else ''}.")
+    lines.append(
+        "A fingerprint cannot tell which operations changed. Save a history of the model as it should be, "
+        "log_forward_pass(model, x, layers_to_save='none').save('expected.safetensors'), and give its path instead."
+    )
+    return lines
 
 
 def changes_of_structure(expected: ModelHistory, now: ModelHistory) -> list[str]:

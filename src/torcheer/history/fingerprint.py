@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .history import History
 
-_FORM = re.compile(r"\d+-[0-9a-f]{32}")
+_FORM = re.compile(r"(\d+)-([0-9a-f]{32})(?:-([0-9a-f]{8})([0-9a-f]{8})([0-9a-f]{8}))?")
+_PARTS = ("the functions it runs", "the shapes", "what each operation is computed from")
 
 
 def fingerprint_of(history: History) -> str:
-    """The number of operations and a hash of what they are: `"23-…"`."""
+    """The number of operations, a hash of what they are, and one of each part: functions, shapes, wiring."""
     index = history._index
     digest = hashlib.sha256()
+    parts = [hashlib.sha256() for _ in _PARTS]
     states: dict[int, int] = {}  # parameters are known by their order of use, so that sharing one counts
     for number in index.operations:
         record = index.record(number)
@@ -26,10 +28,30 @@ def fingerprint_of(history: History) -> str:
                 given.append(("state", states.setdefault(parent, len(states)), tuple(state.tensor.shape)))
             else:
                 given.append(index.positions.get(parent, -1))
+        shapes = tuple(record.shape), [one[2] for one in given if type(one) is tuple]
+        wiring = [one[1] if type(one) is tuple else one for one in given]
         digest.update(repr((record.function.type, tuple(record.shape), given)).encode())
-    return f"{len(index.operations)}-{digest.hexdigest()[:32]}"
+        for part, value in zip(parts, (record.function.type, shapes, wiring), strict=True):
+            part.update(repr(value).encode())
+    return f"{len(index.operations)}-{digest.hexdigest()[:32]}-{''.join(part.hexdigest()[:8] for part in parts)}"
 
 
 def is_fingerprint(value: Any) -> bool:
     """Whether something is what `fingerprint()` returns."""
     return isinstance(value, str) and _FORM.fullmatch(value) is not None
+
+
+def is_same(one: str, other: str) -> bool:
+    """Whether two fingerprints are of one structure; those of earlier versions have no hashes of parts."""
+    return one.split("-")[:2] == other.split("-")[:2]
+
+
+def what_differs(wanted: str, found: str) -> tuple[list[str], list[str]]:
+    """The parts of a structure that differ by two fingerprints, and those that are the same, in words; empty where unknown."""
+    ours, theirs = (_FORM.fullmatch(text) for text in (wanted, found))
+    if ours is None or theirs is None or ours[3] is None or theirs[3] is None:
+        return [], []
+    same = [ours[place] == theirs[place] for place in (3, 4, 5)]
+    return [part for part, is_one in zip(_PARTS, same, strict=True) if not is_one], [
+        part for part, is_one in zip(_PARTS, same, strict=True) if is_one
+    ]

@@ -2,6 +2,7 @@
 # make test   set everything up and run lint, types, the import contract and the tests
 # make zoo    set everything up and prove the logs of some hundred models (40 minutes), writing build/zoo.json
 # make operators set everything up, log and prove every operator of torch's own database (3 minutes), writing build/operators.json
+# make tolerances set everything up and compare models of the zoo with themselves, rounded otherwise or with faults planted (10 minutes)
 # make gallery set everything up and draw docs/gallery
 # make web    set everything up and build the browser programs, if their sources changed
 # make web-types write what the browser programs and the docs take from src/torcheer/web/schema.py and colors.py
@@ -28,7 +29,7 @@ ZOO_PACKAGES := timm diffusers torch_geometric segmentation_models_pytorch x-tra
 WEB := src/torcheer/web/static/graph.js
 WEB_SOURCES := $(wildcard web/*.json web/*.mjs) $(shell find web/graph web/report web/shared -type f)
 
-.PHONY: setup web models browser demo test lint types imports web-types web-test zoo operators mutants fuzz big-log kills gallery \
+.PHONY: setup web models browser demo test lint types imports web-types web-test zoo tolerances operators mutants fuzz big-log kills gallery \
 	contact-sheet bench bench-viewer clean
 
 setup: $(STAMP) web
@@ -102,6 +103,9 @@ $(ZOO_STAMP): $(MODELS_STAMP)
 zoo: setup models
 	-$(MAKE) $(ZOO_STAMP)
 	PYTHONPATH=tests $(BIN)/python -m zoo
+
+tolerances: setup models
+	PYTHONPATH=.:tests $(BIN)/python -m tests.compare.tolerance_study
 
 $(MUTANTS_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt coverage && touch $(MUTANTS_STAMP)

@@ -6,6 +6,9 @@
 from __future__ import annotations
 
 import copy
+import sys
+import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -40,7 +43,6 @@ ARCHITECTURES = (
     "handwritten/vae",
     "handwritten/unet",
 )
-QUICK = ("torchvision/resnet18", "transformers/gpt2", "transformers/t5", "handwritten/lstm")
 Program = Callable[..., Any]
 
 
@@ -290,3 +292,47 @@ def outcome(architecture: str, name: str) -> str | None:
 
 def _is_planted(culprit: Any) -> bool:
     return culprit.b is not None and culprit.b.source is not None and "the planted call" in culprit.b.source.text
+
+
+# Tables -------------------------------------------------------------------------------------------------------------------
+
+
+def rounding_outcome(architecture: str, kind: str) -> str | None:
+    """ "ok", or what is named though only rounding differs; None where the kind does not apply."""
+    comparison = ROUNDING[kind](*built(architecture))
+    if comparison is None:
+        return None
+    return "ok" if comparison.culprit is None else f"named: {comparison.headline}"
+
+
+def main(names: list[str]) -> int:
+    """Print every outcome, and the totals."""
+    import torchvision_operators
+
+    torchvision_operators.declare()
+    warnings.simplefilter("ignore")
+    failures = 0
+    for title, kinds, architectures, run in (
+        ("Only rounding differs", ROUNDING, ARCHITECTURES, rounding_outcome),
+        ("A fault is planted", FAULTS, PLANTED_IN, outcome),
+    ):
+        print(title)
+        for architecture in architectures:
+            if names and architecture not in names:
+                continue
+            for kind in kinds:
+                started = time.perf_counter()
+                try:
+                    said = run(architecture, kind)
+                except (Unavailable, RuntimeError, ValueError, tl.TorcheerError) as error:
+                    said = f"not run: {type(error).__name__}: {error}"
+                if said is not None:
+                    failures += said.startswith(("named", "missed"))
+                    print(f"  {architecture:42} {kind:26} {time.perf_counter() - started:6.1f} s  {said:.200}", flush=True)
+    print(f"{failures} failures")
+    return min(failures, 1)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, "tests")
+    sys.exit(main(sys.argv[1:]))

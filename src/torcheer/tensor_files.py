@@ -6,6 +6,7 @@ pieces that overlap or leave holes, shapes that do not fit their bytes. A tensor
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import ctypes
 import json
@@ -289,15 +290,18 @@ class TensorFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            length = int.from_bytes(file.read(8), "little")
-            if size < 8 or not 2 <= length <= min(size - 8, _LONGEST_HEADER):
-                _refuse("it does not begin as a file of tensors does, or it was cut")
-            entries = _parsed(file.read(length))
-            self._begin = 8 + length
-            self.metadata = _checked_metadata(entries.pop(_METADATA, {}))
-            self.places = _checked_places(entries, size - self._begin)
+            self._read_header(file.read(8), lambda begin, end: file.read(end - begin), os.fstat(file.fileno()).st_size)
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+
+    def _read_header(self, start: builtins.bytes, read: Callable[[int, int], builtins.bytes], size: int) -> None:
+        """Read and check the header of a file of so many bytes. `read` gives those from a place to another."""
+        length = int.from_bytes(start, "little")
+        if size < 8 or not 2 <= length <= min(size - 8, _LONGEST_HEADER):
+            _refuse("it does not begin as a file of tensors does, or it was cut")
+        entries = _parsed(read(8, 8 + length))
+        self._begin = 8 + length  # of the data
+        self.metadata = _checked_metadata(entries.pop(_METADATA, {}))
+        self.places = _checked_places(entries, size - self._begin)
         self._memory = Memories()
 
     def bytes(self, name: str) -> memoryview:
@@ -321,6 +325,10 @@ class TensorFile:
                 found = found if begin % ALIGNED == 0 else found.clone()
             self._memory.keep(name, found)
         return found
+
+    def part(self, name: str, begin: int, end: int) -> Tensor:
+        """Bytes of a tensor, counted from its first; not to be written to."""
+        return self.memory(name)[begin:end]
 
     def tensor(self, name: str) -> Tensor:
         """A tensor by its name."""

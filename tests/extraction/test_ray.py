@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -22,8 +23,10 @@ pytestmark = [
 def cluster():
     """A Ray of its own, whose workers find what this process finds."""
     pytest.importorskip("pyarrow", reason="tests in Ray: pyarrow is not installed")
-    variables = {"PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])}
-    ray.init(num_cpus=2, include_dashboard=False, runtime_env={"env_vars": variables}, log_to_driver=False)
+    before = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = os.pathsep.join([os.path.dirname(__file__), *filter(None, sys.path)])
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    os.environ["PYTHONPATH"] = before
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     yield

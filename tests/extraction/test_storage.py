@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torcheer.errors import InvalidArgument, UnreadableFile
-from torcheer.extraction.storage import open_storage
+from torcheer.extraction.storage_location import open_storage
 
 
 def test_what_is_written_is_read(tmp_path):
@@ -44,5 +44,5 @@ def test_what_cannot_be_is_refused(tmp_path):
         open_storage(tmp_path).read_tensors("file")
     with pytest.raises(InvalidArgument, match=r"is a file"):
         open_storage(tmp_path / "file")
-    with pytest.raises(InvalidArgument, match=r"given by its path; got 3"):
+    with pytest.raises(InvalidArgument, match=r"given by its path or URL; got 3"):
         open_storage(3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
@@ -114,10 +115,19 @@ class BlockIndex:
         """The texts of a column, if it is one of texts."""
         return self._texts.get(name)
 
-    def tensor(self, piece: Piece) -> Tensor:
-        """The rows of a piece: mapped from the file, not to be written to."""
-        memory = self._file(piece.file).memory(piece.name)
-        return memory.view(piece.dtype).view(piece.rows, *piece.shape)
+    def rows(self, piece: Piece, which: int | slice | Tensor) -> Tensor:
+        """Rows of a piece, not to be written to: mapped from the file, or, where it is elsewhere, from the first that is wanted
+        to the last."""
+        if isinstance(which, slice):
+            first, end = which.start, which.stop
+        elif isinstance(which, int):
+            first, end = which, which + 1
+        else:
+            first, end = (int(which.min()), int(which.max()) + 1) if len(which) else (0, 0)
+        size = math.prod(piece.shape) * piece.dtype.itemsize
+        memory = self._file(piece.file).part(piece.name, first * size, end * size)
+        found = memory.view(piece.dtype).view(end - first, *piece.shape)
+        return found if isinstance(which, slice) else found[which - first]
 
     # Reading blocks -------------------------------------------------------------------------------------------------
 

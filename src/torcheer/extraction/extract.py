@@ -25,7 +25,8 @@ from .layer_reader import Flatten, LayerReader
 from .plan import Plan, read_end, settle_plan, write_end
 from .progress import Progress, ProgressReport
 from .reduced_blocks import ReducedBlocks, States
-from .storage import Storage, open_storage
+from .storage import Storage
+from .storage_location import open_storage
 from .training_mode import training_modules, warn_of_training
 from .writer import BlockWriter
 

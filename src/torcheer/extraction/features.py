@@ -20,7 +20,7 @@ from .exporting import export_features, to_datasets
 from .layer_features import LayerFeatures
 from .plan import PLAN, read_end, read_plan
 from .statistics import FeatureStatistics
-from .storage import open_storage
+from .storage_location import open_storage
 
 
 class Features(FeatureStatistics):

@@ -126,7 +126,7 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
             raise IndexError(f"{self.name!r} has {len(self)} samples; {number} is not one of them.")
         number %= len(self)
         piece, first, _ = next(self._column.between(number, number + 1))
-        return self._index.tensor(piece)[first].clone()
+        return self._index.rows(piece, first).clone()
 
     def _numbers(self, rows: Any) -> np.ndarray[Any, Any]:
         """The numbers that an index means: a mask or numbers, in a tensor, an array or a list."""
@@ -177,7 +177,7 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
         is_basic = all(one is Ellipsis or isinstance(one, (int, slice)) for one in rest)
         found: Tensor | None = None
         for piece, inside, to in parts:
-            rows = self._index.tensor(piece)[inside]
+            rows = self._index.rows(piece, inside)
             if rest and is_basic:
                 rows = rows[_joined(slice(None), rest)]
             if found is None:
@@ -194,7 +194,7 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
         samples: list[Any] = [None] * count
         for piece, inside, to in parts:
             places = range(to.start, to.stop) if isinstance(to, slice) else to.tolist()
-            for place, row in zip(places, self._index.tensor(piece)[inside].clone(), strict=True):
+            for place, row in zip(places, self._index.rows(piece, inside).clone(), strict=True):
                 samples[place] = row
         if self.padding is None:
             return [sample[rest] for sample in samples] if rest else samples

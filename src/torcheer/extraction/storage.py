@@ -15,7 +15,6 @@ from torch import Tensor
 
 from ..errors import InvalidArgument, UnreadableFile
 from ..files import WholeFile, write_whole
-from ..inputs import described
 from ..tensor_files import ALIGNED, Place, TensorFile, TensorWriter, stored_size, write_tensors
 
 _LARGE = 4096  # bytes
@@ -156,10 +155,3 @@ class LocalStorage(Storage):
 
     def delete(self, name: str) -> None:
         (self.folder / name).unlink(missing_ok=True)
-
-
-def open_storage(folder: str | os.PathLike[str]) -> Storage:
-    """The storage that a path means."""
-    if not isinstance(folder, (str, os.PathLike)) or not str(folder):
-        raise InvalidArgument(f"a folder is given by its path; got {described(folder)}.")
-    return LocalStorage(Path(folder))

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-import inspect
-import os
-import pkgutil
-import re
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
 from . import __version__
 from .api import load, log_forward_pass
+from .cli_extraction import add_extract, add_features, run_extract, run_features
+from .cli_names import find_model, object_named, told
 from .compare import compare
 from .demo import AlexNet, Gpt2, SimpleRecurrent
 from .display import print_shown
@@ -27,10 +23,7 @@ from .model_history import ModelHistory
 from .render import PictureOptions
 from .viewer import open_page, read_payload, to_html
 
-T = TypeVar("T")
-
 SUFFIX = ".safetensors"  # of a saved history
-_RAISED = "torcheer: raised in "  # how the note on an error of a model begins
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,13 +43,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     _add_summary(commands.add_parser("summary", help="print the modules of a model, with shapes, parameters and FLOPs"))
     _add_log(commands.add_parser("log", help="save the history of a model: torcheer log my_models:Net -o run.safetensors"))
     _add_compare(commands.add_parser("compare", help="compare two saved histories; exits with 1 where they differ"))
+    add_extract(
+        commands.add_parser(
+            "extract",
+            help="write activations of a whole dataset: torcheer extract my:model my:data --layers conv1 -o folder",
+        )
+    )
+    add_features(commands.add_parser("features", help="print what is in a folder that 'torcheer extract' wrote"))
     _add_view(commands.add_parser("view", help="open a page, or a history that was saved, in the viewer"))
     options = parser.parse_args(argv)
     try:
         if options.command == "demo":
             return run_demo(options.folder)
         runs = {"draw": run_draw, "find": run_find, "show": run_show, "view": run_view}
-        return {**runs, "summary": run_summary, "log": run_log, "compare": run_compare}[options.command](options)
+        runs.update(summary=run_summary, log=run_log, compare=run_compare, extract=run_extract, features=run_features)
+        return runs[options.command](options)
     except (TorcheerError, ImportError, AttributeError) as error:
         parser.exit(2, f"torcheer: {error}\n")
     except OSError as error:
@@ -75,7 +76,7 @@ def logged(options: argparse.Namespace, layers_to_save: str = "all") -> ModelHis
         return load(options.model)
     model, inputs = _model_and_inputs(options)
     with torch.no_grad():
-        return _told(_words(options), lambda: log_forward_pass(model, inputs, layers_to_save=layers_to_save))
+        return told(_words(options), lambda: log_forward_pass(model, inputs, layers_to_save=layers_to_save))
 
 
 def _model_and_inputs(options: argparse.Namespace) -> tuple[Callable[..., Any], tuple[torch.Tensor, ...]]:
@@ -131,7 +132,7 @@ def run_log(options: argparse.Namespace) -> int:
     model, inputs = _model_and_inputs(options)
     where = None if options.params else path
     with torch.no_grad():
-        history = _told(_words(options), lambda: log_forward_pass(model, inputs, layers_to_save=options.layers, save_to=where))
+        history = told(_words(options), lambda: log_forward_pass(model, inputs, layers_to_save=options.layers, save_to=where))
     if options.params:
         history.save(path, params=True)
     print(f"Written: {path}")
@@ -184,7 +185,7 @@ def run_draw(options: argparse.Namespace) -> int:
     chosen = PictureOptions(
         rolled=True if options.rolled else False if options.unrolled else None,
         nesting_depth=int(depth) if depth is not None and depth.isdigit() else depth,
-        collapse=[_object_named(key) or key for key in options.collapse],
+        collapse=[object_named(key) or key for key in options.collapse],
         direction=options.direction,
         theme=options.theme,
         style=options.style,
@@ -198,56 +199,9 @@ def run_draw(options: argparse.Namespace) -> int:
     return 0
 
 
-def find_model(name: str) -> Callable[..., Any]:
-    """What `module:name` means: a model, or what makes one when called without arguments."""
-    module, _, attribute = name.partition(":")
-    if not module or not attribute:
-        raise InvalidArgument(f"a model is named module:name, as in torchvision.models:resnet18; got {name!r}.")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    found: Any = importlib.import_module(module)
-    for part in attribute.split("."):
-        found = getattr(found, part)
-    if isinstance(found, type) and (needed := _needed(found)):
-        raise InvalidArgument(
-            f"{name} is a class that needs {', '.join(needed)}: name a function that makes the model without arguments."
-        )
-    if isinstance(found, type) or (not isinstance(found, torch.nn.Module) and callable(found) and _needs_nothing(found)):
-        found = _told(f"{name}()", found)
-    if not callable(found):
-        raise InvalidArgument(f"{name} is a {type(found).__name__}, not a model.")
-    return found.eval() if isinstance(found, torch.nn.Module) else found
-
-
-def _told(what: str, call: Callable[[], T]) -> T:
-    """What a call returns. An error of the model is printed in one line: what was called, the error, where it was raised."""
-    try:
-        return call()
-    except (TorcheerError, OSError):
-        raise
-    except Exception as error:
-        where = [note for note in getattr(error, "__notes__", ()) if note.startswith(_RAISED)]
-        place = where[0].removeprefix(_RAISED).partition(". The partial history")[0].splitlines()[0] if where else ""
-        said = [f"{what} raised {type(error).__name__}", *str(error).strip().splitlines()[:1]]
-        raise InvalidArgument(": ".join(said) + (f" (in {place})" if place else "")) from error
-
-
 def _words(options: argparse.Namespace) -> str:
     given = " ".join(f"--input {shape}" for shape in options.input)
     return f"{options.model} with {given or 'no --input'}"
-
-
-def _needs_nothing(function: Callable[..., Any]) -> bool:
-    return _needed(function) == []
-
-
-def _needed(function: Callable[..., Any]) -> list[str] | None:
-    """The names of the arguments that a function cannot be called without; None where its signature is not known."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return None
-    return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
 def make_input(text: str) -> torch.Tensor:
@@ -261,7 +215,7 @@ def make_input(text: str) -> torch.Tensor:
     except ValueError:
         raise InvalidArgument(f"an input is a shape such as 1,3,224,224 or 2,6:int64; got {text!r}.") from None
     is_float = dtype.is_floating_point
-    return _told(f"--input {text}", lambda: torch.rand(shape).to(dtype) if is_float else torch.ones(shape, dtype=dtype))
+    return told(f"--input {text}", lambda: torch.rand(shape).to(dtype) if is_float else torch.ones(shape, dtype=dtype))
 
 
 # Keys -------------------------------------------------------------------------------------------------------------
@@ -295,25 +249,10 @@ def _key(history: History, text: str) -> Key:
         key.meaning(history._lookup.names)
         return key
     except LayerNotFound:
-        other = _object_named(text)
+        other = object_named(text)
         if other is None:
             raise
         return parse_key(other)
-
-
-def _object_named(text: str) -> Any:
-    """The position, slice, class or function that a text spells; None where it spells none."""
-    if re.fullmatch(r"-?\d+", text):
-        return int(text)
-    if re.fullmatch(r"(-?\d+)?(:(-?\d+)?){1,2}", text):
-        return slice(*(int(part) if part else None for part in text.split(":")))
-    short = {"nn": "torch.nn", "F": "torch.nn.functional"}
-    first, dot, rest = text.partition(".")
-    try:
-        found = pkgutil.resolve_name(f"{short.get(first, first)}{dot}{rest}") if dot or ":" in text else None
-    except (ImportError, AttributeError, ValueError):
-        return None
-    return found if callable(found) else None
 
 
 # The viewer -------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import torcheer as tl
 from torcheer.extraction.layer_reader import LayerReader
-from torcheer.extraction.storage import open_storage
+from torcheer.extraction.storage_location import open_storage
 from torcheer.extraction.writer import BlockWriter
 
 DEVICE = torch.device("cuda")

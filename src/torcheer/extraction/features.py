@@ -127,6 +127,11 @@ class Features(FeatureStatistics):
         end = read_end(self._storage)
         return None if end is None else end[0] - sum(block.number < end[0] for block in self._index.blocks)
 
+    @property
+    def size_on_disk(self) -> int:
+        """How many bytes the files have."""
+        return sum(self._storage.sizes().values())
+
     # As other things ------------------------------------------------------------------------------------------------
 
     def dataset(self, *columns: str) -> Dataset[tuple[Any, ...]]:

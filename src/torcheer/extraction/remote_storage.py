@@ -1,8 +1,8 @@
 """Folders of features that are elsewhere: whatever `fsspec` opens, such as `s3://…`, `gs://…`, `sftp://…`, `memory://…`.
 
 A file is there whole or not at all. It is made in a temporary file of this machine and then sent. An object store shows an
-object when its last byte has arrived, so there it is sent under its name. Where half a file could be seen (SFTP, SMB, HDFS) it is
-sent under a hidden name, and renamed when it is whole.
+object when its last byte has arrived, so there it is sent under its name. Where half a file could be seen (SFTP, SMB, HDFS) it
+is sent under a hidden name, and renamed when it is whole.
 
 Tensors are read by ranges of bytes: a few rows of a layer do not need the block they are in.
 """
@@ -44,7 +44,7 @@ class RemoteStorage(Storage):
             raise InvalidArgument(f"features are written into a folder; {url} is a file.")
 
     def _open(self) -> None:
-        import fsspec
+        import fsspec  # comes with torch; imported when a URL is given
 
         try:
             self._opened, self._root = fsspec.core.url_to_fs(self.location)

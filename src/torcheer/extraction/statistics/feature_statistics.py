@@ -58,7 +58,7 @@ def _samples(index: BlockIndex) -> Tensor:
 
 
 def _column(index: BlockIndex, name: str) -> Tensor:
-    parts = [index.tensor(piece).clone() for piece in index.column(name).pieces]
+    parts = [index.rows(piece, slice(0, piece.rows)).clone() for piece in index.column(name).pieces]
     return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
 
 

@@ -11,6 +11,8 @@
 # make mutants set everything up, put 150 small faults into the code one by one, and see which ones no test notices (an hour)
 # make fuzz   set everything up and open ten thousand broken files of saved histories (an hour)
 # make big-log set everything up, log 20 GB into a file in build/ and read it again, with 2 GB of memory (SIZE=5 for 5 GB)
+# make big-extract set everything up, extract 10 GB of features into build/ and read them again, with 2 GB of memory (SIZE=5 for 5 GB)
+# make test-ray set everything up and run the tests of Extractor in a real Ray on this machine (five minutes)
 # make kills  set everything up, kill extractions of datasets two hundred times and compare every byte (two minutes)
 # make bench  set everything up, measure time and memory, and write build/benchmarks.json
 PYTHON ?= python3
@@ -22,6 +24,10 @@ MUTANTS_STAMP := $(VENV)/.mutants-installed
 MODELS := build/models
 MODELS_STAMP := $(MODELS)/.torchvision-installed
 ZOO_STAMP := $(MODELS)/.zoo-installed
+RAY := build/ray
+RAY_STAMP := $(RAY)/.ray-installed
+# Ray, and the small packages that it imports; without what it depends on, so that torch and NumPy are not replaced.
+RAY_PACKAGES := ray pyarrow msgpack certifi charset_normalizer requests urllib3
 # Libraries of models, and the small packages that they import; without what they depend on, so that torch is not replaced.
 ZOO_PACKAGES := timm diffusers torch_geometric segmentation_models_pytorch x-transformers aiohttp certifi charset_normalizer einops \
 	einx frozendict importlib_metadata loguru requests torch-einops-utils urllib3 xxhash zipp
@@ -29,7 +35,8 @@ ZOO_PACKAGES := timm diffusers torch_geometric segmentation_models_pytorch x-tra
 WEB := src/torcheer/web/static/graph.js
 WEB_SOURCES := $(wildcard web/*.json web/*.mjs) $(shell find web/graph web/report web/shared -type f)
 
-.PHONY: setup web models browser demo test lint types imports web-types web-test zoo tolerances operators mutants fuzz big-log kills gallery \
+.PHONY: setup web models browser demo test lint types imports web-types web-test zoo tolerances operators mutants fuzz big-log big-extract \
+	test-ray kills gallery \
 	contact-sheet bench bench-viewer clean
 
 setup: $(STAMP) web
@@ -116,10 +123,25 @@ mutants: setup models browser $(MUTANTS_STAMP)
 fuzz: setup
 	PYTHONPATH=tests $(BIN)/python tests/store/fuzz_files.py 10000
 
-SIZE ?= 20
+big-log: SIZE ?= 20
 big-log: setup
 	mkdir -p build
-	$(BIN)/python tests/store/big_log.py $(SIZE) build/big-log.safetensors
+	PYTHONPATH=tests $(BIN)/python tests/store/big_log.py $(SIZE) build/big-log.safetensors
+
+big-extract: SIZE ?= 10
+big-extract: setup
+	mkdir -p build
+	PYTHONPATH=tests $(BIN)/python tests/extraction/big_extract.py $(SIZE) build/big-extract
+
+# Ray lies in a folder of its own, so that 'make test' is not another one where it was installed.
+$(RAY_STAMP): constraints.txt | $(STAMP)
+	rm -rf $(RAY)
+	$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt --target $(RAY) $(RAY_PACKAGES)
+	touch $(RAY_STAMP)
+
+# Its processes are still there when it is shut down, of which Python warns.
+test-ray: setup $(RAY_STAMP)
+	TEST_RAY=1 PYTHONPATH=$(RAY) $(BIN)/python -W ignore -m pytest -n 0 -W ignore tests/extraction/test_ray.py
 
 kills: setup
 	$(BIN)/python tests/extraction/kills.py 100

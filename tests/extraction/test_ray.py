@@ -33,6 +33,10 @@ def cluster():
     ray.shutdown()
 
 
+def actors(count):
+    return ray.data.ActorPoolStrategy(size=count)
+
+
 def make_model():
     torch.manual_seed(0)
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(4 * 16, 5)).eval()
@@ -78,7 +82,7 @@ def test_actors_add_a_column_for_each_layer(how):
             "inputs": "picture",
         },
         batch_size=8,
-        concurrency=2,
+        compute=actors(2),
     )
     check(dataset.take_all(), given)
 
@@ -88,7 +92,10 @@ def test_values_are_those_of_the_same_batch_bit_for_bit():
     torch.set_num_threads(1)
     pictures = np.stack([row["picture"] for row in rows(24)])
     dataset = ray.data.from_numpy([pictures[:8], pictures[8:16], pictures[16:]]).map_batches(
-        Extractor, fn_constructor_kwargs={"model": make_model, "layers": ["0", "3"]}, batch_size=None, concurrency=2
+        Extractor,
+        fn_constructor_kwargs={"model": make_model, "layers": ["0", "3"]},
+        batch_size=None,
+        compute=actors(2),
     )
     found = dataset.take_all()
     here = Extractor(make_model, ["0", "3"])
@@ -120,7 +127,7 @@ def test_layers_of_different_lengths_and_smaller_types_go_through_arrow():
             Extractor,
             fn_constructor_kwargs={"model": lambda: Embedded().eval(), "layers": "embed", "dtype": "float16"},
             batch_size=None,
-            concurrency=1,
+            compute=actors(1),
         )
         found += dataset.take_all()
     model = Embedded()
@@ -131,7 +138,9 @@ def test_layers_of_different_lengths_and_smaller_types_go_through_arrow():
 
 def test_errors_of_ours_reach_the_driver():
     dataset = ray.data.from_items(rows(4)).map_batches(
-        Extractor, fn_constructor_kwargs={"model": make_model, "layers": "nowhere", "inputs": "picture"}, concurrency=1
+        Extractor,
+        fn_constructor_kwargs={"model": make_model, "layers": "nowhere", "inputs": "picture"},
+        compute=actors(1),
     )
     with pytest.raises(Exception, match="nowhere"):
         dataset.take_all()

@@ -1,4 +1,6 @@
-"""Logs more than fits into memory straight into a file, and reads it again: `python tests/store/big_log.py 20 big.safetensors`.
+"""Logs more than fits into memory straight into a file, and reads it again.
+
+    PYTHONPATH=tests python tests/store/big_log.py 20 big.safetensors
 
 The first argument is how many gigabytes of activations are kept. What is measured is memory of the process that is not a part
 of some file (VmHWM counts pages of mapped files too): it has to stay below 2 GB all the time.
@@ -7,39 +9,18 @@ of some file (VmHWM counts pages of mapped files too): it has to stay below 2 GB
 from __future__ import annotations
 
 import sys
-import threading
 from pathlib import Path
-from time import perf_counter, sleep
+from time import perf_counter
 
 import torch
 
 import torcheer
+from memory_watch import MemoryWatch
 
 LARGEST = 2.0  # GB
 _WIDTH = 1 << 13
 _ROWS = 1 << 10  # of float32: 32 MiB for each operation
 _EACH = _WIDTH * _ROWS * 4
-
-
-def resident() -> float:
-    """Gigabytes of memory that belong to this process alone, and to no file."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024 / 1e9
-    raise RuntimeError("this system does not tell")
-
-
-class Watch(threading.Thread):
-    """Looks at the memory all the time."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.peak = 0.0
-
-    def run(self) -> None:
-        while True:
-            self.peak = max(self.peak, resident())
-            sleep(0.005)
 
 
 class Deep(torch.nn.Module):
@@ -57,7 +38,7 @@ class Deep(torch.nn.Module):
 
 
 def main(size: float, path: Path) -> None:
-    watch = Watch()
+    watch = MemoryWatch()
     watch.start()
     depth = max(2, int(size * 1e9) // _EACH)
     started = perf_counter()

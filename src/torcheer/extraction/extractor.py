@@ -42,7 +42,7 @@ class Extractor:
         dataset.map_batches(
             torcheer.Extractor,
             fn_constructor_kwargs={"model": make_model, "layers": ["layer3"], "inputs": "image"},
-            batch_size=64, concurrency=4, num_gpus=1,
+            batch_size=64, compute=ray.data.ActorPoolStrategy(size=4), num_gpus=1,
         )
 
     Args:

@@ -10,7 +10,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from .limits import LAYERS_ONLY, TAPS, TRAINING, XRAY, judge
+from .limits import EXTRACTION, LAYERS_ONLY, TAPS, TRAINING, XRAY, judge
 from .machine import describe_machine
 from .models import CASES, ROOT
 from .report import report
@@ -45,6 +45,14 @@ def main() -> int:
     results["saving"] = _measured("saving", "gpt2_small")
     results["saved_loop"] = _measured("saved_loop", 100_000)
     results["torchlens_saving"] = _measured("torchlens_saving", "gpt2_small") if "torchlens" in tools else {}
+    results["extraction"] = {
+        case: {
+            "forward": _measured("extraction_forward", case),
+            "whole": _measured("extraction_whole", case),
+            "torchlens": _measured("extraction_of_torchlens", case) if "torchlens" in tools else {},
+        }
+        for case in EXTRACTION
+    }
     results["held_memory"] = {case: _measured("held_memory", case) for case in CASES if case != "gpt2_tiny"}
     results["held_memory"]["tiny_loop"] = _measured("held_memory", "tiny_loop", 10_000)
     results["graph_only_peak"] = _measured("graph_only_peak", 100_000)

@@ -14,6 +14,7 @@ LAYERS_ONLY = {"gpt2_small": 1.1, "resnet50": 1.1}  # times the plain step, torc
 TAPS = {
     case: {"read": 1.03, "changed": 1.03, "functions": 1.12, "stopped": 0.5} for case in ("gpt2_tiny", "gpt2_small")
 }  # times the plain pass
+EXTRACTION = dict.fromkeys(("resnet50", "gpt2_small"), (1.03, 1.1))  # times the plain loop: the model's part, and the whole
 XRAY = {"gpt2_small": 1.3, "resnet50": 1.3, "alexnet": 1.3}  # a snapshot, times the plain pass of its input
 LONG_RUN = 1.25  # a snapshot at the end of a long training, times one at its beginning
 STALL = 50.0  # milliseconds of the training thread that no snapshot of a long training takes
@@ -46,6 +47,7 @@ def judge(results: dict[str, Any]) -> list[Verdict]:
         *_ratios(results["training"], TRAINING, "training step, against plain"),
         *_ratios(results["layers_only"], LAYERS_ONLY, "training step, layers only"),
         *_taps(results["taps"]),
+        *_extraction(results["extraction"]),
         *_ratios(results["xray"], XRAY, "a snapshot, against plain"),
         *_long_run(results["xray_long_run"]),
         _after_use(results),
@@ -67,6 +69,21 @@ def _taps(found: dict[str, Any]) -> list[Verdict]:
         for case, musts in TAPS.items()
         for work, must in musts.items()
     ]
+
+
+def _extraction(found: dict[str, Any]) -> list[Verdict]:
+    """Onto a disk that does not keep up, the limit is that of the disk itself."""
+    verdicts = []
+    for case, (forward, whole) in EXTRACTION.items():
+        title, parts = CASES[case].title.partition(",")[0], found[case]
+        bound = parts["whole"].get("bound_ratio")
+        on_disk = whole if bound is None else max(whole, whole * bound)
+        verdicts += [
+            _at_most(f"{title}, extraction, the model's part", parts["forward"].get("ratio"), forward, "{:.3f}×"),
+            _at_most(f"{title}, extraction, written to memory", parts["whole"].get("ratio"), whole, "{:.3f}×"),
+            _at_most(f"{title}, extraction, written to the disk", parts["whole"].get("disk_ratio"), on_disk, "{:.3f}×"),
+        ]
+    return verdicts
 
 
 def _after_use(results: dict[str, Any]) -> Verdict:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from .extraction import extraction_forward, extraction_of_torchlens, extraction_whole
 from .lockstep import Bystander, serve_plain_passes
 from .memory import distinct_bytes, extra_peak, resident
 from .models import build, tiny_loop
@@ -307,6 +308,6 @@ def xray_long_run(snapshots: int) -> dict[str, Any]:
 
 
 _STEPS = (training, layers_only, xray, xray_training, xray_long_run, taps, taps_of_nnsight)
-_FILES = (saving, saved_loop, torchlens_saving)
+_FILES = (saving, saved_loop, torchlens_saving, extraction_forward, extraction_whole, extraction_of_torchlens)
 _ALL = (speed, plain_after_use, serve_plain_passes, tiny_operations, *_STEPS, grouping, held_memory, graph_only_peak, *_FILES)
 MEASUREMENTS: dict[str, Callable[..., dict[str, Any]]] = {function.__name__: function for function in _ALL}

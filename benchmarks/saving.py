@@ -29,7 +29,7 @@ def saving(case: str) -> dict[str, Any]:
         history = torcheer.log_forward_pass(model, x)
     tensors = [one.activation for one in history.saved]
     label = history.layer_labels[len(history.layer_labels) // 2]
-    with tempfile.TemporaryDirectory(dir=_disk()) as folder:
+    with tempfile.TemporaryDirectory(dir=disk()) as folder:
         path, other = Path(folder) / "run.safetensors", Path(folder) / "run.pt"
         functions = (lambda: torch.save(tensors, other), lambda: history.save(path), lambda: _flushed(tensors, other))
         theirs, ours, flushed = interleave(rounds_in(_SECONDS, *functions), *functions)
@@ -62,7 +62,7 @@ def saved_loop(operations: int) -> dict[str, Any]:
     history = torcheer.log_forward_pass(tiny_loop(operations), torch.zeros(4, 4))
     len(history)  # grouping is measured elsewhere
     saved, opened = [], []
-    with tempfile.TemporaryDirectory(dir=_disk()) as folder:
+    with tempfile.TemporaryDirectory(dir=disk()) as folder:
         path = Path(folder) / "run.safetensors"
         for _ in range(3):
             started = perf_counter()
@@ -87,7 +87,7 @@ def torchlens_saving(case: str) -> dict[str, Any]:
     with torch.no_grad():
         trace = torchlens.trace(model, x)
     saved, opened = [], []
-    with tempfile.TemporaryDirectory(dir=_disk()) as folder:
+    with tempfile.TemporaryDirectory(dir=disk()) as folder:
         path = Path(folder) / "run.tlspec"
         for _ in range(3):
             shutil.rmtree(path, ignore_errors=True)
@@ -102,8 +102,8 @@ def torchlens_saving(case: str) -> dict[str, Any]:
     return {"bytes": size, "files": len(files), "save_ms": median(saved) * 1e3, "open_ms": median(opened) * 1e3}
 
 
-def _disk() -> str | None:
+def disk() -> Path:
     """Where to write: on the disk of the project, since the folder for temporary files may be memory."""
     build_folder = Path("build")
     build_folder.mkdir(exist_ok=True)
-    return str(build_folder)
+    return build_folder

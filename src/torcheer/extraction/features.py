@@ -64,7 +64,10 @@ class Features(FeatureStatistics):
         if name in self.layers:
             return LayerFeatures(self._index, f"{LAYERS}{name}", name)
         if name in self.plan.layers:
-            raise LayerNotFound(f"the values of {name!r} are not stored: keep= asked only for what reducers found in them.")
+            raise LayerNotFound(
+                f"the values of {name!r} are not stored, only what reducers found in them: features.mean({name!r}), "
+                "features.top(…), features.covariance(…), features.histogram(…)."
+            )
         near = get_close_matches(str(name), self.layers, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise LayerNotFound(f"there is no layer {name!r} in these features; there are: {', '.join(self.layers)}.{hint}")

@@ -23,6 +23,7 @@ LAYERS = {
     "resnet50": ["layer1", "layer2", "layer3", "layer4", "avgpool"],
     "gpt2_small": [f"h.{at}" for at in range(12)],
 }
+_THEIRS = {**LAYERS, "gpt2_small": [f"h.{at}.mlp" for at in range(12)]}  # TorchLens knows no outputs of whole blocks
 _SAMPLES = {"resnet50": 8, "gpt2_small": 4}  # in a batch
 _ROUNDS = 15
 _BATCHES = 12  # of a whole extraction
@@ -111,7 +112,7 @@ def extraction_of_torchlens(case: str) -> dict[str, Any]:
             shutil.rmtree(folder)
             stimuli = torch.cat([batch] * batches)
             extract = torchlens.extract_dataset
-            return _timed(lambda: extract(model, stimuli, LAYERS[case], count, output_dir=folder, progress=False))
+            return _timed(lambda: extract(model, stimuli, _THEIRS[case], count, output_dir=folder, progress=False))
 
         short, long = once(1), once(4)
     per_batch = (long - short) / 3

@@ -87,10 +87,10 @@ def test_a_folder_that_is_not_there_is_told_with_its_path(history, tmp_path):
 
 
 def test_nothing_half_written_is_left_when_writing_fails(history, tmp_path, monkeypatch):
-    def full(source, target):
+    def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "replace", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         history.draw(tmp_path / "picture.svg")
     assert os.listdir(tmp_path) == []

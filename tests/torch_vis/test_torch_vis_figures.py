@@ -132,7 +132,7 @@ def test_a_write_that_fails_is_told_too(tmp_path, monkeypatch):
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("os.replace", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(InvalidArgument, match="No space left"):
         export_computational_graph(nn.ReLU(), torch.ones(1), tmp_path / "graph.json")
     assert not list(tmp_path.iterdir())

@@ -258,7 +258,7 @@ def test_a_page_replaces_the_old_one_whole_or_not_at_all(tmp_path, monkeypatch, 
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", full)
+        patch.setattr(os, "fsync", full)
         with pytest.raises(InvalidArgument, match="No space left"):
             page.save(path)
     assert path.read_text() == "old"

@@ -328,7 +328,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, write, monkeypatch):
     def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(os, "replace", refuse)
+    monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(InvalidArgument, match=r"cannot be written to .*: Permission denied"):
         write(run, "conv1", "layer", target)
     assert target.read_text() == "old"

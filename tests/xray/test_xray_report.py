@@ -127,12 +127,12 @@ def test_the_facts_are_as_their_format_says(report):
 
 
 def test_a_report_that_was_there_stays_when_writing_fails(run, tmp_path, monkeypatch):
-    def full(source, target):
+    def full(*_):
         raise OSError(28, "No space left on device")
 
     path = tmp_path / "report.html"
     path.write_text("old")
-    monkeypatch.setattr(os, "replace", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(InvalidArgument, match="No space left"):
         write_report(run, path)
     assert path.read_text() == "old"

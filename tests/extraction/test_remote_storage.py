@@ -285,3 +285,12 @@ def test_a_protocol_whose_library_is_missing_says_which(monkeypatch):
     monkeypatch.setattr("fsspec.core.url_to_fs", missing)
     with pytest.raises(InvalidArgument, match=r"s3://bucket/features cannot be opened: Install s3fs to access S3\."):
         tl.open_features("s3://bucket/features")
+
+
+def test_a_store_that_cannot_be_reached_is_told_in_words(tmp_path, monkeypatch):
+    def isfile(self, path):
+        raise RuntimeError("Unable to locate credentials")
+
+    monkeypatch.setattr(RenamingFileSystem, "isfile", isfile)
+    with pytest.raises(InvalidArgument, match=r"renaming://.* cannot be reached: RuntimeError: Unable to locate credentials"):
+        tl.open_features(f"renaming://{tmp_path}")

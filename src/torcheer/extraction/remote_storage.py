@@ -40,7 +40,13 @@ class RemoteStorage(Storage):
         self._process = 0
         self._opened: Any = None
         self._open()
-        if self._files.isfile(self._root):
+        try:
+            is_file = self._files.isfile(self._root)
+        except OSError:
+            raise
+        except Exception as error:  # each library has errors of its own: no credentials, no such host
+            raise InvalidArgument(f"{url} cannot be reached: {type(error).__name__}: {error}") from error
+        if is_file:
             raise InvalidArgument(f"features are written into a folder; {url} is a file.")
 
     def _open(self) -> None:

@@ -45,7 +45,7 @@ def add_extract(command: argparse.ArgumentParser) -> None:
     command.add_argument("--ids", metavar="NAME", help="the item of the batches that samples are known by")
     command.add_argument("--call", metavar="MODULE:FUNCTION", help="call(model, batch) runs the model")
     command.add_argument("--device", help="where the model runs, such as cuda (default: where it is)")
-    command.add_argument("--stop", action="store_true", help="end each pass at the last of the layers")
+    command.add_argument("--whole-pass", action="store_true", help="run each pass to its end, not to the last of the layers")
     command.add_argument("--no-resume", action="store_true", help="refuse a folder that has features already")
 
 
@@ -73,7 +73,7 @@ def run_extract(options: argparse.Namespace) -> int:
                 block=options.block,
                 ids=options.ids,
                 call=_function(options.call),
-                stop=options.stop,
+                stop=False if options.whole_pass else None,
                 resume=not options.no_resume,
             ),
         )

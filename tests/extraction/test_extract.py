@@ -281,18 +281,18 @@ def blocks(folder):
 
 
 def test_only_what_is_missing_is_run_and_the_bytes_are_the_same(net, tmp_path):
-    extract(net, LOADER, "first", tmp_path, block=20)
+    extract(net, LOADER, "first", tmp_path, block=20, stop=False)
     whole = blocks(tmp_path)
     ran: list[int] = []
     net.first.register_forward_hook(lambda module, args, out: ran.append(len(out)))
-    extract(net, LOADER, "first", tmp_path, block=20)
+    extract(net, LOADER, "first", tmp_path, block=20, stop=False)
     ran_when_done = len(ran)
     for number in (1, 3):
         next(tmp_path.glob(f"block-0000000{number}-*")).unlink()
     assert tl.open_features(tmp_path).missing == [1, 3]
     assert tl.open_features(tmp_path).samples.tolist() == [*range(24), *range(48, 72), *range(96, 100)]
     ran.clear()
-    features = extract(net, LOADER, "first", tmp_path, block=20)
+    features = extract(net, LOADER, "first", tmp_path, block=20, stop=False)
     assert sum(ran[-6:]) == 48  # six batches, after those that find the places
     assert len(ran) - 6 <= ran_when_done + 1
     assert blocks(tmp_path) == whole

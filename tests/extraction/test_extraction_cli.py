@@ -97,7 +97,7 @@ def test_features_are_written_and_printed(program, capsys):
 
 def test_every_option_is_handed_on(program, capsys):
     words = ["--transform", "mean", "--dtype", "float16", "--block", "6", "--ids", "name", "--call", "some_extraction:call"]
-    assert command(*words, "--device", "cpu", "--stop", data="batches", layers=["conv"]) == 0
+    assert command(*words, "--device", "cpu", "--whole-pass", data="batches", layers=["conv"]) == 0
     features = tl.open_features("features")
     assert features["conv"].shape == (20, 4)
     assert features["conv"].dtype is torch.float16

@@ -97,7 +97,7 @@ def test_nothing_is_copied_that_the_model_lets_go_of():
     model, batch = Net().eval(), torch.rand(5, 4)
     seen: list[int] = []
     model.cell.register_forward_hook(lambda module, args, out: seen.append(out.data_ptr()))
-    with LayerReader(model, "cell", batch) as reader:
+    with LayerReader(model, "cell", batch, stop=False) as reader:
         for _ in range(3):
             seen.clear()
             pointers = [one.data_ptr() for one in reader.read(batch).values()]
@@ -174,15 +174,16 @@ def test_types_are_converted_but_not_those_of_whole_numbers():
     assert read["output"].dtype is torch.int64
 
 
-def test_stop_ends_the_pass_where_the_last_layer_is():
+@pytest.mark.parametrize("stop", [True, False])
+def test_a_pass_ends_where_the_last_layer_is_unless_it_is_not_to(stop):
     model = Net().eval()
     ran: list[int] = []
     model.last.register_forward_hook(lambda *given: ran.append(1))
     batch = torch.rand(2, 4)
-    with LayerReader(model, "first", batch, stop=True) as reader:
+    with LayerReader(model, "first", batch, **({} if stop else {"stop": False})) as reader:
         ran.clear()
         read = [reader.read(batch) for _ in range(3)]
-    assert ran == []
+    assert len(ran) == (0 if stop else 3)
     assert all(torch.equal(one["first"], model.first(batch)) for one in read)
 
 
@@ -214,7 +215,7 @@ class Branches(nn.Module):
 
 
 def test_a_layer_that_a_later_batch_does_not_reach_is_named():
-    with LayerReader(Branches(), ["always", "some"], torch.rand(3, 2)) as reader:
+    with LayerReader(Branches(), ["always", "some"], torch.rand(3, 2), stop=False) as reader:
         assert list(reader.read(torch.rand(3, 2), 0)) == ["always", "some"]
         with pytest.raises(PlaceNotReached, match=r"'some' \(.*\) was not reached in batch 7"):
             reader.read(torch.rand(2, 2), 7)

@@ -44,7 +44,7 @@ def extract(
     block: int = 1024,
     ids: Any = None,
     call: Call | None = None,
-    stop: bool = False,
+    stop: bool | None = None,
     resume: bool = True,
     progress: bool | Callable[[Progress], object] = True,
 ) -> Features:
@@ -70,7 +70,7 @@ def extract(
         block: how many samples a block has at least; blocks are whole batches.
         ids: what samples are known by: the name of an item of the batches, a function of a batch, or a sequence.
         call: a function `call(model, batch)` that runs the model, where it is not clear how a batch goes into it.
-        stop: end each pass when the last of the layers was reached.
+        stop: end each pass at the last of the layers, by an exception. None: where more than a tenth of it comes after that.
         resume: continue with what is in the folder. The model, the data and the settings must be the same.
         progress: tell on stderr how far it is; or a function that is called with a `Progress` after each batch.
 

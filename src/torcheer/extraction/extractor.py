@@ -54,7 +54,7 @@ class Extractor:
         transform: what becomes of a value, as in `extract`.
         dtype: the type that floating point values are converted to.
         call: a function `call(model, batch)` that runs the model; `batch` has all columns, numbers as tensors.
-        stop: end each pass when the last of the layers was reached.
+        stop: end each pass at the last of the layers, by an exception. None: where more than a tenth of it comes after that.
 
     Layers are found with the first batch. Types that NumPy has not (bfloat16, float8) become float32. The model is hooked until
     `close`, or until the extractor is gone.
@@ -69,7 +69,7 @@ class Extractor:
         transform: Any = None,
         dtype: torch.dtype | str | None = None,
         call: Call | None = None,
-        stop: bool = False,
+        stop: bool | None = None,
     ) -> None:
         if inputs is not None and call is not None:
             raise InvalidArgument("inputs and call both say how a batch goes into the model: give one of them.")

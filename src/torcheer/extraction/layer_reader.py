@@ -50,7 +50,7 @@ class LayerReader:
         dtype: the type that floating point values are converted to.
         flatten: "tokens" makes one row of each position that is no padding.
         call: a function `call(model, batch)` that runs the model.
-        stop: end the pass when every layer was reached.
+        stop: end the pass when every layer was reached, by an exception. None: where more than a tenth of it comes after that.
     """
 
     def __init__(
@@ -63,19 +63,19 @@ class LayerReader:
         dtype: torch.dtype | str | None = None,
         flatten: Flatten | None = None,
         call: Call | None = None,
-        stop: bool = False,
+        stop: bool | None = None,
     ) -> None:
         if flatten not in (None, "tokens"):
             raise InvalidArgument(f'flatten is "tokens" or None; got {flatten!r}.')
         self.calling = Calling(model, call)
         self.dtype = _dtype(dtype)
         self.flatten = flatten
-        self._stop = stop
         self._model = innermost(model)
         self._history = self._logged(first_batch)
         self.structure = fingerprint_of(self._history)  # a hash of what runs
         self._keys = _keys(layers)
         self._named = _named_places(self._history, self._keys)
+        self._stops = _is_worth_stopping(self._history, self._keys) if stop is None else stop
         self.names = list(dict.fromkeys(name for name, _ in self._named))
         self.origins = dict(self._named)  # by name: the key that it came from, as text
         self._transforms = transforms_by_name(transform, self.names, self.origins)
@@ -104,7 +104,7 @@ class LayerReader:
         if self._watched is None:
             self._thread = get_ident()
             keys = [(key, self._take) for _, key in self._keys]
-            watched = WatchedKeys(self.calling.model, keys, self._history, stops=self._stop)
+            watched = WatchedKeys(self.calling.model, keys, self._history)
             watched.watch.when_called = self._take.begin
             watched.watch.__enter__()
             self._watched = watched
@@ -196,12 +196,14 @@ class LayerReader:
             state = RandomState.now()
             seed_everything(seed)
         watch.begin(sys._getframe())
+        watch.stops = self._stops  # not where others run the model that is hooked
         try:
             self.calling.run(_copied(batch) if self._writes_batch else batch)
         except Stopped as stopped:
             if stopped.args[0] is not watch:
                 raise
         finally:
+            watch.stops = False
             watch.end()
             for buffer, original in self._written or ():
                 buffer.copy_(original)
@@ -358,6 +360,13 @@ def _named_places(history: History, keys: list[tuple[str | None, Any]]) -> list[
                 raise InvalidArgument(f"two layers would be stored as {name!r}. Name them: layers={{'first': …, 'second': …}}.")
             found.append((name, key if isinstance(key, str) else str(given or name)))
     return found
+
+
+def _is_worth_stopping(history: History, keys: list[tuple[str | None, Any]]) -> bool:
+    """Whether more than a tenth of the operations of a pass come after the last of the layers."""
+    last = max(number for _, key in keys for number in history._lookup.meaning(key).numbers)
+    count = len(history._log.rows)
+    return count - 1 - last > count / 10
 
 
 def _name_of(place: Place, places: list[Place]) -> str:

@@ -58,7 +58,7 @@ class Watch:
         self.when_called: Callable[[], None] | None = None  # called when the model is
         self._model = innermost(model)
         self._places = ModelPlaces(self._model)
-        self._stops = stops
+        self.stops = stops  # may be switched between passes
         self._missing = len(spots)
         self._modules: dict[str, _WatchedModule] = {}
         self._callees = callees
@@ -197,7 +197,7 @@ class Watch:
 
     def stop_if_done(self) -> None:
         """End the pass if nothing is left to be reached."""
-        if self._stops and not self._missing:
+        if self.stops and not self._missing:
             self._reset()
             raise Stopped(self)
 

@@ -12,8 +12,8 @@ import torch
 from .cli_names import find_model, find_object, make_object, object_named, told
 from .errors import InvalidArgument
 from .extraction import Features, extract, open_features
-from .extraction.batches import world
-from .extraction.transforms import READY_MADE
+from .extraction.data.batches import world
+from .extraction.layers.transforms import READY_MADE
 from .history.printing.text import human_size
 from .reducers import KINDS
 

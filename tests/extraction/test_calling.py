@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from torcheer.errors import InvalidArgument
-from torcheer.extraction.calling import Calling
-from torcheer.extraction.layer_reader import LayerReader
+from torcheer.extraction.layers.calling import Calling
+from torcheer.extraction.layers.layer_reader import LayerReader
 
 
 class One(nn.Module):

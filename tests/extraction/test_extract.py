@@ -557,7 +557,7 @@ def test_the_queue_holds_a_limited_number_of_bytes(tmp_path, monkeypatch):
     """While the disk is slow the model waits."""
     import time
 
-    from torcheer.extraction import storage, writer
+    from torcheer.extraction.blocks import storage, writer
 
     monkeypatch.setattr(writer.BlockWriter.__init__, "__defaults__", (150_000,))
     waiting = []
@@ -715,23 +715,16 @@ def test_a_compiled_model_and_text_that_is_generated(tmp_path):
 def test_an_interrupt_from_outside_is_obeyed(tmp_path):
     """A real signal, while the model runs."""
 
-    class Slow(nn.Module):
+    class Interrupted(nn.Module):
         def forward(self, x):
-            time.sleep(0.002)
+            if list(tmp_path.glob("block-00000003-*")):
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(10)
             return x + 1
 
-    threads, model = threading.active_count(), Slow().eval()
-
-    def interrupt():
-        while not list(tmp_path.glob("block-00000003-*")):
-            time.sleep(0.001)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    timer = threading.Thread(target=interrupt)
-    timer.start()
+    threads, model = threading.active_count(), Interrupted().eval()
     with unchanged(model), pytest.raises(KeyboardInterrupt):
         extract(model, (X[:8] for _ in range(10_000)), "output", tmp_path, block=16)
-    timer.join()
     assert threading.active_count() == threads
     features = tl.open_features(tmp_path)
     assert torch.equal(features["output"][:], (X[:8] + 1).repeat(len(features["output"]) // 8, 1))

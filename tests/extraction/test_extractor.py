@@ -265,3 +265,19 @@ def test_a_batch_that_lacks_the_column_is_refused():
 def test_a_layer_that_is_not_there_is_named():
     with pytest.raises(torcheer.LayerNotFound, match="convv"):
         Extractor(make_net, "convv")({"pictures": pictures()})
+
+
+def test_compiled_code_runs_compiled_between_batches():
+    ran: list[int] = []
+
+    def backend(module, inputs):
+        ran.append(1)
+        return module.forward
+
+    torch._dynamo.reset()
+    with Extractor(make_net, ["act"]) as extractor:
+        extractor({"pictures": pictures()})
+        torch.compile(lambda t: t + 1, backend=backend)(torch.ones(2))
+        assert ran
+        extractor({"pictures": pictures()})
+    torch._dynamo.reset()

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import torcheer as tl
-from torcheer.extraction import block_index
+from torcheer.extraction.blocks import block_index
 
 X, Y = torch.rand(103, 3, 2), torch.arange(103) % 7
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from models import unchanged
 from tiny_transformers import tiny
 from torcheer.errors import InvalidArgument, LayerNotFound, PlaceNotReached
-from torcheer.extraction.layer_reader import LayerReader
+from torcheer.extraction.layers.layer_reader import LayerReader
 
 
 class Net(nn.Module):

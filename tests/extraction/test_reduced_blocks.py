@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torcheer import UnreadableFile
-from torcheer.extraction.reduced_blocks import Node, ReducedBlocks
-from torcheer.extraction.storage import LocalStorage
+from torcheer.extraction.blocks.reduced_blocks import Node, ReducedBlocks
+from torcheer.extraction.blocks.storage import LocalStorage
 from torcheer.reducers import Covariance, Histogram, Mean, TopK
 from torcheer.tensor_files import TensorFile
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import torcheer as tl
 from torcheer import InvalidArgument, UnreadableFile, reducers
-from torcheer.extraction.storage_location import open_storage
+from torcheer.extraction.blocks.storage_location import open_storage
 
 
 class RenamingFileSystem(LocalFileSystem):

@@ -155,15 +155,16 @@ def test_the_public_names_are_these():
     assert sorted(n for n in vars(torcheer) if not n.startswith("_") and n[0].isupper()) == [
         *("ActivationLost", "ActivationNotSaved", "AmbiguousKey", "ArchitectureTracer", "Call"),
         *("CannotBeSaved", "Comparison", "Culprit", "DrawingFailed", "Edits"),
-        *("EmptyLogWarning", "FileManager", "FunctionNotFound", "GradientNotSaved", "GraphChanged"),
+        *("EmptyLogWarning", "Extractor", "Features", "FeaturesExist", "FeaturesMismatch"),
+        *("FeaturesNotFound", "FileManager", "FunctionNotFound", "GradientNotSaved", "GraphChanged"),
         *("GraphvizNotFound", "HistoryNotFound", "InvalidArgument", "Layer", "LayerNotFound"),
         *("ModelHistory", "ModelMismatch", "Module", "ModuleCalls", "NotPicklable"),
         *("Operation", "PackageNotFoundError", "ParameterChanged", "ParameterNotSaved", "Picture"),
         *("PictureOptions", "Place", "PlaceNotReached", "RandomFilterSelectorType", "ReplayFailed"),
         *("RunExists", "RunInUse", "RunMismatch", "RunNotFound", "SeveralPasses"),
-        *("SnapshotLost", "SnapshotNotFound", "StateNotRestored", "TappedValues", "TorcheerError"),
-        *("TrainingStep", "UnreadableFile", "UnseenWork", "UnseenWorkWarning", "ValidationReport"),
-        *("ViewerNotBuilt", "Xray"),
+        *("Similarity", "SnapshotLost", "SnapshotNotFound", "StateNotRestored", "TappedValues"),
+        *("TorcheerError", "TrainingModeWarning", "TrainingStep", "UnreadableFile", "UnseenWork"),
+        *("UnseenWorkWarning", "ValidationReport", "ViewerNotBuilt", "Xray"),
     ]
     assert {"log_forward_pass", "recording", "show_model_graph", "validate_forward_pass", "watch_modules"} <= set(
         vars(torcheer)

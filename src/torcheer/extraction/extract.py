@@ -14,21 +14,21 @@ from ..capture.addresses import innermost
 from ..capture.refusals import refuse_inside_compiled_code
 from ..capture.restore.left_as_found import left_as_found
 from ..errors import FeaturesMismatch, InvalidArgument
-from .batches import Part, Source, open_source, world
-from .block_files import FORMAT, IDS, LABELS, LAYERS, TEXTS, TOKEN_POSITIONS, TOKEN_SAMPLES, BlockName, blocks_among
-from .calling import Call, Calling
-from .columns import Column, Ids, Labels, texts_as_tensor
+from .blocks.block_files import FORMAT, IDS, LABELS, LAYERS, TEXTS, TOKEN_POSITIONS, TOKEN_SAMPLES, BlockName, blocks_among
+from .blocks.reduced_blocks import ReducedBlocks, States
+from .blocks.storage import Storage
+from .blocks.storage_location import open_storage
+from .blocks.writer import BlockWriter
+from .data.batches import Part, Source, open_source, world
+from .data.columns import Column, Ids, Labels, texts_as_tensor
 from .digests import batch_digest, described_function, state_digests
 from .features import Features, open_features
 from .keeping import Keeping, parse_keep
-from .layer_reader import Flatten, LayerReader
+from .layers.calling import Call, Calling
+from .layers.layer_reader import Flatten, LayerReader
+from .layers.training_mode import training_modules, warn_of_training
 from .plan import Plan, read_end, settle_plan, write_end
 from .progress import Progress, ProgressReport
-from .reduced_blocks import ReducedBlocks, States
-from .storage import Storage
-from .storage_location import open_storage
-from .training_mode import training_modules, warn_of_training
-from .writer import BlockWriter
 
 
 def extract(

@@ -20,9 +20,9 @@ from torch.nn import Module
 from ..capture.addresses import innermost
 from ..errors import InvalidArgument
 from ..inputs import described, taken_by
-from .calling import Call
-from .layer_reader import LayerReader
-from .training_mode import warn_of_training
+from .layers.calling import Call
+from .layers.layer_reader import LayerReader
+from .layers.training_mode import warn_of_training
 
 Batch = Mapping[str, Any]
 _MOST = 8  # columns that an error names

@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ..errors import FeaturesNotFound, InvalidArgument, LayerNotFound
-from .block_files import IDS, LABELS, LAYERS, TOKEN_POSITIONS, TOKEN_SAMPLES
-from .block_index import BlockIndex
+from .blocks.block_files import IDS, LABELS, LAYERS, TOKEN_POSITIONS, TOKEN_SAMPLES
+from .blocks.block_index import BlockIndex
+from .blocks.storage_location import open_storage
 from .exporting import export_features, to_datasets
 from .layer_features import LayerFeatures
 from .plan import PLAN, read_end, read_plan
 from .statistics import FeatureStatistics
-from .storage_location import open_storage
 
 
 class Features(FeatureStatistics):

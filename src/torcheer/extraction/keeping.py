@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import InvalidArgument
 from ..inputs import described
 from ..reducers import KINDS, Reducer
-from .transforms import names_meant
+from .layers.transforms import names_meant
 
 ACTIVATIONS = "activations"
 

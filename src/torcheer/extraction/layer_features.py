@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from ..errors import InvalidArgument
 from ..inputs import described
-from .block_index import BlockIndex, Column, Piece
+from .blocks.block_index import BlockIndex, Column, Piece
 from .exporting import as_numpy, export_layer
 from .statistics import LayerStatistics
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..errors import FeaturesExist, FeaturesMismatch, UnreadableFile
-from .storage import Storage
+from .blocks.storage import Storage
 
 PLAN = "plan.json"
 END = "end.json"

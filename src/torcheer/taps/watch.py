@@ -59,6 +59,9 @@ class Watch:
         self._model = innermost(model)
         self._places = ModelPlaces(self._model)
         self.stops = stops  # may be switched between passes
+        self.is_lasting = (
+            False  # hooks stay on while other things run: who calls `begin` sees to it that compiled code does not
+        )
         self._missing = len(spots)
         self._modules: dict[str, _WatchedModule] = {}
         self._callees = callees
@@ -89,7 +92,8 @@ class Watch:
         self._thread = get_ident()
         try:
             self._modes = function_modes()
-            self._leave.enter_context(run_uncompiled(has_wrappers=True))
+            if not self.is_lasting:
+                self._leave.enter_context(run_uncompiled(has_wrappers=True))
             self._leave.callback(self._hooks.remove)
             self._hook()
         except BaseException:

@@ -26,11 +26,11 @@ from ...reducers import (
     TopKResult,
     reducer_from,
 )
-from ..block_files import IDS, TOKEN_SAMPLES
-from ..block_index import BlockIndex
+from ..blocks.block_files import IDS, TOKEN_SAMPLES
+from ..blocks.block_index import BlockIndex
+from ..blocks.reduced_blocks import ReducedBlocks
+from ..blocks.storage import Storage
 from ..plan import Plan
-from ..reduced_blocks import ReducedBlocks
-from ..storage import Storage
 from .chosen_samples import ChosenSamples, SampleNames
 from .components import MEMORY, Components, components_of, from_covariance
 from .nearest import GivenSample, Nearness, nearest_samples

@@ -19,20 +19,20 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from ..capture.addresses import innermost
-from ..capture.restore.randomness import RandomState, seed_everything
-from ..containers import replace_tensors, tensors_in
-from ..errors import ActivationLost, InvalidArgument, PlaceNotReached
-from ..history import History
-from ..history.fingerprint import fingerprint_of
-from ..history.keeping.filling import run
-from ..history.keeping.options import Options
-from ..inputs import described
-from ..taps.places import Place, locate
-from ..taps.spots import Spot, Stopped
-from ..taps.taking import Take
-from ..taps.watched_keys import WatchedKeys, in_words, is_plural
-from ..torch_internals import storage_address, storage_use_count
+from ...capture.addresses import innermost
+from ...capture.restore.randomness import RandomState, seed_everything
+from ...containers import replace_tensors, tensors_in
+from ...errors import ActivationLost, InvalidArgument, PlaceNotReached
+from ...history import History
+from ...history.fingerprint import fingerprint_of
+from ...history.keeping.filling import run
+from ...history.keeping.options import Options
+from ...inputs import described
+from ...taps.places import Place, locate
+from ...taps.spots import Spot, Stopped
+from ...taps.taking import Take
+from ...taps.watched_keys import WatchedKeys, in_words, is_plural
+from ...torch_internals import run_uncompiled, storage_address, storage_use_count
 from .calling import Call, Calling
 from .transforms import transforms_by_name
 
@@ -106,6 +106,7 @@ class LayerReader:
             keys = [(key, self._take) for _, key in self._keys]
             watched = WatchedKeys(self.calling.model, keys, self._history)
             watched.watch.when_called = self._take.begin
+            watched.watch.is_lasting = True
             watched.watch.__enter__()
             self._watched = watched
 
@@ -198,7 +199,8 @@ class LayerReader:
         watch.begin(sys._getframe())
         watch.stops = self._stops  # not where others run the model that is hooked
         try:
-            self.calling.run(_copied(batch) if self._writes_batch else batch)
+            with run_uncompiled(has_wrappers=True):
+                self.calling.run(_copied(batch) if self._writes_batch else batch)
         except Stopped as stopped:
             if stopped.args[0] is not watch:
                 raise

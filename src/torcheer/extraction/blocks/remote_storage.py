@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import InvalidArgument, UnreadableFile
-from ..tensor_files import TensorFile, write_tensors
+from ...errors import InvalidArgument, UnreadableFile
+from ...tensor_files import TensorFile, write_tensors
 from .storage import Storage, TensorsInWork
 
 _SHOWS_WHOLE = frozenset(

@@ -29,10 +29,10 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
-from ..capture.restore.randomness import RandomState, seed_everything
-from ..errors import FeaturesMismatch, InvalidArgument
-from ..inputs import described
-from .block_files import BlockName
+from ...capture.restore.randomness import RandomState, seed_everything
+from ...errors import FeaturesMismatch, InvalidArgument
+from ...inputs import described
+from ..blocks.block_files import BlockName
 
 BATCH_SIZE = 32  # of a Dataset
 _LATER = "extract() divides the data among processes itself, so leave the sampler out"

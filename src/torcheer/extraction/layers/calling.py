@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn import DataParallel, Module
 
-from ..capture.addresses import without_parallelism
-from ..containers import Arguments, is_tensor, replace_tensors, tensors_in
-from ..errors import InvalidArgument
-from ..inputs import Taken, described, taken_by
+from ...capture.addresses import without_parallelism
+from ...containers import Arguments, is_tensor, replace_tensors, tensors_in
+from ...errors import InvalidArgument
+from ...inputs import Taken, described, taken_by
 
 Call = Callable[[Module, Any], Any]
 MASK = "attention_mask"

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torcheer.errors import InvalidArgument, UnreadableFile
-from torcheer.extraction.storage_location import open_storage
+from torcheer.extraction.blocks.storage_location import open_storage
 
 
 def test_what_is_written_is_read(tmp_path):

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import InvalidArgument
-from ..inputs import described
+from ...errors import InvalidArgument
+from ...inputs import described
 
 Transform = Callable[[Tensor, Any, Tensor | None], Any]  # gets the value, the batch, and the attention mask if there is one
 

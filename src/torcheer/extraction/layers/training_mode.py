@@ -6,7 +6,7 @@ import warnings
 
 from torch.nn import Module
 
-from ..errors import TrainingModeWarning
+from ...errors import TrainingModeWarning
 
 _ACTS = "Dropout BatchNorm InstanceNorm RReLU StochasticDepth DropPath Attention LSTM GRU RNN".split()  # differently in it
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..errors import InvalidArgument, UnreadableFile
-from ..files import WholeFile, write_whole
-from ..tensor_files import ALIGNED, Place, TensorFile, TensorWriter, stored_size, write_tensors
+from ...errors import InvalidArgument, UnreadableFile
+from ...files import WholeFile, write_whole
+from ...tensor_files import ALIGNED, Place, TensorFile, TensorWriter, stored_size, write_tensors
 
 _LARGE = 4096  # bytes
 

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InvalidArgument
-from ..inputs import described
+from ...errors import InvalidArgument
+from ...inputs import described
+from ..digests import batch_digest, described_function
 from .batches import Part, Source
-from .digests import batch_digest, described_function
 
 Column = Tensor | list[str]
 

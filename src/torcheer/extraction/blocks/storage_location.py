@@ -6,8 +6,8 @@ import os
 import re
 from pathlib import Path
 
-from ..errors import InvalidArgument
-from ..inputs import described
+from ...errors import InvalidArgument
+from ...inputs import described
 from .remote_storage import RemoteStorage
 from .storage import LocalStorage, Storage
 

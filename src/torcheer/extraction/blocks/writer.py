@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..tensor_files import NAMES, stored_size
+from ...tensor_files import NAMES, stored_size
 from .block_files import ODD
 from .storage import Storage, TensorsInWork
 

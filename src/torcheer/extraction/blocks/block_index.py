@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import UnreadableFile
-from ..tensor_files import TensorFile
+from ...errors import UnreadableFile
+from ...tensor_files import TensorFile
+from ..data.columns import texts_of_bytes
 from .block_files import FORMAT, LAYERS, ODD, TEXTS, TOKEN_POSITIONS, TOKEN_SAMPLES, BlockName, blocks_among
-from .columns import texts_of_bytes
 from .storage import Storage
 
 

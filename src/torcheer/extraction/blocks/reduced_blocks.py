@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ..errors import UnreadableFile
-from ..reducers import Reducer, State
+from ...errors import UnreadableFile
+from ...reducers import Reducer, State
 from .storage import Storage
 
 _NAME = re.compile(r"reduced-(\d{2})-(\d{8,12})\.safetensors")

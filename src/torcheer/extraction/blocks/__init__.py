@@ -1,0 +1,1 @@
+"""Blocks of features in a folder, wherever that is: written, found, merged."""

@@ -1,0 +1,1 @@
+"""Batches of a dataset, and what travels with samples: labels and ids."""

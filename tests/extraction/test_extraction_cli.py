@@ -81,7 +81,7 @@ def test_features_are_written_and_printed(program, capsys):
     assert command() == 0
     printed = capsys.readouterr().out
     assert "Features of Net in features: 20 samples, complete" in printed
-    assert "LayerFeatures('conv', (20, 4, 4, 4), torch.float32)" in printed
+    assert "  conv  (20, 4, 4, 4) float32\n" in printed
     assert "  labels: labels\n" in printed
     assert "  on disk: " in printed
     features = tl.open_features("features")

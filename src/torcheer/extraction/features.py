@@ -158,8 +158,10 @@ class Features(FeatureStatistics):
     def __repr__(self) -> str:
         missing = self._missing_count()
         state = "complete" if missing == 0 else "being written" if missing is None else f"{missing} blocks are missing"
-        lines = [f"Features of {self.plan.model} in {self._storage.location}: {self._index.samples} samples, {state}"]
-        return "\n".join([*lines, *(f"  {self[name]!r}" for name in self)])
+        title = f"Features of {self.plan.model} in {self._storage.location}: {self._index.samples} samples, {state}"
+        rows = [(name, self[name].said_shape, str(self[name].dtype).removeprefix("torch.")) for name in self]
+        width = max((len(name) for name, _, _ in rows), default=0)
+        return "\n".join([title, *(f"  {name:{width}}  {shape} {dtype}" for name, shape, dtype in rows)])
 
 
 class Tokens:

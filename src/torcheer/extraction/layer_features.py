@@ -81,9 +81,13 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
         """The same with every sample filled up at the end of each dimension, to the largest of those that are asked for."""
         return LayerFeatures(self._index, self._key, self.name, value)
 
+    @property
+    def said_shape(self) -> str:
+        """The shape in words; a size that differs between samples is `…`."""
+        return f"({', '.join('…' if size is None else str(size) for size in self.shape)})"
+
     def __repr__(self) -> str:
-        sizes = ", ".join("…" if size is None else str(size) for size in self.shape)
-        return f"LayerFeatures({self.name!r}, ({sizes}), {self.dtype})"
+        return f"LayerFeatures({self.name!r}, {self.said_shape}, {self.dtype})"
 
     # Reading --------------------------------------------------------------------------------------------------------
 

@@ -38,13 +38,13 @@ class Plan:
             yield f"the layers are {_few(other.layers)}, and were {_few(self.layers)}"
         for name in {**self.settings, **other.settings}:
             was, now = self.settings.get(name), other.settings.get(name)
-            if was != now:
+            if was != now and not (name == "keep" and self.layers != other.layers):  # which layers are kept was said
                 is_said = all(value is None or isinstance(value, (bool, int, str)) for value in (was, now))
                 yield f"{name} is {now!r}, and was {was!r}" if is_said else f"{name} is another one"
         yield from self._states(other)
         if self.training != other.training:
             changed = sorted(set(self.training) ^ set(other.training))
-            yield f"modules are in another mode (training or not): {_few(changed)}"
+            yield f"modules are in another mode (training or not): {_few([one or 'the model itself' for one in changed])}"
         if self.first_batch != other.first_batch:
             yield "the first batch has other values or another form (data that is augmented at random differs each time)"
         elif self.structure != other.structure:

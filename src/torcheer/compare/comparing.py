@@ -248,7 +248,7 @@ def _other_arguments(inquiry: Inquiry) -> tuple[str, ...]:
     if not found:
         return ()
     more = f"; and {len(found) - 3} more" if len(found) > 3 else ""
-    return (f"arguments differ, without effect on this input: {'; '.join(found[:3])}{more}",)
+    return (f"arguments differ, by which no operation that can be measured differs: {'; '.join(found[:3])}{more}",)
 
 
 def _other_outputs(alignment: Alignment) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from ..render import DrawOptions, Picture
 from ..viewer.payload import MAX_BYTES
 from .culprit import Culprit
 from .gradients import GradientCulprit
-from .measures import Difference
+from .measures import Difference, unusual_difference
 from .page import PageSide, write_page
 from .parameters import ParameterDifference
 from .pictures import culprit_operations, draw_side
@@ -187,6 +187,8 @@ class Comparison(Shown):
     def verdict(self) -> Verdict:
         if self.culprits or self.gradient_culprit is not None or self._has_other_outputs or self.first_lost is not None:
             return "different"
+        if self._unusual_output is not None:
+            return "different"
         if self.parameters and any(one.is_in_both for one in self.parameters):
             return "equal within tolerance" if self._is_within else "different"
         is_equal = all(row.error is not None and row.error.is_none for row in self.outputs)
@@ -206,6 +208,16 @@ class Comparison(Shown):
     def _has_other_outputs(self) -> bool:
         """Whether no output of the two can be compared, as their shapes differ."""
         return not self.outputs and bool(self.a.outputs) and bool(self.b.outputs)
+
+    @cached_property
+    def _unusual_output(self) -> tuple[ComparedOperation, Difference] | None:
+        """The first sparse, quantised or nested output that differs, by how much. Which operation did it is not looked for."""
+        for row in self.outputs:
+            if row.error is None and row.a.has_saved_activations and row.b.has_saved_activations:
+                apart = unusual_difference(row.a.tensor_contents, row.b.tensor_contents)
+                if apart is not None and apart.relative > self.tolerance:
+                    return row, apart
+        return None
 
     @property
     def _is_within(self) -> bool:
@@ -292,6 +304,12 @@ class Comparison(Shown):
             return f"different: a returns {_shapes(self.a)}, b returns {_shapes(self.b)}"
         if self.gradient_culprit is not None:
             return f"different: {self.gradient_culprit}"
+        if self._unusual_output is not None:
+            row, by = self._unusual_output
+            return (
+                f"different: {row.label} differs by {by.relative:.1e} of its scale; which operation makes it differ cannot be "
+                "told, since it is sparse, quantised or nested"
+            )
         if (lost := self.first_lost) is not None:
             ends = [f"{float(one.activation.detach().abs().max()):.2g}" for one in (lost.a, lost.b)]
             return (
@@ -333,7 +351,9 @@ class Comparison(Shown):
     def _totals(self) -> list[str]:
         error = self.output_error
         apart = f"differs by {error:.1e} of its scale" if error else "the same bits"
-        lines = [f"\tOutput: {'not compared' if error is None else apart}"]
+        if error is None:
+            apart = "not compared" if self._unusual_output is None else "differs"
+        lines = [f"\tOutput: {apart}"]
         beyond = [row for row in self.rows if row.own_error is not None and row.own_error.relative > row.tolerance]
         if len(self.culprits) > 1 or len(beyond) > 1:
             names = ", ".join(row.label for row in beyond[:5]) + ", …" * (len(beyond) > 5)

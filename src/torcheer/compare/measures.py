@@ -72,6 +72,24 @@ def difference(one: Tensor, other: Tensor) -> Difference | None:
         return _measured(one, other)
 
 
+def unusual_difference(one: Any, other: Any) -> Difference | None:
+    """How far two sparse, quantised or nested tensors are apart; None where they are ordinary, or that cannot be said."""
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor) or is_measurable(one) or is_measurable(other):
+        return None
+    try:
+        with DisableTorchFunction(), torch.no_grad():
+            return difference(_dense(one.detach()), _dense(other.detach()))
+    except (RuntimeError, NotImplementedError):  # torch does not convert it, or it does not fit into memory
+        return None
+
+
+def _dense(value: Tensor) -> Tensor:
+    """The values as an ordinary tensor; the parts of a nested one after each other."""
+    if value.is_nested:
+        return torch.cat([part.reshape(-1) for part in value.unbind()])
+    return value.dequantize() if value.is_quantized else value.to_dense()
+
+
 def _measured(one: Tensor, other: Tensor) -> Difference:
     a, b = _wide(one).reshape(-1), _wide(other).reshape(-1)
     if a.dtype != b.dtype:

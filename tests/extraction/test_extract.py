@@ -280,6 +280,28 @@ def blocks(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_processes_that_begin_at_once_find_the_plan_of_each_other(net, tmp_path, monkeypatch, moment):
+    """Another process writes the plan while this one looks at what is in the folder."""
+    from torcheer.extraction.blocks.storage import LocalStorage
+
+    extract(net, LOADER, "first", tmp_path / "other", block=20)
+    data, listed = (tmp_path / "other" / "plan.json").read_bytes(), LocalStorage.names
+
+    def names(storage):
+        if moment == "before":
+            storage.write("plan.json", data)
+        found = listed(storage)
+        storage.write("plan.json", data)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStorage, "names", names)
+        features = extract(net, LOADER, "first", tmp_path / "ours", block=20)
+    assert features.is_complete
+    assert blocks(tmp_path / "ours") == blocks(tmp_path / "other")
+
+
 def test_only_what_is_missing_is_run_and_the_bytes_are_the_same(net, tmp_path):
     extract(net, LOADER, "first", tmp_path, block=20, stop=False)
     whole = blocks(tmp_path)
@@ -352,7 +374,7 @@ def changed_class(net):
     ("change", "said"),
     [
         (changed_weight, "have other values: second.weight"),
-        (lambda net: net.train() and {}, r"another mode \(training or not\): , first, second"),
+        (lambda net: net.train() and {}, r"another mode \(training or not\): the model itself, first, second"),
         (changed_class, "the model runs other operations"),
         (lambda net: {"data": DataLoader(TensorDataset(X + 1, Y), batch_size=8)}, "the first batch has other values"),
         (lambda net: {"data": DataLoader(TensorDataset(X, Y), batch_size=4)}, "the first batch has other values"),

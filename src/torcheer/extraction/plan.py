@@ -102,9 +102,9 @@ def _items(found: Mapping[str, Any], name: str, default: Any = ()) -> Any:
 
 def settle_plan(storage: Storage, plan: Plan, *, resume: bool) -> None:
     """Write the plan, or make sure that the one that is there is the same."""
+    others = storage.names()  # looked at first: another process may write the plan at any moment
     earlier = read_plan(storage)
     if earlier is None:
-        others = storage.names()
         if others:
             raise FeaturesExist(
                 f"{storage.location} holds other files ({_few(others)}). Features are written into a new or empty folder."

@@ -118,7 +118,7 @@ def test_every_text_states_its_width_and_that_of_nodes_is_anchored_in_the_middle
         styles = root.findtext(f"{SVG}style", "")
         sizes = {name: float(size) for name, size in re.findall(r"\.(s\d+)\{[^}]*font-size:([\d.]+)px", styles)}
         for text in texts:  # none is squeezed
-            natural = text_width(text.text or "", sizes[text.get("class", "")])
+            natural = text_width((text.text or "").strip(), sizes[text.get("class", "")])
             assert float(text.get("textLength", "0")) > 0.85 * natural, text.text
         middle = {rule.partition("{")[0].rpartition(".")[2] for rule in styles.split("}") if "text-anchor:middle" in rule}
         in_nodes = [text for group in root.iter(f"{SVG}g") if group.get("class") == "node" for text in group.iter(f"{SVG}text")]

@@ -93,11 +93,14 @@ class CodeTable:
     def numbers(self, codes: list[CodeType]) -> tuple[int, ...]:
         """The numbers of codes, which are given one when they are first met."""
         known = self._numbers
-        for code in codes:
-            if id(code) not in known:
-                known[id(code)] = len(self._codes)
-                self._codes.append(code)
-        return tuple([known[id(code)] for code in codes])
+        try:
+            return tuple([known[id(code)] for code in codes])
+        except KeyError:
+            for code in codes:
+                if id(code) not in known:
+                    known[id(code)] = len(self._codes)
+                    self._codes.append(code)
+            return tuple([known[id(code)] for code in codes])
 
     def facts(self, code: int) -> CodeFacts:
         return CodeFacts.of(self._codes[code])

@@ -212,7 +212,8 @@ class ModuleWatcher:
         elif result is not None:
             call.outputs = tuple([recorder.current(t, find(t) or recorder.explain(t, call)).number for t in tensors_in(result)])
         call.end = len(self.log.rows)
-        if recorder.table.handed_back:
+        handed_back = recorder.table.handed_back
+        if handed_back and handed_back[-1][2] >= call.first:
             recorder.table.leave(call.first, call.outputs)
         if selection is not None and call.outputs and selection.leaving(call):
             self._keep_late(call.outputs, tensors_in(result))

@@ -109,9 +109,7 @@ class Recorder:
         self.keeper.before_write(storage)
         if self.restorer is not None:
             self.restorer.back_up(self.outside.living_in(storage))
-            self.outside.keep_states(
-                storage, also_registered=False
-            )  # FSDP makes parameters for the time of a pass, and frees them
+            self.outside.keep_states(storage, also_registered=False)  # FSDP makes parameters for the pass and frees them
         elif self.keeper.selection is None:
             self.outside.keep_states(storage)
 

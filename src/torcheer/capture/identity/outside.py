@@ -31,20 +31,18 @@ class OutsideTensors:
 
     def keep_states(self, storage: int, *, also_registered: bool = True) -> None:
         """Parameters and buffers in this storage are about to be overwritten and will not be restored: keep copies."""
-        tensors = set(map(id, self.living_in(storage)))
+        living = set(map(id, self.living_in(storage)))
+        if not also_registered:
+            living -= self._registered
         states = self._log.states
-        for state in states:
-            if (
-                state.before is None
-                and id(state.tensor) in tensors
-                and (also_registered or id(state.tensor) not in self._registered)
-                and has_memory(state.tensor)
-            ):
+        for place, tensor in enumerate(states.tensors) if living else ():
+            number = -1 - place
+            if id(tensor) in living and number not in states.before and has_memory(tensor):
                 with torch.no_grad():
-                    before = alias(state.tensor)
+                    before = alias(tensor)
                     before = copied(before) if before is not None else None
                 if before is not None:
-                    states.before[state.number] = before
+                    states.before[number] = before
 
     def keep_passing_states(self) -> None:
         """Copy parameters that exist only during the pass (FSDP), and whatever is kept in their memory."""

@@ -104,29 +104,30 @@ class CallSites:
         key: list[int] = []
         codes: list[CodeType] = []
         skipped, ends, last = self._skipped, self._ends, self._last
-        inside = 0
+        inside = None
         while frame is not None:
             code = frame.f_code
-            if id(code) in ends or len(codes) > _LIMIT:
+            number = id(code)
+            if number in ends or len(codes) > _LIMIT:
                 break
-            if id(code) not in skipped:
-                key += (id(code), frame.f_lasti)
+            if number not in skipped:
+                key += (number, frame.f_lasti)
                 codes.append(code)
-                if id(code) == last:
+                if number == last:
                     break
-            elif id(code) in _HANDING_ON and inside not in _OPENING:
+            elif number in _HANDING_ON and inside not in _OPENING:
                 key.clear()
                 codes.clear()
-            inside = id(code)
+            inside = number
             frame = frame.f_back
         chain = tuple(key)
-        number = self._numbers.get(chain)
-        if number is None:
+        site = self._numbers.get(chain)
+        if site is None:
             if self.when_new is not None:
                 self.when_new(codes)
-            number = self._numbers[chain] = len(self._sites)
-            self._sites.append(Site(self._table.numbers(codes), chain[1::2], number, self._table))
-        return number
+            site = self._numbers[chain] = len(self._sites)
+            self._sites.append(Site(self._table.numbers(codes), chain[1::2], site, self._table))
+        return site
 
     def around(self, frame: FrameType | None) -> Site:
         """The site of a module call, given the frame of its caller or one of the machinery in between."""

@@ -1,0 +1,102 @@
+"""The work of a log grows in proportion to the model: twice the layers, twice the lines of our code that run.
+
+Lines are counted, not seconds, so that the tests do not depend on the machine.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torcheer as tl
+
+
+class LinesRun:
+    """Counts the lines of this library that run inside of it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __enter__(self) -> LinesRun:
+        self._before = sys.gettrace()
+        sys.settrace(self._enter)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        sys.settrace(self._before)
+
+    def _enter(self, frame: FrameType, event: str, value: Any) -> Any:
+        return self._line if "/torcheer/" in frame.f_code.co_filename else None
+
+    def _line(self, frame: FrameType, event: str, value: Any) -> Any:
+        self.count += 1
+        return self._line
+
+
+class Layers(nn.Module):
+    """`count` modules, one after the other."""
+
+    def __init__(self, count: int, make: Callable[[], nn.Module], step: Callable[[nn.Module, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([make() for _ in range(count)])
+        self.step = step
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = self.step(layer, x)
+        return x
+
+
+class Rows(nn.Module):
+    """Writes to one row of a buffer after the other."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(count, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for place in range(len(self.rows)):
+            self.rows[place] = x[0]
+            x = x + self.rows[place]
+        return x
+
+
+def plain(layer: nn.Module, x: Tensor) -> Tensor:
+    result: Tensor = layer(x)
+    return result
+
+
+MODELS: dict[str, Callable[[int], nn.Module]] = {
+    "layers": lambda count: Layers(count, lambda: nn.Linear(4, 4), plain),
+    "results written in place": lambda count: Layers(count, lambda: nn.Linear(4, 4), lambda layer, x: layer(x).add_(x).relu_()),
+    "running statistics": lambda count: Layers(count, lambda: nn.BatchNorm1d(4), plain),
+    "arguments that are handed back": lambda count: Layers(count, nn.Identity, lambda layer, x: layer(x.to(x.dtype)) + 1),
+    "rows of a buffer": Rows,
+}
+CALLS: dict[str, Callable[[nn.Module, Tensor], Any]] = {
+    "log": tl.log_forward_pass,
+    "log of one layer": lambda model, x: tl.log_forward_pass(model, x, layers_to_save=[-1]),
+    "print": lambda model, x: str(tl.log_forward_pass(model, x)),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("kind", MODELS)
+def test_lines_run_grow_in_proportion_to_the_layers(kind: str, call: str) -> None:
+    counts = []
+    for size in (4, 8, 16, 32):
+        model, x = MODELS[kind](size), torch.rand(4, 4)
+        CALLS[call](model, x)  # what is done once, such as looking a function up, is done now
+        with LinesRun() as run:
+            CALLS[call](model, x)
+        counts.append(run.count)
+    first, second, third = (after - before for before, after in pairwise(counts))
+    assert first > 0
+    assert third <= 2.2 * second <= 2.2 * 2.2 * first, counts

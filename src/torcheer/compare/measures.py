@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..measure import dot, norm
 from ..tensor_memory import is_freed
 from ..torch_internals import DisableTorchFunction
 
@@ -114,9 +115,9 @@ def _measured(one: Tensor, other: Tensor) -> Difference:
     if scale == 0:
         scale = float(b.abs().max())
     relative = float((apart / torch.clamp(sizes, min=scale)).max()) if has_outliers else largest / scale
-    norms = float(torch.linalg.vector_norm(a)) * float(torch.linalg.vector_norm(b))
+    norms = float(norm(a)) * float(norm(b))
     if norms and math.isfinite(norms):
-        cosine = min(1.0, float(torch.dot(a, b)) / norms)
+        cosine = min(1.0, float(dot(a, b)) / norms)
     ulps = _ulps(one, other, int(apart.argmax())) if is_finite else None
     return Difference(largest, relative, cosine, ulps)
 

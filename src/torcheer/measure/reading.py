@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 # training needs. On other devices every question costs a round trip.
 _PIECE = 1 << 15
 _PIECE_ON_DEVICE = 1 << 24
+_PART = 1 << 20  # products that torch adds up in their own dtype
 _DENSE = 1 << 24  # values of the largest sparse tensor that is written out
 
 
@@ -36,6 +37,23 @@ def real(values: Tensor) -> Tensor:
         return values
     exact = values.dtype in (torch.int32, torch.int64, torch.uint32, torch.uint64)
     return values.double() if exact and values.device.type != "mps" else values.float()
+
+
+def norm(values: Tensor) -> Tensor:
+    """The norm of real values. torch's own is off by 0.2 % for 40 million float32 values on the CPU."""
+    if values.numel() <= _PART or not (values.is_cpu and values.dtype is torch.float32):
+        whole: Tensor = torch.linalg.vector_norm(values)
+        return whole
+    flat = values.reshape(-1)
+    return dot(flat, flat).sqrt()
+
+
+def dot(one: Tensor, other: Tensor) -> Tensor:
+    """The scalar product of two flat tensors. Parts of large ones are added up in float64, which torch's own does not do."""
+    if one.numel() <= _PART or one.device.type == "mps":
+        return torch.dot(one, other)
+    parts = zip(torch.split(one, _PART), torch.split(other, _PART), strict=True)
+    return torch.stack([torch.dot(mine, theirs) for mine, theirs in parts]).double().sum()
 
 
 def magnitudes(values: Tensor) -> Tensor:

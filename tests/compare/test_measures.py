@@ -1,0 +1,18 @@
+"""How far two tensors are apart, by a plain computation in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from torcheer.compare.measures import difference
+
+
+def test_the_cosine_of_large_tensors_is_exact():
+    """Eight million float32 values of one sign: torch's own norm is wrong in the fourth digit."""
+    one = torch.rand(8_000_000, generator=torch.Generator().manual_seed(0))
+    other = one + 0.01 * torch.rand(8_000_000, generator=torch.Generator().manual_seed(1))
+    expected = torch.nn.functional.cosine_similarity(one.double(), other.double(), dim=0).item()
+    found = difference(one, other)
+    assert found is not None
+    assert 1 - found.cosine == pytest.approx(1 - expected, rel=0.1)

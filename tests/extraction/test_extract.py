@@ -750,3 +750,9 @@ def test_an_interrupt_from_outside_is_obeyed(tmp_path):
     assert threading.active_count() == threads
     features = tl.open_features(tmp_path)
     assert torch.equal(features["output"][:], (X[:8] + 1).repeat(len(features["output"]) // 8, 1))
+
+
+def test_the_thread_of_the_caller_keeps_its_priority(tmp_path):
+    before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    tl.extract(nn.Sequential(nn.Linear(4, 3)).eval(), [torch.rand(2, 4)], ["0"], tmp_path / "features", progress=False)
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before

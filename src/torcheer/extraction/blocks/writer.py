@@ -7,11 +7,14 @@ special, and a block is never in memory as a whole.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from threading import Condition, Thread
+from threading import Condition, Thread, get_native_id
 from typing import Any
 
 import torch
@@ -24,6 +27,7 @@ from .storage import Storage, TensorsInWork
 QUEUE = 256 << 20  # bytes that wait to be written; or three batches, where they are larger
 _BATCHES = 3
 _TOGETHER = 1 << 20  # bytes of a column that are written together
+_NICE = 5  # with 8 threads of torch on 8 cores an extraction of ResNet-50 took 1.15 times the plain loop, and 1.07 with this
 
 
 @dataclass
@@ -134,6 +138,7 @@ class BlockWriter:
     # What the writing thread does -----------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        _give_way()
         work: _BlockInWork | None = None
         while (step := self._next()) is not None:
             try:
@@ -162,6 +167,13 @@ class BlockWriter:
         with self._changed:
             self._changed.wait_for(lambda: self._steps or self._is_closing)
             return self._steps.popleft() if self._steps else None
+
+
+def _give_way() -> None:
+    """This thread lets others go first where all cores are busy: each piece that torch computes waits for its slowest core."""
+    if sys.platform == "linux":  # elsewhere a thread has no priority of its own
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, get_native_id(), _NICE)
 
 
 class _BlockInWork:

@@ -1,4 +1,4 @@
-"""The category of a function: what kind of step it is in a model. Pictures give each a colour of its own."""
+"""The category of a function: what kind of step it is in a model. Pictures have a colour for each."""
 
 from __future__ import annotations
 
@@ -19,15 +19,8 @@ _GROUPS: tuple[tuple[Category, frozenset[str]], ...] = (
     ("attention", groups.ATTENTION),
     ("normalisation", groups.NORMALISATIONS),
     ("activation", groups.ACTIVATIONS),
-    (
-        "layer",
-        groups.CONVOLUTIONS
-        | groups.QUANTIZED_LINEAR
-        | groups.LOOK_UPS
-        | groups.RECURRENT
-        | {"linear", "bilinear", "addmm", "baddbmm"},
-    ),
-    ("layer", frozenset({"im2col", "col2im"})),
+    ("layer", groups.CONVOLUTIONS | groups.QUANTIZED_LINEAR | groups.LOOK_UPS | groups.RECURRENT),
+    ("layer", frozenset({"linear", "bilinear", "addmm", "baddbmm", "im2col", "col2im"})),
     ("pooling", groups.POOLING | groups.RESAMPLING),
     ("random", groups.DROPOUTS | groups.SAMPLING),
     ("reduction", groups.LOSSES | groups.REDUCTIONS),

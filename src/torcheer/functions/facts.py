@@ -1,7 +1,7 @@
-"""One torch function and everything that is known about it. `facts(func)` is what everybody asks.
+"""Everything that is known about one torch function: `facts(func)`.
 
-What recording needs is worked out when a function is first met; the rest when it is first asked for. Facts about torch's own
-functions are worked out once per process, those about other people's each time.
+The facts that recording needs are worked out when a function is first met, the others when they are first read. Facts about
+torch's own functions are worked out once per process, those about other functions at every call of `facts`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KNOWN: dict[Any, TorchFunction] = {}
 
 @dataclass(eq=False)
 class TorchFunction:
-    """What is known about one torch function. Built once per function, shared by every record."""
+    """What is known about one torch function. All records of the function share it."""
 
     func: Callable[..., Any] | None
     name: str  # as torch spells it: max_pool2d
@@ -80,7 +80,7 @@ class TorchFunction:
 
     @cached_property
     def is_known(self) -> bool:
-        """Whether something is known of it: by a table, by a tag of torch, or because it makes no tensor."""
+        """Whether a table or a tag of torch says something of it, or it makes no tensor."""
         if self.kind not in (Kind.OPERATION, Kind.COMPOSITE) or self.opened is not None:
             return True
         has_table = self.formula is not None or any(map(self.is_in, groups.groups().values()))
@@ -110,23 +110,13 @@ class TorchFunction:
 
     @cached_property
     def allocates(self) -> bool:
-        """Whether the point of it is to get memory: making, copying, converting."""
+        """Whether it is called to get memory: it makes, copies or converts a tensor."""
         return properties.allocates(self.plain_name)
 
     @property
     def is_uninitialised(self) -> bool:
         """Whether its result is uninitialised memory, as that of `torch.empty`."""
         return self.plain_name in groups.UNINITIALISED
-
-    @property
-    def resizes(self) -> bool:
-        """Whether elements past the old size of its result are uninitialised memory."""
-        return self.plain_name in groups.RESIZING
-
-    @property
-    def is_nondeterministic(self) -> bool:
-        """Whether torch does not promise the same bits each time."""
-        return self.plain_name in groups.NONDETERMINISTIC
 
     @property
     def is_commutative(self) -> bool:
@@ -151,12 +141,12 @@ class TorchFunction:
 
     @property
     def hooks_gradients(self) -> bool:
-        """Whether it puts a function on a tensor that is given its gradient, and may change it."""
+        """Whether it registers a hook on a tensor, which gets its gradient and may change it."""
         return self.name == "register_hook"
 
     @property
     def concerns_gradients(self) -> bool:
-        """Whether it says something about gradients although it is only a query."""
+        """Whether it is a query that concerns gradients."""
         return self.touches_gradients or self.switches_gradients or self.hooks_gradients
 
     @property

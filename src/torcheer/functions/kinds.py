@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..torch_internals import TENSOR_MODULE
 from .collectives import is_collective, only_sends
-from .schemas import schemas_of
+from .schemas import schemas_of, writes
 
 
 class Kind(enum.IntEnum):
@@ -59,10 +59,8 @@ QUERIES = frozenset(
     "is_grad_enabled sym_float sym_int sym_ite sym_max sym_min sym_not sym_sum _sym_sqrt autocast".split()
 )
 
-BACKWARD = frozenset({"backward"})
-
-# Composites by the rule (Python around other calls) that a person means as one operation, and that make exactly
-# one inner operation. `tests/functions/test_functions.py` opens each of them and counts.
+# Functions that are Python around other calls, but that people think of as one operation, and that make exactly one inner
+# operation. `tests/functions/test_functions.py` opens each of them and counts.
 SINGLE: frozenset[Callable[..., Any]] = frozenset(
     getattr(owner, name)
     for owner, names in (
@@ -90,7 +88,7 @@ GUARDS = frozenset({"has_torch_function", "has_torch_function_unary", "has_torch
 
 
 def kind_of(func: Any, name: str) -> Kind:
-    """What becomes of a call of this function."""
+    """How a call of this function is recorded."""
     access = getattr(func, "__name__", None)
     if access == "__get__":
         return Kind.OPERATION if name in TENSOR_PROPERTIES else Kind.QUERY
@@ -98,7 +96,7 @@ def kind_of(func: Any, name: str) -> Kind:
         return Kind.OPERATION if name == "set_data" else Kind.QUERY
     if is_collective(func):
         return Kind.PYTHON_READ if only_sends(func) else Kind.OPERATION
-    if name in BACKWARD:
+    if name == "backward":
         return Kind.BACKWARD
     if name in PYTHON_READS:
         return Kind.PYTHON_READ
@@ -116,6 +114,5 @@ def kind_of(func: Any, name: str) -> Kind:
 
 
 def _makes_no_tensor(schema: Any) -> bool:
-    if any(argument.alias_info is not None and argument.alias_info.is_write for argument in schema.arguments):
-        return False
-    return bool(schema.returns) and all("Tensor" not in str(result.type) for result in schema.returns)
+    makes_none = bool(schema.returns) and all("Tensor" not in str(result.type) for result in schema.returns)
+    return makes_none and not any(map(writes, schema.arguments))

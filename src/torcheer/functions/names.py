@@ -26,7 +26,7 @@ _REFLECTED = frozenset("radd rsub rmul rdiv rtruediv rfloordiv rmod rpow rand ro
 _COMMUTATIVE = {"radd": "add", "rmul": "mul", "rand": "and", "ror": "or", "rxor": "xor"}
 _OF_TORCH = ("aten", "prims", "torch")
 _PREFIXES = ("special_", "foreach_")
-_OTHERS_OF_A_NAME = {"unfold": "im2col", "fold": "col2im"}  # F.unfold copies patches, Tensor.unfold is a view
+_FUNCTIONAL = {"unfold": "im2col", "fold": "col2im"}  # F.unfold copies patches, Tensor.unfold is a view
 
 # Functions that torch has under several names; the last of each group is the name we use.
 _ALIASES = """
@@ -39,14 +39,7 @@ _ALIASES = """
     linalg_householder_product | pinverse linalg_pinv | linalg_matmul matmul | matrix_exp linalg_matrix_exp |
     log_sigmoid logsigmoid | dsmm mm | hsmm hspmm | saddmm addmm
 """
-
-
-def _aliases() -> dict[str, str]:
-    found: dict[str, str] = {}
-    for group in _ALIASES.split("|"):
-        *others, name = group.split()
-        found.update(dict.fromkeys(others, name))
-    return found
+_NAMES = {other: group.split()[-1] for group in _ALIASES.split("|") for other in group.split()[:-1]}
 
 
 def function_name(func: Any) -> str:
@@ -93,8 +86,7 @@ def _out_of_place(bare: str) -> str:
 def plain_name(func: Any, name: str, *, is_attribute: bool = False) -> str:
     """One name for all spellings of a function: `add` for `add_`, `__iadd__`, `__radd__` and `aten.add_.Tensor`.
 
-    A function that is not torch's own keeps its whole name, `library::add`, so that nothing known of torch's is taken to be
-    known of it.
+    A function of another library keeps its whole name, `library::add`, so that it is not taken for torch's `add`.
     """
     if isinstance(func, (OpOverload, OpOverloadPacket)):
         qualified = str(func._schema.name if isinstance(func, OpOverload) else func._qualified_op_name)
@@ -109,11 +101,8 @@ def plain_name(func: Any, name: str, *, is_attribute: bool = False) -> str:
         bare = bare[1:] if bare in _REFLECTED else bare
         return _OPERATORS.get(bare, bare)
     if isinstance(func, types.FunctionType) and func.__module__ == "torch.nn.functional":
-        name = _OTHERS_OF_A_NAME.get(name, name)
+        name = _FUNCTIONAL.get(name, name)
     bare = name.strip("_")
     for prefix in _PREFIXES:
         bare = bare.removeprefix(prefix)
-    return ALIASES.get(bare, bare)
-
-
-ALIASES = _aliases()
+    return _NAMES.get(bare, bare)

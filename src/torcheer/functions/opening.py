@@ -12,20 +12,15 @@ _OPEN_GLOBALS: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
 
 
 def opened_copy(func: types.FunctionType) -> Callable[..., Any]:
-    """`func` again, except that it runs its own body instead of handing the call to the mode.
+    """A copy of `func` that runs its own body instead of handing the call to the mode.
 
-    Its globals answer False when asked whether anybody overrides torch functions. The copy shares code, defaults
-    and closure with the original; nothing of torch is touched.
+    In its globals, `has_torch_function` and its variants return False. The copy shares code, defaults and closure with the
+    original; nothing of torch is changed.
     """
     source = func.__globals__
     kept = _OPEN_GLOBALS.get(id(source))
     if kept is None:
-        answers_no = dict.fromkeys(GUARDS, _nobody_overrides)
-        kept = _OPEN_GLOBALS[id(source)] = (source, {**source, **answers_no})
+        kept = _OPEN_GLOBALS[id(source)] = (source, {**source, **dict.fromkeys(GUARDS, lambda *_: False)})
     copy = types.FunctionType(func.__code__, kept[1], func.__name__, func.__defaults__, func.__closure__)
     copy.__kwdefaults__ = func.__kwdefaults__
     return copy
-
-
-def _nobody_overrides(*_: Any) -> bool:
-    return False

@@ -1,4 +1,4 @@
-"""What kind of result a function gives: a view, element by element, at random, a constant. By plain name.
+"""What kind of result a function has, by plain name: a view, an element-wise result, random numbers, a constant.
 
 An element-wise function makes each value of its result from the values at the same place of its arguments (after
 broadcasting), and from nothing else.
@@ -14,13 +14,13 @@ import torch
 from . import groups
 from .schemas import aten_schemas, has_out, has_tag
 
-# Functions that return the memory of an argument where that is all there is to do.
+# Functions that return the memory of an argument where nothing has to be computed.
 _SOMETIMES = groups.CONVERSIONS | groups.RESHAPES | groups.ONE_FOR_EACH | groups.DROPOUTS | groups.HAND_BACK
 
 
 @cache
 def is_view(name: str) -> bool:
-    """Whether a function returns, in every form of it, the memory of an argument."""
+    """Whether every overload of a function returns the memory of an argument."""
     if name in groups.UNSCHEMED_VIEWS:
         return True
     if name in _SOMETIMES:
@@ -70,7 +70,6 @@ def makes_constants(name: str) -> bool:
 
 @cache
 def allocates(name: str) -> bool:
-    """Whether the point of a function is to get memory: making, copying, converting."""
-    return name in groups.CONSTRUCTORS | groups.CONVERSIONS | {"clone", "contiguous", "copy", "complex", "pin_memory"} or (
-        name in groups.SAMPLING and name.startswith("rand")
-    )
+    """Whether a function is called to get memory: it makes, copies or converts a tensor."""
+    makers = groups.CONSTRUCTORS | groups.CONVERSIONS | {"clone", "contiguous", "copy", "complex", "pin_memory"}
+    return name in makers or (name in groups.SAMPLING and name.startswith("rand"))

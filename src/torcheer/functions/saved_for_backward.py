@@ -19,7 +19,7 @@ from .schemas import aten_schemas, has_out
 
 
 class Saved(NamedTuple):
-    """What one call saves: arguments by slot, results by position, and bytes of internal tensors."""
+    """What autograd saves of one call: arguments by slot, results by position, and the bytes of internal tensors."""
 
     slots: tuple[int, ...] = ()
     results: tuple[int, ...] = ()
@@ -32,18 +32,18 @@ _RULES: dict[str, _Rule] = {}
 
 
 def _rule(names: str) -> Callable[[_Rule], _Rule]:
-    def write_down(rule: _Rule) -> _Rule:
+    def enter(rule: _Rule) -> _Rule:
         _RULES.update(dict.fromkeys(names.split(), rule))
         return rule
 
-    return write_down
+    return enter
 
 
 def saved_by(call: Call, memory: Memory) -> Saved | None:
     """What a call that autograd follows keeps; None where that is not known."""
     overwritten = call.overwritten
     if call.node is None or (overwritten is None and not memory.is_fresh(call.numbers[0])):
-        return _NONE  # a view needs nothing, and what hands back its argument has that one's node
+        return _NONE  # a view saves nothing; a function that returned its argument has made no node
     rule = _RULES.get(call.name)
     try:
         if rule is not None:
@@ -55,7 +55,7 @@ def saved_by(call: Call, memory: Memory) -> Saved | None:
             saved = _derived(call, names)
     except (LookupError, ValueError, TypeError):  # not called as the rule expects
         return None
-    if overwritten in saved.slots:  # what it was is saved, so it is copied before it is overwritten
+    if overwritten in saved.slots:  # autograd saves a copy of the argument, made before it is overwritten
         left = tuple(slot for slot in saved.slots if slot != overwritten)
         return Saved(left, saved.results, saved.hidden + _bytes(call.operands[overwritten]))
     return saved
@@ -71,7 +71,7 @@ def _saved_names(node: str) -> frozenset[str] | None:
 
 @cache
 def _tensor_arguments(name: str) -> tuple[str, ...]:
-    """The names of a function's tensor arguments, in order; of the first form that has any."""
+    """The names of a function's tensor arguments, in order; of the first overload that has any."""
     for schema in aten_schemas(name):
         found = tuple(argument.name for argument in schema.arguments if str(argument.type) in ("Tensor", "Optional[Tensor]"))
         if found:
@@ -135,27 +135,20 @@ def _bytes(operand: Operand) -> int:
 
 
 def _pair(call: Call, a: Operand, b: Operand, memory: Memory, *, batched: bool) -> Saved:
-    """Each factor, if the other needs a gradient: itself, or the copy that brings it into the shape of a plain product."""
+    """Each factor is saved if the other needs a gradient: itself, or the copy that a reshape to a plain product makes."""
     slots: list[int] = []
     hidden = 0
     for one, other in ((a, b), (b, a)):
         if not other.needs_grad:
             continue
-        if batched:
-            shape = (*call.shape[:-2], *one.shape[-2:])
-            copies = math.prod(shape) != one.numel or not memory.reshapes_freely(
-                call.parents[one.slot], (math.prod(shape[:-2]), *shape[-2:])
-            )
-            size = math.prod(shape) * one.dtype.itemsize
-        else:
-            copies = len(one.shape) > 2 and not memory.reshapes_freely(
-                call.parents[one.slot], (math.prod(one.shape[:-1]), one.shape[-1])
-            )
-            size = _bytes(one)
-        if copies:
-            hidden += size
-        else:
+        shape = (*call.shape[:-2], *one.shape[-2:]) if batched else one.shape
+        flat = (math.prod(shape[:-2]), *shape[-2:]) if batched else (math.prod(shape[:-1]), shape[-1])
+        is_flat = len(shape) <= 2 and not batched
+        is_expanded = math.prod(shape) != one.numel
+        if is_flat or (not is_expanded and memory.reshapes_freely(call.parents[one.slot], flat)):
             slots.append(one.slot)
+        else:
+            hidden += math.prod(shape) * one.dtype.itemsize
     return Saved(tuple(slots), (), hidden)
 
 

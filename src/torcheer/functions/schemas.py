@@ -1,7 +1,7 @@
-"""torch's own account of its functions: the schemas and tags of the operators behind them.
+"""What torch says of its functions: the schemas and tags of the operators behind them.
 
 TorchScript has functions of the same names for lists, strings and dictionaries (`aten::sort.int(int[](a!) self)`), which no
-tensor program can reach. Only what the dispatcher knows counts.
+tensor program can call. Only schemas that the dispatcher knows are used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 from ..torch_internals import OpOverload, OpOverloadPacket, operator_names, schemas_for
 
-_C_FUNCTIONS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+C_FUNCTIONS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
 @cache
@@ -22,8 +22,7 @@ def _dispatched() -> frozenset[str]:
     return frozenset(operator_names())
 
 
-def is_dispatched(schema: Any) -> bool:
-    """Whether a schema is of an operator on tensors, not of a TorchScript function of the same name."""
+def _is_dispatched(schema: Any) -> bool:
     full = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
     return full in _dispatched()
 
@@ -31,11 +30,11 @@ def is_dispatched(schema: Any) -> bool:
 @cache
 def aten_schemas(name: str) -> tuple[Any, ...]:
     """The schemas of the operator `aten::name`, those with `out=` included."""
-    return tuple(filter(is_dispatched, schemas_for(f"aten::{name}")))
+    return tuple(filter(_is_dispatched, schemas_for(f"aten::{name}")))
 
 
 def schemas_of(func: Any, name: str) -> tuple[Any, ...]:
-    """The schemas of a torch function that is one operator; none for Python functions and operators of Python."""
+    """The schemas of a torch function that is one operator; none for Python functions and Python's operators."""
     if isinstance(func, OpOverload):
         return (func._schema,)
     if isinstance(func, OpOverloadPacket):
@@ -43,7 +42,7 @@ def schemas_of(func: Any, name: str) -> tuple[Any, ...]:
         return tuple(getattr(func, overload)._schema for overload in overloads)
     if name.startswith("__"):
         return ()
-    return aten_schemas(name) if isinstance(func, _C_FUNCTIONS) else ()
+    return aten_schemas(name) if isinstance(func, C_FUNCTIONS) else ()
 
 
 def has_out(schema: Any) -> bool:
@@ -69,7 +68,7 @@ def has_tag(name: str, tag: Any) -> bool:
 
 
 def argument_names(func: Any, name: str) -> tuple[str, ...]:
-    """The names of a function's arguments, in order, as its first form has them; none where that is not known."""
+    """The names of a function's arguments, in order, of its first overload; empty where they are not known."""
     if isinstance(func, types.FunctionType):
         return func.__code__.co_varnames[: func.__code__.co_argcount]
     schema = next(iter(schemas_of(func, name)), None)

@@ -51,7 +51,7 @@ def positional_names(function: TorchFunction, values: Sequence[Any], is_tensor: 
 
 
 def names_of(function: TorchFunction) -> tuple[str, ...]:
-    """The names of a function's positional arguments, as its first form has them; none where that is not known."""
+    """The names of a function's positional arguments, of its first overload; empty where they are not known."""
     written = _written_names(function)
     if written is not None:
         return written
@@ -62,7 +62,7 @@ def names_of(function: TorchFunction) -> tuple[str, ...]:
 
 
 def _written_names(function: TorchFunction) -> tuple[str, ...] | None:
-    """The names that a file or a Python function has of its arguments; None where neither says them."""
+    """The argument names of a Python function, or those that a saved history has of a function; None where there are none."""
     func = function.func
     if function.argument_names is None and isinstance(func, types.FunctionType):
         code = func.__code__
@@ -71,7 +71,7 @@ def _written_names(function: TorchFunction) -> tuple[str, ...] | None:
 
 
 def _padded(names: Sequence[str], count: int) -> list[str]:
-    """So many names, or none if there are fewer: what is given one by one, as in `view(2, 3)`, has no names."""
+    """The first `count` names; empty texts if there are fewer, as for the sizes in `view(2, 3, 4)`."""
     return list(names[:count]) if len(names) >= count else [""] * count
 
 

@@ -1,8 +1,8 @@
 """Which arguments of a call are structure: integers that say where, how many and how long, not how much.
 
-An index out of range or a length that does not fit is not another value: on the CPU it raises, in some kernels it ends the
-process, and on an accelerator it takes the whole CUDA context with it. So code that tries a call with other values asks
-here first. The name of an argument in torch's schema gives its role (`batch_sizes`, `LU_pivots`).
+An index out of range or a length that does not fit raises on the CPU, in some kernels ends the process, and on an accelerator
+destroys the CUDA context. So code that tries a call with other values asks here first. The name of an argument in torch's
+schema gives its role (`batch_sizes`, `LU_pivots`).
 """
 
 from __future__ import annotations
@@ -98,23 +98,19 @@ class Structure:
         self.is_foreign = "::" in plain or "." in plain.lstrip(".")
 
     def roles(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaf: type = Tensor) -> list[tuple[Any, Role]]:
-        """Every tensor among the arguments, or whatever object of class `leaf` stands for one, with its role."""
+        """Every tensor among the arguments (or every object of class `leaf`, which stands for one), with its role."""
         schemas = self._fitting(args, kwargs, leaf)
         found: list[tuple[Any, Role]] = []
-        for position, value in enumerate(args):
+        given: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+        for key, value in given:
             leaves = list(_leaves(value, leaf))
             if leaves:
-                role = self._positional_role(position, schemas)
+                role = self._positional_role(key, schemas) if isinstance(key, int) else self._named_role(key, schemas)
                 found += [(one, Role.SIZE if in_slice else role) for one, in_slice in leaves]
-        for name, value in kwargs.items():
-            leaves = list(_leaves(value, leaf))
-            if leaves:
-                role = self._named_role(name, schemas)
-                found += [(one, role) for one, _ in leaves]
         return found
 
     def _fitting(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaf: type) -> list[Any]:
-        """The schemas that such a call may mean."""
+        """The schemas that fit these arguments; all of them where none fits."""
         schemas = [schema for schema in schemas_of(self._func, self._name) if not has_out(schema) or "out" in kwargs]
         return [schema for schema in schemas if _fits(schema, args, kwargs, leaf)] or schemas
 
@@ -139,24 +135,18 @@ class Structure:
         return self._among(there, has_schemas=bool(there))
 
     def _among(self, arguments: list[Any], *, has_schemas: bool) -> Role:
-        """The role of an argument that is, in the forms of the function, one of these."""
-        tensors = [argument.name for argument in arguments if "Tensor" in str(argument.type)]
-        if tensors:
-            roles = [self._role(name) for name in dict.fromkeys(tensors)]
+        """The role of an argument, given what it is in each overload of the function."""
+        roles = [self._role(argument.name) for argument in arguments if "Tensor" in str(argument.type)]
+        if roles:
             return next((role for role in roles if role is not Role.VALUE), Role.VALUE)
-        if has_schemas:
-            return Role.SIZE  # torch takes a number here
-        return self._role("")
+        return Role.SIZE if has_schemas else self._role("")  # a size: torch takes a number here
 
     def _role(self, name: str) -> Role:
         if self.is_foreign:
             return Role.UNKNOWN
         known = _BY_FUNCTION.get(self._plain, {})
-        if name in known or name in _BY_NAME:
-            return known.get(name) or _BY_NAME[name]
-        if isinstance(self._func, types.FunctionType) and name in _SIZES:
-            return Role.SIZE
-        return Role.VALUE
+        is_size = isinstance(self._func, types.FunctionType) and name in _SIZES
+        return known.get(name) or _BY_NAME.get(name) or (Role.SIZE if is_size else Role.VALUE)
 
 
 def takes_probabilities(plain: str) -> bool:
@@ -165,7 +155,7 @@ def takes_probabilities(plain: str) -> bool:
 
 
 def _fits(schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any], leaf: type) -> bool:
-    """Whether a call with these arguments may mean this form of a function."""
+    """Whether a call with these arguments may be a call of this overload."""
     positional = [argument for argument in schema.arguments if not argument.kwarg_only]
     if len(args) > len(positional):
         return False

@@ -253,7 +253,7 @@ class Machine:
         self._observer.before(record, args, kwargs)
         slots = record.details.mutated
         self._refuse_borrowed(self._argument(record.parents[slot]) for slot in slots if slot < len(record.parents))
-        size = args[0].numel() if record.function.resizes else -1
+        size = args[0].numel() if record.function.is_in(groups.RESIZING) else -1
         try:
             result = call_again(record, args, kwargs)
         except Exception as error:

@@ -214,7 +214,7 @@ class _Comparing:
 def _may_vary(record: OperationRecord) -> bool:
     """Whether torch does not promise the same bits each time; cuDNN's convolutions differ, those of the processor do not."""
     is_convolution = is_on_accelerator(record) and record.function.is_in(groups.CONVOLUTIONS)
-    return is_convolution or record.function.is_nondeterministic
+    return is_convolution or record.function.is_in(groups.NONDETERMINISTIC)
 
 
 def _label(history: History, record: OperationRecord) -> str:

@@ -15,6 +15,7 @@ import torch
 
 from ..errors import FunctionNotFound, InvalidArgument
 from ..functions import facts
+from ..functions.schemas import C_FUNCTIONS
 from ..functions.signatures import names_of
 from ..records import Kind, Origin, TorchFunction
 from ..torch_internals import FUNCTION_MODULES, FUNCTION_NAMESPACES, OpNamespace, OpOverload, OpOverloadPacket
@@ -23,7 +24,6 @@ from .checking import fields, items, number, refuse, text, text_or_none
 _LIBRARIES = frozenset({"aten", "prims", "quantized"})  # of operators that are torch's own
 _REFUSED = frozenset({"from_file"})  # torch's own, but it reads and makes files
 _ACCESS = ("__get__", "__set__", "__delete__")
-_OF_C = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 _RUNS = (Kind.OPERATION, Kind.COMPOSITE)
 _FLAGS = ("is_attribute", "is_collective", "writes_aside", "touches_gradients", "switches_gradients")
 
@@ -87,7 +87,7 @@ def qualified_name(func: Any) -> str:
 
 def _same(one: Any, other: Any) -> bool:
     """Whether two functions are one: C functions that are bound to torch's table are equal, not identical."""
-    return one is other or (isinstance(one, _OF_C) and type(one) is type(other) and one == other)
+    return one is other or (isinstance(one, C_FUNCTIONS) and type(one) is type(other) and one == other)
 
 
 # Reading ----------------------------------------------------------------------------------------------------------------
@@ -184,4 +184,4 @@ def _torch_function(path: str) -> Any:
         found = vars(owner).get(name) if isinstance(owner, types.ModuleType) else getattr(owner, name, None)
     if isinstance(found, types.FunctionType):
         return found if found.__module__ in FUNCTION_MODULES else None
-    return found if isinstance(found, _OF_C) else None
+    return found if isinstance(found, C_FUNCTIONS) else None

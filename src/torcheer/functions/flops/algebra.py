@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 from ..calls import Call
 from .work import Work, formula, simple
@@ -58,14 +59,9 @@ def _stft(call: Call) -> Work:
     return Work(flops, 0, flops)
 
 
-@formula("fft_fftshift fft_ifftshift fft_fftfreq fft_rfftfreq")
-def _shift(call: Call) -> Work:
-    return Work(0)
-
-
 # Matrices -------------------------------------------------------------------------------------------------------------
 
-# FLOPs for one m × n matrix with m >= n, and where it has one, a right-hand side of k columns.
+# FLOPs for one m × n matrix with m >= n, and a right-hand side of k columns where the function takes one.
 _MATRIX: dict[str, Callable[[int, int, int], float]] = {
     "linalg_cholesky linalg_cholesky_ex cholesky": lambda m, n, k: n**3 / 3,
     "linalg_lu linalg_lu_factor linalg_lu_factor_ex lu lu_with_info linalg_det linalg_slogdet logdet": (
@@ -86,44 +82,35 @@ _MATRIX: dict[str, Callable[[int, int, int], float]] = {
     "linalg_solve linalg_solve_ex solve": lambda m, n, k: 2 * n**3 / 3 + 2 * n**2 * k,
     "linalg_lstsq": lambda m, n, k: 2 * m * n**2 - 2 * n**3 / 3 + 4 * m * n * k,
 }
-# The same where the right-hand side comes first.
+# The same for functions whose first argument is the right-hand side.
 _SOLVED: dict[str, Callable[[int, int], float]] = {
     "triangular_solve": lambda n, k: n**2 * k,
     "cholesky_solve lu_solve": lambda n, k: 2 * n**2 * k,
 }
 
 
-def _matrix_rule(names: str, count: Callable[[int, int, int], float]) -> None:
-    @formula(names)
-    def _decompose(call: Call) -> Work:
-        shape = call.operands[0].shape
-        m, n = max(shape[-2:]), min(shape[-2:])
-        right = call.operands[1].shape if len(call.operands) > 1 else ()
-        columns = right[-1] if len(right) >= 2 else 1
-        times = 2 if call.operands[0].dtype.is_complex else 1  # a real matrix may have complex eigenvalues
-        flops = round(times * math.prod(shape[:-2]) * count(m, n, columns))
-        return Work(flops, 0, 2 * flops)
+def _decompose(count: Callable[[int, int, int], float], call: Call) -> Work:
+    shape = call.operands[0].shape
+    m, n = max(shape[-2:]), min(shape[-2:])
+    right = call.operands[1].shape if len(call.operands) > 1 else ()
+    columns = right[-1] if len(right) >= 2 else 1
+    times = 2 if call.operands[0].dtype.is_complex else 1  # a real matrix may have complex eigenvalues
+    flops = round(times * math.prod(shape[:-2]) * count(m, n, columns))
+    return Work(flops, 0, 2 * flops)
 
 
-def _solving_rule(names: str, count: Callable[[int, int], float]) -> None:
-    @formula(names)
-    def _solve(call: Call) -> Work:
-        right = call.operands[0].shape
-        return simple(call, math.prod(right[:-2]) * count(right[-2], right[-1]), 2)
+def _solve(count: Callable[[int, int], float], call: Call) -> Work:
+    right = call.operands[0].shape
+    return simple(call, math.prod(right[:-2]) * count(right[-2], right[-1]), 2)
 
 
 for _names, _count in _MATRIX.items():
-    _matrix_rule(_names, _count)
+    formula(_names)(partial(_decompose, _count))
 for _names, _solved in _SOLVED.items():
-    _solving_rule(_names, _solved)
+    formula(_names)(partial(_solve, _solved))
 
 
 @formula("linalg_solve_triangular")
 def _solve_triangular(call: Call) -> Work:
     right = call.operands[1].shape
     return simple(call, math.prod(call.shape[:-2]) * right[-2] ** 2 * right[-1], 2)
-
-
-@formula("lu_unpack linalg_diagonal")
-def _unpack(call: Call) -> Work:
-    return Work(0)

@@ -1,6 +1,6 @@
 """Einsum: what an equation costs when its operands are contracted from left to right, as torch does.
 
-With the optional package opt_einsum torch may choose a better order for three and more operands; that is not followed.
+With the optional package opt_einsum torch may choose a cheaper order for three and more operands; it is not counted here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _einsum(call: Call) -> Work:
 
 
 def contraction(terms: Sequence[set[Hashable]], output: set[Hashable], sizes: dict[Hashable, int]) -> tuple[int, int]:
-    """MACs, and FLOPs besides, of contracting the terms from left to right."""
+    """The MACs, and the other FLOPs, of contracting the terms from left to right."""
 
     def volume(labels: set[Hashable]) -> int:
         return math.prod(sizes[label] for label in labels)

@@ -1,11 +1,13 @@
 """Work that is counted per element: arithmetic, functions, comparisons, activations.
 
 An addition, a multiplication, a comparison, and one evaluation of a basic function (a square root, exp, log, sin, tanh,
-erf) are one FLOP each; what is written in terms of those counts as it is written. Choosing and moving values counts nothing.
+erf) are one FLOP each; any other function is the sum of those in its formula. Choosing and moving values counts nothing.
 Integers and truth values count like floating-point numbers; complex ones twice, six times where they are multiplied or divided.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 from ..calls import Call
 from ..groups import DROPOUTS
@@ -35,15 +37,13 @@ PER_ELEMENT: dict[int, str] = {
 _PRODUCTS = frozenset("mul div reciprocal square pow addcmul addcdiv".split())
 
 
-def _rule(per_element: int) -> None:
-    @formula(PER_ELEMENT[per_element])
-    def _elementwise(call: Call) -> Work:
-        times = 3 if call.name in _PRODUCTS and call.is_complex else 1
-        return simple(call, times * per_element * call.made)
+def _elementwise(per_element: int, call: Call) -> Work:
+    times = 3 if call.name in _PRODUCTS and call.is_complex else 1
+    return simple(call, times * per_element * call.made)
 
 
-for _count in PER_ELEMENT:
-    _rule(_count)
+for _count, _names in PER_ELEMENT.items():
+    formula(_names)(partial(_elementwise, _count))
 
 
 @formula("gelu")

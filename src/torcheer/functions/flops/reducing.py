@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 from ..calls import Call, Operand
 from ..groups import BATCH_NORMS
 from .products import SIGMOID, SOFTMAX
-from .work import FORMULAS, NOTHING, Work, formula, product, simple
+from .work import Work, formula, product, simple
 
 # Reductions ---------------------------------------------------------------------------------------------------------
 
@@ -28,9 +29,7 @@ def _extreme(call: Call) -> Work:
 
 # FLOPs per value of the first argument: running totals, statistics, distances, losses.
 PER_VALUE: dict[int, str] = {
-    1: """
-        mean cumsum cumprod cummax cummin count_nonzero bincount trace diff segment_reduce histc
-    """,
+    1: "mean cumsum cumprod cummax cummin count_nonzero bincount trace diff segment_reduce histc col2im",
     2: "nanmean norm aminmax linalg_norm linalg_vector_norm frobenius_norm norm_except_dim",
     3: """
         dist renorm pairwise_distance mse_loss l1_loss cross linalg_cross histogram histogramdd trapz trapezoid
@@ -47,16 +46,14 @@ PER_VALUE: dict[int, str] = {
 }
 
 
-def _rule(per_value: int) -> None:
-    @formula(PER_VALUE[per_value])
-    def _per_value(call: Call) -> Work | None:
-        if call.name == "linalg_norm" and call.value(1, "ord") in ("nuc", 2, -2):
-            return None  # by singular values
-        return simple(call, per_value * call.given)
+def _per_value(per_value: int, call: Call) -> Work | None:
+    if call.name == "linalg_norm" and call.value(1, "ord") in ("nuc", 2, -2):
+        return None  # by singular values
+    return simple(call, per_value * call.given)
 
 
-for _count in PER_VALUE:
-    _rule(_count)
+for _count, _names in PER_VALUE.items():
+    formula(_names)(partial(_per_value, _count))
 
 
 @formula("linalg_matrix_norm")
@@ -97,13 +94,8 @@ def _embedding_bag(call: Call) -> Work:
     return simple(call, weighted * indices.numel * tables[0].shape[1])
 
 
-@formula("cdist")
-def _cdist(call: Call) -> Work:
-    return simple(call, 3 * call.made * call.operands[0].shape[-1])
-
-
-@formula("pdist")
-def _pdist(call: Call) -> Work:
+@formula("cdist pdist")
+def _distances(call: Call) -> Work:
     return simple(call, 3 * call.made * call.operands[0].shape[-1])
 
 
@@ -188,7 +180,7 @@ _TAPS = {"nearest": 0, "nearest-exact": 0, "linear": 2, "bilinear": 4, "trilinea
 
 
 def _weighted(taps: int) -> int:
-    """FLOPs of a weighted sum of so many values."""
+    """FLOPs of a weighted sum of `taps` values."""
     return max(0, 2 * taps - 1)
 
 
@@ -208,11 +200,6 @@ def _upsample(call: Call) -> Work:
     return simple(call, _weighted(_TAPS[mode]) * call.made)
 
 
-for _dims in "123":
-    for _name in (f"upsample_nearest{_dims}d", f"upsample_nearest_exact{_dims}d"):
-        FORMULAS[_name] = lambda call: NOTHING
-
-
 @formula("grid_sample grid_sampler grid_sampler_2d grid_sampler_3d")
 def _grid_sample(call: Call) -> Work:
     """Where to look (four per coordinate), and a weighted sum of the neighbours."""
@@ -227,11 +214,6 @@ def _grid_sample(call: Call) -> Work:
 def _affine_grid(call: Call) -> Work:
     theta = call.operands[0]
     return product(call, call.made * theta.shape[-1], (theta,))
-
-
-@formula("col2im")
-def _fold_columns(call: Call) -> Work:
-    return simple(call, call.given)
 
 
 @formula("thnn_fused_lstm_cell")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from .. import groups
-from ..calls import Call
-from .work import FORMULAS, NOTHING, Work
+from .work import FORMULAS, NOTHING
 
 _MOVE = (
     groups.CONVERSIONS
@@ -22,13 +21,10 @@ _OTHERS = """
     input output source alias adjoint unique unique2 unique_consecutive unique_dim sort argsort msort topk kthvalue median
     nanmedian mode embedding pixel_shuffle pixel_unshuffle im2col max_unpool1d max_unpool2d max_unpool3d expand_copy view_copy
     real imag complex view_as_real view_as_complex conj dirichlet_grad result_type can_cast values indices isreal positive
-    hash_tensor assert_async functional_assert_async .grad ._grad
+    hash_tensor assert_async functional_assert_async .grad ._grad lu_unpack linalg_diagonal
+    fft_fftshift fft_ifftshift fft_fftfreq fft_rfftfreq upsample_nearest1d upsample_nearest2d upsample_nearest3d
+    upsample_nearest_exact1d upsample_nearest_exact2d upsample_nearest_exact3d
 """
 
-
-def _none(call: Call) -> Work:
-    return NOTHING
-
-
 for _name in (*sorted(_MOVE), *_OTHERS.split()):
-    FORMULAS.setdefault(_name, _none)
+    FORMULAS.setdefault(_name, lambda call: NOTHING)

@@ -25,19 +25,19 @@ FORMULAS: dict[str, Formula] = {}  # by plain name
 
 
 def formula(names: str) -> Callable[[Formula], Formula]:
-    """Write down the decorated formula for these functions."""
+    """Enter the decorated formula into `FORMULAS` for these functions."""
 
-    def write_down(function: Formula) -> Formula:
+    def enter(function: Formula) -> Formula:
         FORMULAS.update(dict.fromkeys(names.split(), function))
         return function
 
-    return write_down
+    return enter
 
 
 def product(call: Call, macs: int, factors: Iterable[Operand], also: int = 0) -> Work:
-    """The work of a matrix product and its like: two FLOPs for each multiply-accumulate.
+    """The work of a matrix product or a convolution: two FLOPs for each multiply-accumulate.
 
-    Backward is one more such product for each factor that needs a gradient. `also` are FLOPs besides, forward and backward.
+    Backward is one more such product for each factor that needs a gradient. `also` are other FLOPs, in forward and in backward.
     """
     if call.is_complex:
         macs *= 4

@@ -320,6 +320,10 @@ class RegisteredModule:
     calls: int = 0
     is_made_running: bool = False  # a root that was met when it was called, as in `nn.ReLU()(x)`; its address is made up
 
+    def full_name(self, name: str) -> str:
+        """The name that a parameter or buffer of this module has in the model: `features.0.weight`."""
+        return f"{self.address}.{name}" if self.address else name
+
 
 @dataclass(slots=True, eq=False)
 class PythonReadRecord:
@@ -391,6 +395,14 @@ class Log:
     def function_of(self, number: int) -> TorchFunction:
         """The function that an operation is a call of."""
         return self.functions[self.rows[number][FUNCTION]]
+
+    def root_of(self, address: str) -> RegisteredModule | None:
+        """The root that the module at an address is, or is inside of; None where there is no such root."""
+        while (known := self.registered.get(address)) is None or not known.is_root:
+            if not address:
+                return None
+            address = address.rpartition(".")[0]
+        return known
 
     def calls(self, length: int | None = None) -> Iterator[range]:
         """The first `length` operations (all of them, if not said), those that one call made together."""

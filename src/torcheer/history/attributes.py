@@ -1,17 +1,22 @@
-"""What attributes of layers, operations and modules share: those common to passes or calls, and help with unknown ones."""
+"""Attributes of layers, operations and modules: those that passes or calls have in common, and help with unknown names."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from torch import Tensor
 
 from ..display import Shown
 from ..errors import SeveralPasses
 
-# Words that other libraries have for these things.
+if TYPE_CHECKING:
+    from .index import Index
+
+Record = TypeVar("Record")
+
+# Names that other libraries have for our attributes.
 _OTHER_WORDS = {
     "tensor": "activation",
     "output": "activation",
@@ -39,15 +44,31 @@ _OTHER_WORDS = {
 }
 
 
+class OfRecord(Generic[Record]):
+    """An object of a history that stands for one record of its log."""
+
+    __slots__ = ("_index", "_record")
+
+    def __init__(self, index: Index, record: Record) -> None:
+        self._index = index
+        self._record = record
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type(self)) and other._record is self._record
+
+    def __hash__(self) -> int:
+        return id(self._record)
+
+
 class _Common(property):
-    """A property whose value is the one that all passes of a layer, or all calls of a module, have."""
+    """A property of a layer, or a module, whose value is that of all its passes, or calls."""
 
     def __set_name__(self, owner: Any, name: str) -> None:
         super().__init__(lambda holder: holder._common(name), doc=getattr(owner._ONE, name).__doc__)
 
 
 def common() -> Any:
-    """Declare a property that all passes of a layer, or all calls of a module, have in common."""
+    """Declare a property whose value all passes of a layer, or all calls of a module, have in common."""
     return _Common()
 
 
@@ -84,10 +105,10 @@ class Helpful(Shown):
 
 
 def _unknown_attribute(holder: object, name: str) -> Any:
-    """What `__getattr__` does: raises an error that names the attributes most like it.
+    """Raise an error that names the nearest attributes.
 
-    Python also asks `__getattr__` when a property raised an `AttributeError`, as `SeveralPasses` is one: then the property is
-    asked again, so that its own error is seen.
+    Python also calls `__getattr__` when a property raised an `AttributeError`, which `SeveralPasses` is: then the property is
+    read again, so that its own error is raised.
     """
     found = getattr(type(holder), name, None)
     if isinstance(found, property):

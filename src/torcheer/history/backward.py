@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..backward_records import BackwardRecord, NodeRecord
+from ..backward_records import BackwardLog, BackwardRecord, NodeRecord
+from ..errors import InvalidArgument
 from ..shapes import bytes_of
+from .attributes import OfRecord
 from .index import Index
 from .lookup import Lookup
 from .operation import Operation
 from .printing.text import plural
 
 
-class BackwardOperation:
-    """One autograd node that ran, tied to the forward operation it came from."""
+class BackwardOperation(OfRecord[NodeRecord]):
+    """One autograd node that ran, with the forward operation it came from."""
 
-    __slots__ = ("_index", "_record")
-
-    def __init__(self, index: Index, record: NodeRecord) -> None:
-        self._index = index
-        self._record = record
+    __slots__ = ()
 
     @property
     def name(self) -> str:
@@ -31,17 +30,17 @@ class BackwardOperation:
 
     @property
     def role(self) -> str:
-        """What it is to the forward pass.
+        """How it is related to the forward pass.
 
         `result`: it takes the gradient of an operation's output; `inside`: it is a further part of an operation, such as the
-        transpose inside `linear`; `derivative`: the backward of an operation made it, and gradients of gradients go through it;
-        `accumulation`: it adds up the gradient of a parameter or an input; `other`: it belongs to nothing that was logged.
+        transpose inside `linear`; `derivative`: the backward of an operation made it, for gradients of gradients;
+        `accumulation`: it adds up the gradient of a parameter or an input; `other`: it belongs to no logged operation.
         """
         return self._record.role
 
     @property
     def _number(self) -> int | None:
-        """The operation; of a call that made several tensors the first, unless the node made a tensor itself."""
+        """The forward operation; the first one, where a call made several tensors and the node is of no single one."""
         number, table = self._record.operation, self._index.table
         if number < 0 or number >= self._index.length:
             return None
@@ -86,22 +85,22 @@ class BackwardOperation:
 
     @property
     def is_device_time(self) -> bool:
-        """Whether a GPU's clock says so (`time_on_device`), or the processor's."""
+        """Whether the time was taken on the GPU (`time_on_device`), not on the processor."""
         return self._record.is_device_time
 
     @property
     def grad_output_shapes(self) -> list[tuple[int, ...] | None]:
-        """The shapes of the gradients that came in: of what the forward operation made."""
+        """The shapes of the gradients that the node was given: those of the forward operation's outputs."""
         return list(self._record.given)
 
     @property
     def grad_input_shapes(self) -> list[tuple[int, ...] | None]:
-        """The shapes of the gradients that went out: of what the forward operation used."""
+        """The shapes of the gradients that the node made: those of the forward operation's inputs."""
         return list(self._record.made)
 
     @property
     def grad_input_fsize(self) -> int:
-        """The bytes of the gradients that went out, in the dtype of the forward operation; in float32 where it is not known."""
+        """The bytes of the gradients that the node made, in the dtype of the forward operation, else in float32."""
         number, log = self._record.operation, self._index.log
         if self.role == "other":
             dtype = torch.float32
@@ -132,12 +131,12 @@ class BackwardPass:
 
     @property
     def edges(self) -> list[tuple[int, int]]:
-        """Which node's gradients went to which, as places in `operations`: autograd's `next_functions`, each as often.
+        """Which node gave gradients to which, as pairs of places in `operations`: autograd's `next_functions`.
 
-        A backward pass inside a node, as checkpointing runs one, begins with what that node was given.
+        Checkpointing runs a backward pass inside a node; an edge leads from that node to the first ones inside.
         """
         nodes = self._record.nodes
-        runs: dict[int, list[int]] = {}  # by autograd node: when it ran; checkpointing may run one several times
+        runs: dict[int, list[int]] = {}  # by autograd node: its places; with checkpointing a node may run several times
         for place, record in enumerate(nodes):
             runs.setdefault(record.node, []).append(place)
         found = []
@@ -207,3 +206,29 @@ class BackwardPass:
             f"{plural(len(self.gradients), 'gradient')} of operations, "
             f"{len(self.param_grads)} of parameters, {self.time_elapsed:.3E}s{scaled}{cut}"
         )
+
+
+def run_backward(
+    log: BackwardLog | None,
+    loss: Tensor,
+    gradient: Tensor | None,
+    retain_graph: bool | None,
+    create_graph: bool,
+    inputs: Tensor | Sequence[Tensor] | None,
+) -> None:
+    """Run `loss.backward(…)` so that one more backward pass is in the log; raises where it could not be."""
+    if log is None:
+        raise InvalidArgument("this history does not follow gradients: log with save_gradients=True.")
+    if log.is_copy:
+        raise InvalidArgument(
+            "this history is a copy, and the autograd graph belongs to the one it was copied from: "
+            "call log_backward on that, and copy it then."
+        )
+    if not isinstance(loss, Tensor) or loss.grad_fn is None:
+        raise InvalidArgument(
+            "log_backward takes a tensor computed, with gradients enabled, from history.outputs[…].tensor_contents."
+        )
+    before = len(log.passes)
+    loss.backward(gradient, retain_graph, create_graph, inputs)  # type: ignore[no-untyped-call]  # torch's own
+    if len(log.passes) == before:
+        raise InvalidArgument("the loss does not depend on the outputs of this history, so nothing of it ran backward.")

@@ -9,23 +9,19 @@ from ..errors import ActivationLost, ActivationNotSaved
 from ..records import UNSAVED, ModuleCall
 from ..source_places import SourceLine, source_of
 from ..tensor_memory import is_freed
-from .attributes import Helpful
-from .index import Index
-from .operation import Operation, freed_text
+from .attributes import Helpful, OfRecord
+from .operation import Operation
 from .printing.module_text import describe_call
+from .printing.text import describe_freed
 
 if TYPE_CHECKING:
     from .module import Module
 
 
-class Call(Helpful):
-    """One call of a module: what came in, what ran inside, what left."""
+class Call(OfRecord[ModuleCall], Helpful):
+    """One call of a module: the tensors it was given, the operations that ran inside, the tensors it returned."""
 
-    __slots__ = ("_index", "_record")
-
-    def __init__(self, index: Index, record: ModuleCall) -> None:
-        self._index = index
-        self._record = record
+    __slots__ = ()
 
     @property
     def address(self) -> str:
@@ -65,7 +61,7 @@ class Call(Helpful):
         """The line that called it."""
         return source_of(self._record.site, self._record.outer)
 
-    # What came in and what left -----------------------------------------------------------------------------------
+    # Arguments and results ----------------------------------------------------------------------------------------
 
     def _operations(self, numbers: tuple[int, ...]) -> list[Operation]:
         return [Operation(self._index, n) for n in dict.fromkeys(numbers) if self._index.table.shows(n)]
@@ -90,7 +86,7 @@ class Call(Helpful):
 
     @property
     def args(self) -> tuple[Any, ...]:
-        """The positional arguments, with the tensors as they were; other objects are stood for by their class."""
+        """The positional arguments, with the tensors as they were, and the class in place of other objects."""
         return self._arguments()[0]
 
     @property
@@ -103,15 +99,9 @@ class Call(Helpful):
         return fill_call(record.args, record.names, iter([self._tensor(number) for number in record.inputs]))
 
     def _tensor(self, number: int) -> Any:
-        value = self._kept_tensor(number)
+        value = self._index.state_value(number, self.label) if number < 0 else self._index.record(number).value
         if is_freed(value):
-            raise ActivationLost(freed_text(f"an argument of {self.label}"))
-        return value
-
-    def _kept_tensor(self, number: int) -> Any:
-        if number < 0:
-            return self._index.state_value(number, self.label)
-        value = self._index.record(number).value
+            raise ActivationLost(describe_freed(f"an argument of {self.label}"))
         if value is UNSAVED:
             raise ActivationNotSaved(
                 f"the arguments of {self.label} were not saved. Log again with layers_to_save='all', or with "
@@ -119,7 +109,7 @@ class Call(Helpful):
             )
         return value
 
-    # What ran inside ----------------------------------------------------------------------------------------------
+    # Inside -------------------------------------------------------------------------------------------------------
 
     @property
     def operations(self) -> list[Operation]:
@@ -129,7 +119,7 @@ class Call(Helpful):
 
     @property
     def own_operations(self) -> list[Operation]:
-        """The operations that ran inside, but in no module inside."""
+        """The operations that ran in the module's own forward, in no module inside."""
         return [one for one in self.operations if one._record.module is self._record]
 
     @property
@@ -160,12 +150,6 @@ class Call(Helpful):
     @property
     def _key(self) -> str:
         return self.label
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Call) and other._record is self._record
-
-    def __hash__(self) -> int:
-        return id(self._record)
 
     def __str__(self) -> str:
         return describe_call(self)

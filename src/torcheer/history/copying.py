@@ -11,13 +11,16 @@ from ..errors import NotPicklable
 from ..records import Details, Held, Log, was_overwritten
 from ..tensor_memory import FREED, has_memory
 
-_LISTS = ("rows", "functions", "sites", "states", "modules", "registered", "python_reads", "notes")
+_LISTS = (
+    *("rows", "values", "versions", "details", "functions", "sites", "states", "modules", "registered"),
+    *("python_reads", "notes"),
+)
 
 
 def twin_of_log(log: Log) -> Log:
     """A second log that shares the kept tensors: releasing them in one leaves them in the other."""
     new = copy.copy(log)
-    for name in (*_LISTS, "values", "versions", "details"):
+    for name in _LISTS:
         setattr(new, name, copy.copy(getattr(log, name)))
     new.backward = log.backward.copy() if log.backward is not None else None
     return new
@@ -26,21 +29,18 @@ def twin_of_log(log: Log) -> Log:
 def copy_of_log(log: Log, memo: dict[int, Any]) -> Log:
     """A log with kept tensors of its own. Parameters are the model's, and records that never change are shared."""
     memo.update({id(one): one for one in (*log.modules, *log.registered.values())})
-    new = copy.copy(log)
-    for name in _LISTS:
-        setattr(new, name, copy.copy(getattr(log, name)))
+    new = twin_of_log(log)
     pairs = list(zip(log.values, log.versions, strict=True))
     lost = {number for number, pair in enumerate(pairs) if was_overwritten(*pair)}
     new.values = [_clone(value, memo) for value, _ in pairs]
     new.versions = [-1] * len(pairs)
     new._lost = lost if log.is_complete else None
     new.details = {number: _copied(details, memo) for number, details in log.details.items()}
-    new.backward = log.backward.copy() if log.backward is not None else None
     return new
 
 
 def refuse_pickling(what: str, instead: str = "history.to_pandas() for the table") -> NoReturn:
-    """Say that something is not pickled: loading a pickle can run code."""
+    """Raise: nothing of a history can be pickled, because loading a pickle can run code."""
     raise NotPicklable(
         f"a {what} cannot be pickled: loading a pickle runs whatever code is in it. "
         f"Use {instead}, or copy.deepcopy() for a copy in this process."

@@ -22,11 +22,11 @@ LayerTypes = _LayerType | Iterable[_LayerType]
 
 
 def numbers_that_fit(lookup: Lookup, key: AnyKey | None, type_: LayerTypes | None, module: AnyKey | None) -> list[int]:
-    """The numbers of the operations that fit whatever of these is not None, in execution order."""
+    """The numbers of the operations that fit all of these that are not None, in execution order."""
     index, names = lookup.index, lookup.names
     numbers = sorted(lookup.meaning(key).numbers) if key is not None else index.operations
     if type_ is not None:
-        of_type = _of_type(type_, names, lookup)
+        of_type = _of_type(type_, lookup)
         numbers = [n for n in numbers if n in of_type]
     if module is not None:
         calls = parse_key(module).modules(names)
@@ -44,9 +44,10 @@ def check_where(where: Any) -> None:
         )
 
 
-def _of_type(given: Any, names: IndexNames, lookup: Lookup) -> set[int]:
-    """The operations of a type of layers, of a torch function, or that left modules of a class; or of a list of these."""
+def _of_type(given: Any, lookup: Lookup) -> set[int]:
+    """The operations of a layer type or a torch function, or that modules of a class returned; or those of a list of these."""
     if isinstance(given, type):
+        names = lookup.names
         calls = [call for address, cls in names.classes.items() if is_kind_of(cls, given) for call in names.calls(address)]
         return _or_hint({match.number for match in of_calls(calls, names)}, given.__name__, names)
     if isinstance(given, str):
@@ -54,7 +55,7 @@ def _of_type(given: Any, names: IndexNames, lookup: Lookup) -> set[int]:
     if callable(given) and is_torch_function(given):
         return _of_name(layer_type_of(given), lookup)
     if isinstance(given, Iterable):
-        return {number for one in given for number in _of_type(one, names, lookup)}
+        return {number for one in given for number in _of_type(one, lookup)}
     raise InvalidArgument(
         f"type is a layer type such as 'relu', a torch function, a class of modules, or a list of these; got {given!r:.80}."
     )
@@ -81,7 +82,7 @@ def _or_hint(numbers: set[int], what: str, names: IndexNames) -> set[int]:
 
 @cache
 def _types_of_torch() -> frozenset[str]:
-    """The types that calls of torch functions have, and those of tensors that no call made."""
+    """The layer types of torch's functions, and of inputs, outputs and sources."""
     spaces: list[Any] = [torch, torch.Tensor, torch.nn.functional, torch.special, torch.fft, torch.linalg, torch.nn]
     found = [name for space in spaces for name in dir(space)]
     found += [f"{space.__name__.rpartition('.')[2]}_{name}" for space in spaces for name in dir(space)]  # linalg_norm

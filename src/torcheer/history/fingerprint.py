@@ -14,7 +14,7 @@ _PARTS = ("the functions it runs", "the shapes", "what each operation is compute
 
 
 def fingerprint_of(history: History) -> str:
-    """The number of operations, a hash of what they are, and one of each part: functions, shapes, wiring."""
+    """The number of operations, a hash of the whole structure, and one of each part: functions, shapes, wiring."""
     index = history._index
     digest = hashlib.sha256()
     parts = [hashlib.sha256() for _ in _PARTS]
@@ -42,16 +42,14 @@ def is_fingerprint(value: Any) -> bool:
 
 
 def is_same(one: str, other: str) -> bool:
-    """Whether two fingerprints are of one structure; those of earlier versions have no hashes of parts."""
+    """Whether two fingerprints are of one structure. Those of earlier versions have no hashes of the parts."""
     return one.split("-")[:2] == other.split("-")[:2]
 
 
 def what_differs(wanted: str, found: str) -> tuple[list[str], list[str]]:
-    """The parts of a structure that differ by two fingerprints, and those that are the same, in words; empty where unknown."""
+    """The parts of the structure in which two fingerprints differ, and those in which they do not; empty where unknown."""
     ours, theirs = (_FORM.fullmatch(text) for text in (wanted, found))
     if ours is None or theirs is None or ours[3] is None or theirs[3] is None:
         return [], []
-    same = [ours[place] == theirs[place] for place in (3, 4, 5)]
-    return [part for part, is_one in zip(_PARTS, same, strict=True) if not is_one], [
-        part for part, is_one in zip(_PARTS, same, strict=True) if is_one
-    ]
+    same = [part for place, part in enumerate(_PARTS, 3) if ours[place] == theirs[place]]
+    return [part for part in _PARTS if part not in same], same

@@ -14,13 +14,13 @@ from torch import Tensor
 from ..backward_records import BackwardLog
 from ..capture.restore.randomness import RandomState
 from ..display import Fold, data_frame
-from ..errors import GraphChanged, InvalidArgument
+from ..errors import GraphChanged
 from ..inputs import LEFT_OUT, as_arguments
 from ..keys import AnyKey, Keyed, OneKey
-from ..records import PARENTS, UNSAVED, Failure, Log, Origin
+from ..records import Failure, Log, Origin
 from ..torch_internals import DisableTorchFunction
 from .attributes import Helpful
-from .backward import BackwardPass
+from .backward import BackwardPass, run_backward
 from .copying import copy_of_log, refuse_pickling, twin_of_log
 from .difference import first_difference
 from .filtering import LayerTypes, check_where, numbers_that_fit
@@ -38,13 +38,14 @@ from .param import Param, describe_param
 from .printing.table import row_of, write_csv
 from .printing.text import describe_history, layers_table, plural
 from .python_reads import PythonRead
+from .totals import Totals
 
 if TYPE_CHECKING:
     import pandas
     from typing_extensions import Self
 
 
-class History(Helpful):
+class History(Totals, Helpful):
     """What one recording knows: layers, operations, parameters, and the lookup of each."""
 
     _makers = Makers(Layer, Module, lambda index: {})
@@ -144,12 +145,11 @@ class History(Helpful):
         """The layers, in execution order."""
         return iter(self.layers)
 
-    def _ipython_key_completions_(self) -> list[str]:
-        return self._lookup.names.known()
-
     def keys(self) -> list[str]:
         """The labels of all layers and the addresses of all modules that were called."""
         return self._lookup.names.known()
+
+    _ipython_key_completions_ = keys
 
     @property
     def layers(self) -> list[Layer]:
@@ -192,7 +192,7 @@ class History(Helpful):
         """Tensors that turned up unexplained: closed over, made by NumPy, or computed in code torcheer cannot trace."""
         return self._of_origin(Origin.SOURCE)
 
-    # Parameters, buffers, structure, totals ---------------------------------------------------------------------
+    # Parameters, buffers, modules --------------------------------------------------------------------------------
 
     @property
     def params(self) -> dict[str, Param]:
@@ -214,75 +214,6 @@ class History(Helpful):
     @property
     def model_name(self) -> str:
         return self._log.title
-
-    @property
-    def num_modules(self) -> int:
-        """How many modules the model has below its root."""
-        return sum(1 for module in self._log.registered.values() if module.address)
-
-    @property
-    def num_operations(self) -> int:
-        """How many operations ran, inputs and outputs included."""
-        return len(self._index.operations)
-
-    @property
-    def num_tensors_total(self) -> int:
-        return self.num_operations
-
-    @property
-    def num_tensors_saved(self) -> int:
-        values = self._log.values
-        return sum(1 for number in self._index.operations if values[number] is not UNSAVED)
-
-    @property
-    def tensor_fsize_total(self) -> int:
-        """Bytes of all tensors. An output is the tensor some operation made, so it adds nothing."""
-        index = self._index
-        return sum(index.tensor_bytes(number) for number in index.operations if number not in index.outputs)
-
-    @property
-    def tensor_fsize_saved(self) -> int:
-        """Bytes of the tensors that are saved. An output adds nothing where the operation that made it is saved, too."""
-        index, rows = self._index, self._log.rows
-        saved = {number for number in index.operations if self._log.values[number] is not UNSAVED}
-        again = {number for number in saved & index.outputs if rows[number][PARENTS] < 0 or rows[number][PARENTS] in saved}
-        return sum(map(index.tensor_bytes, saved - again))
-
-    @property
-    def num_param_operations(self) -> int:
-        """How many operations used parameters."""
-        index = self._index
-        parameters = {state.number for state in self._log.states if state.is_parameter}
-        return sum(1 for number in index.operations if not parameters.isdisjoint(self._log.rows[number][PARENTS:]))
-
-    @property
-    def num_params_total(self) -> int:
-        """How many values the parameters have, each parameter counted once."""
-        return sum(param.numel for param in self.params.values())
-
-    @property
-    def params_fsize_total(self) -> int:
-        return sum(param.fsize for param in self.params.values())
-
-    @property
-    def is_recurrent(self) -> bool:
-        """Whether any layer ran more than once."""
-        return self.max_passes > 1
-
-    @property
-    def max_passes(self) -> int:
-        """The largest number of passes that a layer has."""
-        return self._index.table.most_passes
-
-    @property
-    def is_branching(self) -> bool:
-        """Whether any tensor was used by more than one operation."""
-        return any(len(children) > 1 for children in self._index.children.values())
-
-    @property
-    def has_data_dependent_branching(self) -> bool:
-        """Whether a truth value computed from a tensor left for Python, where it can decide what runs next."""
-        return any(isinstance(read.value, bool) for read in self._log.python_reads)
 
     @property
     def python_reads(self) -> list[PythonRead]:
@@ -317,23 +248,8 @@ class History(Helpful):
 
         The loss is computed from this history's outputs, which carry their autograd graph when gradients are asked for.
         """
-        if self._log.backward is None:
-            raise InvalidArgument("this history does not follow gradients: log with save_gradients=True.")
-        if self._log.backward.is_copy:
-            raise InvalidArgument(
-                "this history is a copy, and the autograd graph belongs to the one it was copied from: "
-                "call log_backward on that, and copy it then."
-            )
-        if not isinstance(loss, Tensor) or loss.grad_fn is None:
-            raise InvalidArgument(
-                "log_backward takes a tensor computed, with gradients enabled, from history.outputs[…].tensor_contents."
-            )
-        before = len(self._log.backward.passes)
-        loss.backward(gradient, retain_graph, create_graph, inputs)  # type: ignore[no-untyped-call]  # torch's own
-        passes = self.backward_passes
-        if len(passes) == before:
-            raise InvalidArgument("the loss does not depend on the outputs of this history, so nothing of it ran backward.")
-        return passes[-1]
+        run_backward(self._log.backward, loss, gradient, retain_graph, create_graph, inputs)
+        return self.backward_passes[-1]
 
     def fingerprint(self) -> str:
         """A hash of the structure: functions, shapes and what each was computed from; not names, weights or values.
@@ -346,7 +262,7 @@ class History(Helpful):
 
     @property
     def notes(self) -> list[str]:
-        """What a reader should know about this history, such as work that could not be watched."""
+        """Remarks on this history, such as work that could not be watched."""
         return list(self._log.notes)
 
     @property
@@ -442,7 +358,7 @@ class History(Helpful):
             return describe_history(self)
 
     def _card_text(self) -> str:
-        """The facts; modules and layers have folds of their own."""
+        """The text without modules and layers, which are in folds."""
         return repr(self).partition("\n\tModule Hierarchy:")[0].partition("\n\tLayers:")[0]
 
     def _folds(self) -> list[Fold]:

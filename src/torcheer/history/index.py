@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 
@@ -27,10 +27,13 @@ if TYPE_CHECKING:
     from .layer import Layer
     from .module import Module
 
+Key = TypeVar("Key")
+Item = TypeVar("Item")
+
 
 @dataclass(frozen=True, slots=True)
 class Makers:
-    """The classes and functions that make what a user holds, given here so that their files need not import each other."""
+    """The classes that users hold and functions of an index, passed in because their files import this one."""
 
     layer: Callable[[Index, LayerEntry], Layer]
     module: Callable[[Index, RegisteredModule], Module]
@@ -129,37 +132,23 @@ class Index:
     @cached_property
     def exits(self) -> dict[int, list[ModuleCall]]:
         """The module calls each operation is an output of, innermost first."""
-        found: dict[int, list[ModuleCall]] = defaultdict(list)
-        for call in sorted(self.log.modules, key=lambda call: call.exit):
-            for number in dict.fromkeys(call.outputs):
-                found[number].append(call)
-        return found
+        ended = sorted(self.log.modules, key=lambda call: call.exit)
+        return _grouped((number, call) for call in ended for number in dict.fromkeys(call.outputs))
 
     @cached_property
     def entries(self) -> dict[int, list[ModuleCall]]:
         """The module calls each operation is an input of, in order."""
-        found: dict[int, list[ModuleCall]] = defaultdict(list)
-        for call in self.log.modules:
-            for number in dict.fromkeys(call.inputs):
-                found[number].append(call)
-        return found
+        return _grouped((number, call) for call in self.log.modules for number in dict.fromkeys(call.inputs))
 
     @cached_property
     def calls(self) -> dict[str, list[ModuleCall]]:
         """The calls of each module address, in order."""
-        found: dict[str, list[ModuleCall]] = defaultdict(list)
-        for call in self.log.modules:
-            found[call.address].append(call)
-        return found
+        return _grouped((call.address, call) for call in self.log.modules)
 
     @cached_property
     def inner_calls(self) -> dict[int, list[ModuleCall]]:
         """The module calls directly inside each module call, by its number."""
-        found: dict[int, list[ModuleCall]] = defaultdict(list)
-        for call in self.log.modules:
-            if call.outer is not None:
-                found[call.outer.number].append(call)
-        return found
+        return _grouped((call.outer.number, call) for call in self.log.modules if call.outer is not None)
 
     @cached_property
     def module_children(self) -> dict[str, list[str]]:
@@ -171,7 +160,7 @@ class Index:
         return found
 
     def _registered_above(self, address: str) -> str:
-        """The address of the module that `address` is registered in: the longest part of it that is a module."""
+        """The address of the module that `address` is registered in: the longest prefix that is a module."""
         above = address.rpartition(".")[0]
         while above and above not in self.log.registered:
             above = above.rpartition(".")[0]
@@ -194,7 +183,7 @@ class Index:
 
     @cached_property
     def shared_children(self) -> dict[str, dict[str, str]]:
-        """By address of the module around: the names of modules in it that were registered elsewhere before, and where."""
+        """By module address: the names of modules in it that are known by an earlier address, with that address."""
         found: dict[str, dict[str, str]] = defaultdict(dict)
         for other, address in self.first_addresses.items():
             above, _, name = other.rpartition(".")
@@ -204,7 +193,7 @@ class Index:
 
     @cached_property
     def first_addresses(self) -> dict[str, str]:
-        """For modules with several addresses: each other address, with the first one."""
+        """For modules with several addresses: the first address, by each of the others."""
         return {other: address for address, module in self.log.registered.items() for other in module.other_addresses}
 
     @cached_property
@@ -217,32 +206,26 @@ class Index:
         """How many visible calls ran inside each module call."""
         return CallCounts(self.log, self.table.connected)
 
-    def distances(self, *, to_output: bool) -> dict[int, tuple[int, int]]:
-        """The shortest and longest way, in steps, from an input (or to an output); absent where there is none."""
-        return self._distances_to_output if to_output else self._distances_from_input
+    @cached_property
+    def distances_from_input(self) -> dict[int, tuple[int, int]]:
+        """By operation: the lengths of the shortest and the longest path from an input, for those that have one."""
+        return self._distances(self.operations, Origin.INPUT, self.parents)
 
     @cached_property
-    def _distances_from_input(self) -> dict[int, tuple[int, int]]:
-        found: dict[int, tuple[int, int]] = {}
-        for number in self.operations:
-            if self.record(number).origin is Origin.INPUT:
-                found[number] = (0, 0)
-                continue
-            before = [found[p] for p in self.parents(number) if p in found]
-            if before:
-                found[number] = (1 + min(b[0] for b in before), 1 + max(b[1] for b in before))
-        return found
+    def distances_to_output(self) -> dict[int, tuple[int, int]]:
+        """By operation: the lengths of the shortest and the longest path to an output, for those that have one."""
+        return self._distances(reversed(self.operations), Origin.OUTPUT, lambda number: self.children.get(number, ()))
 
-    @cached_property
-    def _distances_to_output(self) -> dict[int, tuple[int, int]]:
+    def _distances(
+        self, numbers: Iterable[int], end: Origin, neighbours: Callable[[int], Iterable[int]]
+    ) -> dict[int, tuple[int, int]]:
         found: dict[int, tuple[int, int]] = {}
-        for number in reversed(self.operations):
-            if self.record(number).origin is Origin.OUTPUT:
+        for number in numbers:
+            near = [found[neighbour] for neighbour in neighbours(number) if neighbour in found]
+            if self.record(number).origin is end:
                 found[number] = (0, 0)
-                continue
-            after = [found[c] for c in self.children.get(number, ()) if c in found]
-            if after:
-                found[number] = (1 + min(a[0] for a in after), 1 + max(a[1] for a in after))
+            elif near:
+                found[number] = (1 + min(shortest for shortest, _ in near), 1 + max(longest for _, longest in near))
         return found
 
     # Parameters and buffers ---------------------------------------------------------------------------------------
@@ -250,13 +233,13 @@ class Index:
     @cached_property
     def state_names(self) -> dict[int, list[str]]:
         """The names of each registered parameter and buffer, by id of the tensor."""
-        found: dict[int, list[str]] = defaultdict(list)
-        for module in self.log.registered.values():
-            for address in (module.address, *module.other_addresses):
-                for name, tensor in (*module.parameters.items(), *module.buffers.items()):
-                    if tensor is not None:
-                        found[id(tensor)].append(f"{address}.{name}" if address else name)
-        return found
+        return _grouped(
+            (id(tensor), f"{address}.{name}" if address else name)
+            for module in self.log.registered.values()
+            for address in (module.address, *module.other_addresses)
+            for name, tensor in (*module.parameters.items(), *module.buffers.items())
+            if tensor is not None
+        )
 
     def state(self, reference: int) -> StateRecord:
         """The parameter or buffer a negative number refers to."""
@@ -292,33 +275,35 @@ class Index:
             reference = record.parents[slot]
         return self.state(reference)
 
-    def all_parameters(self) -> dict[str, torch.nn.Parameter]:
+    def all_parameters(self) -> dict[str, Any]:
         """Every parameter of the models, and those used without being registered, by its first name."""
-        found: dict[str, torch.nn.Parameter] = {}
-        seen: set[int] = set()
-        for module in self.log.registered.values():
-            for name, parameter in module.parameters.items():
-                if parameter is not None and id(parameter) not in seen:
-                    seen.add(id(parameter))
-                    found[f"{module.address}.{name}" if module.address else name] = parameter
-        for state in self.log.states:
-            if state.is_parameter and id(state.tensor) not in seen:
-                seen.add(id(state.tensor))
-                found[self.state_name(state)] = state.tensor
-        return found
+        found = named_once(self.log.registered.values(), "parameters")
+        registered = set(map(id, found.values()))
+        others = {id(state.tensor): state for state in self.log.states if state.is_parameter}
+        return found | {self.state_name(other): other.tensor for key, other in others.items() if key not in registered}
 
     def all_buffers(self) -> dict[str, torch.Tensor]:
         """Every buffer of the models by its first name."""
-        found: dict[str, torch.Tensor] = {}
-        seen: set[int] = set()
-        for module in self.log.registered.values():
-            for name, buffer in module.buffers.items():
-                if buffer is not None and id(buffer) not in seen:
-                    seen.add(id(buffer))
-                    found[f"{module.address}.{name}" if module.address else name] = buffer
-        return found
+        return named_once(self.log.registered.values(), "buffers")
 
     def state_name(self, state: StateRecord) -> str:
-        """The first name of a parameter or buffer; one that no module registers is named by its order of use."""
+        """The first name of a parameter or buffer; where no module registers it, its number in order of use."""
         names = self.state_names.get(id(state.tensor))
         return names[0] if names else f"unregistered_{-state.number}"
+
+
+def _grouped(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
+    found: dict[Key, list[Item]] = defaultdict(list)
+    for key, item in pairs:
+        found[key].append(item)
+    return found
+
+
+def named_once(modules: Iterable[RegisteredModule], kind: Literal["parameters", "buffers"]) -> dict[str, Any]:
+    """The parameters, or the buffers, that modules register themselves, each once, by its first name."""
+    found: dict[int, tuple[str, Any]] = {}
+    for module in modules:
+        for name, tensor in getattr(module, kind).items():
+            if tensor is not None:
+                found.setdefault(id(tensor), (module.full_name(name), tensor))
+    return dict(found.values())

@@ -7,24 +7,26 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
+from torch import Tensor
+
 from ..display import ShownTable, Table
 from ..errors import InvalidArgument, LayerNotFound
 from ..keys import split_turn
 from ..records import RegisteredModule
 from ..source_places import SourceLine
-from .attributes import Helpful, agreed, common
+from .attributes import Helpful, OfRecord, agreed, common
 from .call import Call
-from .index import Index
+from .index import Index, named_once
 from .layer import Layer
 from .operation import Operation
 from .param import Param, describe_param
 from .printing.module_text import describe_module, table_of_modules
 
 
-class Module(Helpful):
+class Module(OfRecord[RegisteredModule], Helpful):
     """One module of the model, called or not. Answers what is common to its calls, as a layer does for its passes."""
 
-    __slots__ = ("_index", "_record")
+    __slots__ = ()
 
     _ONE = Call
 
@@ -44,10 +46,6 @@ class Module(Helpful):
     outer: Call | None = common()
     inner: list[Call] = common()
     containing_modules: list[str] = common()
-
-    def __init__(self, index: Index, record: RegisteredModule) -> None:
-        self._index = index
-        self._record = record
 
     @property
     def address(self) -> str:
@@ -94,7 +92,7 @@ class Module(Helpful):
 
     @property
     def calls(self) -> list[Call]:
-        """The times it ran, in order."""
+        """Its calls, in order."""
         return [Call(self._index, record) for record in self._index.calls.get(self.address, ())]
 
     @property
@@ -153,29 +151,22 @@ class Module(Helpful):
     @property
     def own_params(self) -> list[Param]:
         """The parameters registered in this module itself."""
-        named = {self._full(name): tensor for name, tensor in self._record.parameters.items() if tensor is not None}
-        return [describe_param(self._index, name, tensor) for name, tensor in named.items()]
+        return self._own(self._record.parameters)
 
     @property
     def params(self) -> list[Param]:
         """Its parameters and those of the modules inside, each once."""
-        found: dict[int, Param] = {}
-        for address in self._index.modules_inside(self.address):
-            registered = self._index.log.registered[address]
-            for name, tensor in registered.parameters.items():
-                if tensor is not None and id(tensor) not in found:
-                    full = f"{address}.{name}" if address else name
-                    found[id(tensor)] = describe_param(self._index, full, tensor)
-        return list(found.values())
+        inside = map(self._index.log.registered.__getitem__, self._index.modules_inside(self.address))
+        return [describe_param(self._index, name, tensor) for name, tensor in named_once(inside, "parameters").items()]
 
     @property
     def buffers(self) -> list[Param]:
         """The buffers registered in this module itself."""
-        named = {self._full(name): tensor for name, tensor in self._record.buffers.items() if tensor is not None}
-        return [describe_param(self._index, name, tensor) for name, tensor in named.items()]
+        return self._own(self._record.buffers)
 
-    def _full(self, name: str) -> str:
-        return f"{self.address}.{name}" if self.address else name
+    def _own(self, states: Mapping[str, Tensor | None]) -> list[Param]:
+        named = {self._record.full_name(name): tensor for name, tensor in states.items() if tensor is not None}
+        return [describe_param(self._index, name, tensor) for name, tensor in named.items()]
 
     @property
     def num_params(self) -> int:
@@ -192,7 +183,7 @@ class Module(Helpful):
 
     @property
     def num_params_shared(self) -> int:
-        """How many of them the model also has under another name."""
+        """How many parameter values the model has under another name, too."""
         return sum(param.numel for param in self.params if param.is_shared)
 
     @property
@@ -210,12 +201,6 @@ class Module(Helpful):
     @property
     def _key(self) -> str:
         return self.address
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Module) and other._record is self._record
-
-    def __hash__(self) -> int:
-        return id(self._record)
 
     def __str__(self) -> str:
         return describe_module(self)

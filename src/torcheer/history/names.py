@@ -27,7 +27,7 @@ class IndexNames:
         self._index = weakref.ref(index)
         self._operation = operation
         self._numbers = range(index.length)
-        self._modules = index.log.modules
+        self._calls = index.calls
         self._registered = index.log.registered
         self.first_addresses: Mapping[str, str] = index.first_addresses
 
@@ -71,13 +71,6 @@ class IndexNames:
     @cached_property
     def classes(self) -> Mapping[str, type | ClassNames]:
         return {address: module.cls for address, module in self._registered.items()}
-
-    @cached_property
-    def _calls(self) -> dict[str, list[ModuleCall]]:
-        found: dict[str, list[ModuleCall]] = {}
-        for call in self._modules:
-            found.setdefault(call.address, []).append(call)
-        return found
 
     def calls(self, address: str) -> Sequence[ModuleCall]:
         return self._calls.get(address, ())

@@ -19,20 +19,12 @@ from .attention import Heads, heads_of
 from .attributes import Helpful
 from .lookup import Lookup
 from .param import Param, describe_param
-from .printing.text import describe_operation, describe_values
+from .printing.text import describe_freed, describe_operation, describe_values
 from .read_as_tensor import ReadAsTensor
 from .standing import Standing
 
 if TYPE_CHECKING:
     from .layer import Layer
-
-
-def freed_text(what: str) -> str:
-    """The text of the error for a kept tensor whose memory was freed."""
-    return (
-        f"the memory of {what} was freed (its storage was resized) before it could be copied, so its value is gone. FSDP does "
-        "this with parameters after each layer. Log the model without it to see the value."
-    )
 
 
 class Operation(Standing, ReadAsTensor, Helpful):
@@ -132,7 +124,7 @@ class Operation(Standing, ReadAsTensor, Helpful):
             )
         log = self._index.log
         if is_freed(record.value) and not (log.is_complete and self._number in log.overwritten()):
-            raise ActivationLost(freed_text(f"the activation of {self.label}"))
+            raise ActivationLost(describe_freed(f"the activation of {self.label}"))
         if log.is_lost(self._number):
             raise ActivationLost(
                 f"the activation of {self.label} ({self.func_applied_name}, {self.source}) was overwritten by something that "
@@ -170,7 +162,7 @@ class Operation(Standing, ReadAsTensor, Helpful):
 
     @property
     def _made_by(self) -> int:
-        """The operation that made the tensor: an output is the tensor some operation made."""
+        """The operation that made the tensor, which an output only hands on."""
         return self._record.parents[0] if self.is_output_layer else self._number
 
     @property
@@ -217,7 +209,7 @@ class Operation(Standing, ReadAsTensor, Helpful):
 
     @property
     def func_applied(self) -> Callable[..., object] | None:
-        """The function that ran; None for inputs, outputs and what could not be watched."""
+        """The function that ran; None for inputs, outputs and code that could not be watched."""
         return self._record.function.func
 
     @property
@@ -238,9 +230,9 @@ class Operation(Standing, ReadAsTensor, Helpful):
     def creation_args(self) -> tuple[Any, ...]:
         """The positional arguments of the call, with the tensors as they were.
 
-        Parameters belong to the model: where one was changed since, this raises `ParameterChanged`. Writes that torch does not
-        count, such as those of fused optimizers or through `.data`, are noticed by a sample: all elements of a tensor of up to
-        4 KiB, some that are spread over a larger one. A write through `.data` that only touches others is not noticed.
+        Parameters belong to the model: if one was changed since, this raises `ParameterChanged`. Writes that torch does not
+        count, such as those of fused optimizers or through `.data`, are found by comparing elements: all those of a tensor of
+        up to 4 KiB, a sample of a larger one. A write through `.data` to other elements than those is not found.
         """
         return self._arguments()[0]
 
@@ -250,32 +242,26 @@ class Operation(Standing, ReadAsTensor, Helpful):
         return self._arguments()[1]
 
     def _arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        record = self._record
-        tensors = iter([self._argument(slot) for slot in range(len(record.parents))])
-        return fill_call(record.template, record.names, tensors)
+        return fill_call(self._record.template, self._record.names, iter(self.inputs))
 
     def _argument(self, slot: int) -> Any:
-        value = self._kept_argument(slot)
-        if is_freed(value):
-            raise ActivationLost(freed_text(f"argument {slot} of {self.label}"))
-        return value
-
-    def _kept_argument(self, slot: int) -> Any:
         record = self._record
-        held = record.details.held or {}
+        held, reference = record.details.held or {}, record.parents[slot]
         if slot in held:
-            return held[slot].value
-        reference = record.parents[slot]
-        if reference < 0:
-            return self._index.state_value(reference, self.label)
-        source = self._index.record(reference)
-        if not self._index.log.holds_tensors or source.value is UNSAVED or not record.is_saved:
-            raise ActivationNotSaved(
-                self._cleared(f"what {self.label} was given")
-                or f"the arguments of {self.label} were not saved. They are kept with its activation: log again with "
-                f"layers_to_save='all' (or with {self.label!r} in the list), and without activation_postfunc."
-            )
-        return source.value
+            value = held[slot].value
+        elif reference < 0:
+            value = self._index.state_value(reference, self.label)
+        else:
+            value = self._index.record(reference).value
+            if not self._index.log.holds_tensors or value is UNSAVED or not record.is_saved:
+                raise ActivationNotSaved(
+                    self._cleared(f"what {self.label} was given")
+                    or f"the arguments of {self.label} were not saved. They are kept with its activation: log again with "
+                    f"layers_to_save='all' (or with {self.label!r} in the list), and without activation_postfunc."
+                )
+        if is_freed(value):
+            raise ActivationLost(describe_freed(f"argument {slot} of {self.label}"))
+        return value
 
     @property
     def is_inplace(self) -> bool:
@@ -289,12 +275,12 @@ class Operation(Standing, ReadAsTensor, Helpful):
 
     @property
     def changed_by(self) -> str | None:
-        """The change, in words, where `intervene` or a replay with `changes` put this value in place of another; else None."""
+        """The change in words, where `intervene` or a replay with `changes` replaced the value; else None."""
         return self._record.details.changed or None
 
     @property
     def output_path(self) -> str:
-        """Where this tensor was in what the function returned: `[0]` of a call that returned a tuple."""
+        """Where in the result of the function this tensor was: `[0]` of a call that returned a tuple."""
         return format_path(self._record.details.output_path)
 
     @property
@@ -345,7 +331,7 @@ class Operation(Standing, ReadAsTensor, Helpful):
         """The bytes of the parameters this operation used."""
         return sum(param.fsize for param in self.parent_params)
 
-    # Other words for the same ----------------------------------------------------------------------------------------
+    # Short names -------------------------------------------------------------------------------------------------
 
     name = label
     shape = tensor_shape
@@ -356,7 +342,7 @@ class Operation(Standing, ReadAsTensor, Helpful):
 
     @property
     def grad(self) -> Tensor | None:
-        """The gradient at this operation's output in the last backward pass that reached it; None where none did."""
+        """`grad_contents`; raises where the gradient was not asked for, or no backward pass ran."""
         backward = self._index.log.backward
         if backward is None:
             raise GradientNotSaved(

@@ -6,26 +6,22 @@ from typing import Any
 
 from ..records import PythonReadRecord
 from ..source_places import SourceLine, source_of, stack_of
-from .index import Index
+from .attributes import OfRecord
 
 
-class PythonRead:
+class PythonRead(OfRecord[PythonReadRecord]):
     """One `bool(t)`, `.item()`, `.numpy()` and the like: the tensor, the value Python got, the source line."""
 
-    __slots__ = ("_index", "_record")
-
-    def __init__(self, index: Index, record: PythonReadRecord) -> None:
-        self._index = index
-        self._record = record
+    __slots__ = ()
 
     @property
     def func_name(self) -> str:
-        """How it left: `__bool__`, `item`."""
+        """The function that read the tensor: `__bool__`, `item`."""
         return self._record.function.name
 
     @property
     def value(self) -> Any:
-        """The number or truth value Python got; None when it was something else."""
+        """The number or truth value that Python got; None where it got something else."""
         return self._record.value
 
     @property
@@ -35,12 +31,12 @@ class PythonRead:
 
     @property
     def parent_layers(self) -> list[str]:
-        """The labels of the operations whose values left."""
+        """The labels of the operations whose tensors were read."""
         return [self._index.label(n) for n in self._record.parents if self._index.table.shows(n)]
 
     @property
     def containing_module(self) -> str | None:
-        """The address of the module this happened in; None in the model's own forward."""
+        """The address of the module that read; None in the model's own forward."""
         call = self._record.module
         return call.address or None if call is not None else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from ..containers import format_path, slot_paths
@@ -11,6 +12,8 @@ from .index import Index
 if TYPE_CHECKING:
     from .call import Call
     from .module import Module
+
+_NO_PATH = (None, None)
 
 
 class Standing:
@@ -55,14 +58,9 @@ class Standing:
     @property
     def same_call_layers(self) -> list[str]:
         """The labels of all tensors the same call returned, this one included."""
-        call = self._record.call
-        operations = self._index.log.operations
-        found = []
-        for number in range(call, len(operations)):
-            if operations[number].call != call:
-                break
-            found.append(number)
-        return self._labels([n for n in found if self._index.table.shows(n)])
+        call, operations = self._record.call, self._index.log.operations
+        made = takewhile(lambda number: operations[number].call == call, range(call, len(operations)))
+        return self._labels([number for number in made if self._index.table.shows(number)])
 
     @property
     def parent_arg_positions(self) -> dict[str, str]:
@@ -150,28 +148,24 @@ class Standing:
 
     @property
     def initialized_inside_model(self) -> bool:
-        """Whether the tensor was born inside the model, from no other tensor."""
+        """Whether the model made the tensor from no other tensor."""
         return not self.is_input_layer and not self._record.dependencies
 
     @property
     def min_distance_from_input(self) -> int | None:
-        return self._distance(0, to_output=False)
+        return self._index.distances_from_input.get(self._number, _NO_PATH)[0]
 
     @property
     def max_distance_from_input(self) -> int | None:
-        return self._distance(1, to_output=False)
+        return self._index.distances_from_input.get(self._number, _NO_PATH)[1]
 
     @property
     def min_distance_from_output(self) -> int | None:
-        return self._distance(0, to_output=True)
+        return self._index.distances_to_output.get(self._number, _NO_PATH)[0]
 
     @property
     def max_distance_from_output(self) -> int | None:
-        return self._distance(1, to_output=True)
-
-    def _distance(self, which: int, *, to_output: bool) -> int | None:
-        both = self._index.distances(to_output=to_output).get(self._number)
-        return both[which] if both is not None else None
+        return self._index.distances_to_output.get(self._number, _NO_PATH)[1]
 
     @property
     def io_role(self) -> str:

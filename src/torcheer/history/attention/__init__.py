@@ -1,8 +1,8 @@
-"""Attention in a log: queries, keys, values and patterns of each head, also where attention ran as one fused call.
+"""Attention in a log: queries, keys, values and the pattern of each head, also where attention ran as one fused call.
 
-A fused call does not return its pattern, so it is worked out from what the call was given (`fused.py`). Where attention is
-written out, the pattern is what its softmax returned (`written_out.py`). `head_axis.py` tells which elements of other values,
-such as projections, belong to which head.
+A fused call does not return its pattern, so it is computed from the arguments (`fused.py`). Where attention is written out, the
+pattern is the result of its softmax (`written_out.py`). `head_axis.py` finds which elements of other values, such as
+projections, belong to which head.
 """
 
 from .head_axis import head_axis as head_axis

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 CALLS_WITH_HEADS = frozenset({"scaled_dot_product_attention", "flex_attention"})  # fused, of queries that are heads already
 _SOFTMAX = frozenset({"softmax", "safe_softmax", "masked_softmax"})
 _PRODUCTS = frozenset({"matmul", "bmm", "baddbmm", "einsum", "mm", "addbmm"})
-# What may stand between a product and its softmax, and between the softmax and the next product, besides views.
+# Functions, besides views, that may be between a product and its softmax, and between the softmax and the next product.
 _BETWEEN = groups.BETWEEN_LAYERS | frozenset(
     {"masked_fill", "where", "clamp", "nan_to_num", "tanh", "getitem", "maximum", "max"}
 )
-_REACH = 8  # operations looked through
+_REACH = 8  # the most operations between softmax and product
 
 
 def is_written_out(operation: Operation) -> bool:
-    """Whether it is the softmax of a product of two activations, and is itself multiplied by one."""
+    """Whether it is the softmax of a product of two activations, and is itself multiplied with an activation."""
     if not operation._record.function.is_in(_SOFTMAX) or len(operation.tensor_shape or ()) < 2:
         return False
     return scoring(operation) is not None and weighing(operation) is not None
@@ -43,6 +43,13 @@ def is_product(operation: Operation) -> bool:
     return operation._record.function.is_in(_PRODUCTS) and not operation.parent_params
 
 
+def einsum_terms(equation: str) -> list[str] | None:
+    """The terms of an equation of two operands, its result last: `bhqd,bhkd->bhqk`; None for any other equation."""
+    left, arrow, out = equation.replace(" ", "").partition("->")
+    terms = [*left.split(","), out]
+    return terms if arrow and len(terms) == 3 and "." not in equation else None
+
+
 def is_rearranging(operation: Operation) -> bool:
     """Whether it only moves elements: views, reshapes, copies."""
     function = operation._record.function
@@ -58,7 +65,7 @@ def children_of(operation: Operation) -> Callable[[int], Iterable[int]]:
 def _around(
     operation: Operation, following: Callable[[int], Iterable[int]], goes_through: Callable[[Operation], bool] | None = None
 ) -> list[Operation]:
-    """The operations before or after one, nearest first, looking through those that leave each position what it is."""
+    """The operations before or after one, nearest first, up to those that do more than to move or scale elements."""
     index, found = operation._index, []
     waiting, seen = list(following(operation._number)), set[int]()
     for _ in range(_REACH):
@@ -83,10 +90,10 @@ def _leaves_positions(operation: Operation) -> bool:
 
 
 def head_count(operation: Operation) -> int:
-    """How many of the patterns are of one sample, where batch and heads are one dimension, (batch × heads, queries, keys).
+    """How many heads attention has, also where batch and heads are one dimension, (batch × heads, queries, keys).
 
-    What these tensors are views of, or are viewed as, tells: a view (batch, heads, …), or one whose last dimension is that of
-    all heads. 1 where nothing tells.
+    Views of these tensors, or the tensors they are views of, tell: one is (batch, heads, …), or has all heads side by side in
+    its last dimension. 1 where there is no such view.
     """
     softmax = operation if operation._record.function.is_in(_SOFTMAX) else None
     shape = operation.tensor_shape or ()
@@ -107,13 +114,13 @@ def head_count(operation: Operation) -> int:
 
 
 def _count_after(made: Operation) -> int:
-    """How many heads are put side by side of what attention made."""
+    """How many heads of attention's output are put side by side afterwards; 0 where none are."""
     after = _around(made, children_of(made), is_rearranging)
     return next((count for one in after if is_rearranging(one) and (count := _merged(made, one))), 0)
 
 
 def _count_before(product: Operation) -> int:
-    """How many heads the queries were that are multiplied here."""
+    """How many heads the factors of a product were split into; 0 where they were not."""
     parents = [parent for parent in product._record.parents if parent >= 0]
     for number in parents:
         factor = type(product)(product._index, number)
@@ -125,7 +132,7 @@ def _count_before(product: Operation) -> int:
 
 
 def _merged(apart: Operation, other: Operation) -> int:
-    """How many heads (batch × heads, length, size) has, as a view of it says; 0 where it does not say."""
+    """How many heads a tensor (batch × heads, length, size) has, by the shape of a view of it; 0 where that does not tell."""
     shape, seen = apart.tensor_shape or (), other.tensor_shape or ()
     if len(shape) != 3 or not seen or not shape[0]:
         return 0

@@ -1,6 +1,6 @@
-"""Attention that ran as one call of torch: its pattern is worked out from what the call was given.
+"""Attention that ran as one call of torch: its pattern is computed from the arguments of the call.
 
-Each reader takes the arguments of a call from the log; the heads are worked out from them at once or later.
+Each reader takes the arguments from the log at once; the heads are computed from them when they are asked for.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from ...errors import InvalidArgument
 from ...torch_internals import index_by_tensors
 from .finding import head_count
-from .heads import Attention, Heads, Part
+from .heads import Attention, Heads, Part, with_heads
 
 if TYPE_CHECKING:
     from ..operation import Operation
@@ -53,7 +53,7 @@ def _scaled_dot_product(operation: Operation) -> Attention:
 
 
 def _flex(operation: Operation) -> Attention:
-    """`flex_attention`: a function changes each score, another one says which are seen."""
+    """`flex_attention`: one function changes each score, another one masks scores."""
     given = _arguments(operation, ("query", "key", "value", "score_mod", "block_mask", "scale"))
     q, k, v, outputs = given["query"], given["key"], given["value"], operation.tensor_contents
     mask_mod: Callable[..., Tensor] = given["block_mask"][-1]
@@ -82,16 +82,8 @@ def _native(operation: Operation) -> Attention:
 def _encoder_layer(operation: Operation) -> Attention:
     """`nn.TransformerEncoderLayer` on its fused path: the whole layer is one call."""
     names = ("src", "embed_dim", "num_heads", "weight", "bias", "proj_weight", "proj_bias", "use_gelu", "norm_first", "eps")
-    more = (
-        *(f"{kind}_{n}" for n in (1, 2) for kind in ("norm_weight", "norm_bias")),
-        "w1",
-        "b1",
-        "w2",
-        "b2",
-        "mask",
-        "mask_type",
-    )
-    given = _arguments(operation, (*names, *more))
+    norms = ("norm_weight_1", "norm_bias_1", "norm_weight_2", "norm_bias_2")
+    given = _arguments(operation, (*names, *norms, "w1", "b1", "w2", "b2", "mask", "mask_type"))
     x = given["src"]
     if given["norm_first"]:
         x = F.layer_norm(x, x.shape[-1:], given["norm_weight_1"], given["norm_bias_1"], given["eps"])
@@ -126,7 +118,7 @@ def _shape(q: Tensor, k: Tensor) -> tuple[int, int, int, int]:
 
 
 def _scores(q: Tensor, k: Tensor, scale: float | None) -> Tensor:
-    """How much each query looks at each key, in single precision at least. Queries may share heads of keys."""
+    """The score of each query for each key, in float32 at least. Queries may share heads of keys."""
     if k.shape[-3] != q.shape[-3]:
         k = k.repeat_interleave(q.shape[-3] // k.shape[-3], -3)
     dtype = torch.promote_types(q.dtype, torch.float32)
@@ -134,19 +126,15 @@ def _scores(q: Tensor, k: Tensor, scale: float | None) -> Tensor:
 
 
 def _softmax(scores: Tensor, dtype: torch.dtype) -> Tensor:
-    """The pattern. A query that sees nothing looks at nothing, as in torch."""
+    """The pattern. All weights of a query that is masked from every key are zero, as in torch."""
     blind = (scores == -math.inf).all(-1, keepdim=True)
     return scores.softmax(-1).masked_fill(blind, 0).to(dtype)
 
 
 def _with_heads(value: Tensor, count: int) -> Tensor:
-    """(batch, heads, length, size) of a tensor that may have no batch, several, or heads and batch in one dimension."""
-    if value.dim() == 4:
-        return value
-    if value.dim() > 4:
-        return value.flatten(0, -4)
-    value = value[(None,) * (3 - value.dim())]
-    return value.view(-1, count, *value.shape[1:]) if value.shape[0] % count == 0 else value[:, None]
+    """A tensor as (batch, heads, length, size); of one head where it cannot have `count`."""
+    found = with_heads(value, count)
+    return value[:, None] if found is None else found
 
 
 READERS: dict[str, Callable[[Operation], Attention]] = {

@@ -1,8 +1,9 @@
-"""Which elements of a value belong to which attention head, told by where they go, or come from.
+"""Which elements of a value belong to which attention head, found by following them to or from attention.
 
-A projection of queries is (batch, length, heads × size), and no shape says which elements are head 3. The log does: the
-elements are numbered, and the numbers are moved as the log moved the elements (`view`, `transpose`, `chunk`) until they are the
-queries of attention, whose heads are a dimension; and the same the other way round, from what attention returned.
+A projection of queries is (batch, length, heads × size), and its shape does not say which elements are head 3. The log does:
+the elements are numbered, and the numbers go through the same operations as the elements did (`view`, `transpose`, `chunk`),
+until they are the queries of attention, whose heads are a dimension. For values after attention, heads are followed from its
+output.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ...containers import fill_call, get_path
 from ...functions import groups
 from ...records import Origin
 from ...torch_internals import DisableTorchFunction
-from .finding import CALLS_WITH_HEADS, head_count, is_rearranging, is_written_out, scoring, weighing
+from .finding import CALLS_WITH_HEADS, einsum_terms, head_count, is_rearranging, is_written_out, scoring, weighing
 
 if TYPE_CHECKING:
     from ..index import Index
@@ -27,13 +28,13 @@ if TYPE_CHECKING:
 
 _SAME_PLACE = groups.CONVERSIONS | groups.NORMALISATIONS | groups.DROPOUTS | frozenset({"add", "sub", "mul", "div"})
 _PUTS_TOGETHER = frozenset({"cat", "stack", "repeat", "repeat_interleave", "tile"})
-_REACH = 16  # operations between a value and attention
-_MOST = 1 << 26  # elements that are numbered
-_NONE = torch.iinfo(torch.int64).max  # an element of no head
+_REACH = 16  # the most operations between a value and attention
+_MOST = 1 << 26  # the most elements that are numbered
+_NONE = torch.iinfo(torch.int64).max  # stands for an element of no head
 
 
 def head_axis(operation: Operation) -> HeadAxis | None:
-    """Along which dimension of a value its attention heads lie, and which is at each position; None if nothing tells."""
+    """The dimension of a value along which its attention heads lie, and the head at each position; None if it is not known."""
     with torch.no_grad(), DisableTorchFunction():
         found = _heads_of_elements(operation)
         return None if found is None else _axis(found)
@@ -63,11 +64,11 @@ def _heads_of_elements(operation: Operation) -> Tensor | None:
     return after if after is not None else _from_what_was_before(index, type(operation), number, layouts, _REACH)
 
 
-# Values whose shape tells -----------------------------------------------------------------------------------------------
+# Values next to attention -----------------------------------------------------------------------------------------------
 
 
 def _layouts(operation: Operation) -> dict[int, Tensor]:
-    """By operation: the heads of its elements, as a tensor that broadcasts to it, for all that attention takes and makes."""
+    """By operation that attention reads or makes: the head of each element, as a tensor that broadcasts to its shape."""
     index = operation._index
     found: dict[int, Tensor] | None = index.kept.get("attention heads")
     if found is None:
@@ -108,9 +109,7 @@ def _values_of(one: Operation) -> Iterator[tuple[int, Tensor]]:
 def _letters(product: Operation) -> list[str]:
     """The terms of an einsum, its result last; empty ones for other products."""
     equation = next((one for one in product._record.template if isinstance(one, str) and "->" in one), "")
-    left, _, out = equation.replace(" ", "").partition("->")
-    terms = left.split(",")
-    return [*terms, out] if equation and len(terms) == 2 and "." not in equation else ["", "", ""]
+    return einsum_terms(equation) or ["", "", ""]
 
 
 def _of_shape(value: Operation, count: int, dim: int | None = None) -> Tensor | None:
@@ -129,10 +128,10 @@ def _of_shape(value: Operation, count: int, dim: int | None = None) -> Tensor | 
 
 
 def _from_what_follows(operation: Operation, layouts: dict[int, Tensor]) -> Tensor | None:
-    """Number the elements, move the numbers as the log did, and see which of them arrive at which head."""
+    """Number the elements, run the numbers through the logged operations, and see at which head each arrives."""
     index, shape = operation._index, operation.tensor_shape
     numbers = torch.arange(math.prod(shape), device="cpu").view(shape)
-    heads = torch.full((numbers.numel() + 1,), _NONE, device="cpu")  # the last is of what came from elsewhere
+    heads = torch.full((numbers.numel() + 1,), _NONE, device="cpu")  # the last stands for elements of other values
     waiting, seen, is_found = [(operation._number, numbers)], {operation._number}, False
     for _ in range(_REACH):
         beyond: list[tuple[int, Tensor]] = []
@@ -154,7 +153,7 @@ def _from_what_follows(operation: Operation, layouts: dict[int, Tensor]) -> Tens
 def _from_what_was_before(
     index: Index, kind: type[Operation], number: int, layouts: dict[int, Tensor], reach: int
 ) -> Tensor | None:
-    """Move the heads of what attention returned as the log did."""
+    """Run the heads of attention's output through the logged operations, up to this one."""
     one = kind(index, number)
     if number in layouts:
         return layouts[number].expand(one.tensor_shape)
@@ -171,15 +170,15 @@ def _from_what_was_before(
 
 def _can_move(one: Operation, parent: Operation) -> bool:
     function = one._record.function
-    if function.plain_name == "as_strided":  # what it takes depends on the memory, not on positions
+    if function.plain_name == "as_strided":  # its elements depend on the memory, not on positions
         return False
     if function.plain_name == "getitem":
-        return len(one._record.parents) == 1  # an index that is a tensor is not told
+        return len(one._record.parents) == 1  # not where an index is a tensor
     return _is_in_place(one, parent) or is_rearranging(one) or function.is_in(_PUTS_TOGETHER)
 
 
 def _is_in_place(one: Operation, parent: Operation) -> bool:
-    """Whether each element of the result stands where the one of the argument stood that it is made of."""
+    """Whether each element of the result is computed from the element of the argument at the same position."""
     function, origin = one._record.function, one._record.origin
     if one.tensor_shape != parent.tensor_shape:
         return False
@@ -187,7 +186,7 @@ def _is_in_place(one: Operation, parent: Operation) -> bool:
 
 
 def _moved(one: Operation, parent: int, values: Tensor, missing: int = -1) -> Tensor | None:
-    """Values that stand for the elements of an argument, moved as an operation moves these; None where it does more."""
+    """The result of an operation on `values` in place of an argument; None where it does more than move elements."""
     source, record = type(one)(one._index, parent), one._record
     if _is_in_place(one, source):
         return values
@@ -197,7 +196,7 @@ def _moved(one: Operation, parent: int, values: Tensor, missing: int = -1) -> Te
     args, kwargs = fill_call(record.template, record.names, iter(slots))
     try:
         result: Any = get_path(record.function.func(*args, **kwargs), record.details.output_path)
-    except Exception:  # an index that is a tensor, a view as another dtype: it is not told then
+    except Exception:  # an index that is a tensor, a view as another dtype
         return None
     return result if isinstance(result, Tensor) and tuple(result.shape) == tuple(one.tensor_shape or ()) else None
 

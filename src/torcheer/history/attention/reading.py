@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def is_attention(operation: Operation) -> bool:
-    """Whether an operation is attention: a fused call, or a softmax that values are weighed by."""
+    """Whether an operation is attention: a fused call, or a softmax that weighs values."""
     record = operation._record
     if is_fused(operation):
         return record.details.output_path in ((), (0,))  # the first of several results
@@ -27,12 +27,12 @@ def is_attention(operation: Operation) -> bool:
 
 
 def is_fused(operation: Operation) -> bool:
-    """Whether attention ran as one call, so that its pattern is worked out."""
+    """Whether attention ran as one call, whose pattern has to be computed."""
     return operation._record.function.plain_name in READERS
 
 
 def attention_of(operation: Operation) -> Attention:
-    """What an operation that is attention holds; raises where that was not saved."""
+    """The attention that an operation is; raises where its tensors were not saved."""
     read = READERS.get(operation._record.function.plain_name, read_written_out)
     with torch.no_grad(), DisableTorchFunction():
         return read(operation)
@@ -44,11 +44,11 @@ def heads_of(operation: Operation) -> Heads | None:
 
 
 def attention_in(operations: list[Operation], key: Any) -> Tensor | list[Tensor]:
-    """The pattern of the only attention among operations that a key means, or a list of those of several."""
+    """The pattern of the attention among the operations that a key means; a list where there are several."""
     patterns = [attention_of(one).heads().pattern for one in operations if is_attention(one)]
     if not patterns:
         raise LayerNotFound(
-            f"no attention ran in {key!r}: no fused call of torch, and no softmax that values are weighed by. "
+            f"no attention ran in {key!r}: no fused call of torch, and no softmax that weighs values. "
             "history.filter(where=lambda one: one.heads) lists what there is."
         )
     return patterns[0] if len(patterns) == 1 else patterns

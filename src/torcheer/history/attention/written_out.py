@@ -6,23 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from .finding import head_count, scoring, weighing
-from .heads import Attention, Heads, Part
+from .finding import einsum_terms, head_count, scoring, weighing
+from .heads import Attention, Heads, Part, with_heads
 
 if TYPE_CHECKING:
     from ..operation import Operation
 
 
 def read_written_out(operation: Operation) -> Attention:
-    """The heads of a softmax that values are weighed by."""
+    """The attention whose pattern is the result of this softmax."""
     scored, weighed = scoring(operation), weighing(operation)
     assert scored is not None
     assert weighed is not None
     count = head_count(operation)
-    pattern = _apart(operation.tensor_contents, count)
+    pattern = with_heads(operation.tensor_contents, count)
     assert pattern is not None
-    q, k, _ = factors(scored, count, is_scoring=True)
-    _, v, outputs = factors(weighed, count, is_scoring=False)
+    q, k, _ = _factors(scored, count, is_scoring=True)
+    _, v, outputs = _factors(weighed, count, is_scoring=False)
 
     def work_out(part: Part) -> Heads:
         queries, made = (None if one is None else part.queries(one) for one in (q, outputs))
@@ -33,7 +33,7 @@ def read_written_out(operation: Operation) -> Attention:
     return Attention((samples, heads, length, keys), work_out)
 
 
-def factors(product: Operation, count: int, *, is_scoring: bool) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+def _factors(product: Operation, count: int, *, is_scoring: bool) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """The two factors of a product and its result, each (batch, heads, length, size), where their shapes tell.
 
     The second factor of scores is the keys, transposed.
@@ -44,38 +44,26 @@ def factors(product: Operation, count: int, *, is_scoring: bool) -> tuple[Tensor
         return _of_einsum(equation, product, is_scoring=is_scoring)
     if len(given) < 2:
         return None, None, None
-    first, second = (_apart(one, count) for one in given[-2:])  # `baddbmm` has what is added before them
+    first, second = (with_heads(one, count) for one in given[-2:])  # the first argument of `baddbmm` is only added
     if second is not None and is_scoring:
         second = second.mT
-    return first, second, _apart(product.tensor_contents, count)
-
-
-def _apart(value: Tensor, count: int) -> Tensor | None:
-    """(batch, heads, length, size) of a tensor whose batch and heads may be one dimension, or whose batch may be several."""
-    if value.dim() == 4:
-        return value
-    if value.dim() < 3:
-        return value[(None,) * (4 - value.dim())]
-    if value.dim() > 4:
-        return value.flatten(0, -4)
-    return value.view(-1, count, *value.shape[1:]) if value.shape[0] % count == 0 else None
+    return first, second, with_heads(product.tensor_contents, count)
 
 
 def _of_einsum(equation: str, product: Operation, *, is_scoring: bool) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """By the letters of an equation such as `bqhd,bkhd->bhqk`."""
+    """The same, by the letters of an equation such as `bqhd,bkhd->bhqk`."""
     tensors = [one for one in _flat(product.creation_args) if isinstance(one, Tensor)]
-    left, _, out = equation.replace(" ", "").partition("->")
-    terms = left.split(",")
-    is_plain = len(terms) == len(tensors) == 2 and len(out) == 4 and "." not in equation
-    if not is_plain or any(len(set(term)) != len(term) for term in (*terms, out)):
+    *terms, out = einsum_terms(equation) or [""]
+    if len(tensors) != 2 or len(out) != 4 or any(len(set(term)) != len(term) for term in (*terms, out)):
         return None, None, None
+    summed = next((letter for letter in terms[0] if letter in terms[1] and letter not in out), "")
     if is_scoring:
         batch, head, query, key = list(out)
-        size = next((letter for letter in terms[0] if letter in terms[1] and letter not in out), "")
+        size = summed
         orders = (batch + head + query + size, batch + head + key + size, out)
         pairs = sorted(zip(terms, tensors, strict=True), key=lambda pair: key in pair[0])  # queries first
     else:
-        key = next((letter for letter in terms[0] if letter in terms[1] and letter not in out), "")
+        key = summed
         pairs = sorted(zip(terms, tensors, strict=True), key=lambda pair: len(set(out) - set(pair[0])) > 1)
         pattern = pairs[0][0]
         size = next((letter for letter in pairs[1][0] if letter not in pattern), "")
@@ -86,7 +74,7 @@ def _of_einsum(equation: str, product: Operation, *, is_scoring: bool) -> tuple[
 
 
 def _ordered(tensor: Tensor, letters: str, order: str) -> Tensor | None:
-    """A tensor with its dimensions in another order; one that it has not is of size 1."""
+    """A tensor with its dimensions in another order; a dimension that it does not have gets size 1."""
     if len(order) != 4 or not set(letters) <= set(order):
         return None
     here = [letter for letter in order if letter in letters]

@@ -1,8 +1,7 @@
 """Calls user-given predicates of an operation while the model still runs.
 
 Shape, type, module and arguments of an operation are final as soon as it ran. Its label, its children and its distance from
-an output are not: a function that looked at one of these is asked again when the pass is over, and until then the tensor is
-kept.
+an output are not: a predicate that read one of these is called again when the pass is over, and until then the tensor is kept.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class EarlyAnswers:
         return answer
 
     def settled(self, predicate: Callable[[Any], Any]) -> Callable[[Any], bool]:
-        """The predicate, with its final answers remembered: it is called only where it gave none."""
+        """The predicate with its final answers: it is called again only where it gave none."""
         known = self._answers.get(id(predicate), {})
         self._index = None
 

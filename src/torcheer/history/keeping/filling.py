@@ -1,7 +1,4 @@
-"""Fills a history: runs a session for it, and afterwards keeps exactly what was asked for.
-
-Works on a `History` that is handed in, so that a history can also fill another one with a new pass.
-"""
+"""Fills a history: runs a session that records into it, and afterwards releases what was not asked for."""
 
 from __future__ import annotations
 
@@ -57,7 +54,7 @@ def run(
 ) -> None:
     """Run `model` once on arguments that `inputs.as_arguments` made, and record it into `history`.
 
-    With `backs_up_everything` all tensors are copied first, so that also what code nobody can watch does to them is undone.
+    With `backs_up_everything` all tensors are copied first, so that writes of code that cannot be watched are undone, too.
     `call` is the function of ours that the user called, for errors.
     """
     _check_seed(random_seed, random_state)
@@ -74,7 +71,7 @@ def run(
 
 
 def finish(history: History, session: Session) -> None:
-    """Raise for unseen work with `unseen="raise"`. Release what was kept only because a key might have meant it."""
+    """Raise for unseen work with `unseen="raise"`. Release activations and gradients that turned out not to be meant."""
     unseen = session.recorder.unseen.message or _unseen_writes(history, session)
     if unseen and history._options.unseen == "raise":
         error = UnseenWork(f"{unseen} unseen='ignore' logs it all the same.")
@@ -97,7 +94,7 @@ def finish(history: History, session: Session) -> None:
 
 
 def _unseen_writes(history: History, session: Session) -> str:
-    """Tensors that unwatched code wrote to, as text. Notes and warns of them, except where `restorer` has named them."""
+    """A sentence on tensors that unwatched code wrote to. It is noted and warned of where `restorer` did not do so already."""
     log, restorer = history._log, session.recorder.restorer
     overwritten = [number for number in sorted(log.overwritten()) if log.versions[number] != LOST]
     names = [history._index.label(number) for number in overwritten if history._index.table.shows(number)]
@@ -125,7 +122,7 @@ def _numbers_meant(history: History, key: Key) -> set[int]:
 
 
 def _release_gradients(history: History) -> None:
-    """Keep only the gradients that were asked for from now on, and release the others."""
+    """Keep only the gradients that were asked for, of later backward passes too."""
     backward, wanted = history._log.backward, history._options.save_gradients
     if backward is None or wanted == "all":
         return

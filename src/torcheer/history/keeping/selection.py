@@ -1,8 +1,8 @@
 """Which activations to keep, decided as the model runs.
 
-Labels follow execution, so most keys can be matched at once. What cannot be known until the end (positions from the end,
-slices) is kept by reference and released then. Whether an operation is an orphan, or a later pass of a layer, is known for
-sure only at the end; until then a key is matched against every number the operation may get.
+Labels follow execution, so most keys can be matched as an operation runs. For keys that can only be matched at the end of the
+pass (positions from the end, slices) everything is kept by reference and released then. Whether an operation is an orphan, or a
+later pass of a layer, is known only at the end; until then a key is matched against every number the operation may get.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class LeavingModules(Nothing):
 
 
 class Keyed:
-    """Keeps whatever may turn out to be meant by a key."""
+    """Keeps every activation that a key may turn out to mean."""
 
     def __init__(self, log: Log, key: Key, answers: EarlyAnswers, labels_are_default: bool) -> None:
         self._log = log
@@ -91,11 +91,6 @@ class Keyed:
         self._modules = _Modules(log)
         self._predicates: list[Where] = []
         self._numbering = Numbering(log)
-
-    def _read(self) -> None:
-        key, self._key = self._key, None
-        assert key is not None
-        self._add(key)
 
     def _add(self, key: Key) -> None:
         if isinstance(key, Several):
@@ -115,7 +110,7 @@ class Keyed:
             self._everything = True
 
     def _add_text(self, text: str) -> None:
-        """Look for every reading of a text. One that fits no name yet may fit a module created while the model runs."""
+        """Look for every reading of a text. If none fits a name yet, a module created while the model runs may fit."""
         ways = readings(text)
         known = [way for way in ways if self._add_name(way)]
         if known:
@@ -144,7 +139,8 @@ class Keyed:
 
     def before(self, function: TorchFunction, module: ModuleCall | None) -> bool | None:
         if self._key is not None:
-            self._read()
+            key, self._key = self._key, None
+            self._add(key)
         kind = function.type
         if self._everything or kind in self._types:
             return True
@@ -164,10 +160,10 @@ class Keyed:
         return any(self._answers.ask(key.predicate, record.number) for key in self._predicates)
 
     def entering(self, call: ModuleCall) -> bool:
-        return bool(self._modules) and self._modules.are_given(call.address)
+        return bool(self._modules) and self._modules.are_wanted(call.address, is_input=True)
 
     def leaving(self, call: ModuleCall) -> bool:
-        return bool(self._modules) and self._modules.are_left(call.address)
+        return bool(self._modules) and self._modules.are_wanted(call.address, is_input=False)
 
     def settled(self, key: Key) -> Key:
         """The key, with the final answers that predicates gave while the model ran."""
@@ -205,13 +201,8 @@ class _Modules:
         else:
             wanted.append(name.__eq__)
 
-    def are_left(self, address: str) -> bool:
-        return self._is_wanted(address, is_input=False)
-
-    def are_given(self, address: str) -> bool:
-        return self._is_wanted(address, is_input=True)
-
-    def _is_wanted(self, address: str, *, is_input: bool) -> bool:
+    def are_wanted(self, address: str, *, is_input: bool) -> bool:
+        """Whether what the module at an address returns, or is given, is wanted."""
         known = self._known.get((address, is_input))
         if known is None:
             fits = any(wanted(address) for wanted in (self._given if is_input else self._left))

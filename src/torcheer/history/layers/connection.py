@@ -1,4 +1,4 @@
-"""What is connected to what: descendants of inputs, ancestors of outputs, and what belongs to neither (orphans)."""
+"""Which operations descend from inputs, which are ancestors of outputs, and which are neither (orphans)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from ...records import FUNCTION, MODULE, PARENTS, Log, ModuleCall, Origin
 
 
 def connected_operations(log: Log) -> bytearray | None:
-    """Which operations are connected to an input or an output: those that depend on one, and all that these used.
+    """Which operations are connected to an input or an output: those that depend on an input, outputs, and all that these used.
 
-    None when all of them are.
+    None when all operations are.
     """
     found = input_descendants(log)
     if log.is_recording:
@@ -107,13 +107,13 @@ class CallCounts:
         self._uncounted = sorted(uncounted)
 
     def inside(self, call: ModuleCall) -> int:
-        """How many ran inside `call`."""
+        """How many calls ran inside `call`."""
         end = call.end if call.end >= 0 else len(self._log.rows)
         left_out = bisect_left(self._uncounted, end) - bisect_left(self._uncounted, call.first)
         return max(0, end - call.first - left_out)
 
     def is_alone(self, number: int, call: ModuleCall) -> bool:
-        """Whether an operation is the only one that ran inside a module call, and what left it."""
+        """Whether an operation is the only one that ran inside a module call, and was returned by it."""
         if not call.first <= number < call.end or self.inside(call) != 1:
             return False
         outputs = self._outputs.get(call.number)

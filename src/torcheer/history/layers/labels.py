@@ -1,7 +1,7 @@
 """Layers and their labels: `conv2d_3_7` is the third conv2d and the seventh layer overall.
 
 Numbers follow first execution, so a table can grow while the model runs. Inputs count from 0. Operations connected to
-neither an input nor an output (orphans) are left out once the pass is complete and that can be known.
+neither an input nor an output (orphans) are left out when the pass is complete.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LayerEntry:
 
 
 class LayerTable:
-    """Which operation is which pass of which layer. Kept in columns; a `LayerEntry` is made when somebody asks for one."""
+    """Which operation is which pass of which layer. Kept in columns; a `LayerEntry` is made when it is asked for."""
 
     def __init__(self, log: Log, label_format: str = DEFAULT_FORMAT) -> None:
         self.log = log
@@ -65,8 +65,10 @@ class LayerTable:
 
     def complete(self, keep_orphans: bool) -> None:
         """Take in a complete log: only what is connected to an input or an output, unless orphans are to be kept."""
-        if self.log.first_passes is not None:
-            self._number_as_saved(self.log.first_passes)
+        firsts = self.log.first_passes
+        if firsts is not None:  # a saved history: labels are names in its file, and stay what they were
+            self.connected = bytearray(first >= 0 for first in firsts) if -1 in firsts else None
+            self._number(firsts)
             return
         self.connected = None if keep_orphans else connected_operations(self.log)
         if nothing_repeats(self.log):
@@ -80,19 +82,13 @@ class LayerTable:
             recurrence.settle()
             self._number(recurrence.first)
 
-    def _number_as_saved(self, firsts: list[int]) -> None:
-        """Number the layers of a saved history: labels are names in its file, and stay what they were."""
-        if -1 in firsts:
-            self.connected = bytearray(first >= 0 for first in firsts)
-        self._number(firsts)
-
     @property
     def first_passes(self) -> list[int]:
         """By operation: the first pass of its layer; -1 of an orphan."""
         return [self._first[layer] if layer >= 0 else -1 for layer in self._layer_of]
 
     def _number_all(self) -> None:
-        """Number the layers, when every operation is one."""
+        """Number the layers of a log in which every operation is a layer of its own."""
         of_function: list[list[int]] = [[] for _ in self.log.functions]
         for number, row in enumerate(self.log.rows):
             of_function[row[FUNCTION]].append(number)
@@ -191,7 +187,7 @@ class LayerTable:
 
     @property
     def _by_label(self) -> dict[str, LayerEntry]:
-        """Layers by label, when labels have a form of the user's own."""
+        """The layers by label, where the user chose the form of labels."""
         if self._in_other_form is None or self._in_other_form[0] != len(self._layer_of):
             self._in_other_form = (len(self._layer_of), {self.label(layer): layer for layer in self.layers})
         return self._in_other_form[1]

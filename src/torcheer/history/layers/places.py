@@ -39,18 +39,17 @@ def holders_of_parameters(log: Log) -> set[str]:
 
 
 class Owners:
-    """By module call: which call owns what runs in it. Grows with the log."""
+    """By module call: the call that owns the operations in it. Grows with the log."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self.calls: list[
-            ModuleCall | None
-        ] = []  # the nearest one around, or itself, of a module with parameters; else the model's
+        # By number: the call itself or the nearest one around it of a module with parameters; else the call of the model.
+        self.calls: list[ModuleCall | None] = []
         self.holders: set[str] = set()  # the addresses of modules that have parameters
         self._registered = -1
 
     def catch_up(self) -> None:
-        """Take in the calls since the last time."""
+        """Take in the calls that are new in the log."""
         log = self._log
         if len(log.registered) != self._registered:
             self._registered = len(log.registered)
@@ -62,11 +61,11 @@ class Owners:
                 self.calls.append(self.calls[call.outer.number] if call.outer is not None else None)
 
     def is_owner(self, call: ModuleCall) -> bool:
-        """Whether a call owns what runs in it: the module has parameters, or is the model."""
+        """Whether a call owns the operations in it: the module has parameters, or is the model."""
         return call.address in self.holders or not call.address
 
     def address(self, call: int) -> str | None:
-        """The address of the owner of what runs in a module call (-1: none)."""
+        """The address of the module that owns the operations in a module call (-1: in no call)."""
         owner = self.calls[call] if call >= 0 else None
         return owner.address if owner is not None else None
 
@@ -83,7 +82,7 @@ class Places:
         self._turns: dict[tuple[int, str, int], int] = {}  # how often a Sequential ran the same module so far
 
     def catch_up(self) -> None:
-        """Take in the calls and sites since the last time."""
+        """Take in the calls and sites that are new in the log."""
         log = self._log
         if len(self.sites) != len(log.sites) + 1:
             self.sites = same_positions(log.sites)
@@ -105,10 +104,10 @@ class Places:
 
     def _name(self, call: ModuleCall) -> str:
         """The address of a module; for one that was made as the model ran, such as `nn.ReLU()(x)`, its class stands first."""
-        address = root = call.address
-        while (known := self._log.registered.get(root)) is None or not known.is_root:
-            root = root.rpartition(".")[0]
-        return f"{known.class_name} made here{address[len(root) :]}" if known.is_made_running else address
+        root = self._log.root_of(call.address)
+        if root is None or not root.is_made_running:
+            return call.address
+        return f"{root.class_name} made here{call.address[len(root.address) :]}"
 
     def _position(self, call: ModuleCall) -> int:
         """Which of its positions in an `nn.Sequential` a module runs for; 0 where it has one."""

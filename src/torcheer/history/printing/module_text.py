@@ -62,7 +62,7 @@ def _rows(module: Module, branch: str, indent: str, counted: set[str]) -> list[t
 
 
 def describe_shapes(shapes: list[list[tuple[int, ...]]]) -> str:
-    """The shapes of the first call; `…` where there are more, or where other calls have others."""
+    """The shapes of the first call; `…` where there are more shapes, or where other calls have other shapes."""
     if not shapes:
         return ""
     text = ", ".join(str(shape) for shape in shapes[0][:_SHAPES_SHOWN])
@@ -88,9 +88,8 @@ def describe_module(module: Module) -> str:
         f"frozen {module.num_params_frozen:,}, shared {module.num_params_shared:,}"
     )
     for call in module.calls[:4]:
-        lines += [
-            f"\tCall {call.call_num}: {_flow(call)}, {plural(call.num_operations, 'operation')}, {call.time_elapsed:.3E}s"
-        ]
+        operations = plural(call.num_operations, "operation")
+        lines.append(f"\tCall {call.call_num}: {_flow(call)}, {operations}, {call.time_elapsed:.3E}s")
     if module.num_calls > 4:
         lines.append(f"\t… {plural(module.num_calls - 4, 'call')} more …")
     if module.children:

@@ -13,7 +13,7 @@ from ..operation import Operation
 
 
 def row_of(one: Operation) -> dict[str, Any]:
-    """What the table says of an operation."""
+    """The row of an operation."""
     return {
         "label": one.label,
         "type": one.layer_type,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,6 +28,11 @@ _LAYERS_SHOWN = 200
 _MODULE_LINES_SHOWN = 60
 _NAMES_SHOWN = 12
 _DECISIONS_SHOWN = 5
+_NOT_CALLED = {  # what is said of tensors that no function made, by origin
+    "input": "none, given to the model",
+    "output": "none, returned by the model",
+    "source": "none, not made by any operation that was watched",
+}
 
 
 def human_size(count: float) -> str:
@@ -96,7 +102,7 @@ def describe_history(history: History) -> str:
 
 
 def _decisions(history: History) -> list[str]:
-    """Where truth values left for Python and may have decided what ran: each line once, with how often."""
+    """The source lines that read truth values from tensors, which may have decided what ran, each with how often."""
     found: dict[str, list[PythonRead]] = {}
     for read in history.python_reads:
         if read.is_truth_value:
@@ -107,14 +113,11 @@ def _decisions(history: History) -> list[str]:
     for source, reads in list(found.items())[:_DECISIONS_SHOWN]:
         what = reads[0].parent_layers[0].partition(":")[0] if reads[0].parent_layers else "a parameter"
         values = {read.value for read in reads}
-        lines.append(f"\t\t{what} ({' and '.join(map(str, sorted(values, reverse=True)))}{_often(len(reads))}) at {source}")
+        often = f", {len(reads)} times" if len(reads) > 1 else ""
+        lines.append(f"\t\t{what} ({' and '.join(map(str, sorted(values, reverse=True)))}{often}) at {source}")
     if len(found) > _DECISIONS_SHOWN:
         lines.append(f"\t\t… {plural(len(found) - _DECISIONS_SHOWN, 'line')} more …")
     return lines
-
-
-def _often(count: int) -> str:
-    return f", {count} times" if count > 1 else ""
 
 
 def _times(passes: int) -> str:
@@ -128,22 +131,26 @@ def _state(log: Log) -> str:
 
 
 def _structure(history: History) -> str:
-    kind = "recurrent" if history.is_recurrent else "purely feedforward"
-    if history.is_recurrent:
-        kind += f" (at most {history.max_passes} passes)"
-    branching = "with branching" if history.is_branching else "without branching"
-    return f"{kind}, {branching}"
+    kind = f"recurrent (at most {history.max_passes} passes)" if history.is_recurrent else "purely feedforward"
+    return f"{kind}, {'with' if history.is_branching else 'without'} branching"
 
 
 def describe_failure(failure: Failure) -> str:
     """Where a pass raised: the operation, its module, the source line."""
     shapes = ", ".join(map(str, failure.shapes)) or "none"
-    where = (
-        f"in module {failure.module.address!r}" if failure.module and failure.module.address else "in the model's own forward"
-    )
+    address = failure.module.address if failure.module is not None else ""
+    where = f"in module {address!r}" if address else "in the model's own forward"
     line = source_of(failure.site, failure.module)
     at = f", at {line}" if line is not None else ""
     return f"operation {failure.function.name!r} (tensor shapes: {shapes}) {where}{at}\n\t\t{failure.error.splitlines()[0]}"
+
+
+def describe_freed(what: str) -> str:
+    """The text of the error for a kept tensor whose memory was freed."""
+    return (
+        f"the memory of {what} was freed (its storage was resized) before it could be copied, so its value is gone. FSDP does "
+        "this with parameters after each layer. Log the model without it to see the value."
+    )
 
 
 def _cut(lines: list[str], limit: int, noun: str) -> list[str]:
@@ -163,22 +170,12 @@ def module_hierarchy(index: Index) -> list[str]:
 
 def _tree(addresses: list[str], children: dict[str, list[str]], indent: str) -> list[str]:
     lines: list[str] = []
-    plain: list[str] = []
-
-    def flush() -> None:
-        if plain:
-            lines.extend(textwrap.wrap(", ".join(plain), _WIDTH, initial_indent=indent, subsequent_indent=indent))
-            plain.clear()
-
-    for address in addresses:
-        below = children.get(address) or []
-        if not below:
-            plain.append(address)
-            continue
-        flush()
-        lines.append(f"{indent}{address}:")
-        lines += _tree(below, children, indent + "    ")
-    flush()
+    for has_children, group in groupby(addresses, lambda address: bool(children.get(address))):
+        if has_children:
+            for address in group:
+                lines += [f"{indent}{address}:", *_tree(children[address], children, indent + "    ")]
+        else:
+            lines += textwrap.wrap(", ".join(group), _WIDTH, initial_indent=indent, subsequent_indent=indent)
     return lines
 
 
@@ -227,18 +224,15 @@ def _called_once(operation: Operation, name: str) -> bool:
 
 
 def _keys(keys: list[int | str]) -> str:
-    """Positions first, then names; a name that could be taken for a position is quoted."""
+    """Positions first, then names. A name that begins with a digit is quoted, to tell it from a position."""
     names = sorted(key for key in keys if isinstance(key, str))
     shown = [*sorted(key for key in keys if isinstance(key, int)), *(repr(n) if n[0].isdigit() else n for n in names)]
     return _names(shown, limit=40)
 
 
 def _function(operation: Operation) -> str:
-    if operation.is_input_layer or operation.is_output_layer or operation.origin == "source":
-        role = f" ({operation.io_role})" if operation.io_role else ""
-        return {"input": "none, given to the model", "output": "none, returned by the model"}.get(
-            operation.origin, "none, not made by any operation that was watched"
-        ) + role
+    if operation.origin in _NOT_CALLED:
+        return _NOT_CALLED[operation.origin] + (f" ({operation.io_role})" if operation.io_role else "")
     inside = f", inside {operation.composite}" if operation.composite else ""
     place = ", in place" if operation.is_inplace else ""
     changed = f"; changed by {operation.changed_by}" if operation.changed_by else ""
@@ -296,11 +290,8 @@ def describe_layer(layer: Layer) -> str:
     size = sum(one.tensor_fsize for one in passes)
     lines.append(f"\tOutput tensors: shape={_names(shapes, 4)}, dtype={first.tensor_dtype}, size={human_size(size)} in all")
     lines.append(f"\tParams: {_params(first)}")
-    index = layer._index
-    parents = dict.fromkeys(index.layer_label(n) for one in passes for n in index.parents(one._number))
-    children = dict.fromkeys(index.layer_label(n) for one in passes for n in index.children.get(one._number, ()))
-    lines.append(f"\tParent Layers: {_names(parents)}")
-    lines.append(f"\tChild Layers: {_names(children)}")
+    lines.append(f"\tParent Layers: {_names(parent.label for parent in layer.parents)}")
+    lines.append(f"\tChild Layers: {_names(child.label for child in layer.children)}")
     lines.append(f"\tFunction: {_function(first)}")
     lines.append(f"\tComputed inside module: {first.containing_module or 'not computed inside a module'}")
     lines.append(f"\tTime elapsed: {sum(one.func_time_elapsed for one in passes): .3E}s in all")

@@ -1,4 +1,4 @@
-"""What a block of a graph is, apart from where it stands and what its parts are called: equal forms, equal blocks."""
+"""The form of a block of a graph, without its place and the names of its parts: blocks of equal forms are equal."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from .model import Edge, Graph, ModuleBox, Node
 
 
 class Block:
-    """The nodes of one module call, in order; or some that follow one another in one: a collapsed call, or several steps.
+    """The nodes of one module call, in order; or several nodes in a row, as a collapsed call or several steps are.
 
-    `depth` is how many modules are around these.
+    `depth` is how many modules are around all of them.
     """
 
     def __init__(self, graph: Graph, nodes: list[Node], box: ModuleBox | None, depth: int | None = None) -> None:
@@ -48,7 +48,7 @@ class Block:
 
     @cached_property
     def form(self) -> tuple[object, ...]:
-        """Everything that must be the same in two blocks: what runs, on what shapes, how it is wired, with which constants."""
+        """Everything that must be the same in equal blocks: functions, shapes, edges inside, constants."""
         self._states: dict[str, int] = {}
         self._calls: dict[int | None, int] = {}
         self._boxes: dict[str, int] = {}
@@ -83,6 +83,6 @@ class Block:
 
     def _box_form(self, key: str) -> tuple[object, ...]:
         box = self.graph.boxes[key]
-        around = self.box or self.graph.boxes[box.path[self.depth]]  # what a block's own calls are called may differ
+        around = self.box or self.graph.boxes[box.path[self.depth]]  # the addresses of a block's outermost calls may differ
         name = box.address.removeprefix(around.address) if box is not around else ""
         return (box.class_name, name, box.training)

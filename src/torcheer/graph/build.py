@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -31,11 +31,12 @@ from ..records import (
     Origin,
     Row,
 )
-from ..shapes import RaggedShape, bytes_of
+from ..shapes import bytes_of
+from ..source_places import Site
 from ..torch_internals import DisableTorchFunction
-from .model import Edge, Graph, ModuleBox, Node, Shape
+from .model import Edge, Graph, ModuleBox, Node
 from .node_details import Arguments, BufferUse, Place, PythonRead
-from .steps import Step, steps_of_calls
+from .steps import steps_of_calls
 
 _ONCE = ((1, 1),)
 
@@ -52,13 +53,13 @@ def build_graph(history: History) -> Graph:
 
 
 def graph_of_index(index: Index) -> Graph:
-    """The same, from what is derived from a log."""
+    """The same for the index of a history."""
     with DisableTorchFunction(), fewer_collections():
         return _Builder(index).graph()
 
 
 class _Builder:
-    """One history's graph in the making: what operations share is worked out once."""
+    """Builds the graph of one history. What operations share is worked out once."""
 
     def __init__(self, index: Index) -> None:
         self.index = index
@@ -71,13 +72,12 @@ class _Builder:
                 self.labels[number] = (label, turn, count)
         self._places: dict[tuple[int, int], Place] = {}
         self._positions: dict[Any, list[str]] = {}
-        self._names: dict[torch.dtype | torch.device, str] = {}
-        self._sizes: dict[tuple[Shape, torch.dtype], int] = {}
         self._params: dict[int, Param] = {}
         passes = self.log.backward.passes if self.log.backward is not None else []
         self._reached = {n for one in passes for n in (*one.gradients, *one.summed)}
         self._reached.update(n for one in passes for record in one.nodes for n in (record.operation, *record.tensors))
         self._behind: dict[int, int] = {}  # by operation that wrote over a parameter or buffer: its number
+        self._steps = steps_of_calls(index)  # by number of the module call
 
     def graph(self) -> Graph:
         made = self.made
@@ -119,9 +119,9 @@ class _Builder:
             exits=tuple([f"{call.address}:{call.call}" for call in exits if call.address]) if exits else (),
             bottom_level_module=Operation(self.index, number).bottom_level_module if exits else None,
             shape=shape,
-            dtype=self._name(dtype),
-            device=self._name(device),
-            bytes=self._bytes(shape, dtype),
+            dtype=_name(dtype),
+            device=_name(device),
+            bytes=bytes_of(shape, dtype),
             seconds=row[ELAPSED] / 1e9,
             params=params,
             buffers=buffers,
@@ -142,8 +142,7 @@ class _Builder:
     def _failed(self, failure: Failure) -> Node:
         known = [n for n in failure.parents if n >= 0]
         states = dict.fromkeys(self._param(n) for n in failure.parents if n < 0)
-        site = failure.site.number if failure.site is not None else -1
-        module = failure.module.number if failure.module is not None else -1
+        site, module = _number_of(failure.site), _number_of(failure.module)
         label = f"{failure.function.type}_failed"
         return Node(
             key=f"{label}:1",
@@ -194,20 +193,6 @@ class _Builder:
         if facts is None:
             facts = self.log.operations[number].facts
         return facts
-
-    def _name(self, what: torch.dtype | torch.device) -> str:
-        found = self._names.get(what)
-        if found is None:
-            found = self._names[what] = str(what).removeprefix("torch.")
-        return found
-
-    def _bytes(self, shape: Shape, dtype: torch.dtype) -> int:
-        if isinstance(shape, RaggedShape):
-            return bytes_of(shape, dtype)
-        found = self._sizes.get((shape, dtype))
-        if found is None:
-            found = self._sizes[shape, dtype] = bytes_of(shape, dtype)
-        return found
 
     def _place(self, site: int, module: int) -> Place | None:
         if site < 0 and module < 0:
@@ -267,9 +252,7 @@ class _Builder:
         known = len(paths)
         for slot, parent in enumerate(row[PARENTS:]):
             if parent in made:
-                positions = found.get(parent)
-                if positions is None:
-                    positions = found[parent] = []
+                positions = found.setdefault(parent, [])
                 if slot < known:
                     positions.append(paths[slot])
         edges = [_edge(made[parent], node, tuple(positions), is_memory=False) for parent, positions in found.items()]
@@ -308,14 +291,8 @@ class _Builder:
             found[call.number] = (*around, f"{call.address}:{call.call}") if call.address else around
         return found
 
-    @cached_property
-    def steps(self) -> dict[int, Step]:
-        """The step of every module call, by its number."""
-        return steps_of_calls(self.index)
-
     def _box(self, call: ModuleCall) -> ModuleBox:
-        shown = self.made
-        step = self.steps[call.number]
+        shown, step = self.made, self._steps[call.number]
         return ModuleBox(
             path=self.paths[call.number],
             address=call.address,
@@ -332,14 +309,23 @@ class _Builder:
             input_shapes=tuple([self._tensor(n)[0] for n in call.inputs if n >= 0]),
             output_shapes=tuple([self._tensor(n)[0] for n in call.outputs if n >= 0]),
             span=(call.first, call.end if call.end >= 0 else self.index.length),
-            place=self._place(call.site.number if call.site is not None else -1, call.outer.number if call.outer else -1),
+            place=self._place(_number_of(call.site), _number_of(call.outer)),
         )
+
+
+def _number_of(record: ModuleCall | Site | None) -> int:
+    return record.number if record is not None else -1
 
 
 def _edge(source: Node, target: Node, positions: tuple[str, ...], *, is_memory: bool) -> Edge:
     passes = _ONCE if source.passes == target.passes == (1,) else ((source.passes[0], target.passes[0]),)
     carried = source.operations, source.shape, source.bytes
     return Edge(source.key, target.key, positions, is_memory, False, False, False, passes, "", *carried)
+
+
+@cache
+def _name(what: torch.dtype | torch.device) -> str:
+    return str(what).removeprefix("torch.")
 
 
 def _positions(template: tuple[Any, ...], names: tuple[str, ...], count: int) -> list[str]:

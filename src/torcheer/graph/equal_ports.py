@@ -1,4 +1,4 @@
-"""Which inputs, or outputs, are drawn as one: those that repeat, such as the cache a language model is given and returns.
+"""Inputs, or outputs, that repeat and are drawn as one, such as the cache that a language model is given and returns.
 
 Pictures draw a group as one node, the page as one box that opens. With a cache of keys and values of two layers,
 
@@ -79,7 +79,7 @@ def _is_nested(node: Node) -> bool:
 
 
 def place_around(role: str) -> str:
-    """The value that a tensor is a numbered part of; of an argument or a result itself what holds all of them.
+    """The value that a tensor is a numbered part of; `args`, `kwargs` or `output` for a tensor that is itself one of those.
 
     >>> place_around("output['past_key_values'].layers[3].keys"), place_around("output[1][0]"), place_around("output['logits']")
     ("output['past_key_values'].layers", 'output[1]', 'output')

@@ -31,13 +31,13 @@ def as_dict(graph: Graph) -> dict[str, Any]:
 
 
 def node_dict(node: Node) -> dict[str, Any]:
-    """A node's fields as plain values, and what follows from them."""
+    """A node's fields and some of its properties, as plain values."""
     derived = {"title": node.title, "trainable": node.trainable, "num_params": node.num_params}
     return {**_plain_fields(node), **derived, "num_operations": node.num_operations}
 
 
 def box_dict(box: ModuleBox) -> dict[str, Any]:
-    """A box's fields as plain values, and what follows from them."""
+    """A box's fields and some of its properties, as plain values."""
     return {"key": box.key, "parent": box.parent, "depth": box.depth, **_plain_fields(box)}
 
 
@@ -84,7 +84,7 @@ def _fields(record: Node | Edge) -> dict[str, Any]:
 
 
 def listing(graph: Graph) -> str:
-    """A graph as text: a line that counts, then a line for each node, cut when there are very many."""
+    """A graph as text: a line with the counts, then a line for each node; the middle is left out if there are many."""
     rolled = "rolled graph" if graph.is_rolled else "graph"
     counts = ", ".join(
         plural(count, noun)
@@ -94,14 +94,11 @@ def listing(graph: Graph) -> str:
     for edge in graph.edges:
         note = f" [{edge.pass_note}]" if edge.pass_note else ""
         keys.setdefault(edge.target, []).append(edge.source + note)
-    shown = graph.nodes
-    cut = len(shown) - _LINES_SHOWN if len(shown) > _LINES_SHOWN else 0
-    head = shown[: _LINES_SHOWN * 3 // 4] if cut else shown
-    tail = shown[-(_LINES_SHOWN // 4) :] if cut else ()
-    lines = [_line(node, keys) for node in head]
-    if cut:
-        lines.append(f"… {plural(cut, 'node')} more …")
-    lines += [_line(node, keys) for node in tail]
+    nodes, head = graph.nodes, _LINES_SHOWN * 3 // 4
+    left_out = max(0, len(nodes) - _LINES_SHOWN)
+    lines = [_line(node, keys) for node in (*nodes[:head], *nodes[head + left_out :])]
+    if left_out:
+        lines.insert(head, f"… {plural(left_out, 'node')} more …")
     return "\n".join([f"{rolled} of {graph.title}: {counts}:", *(f"    {line}" for line in lines)])
 
 

@@ -1,8 +1,7 @@
 """Graph: nodes, edges and module boxes, immutable, with every fact a picture needs and no way back to the history.
 
 Nodes stand in execution order. An edge that goes against that order, which only folding and rolling make, says so
-(`is_feedback`); without those edges the order is topological. A hidden node stays in the graph, out of sight, so that
-it can be shown again.
+(`is_feedback`); without those edges the order is topological. A hidden node stays in the graph, so that it can be shown again.
 """
 
 from __future__ import annotations
@@ -21,21 +20,8 @@ from ..keys import Names, parse_key
 from .export import as_dict, as_networkx, listing
 from .node_details import Arguments, BufferUse, Place, PythonRead
 
-Kind = Literal[
-    "input",
-    "output",
-    "operation",
-    "opaque",
-    "alias",
-    "source",
-    "failed",
-    "buffer",
-    "identity",
-    "chain",
-    "module",
-    "omitted",
-    "stub",
-]
+_OfTensor = Literal["input", "output", "operation", "opaque", "alias", "source", "failed", "buffer"]
+Kind = _OfTensor | Literal["identity", "chain", "module", "omitted", "stub"]
 Sharing = Literal["", "shared", "own", "mixed"]
 Shape = tuple[int, ...]
 
@@ -85,7 +71,7 @@ class Node:
 
     @property
     def is_internal(self) -> bool:
-        """Whether it was born inside the model and has no input among its ancestors."""
+        """Whether it was made inside the model and has no input among its ancestors."""
         return not self.from_input and self.kind not in ("output", "failed", "buffer")
 
     @property
@@ -99,7 +85,7 @@ class Node:
 
     @property
     def trainable(self) -> Literal["", "trainable", "frozen", "mixed"]:
-        """Of its parameters; empty when it has none."""
+        """Whether its parameters are trainable; empty when it has none."""
         kinds = {param.is_trainable for param in self.params}
         if not kinds:
             return ""
@@ -311,10 +297,9 @@ class Graph:
 
     @cached_property
     def _by_name(self) -> dict[str, list[Node]]:
-        """By the key of a node, with or without `@`; by label where that is no operation's, or where nothing else is known."""
-        found = _gathered(
-            tuple([node for node in self.all_nodes if not node.operations or self.names is None]), lambda node: node.label
-        )
+        """Nodes by key, with or without `@`; by label too, for nodes of no operation, and for all in a graph made by hand."""
+        labelled = tuple([node for node in self.all_nodes if not node.operations or self.names is None])
+        found = _gathered(labelled, lambda node: node.label)
         for node in self.all_nodes:
             found[node.key] = [node]
             found.setdefault(node.key.removeprefix("@"), [node])

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from .block_equality import Block
 from .model import Graph, Node
 
-Item = str | Node | None  # what is directly inside a box: a box by its key, a node, or what no block can hold
-Feed = tuple[bool, object]  # whether it comes from the block before, and what it is there
+Item = str | Node | None  # directly inside a box: a box by its key, a node, or None for one that cannot be in a block
+Feed = tuple[bool, object]  # whether an entry comes from the block before, and from which node, with which tensors
 
-MANY = 24  # operations that are worth a run, where no module of several operations is among them
+MANY = 24  # the fewest operations in a run of blocks without a module of several operations
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class _Finder:
                 yield run
 
     def _usable(self, item: Item, pieces: set[str]) -> Item:
-        """An item that may be in a block; not what is already folded, for it stands for several."""
+        """An item if it may be in a block; None for a folded one, which stands for several."""
         if isinstance(item, str):
             return item if item not in pieces and self.graph.boxes[item].repeats == 1 else None
         if item is None or item.repeats > math.prod(self.graph.boxes[key].repeats for key in item.modules):
@@ -100,7 +100,7 @@ class _Finder:
             at += covered
 
     def _run_at(self, items: list[Item], at: int, length: int, outer: str) -> Run | None:
-        """The run of blocks of so many items that begins at an item."""
+        """The run of blocks of `length` items that begins at an item."""
         first = items[at : at + length]
         if self.longest_block > 1 and not any(self._is_large(item) for item in first) and not self._is_long(items, at, length):
             return None
@@ -126,7 +126,7 @@ class _Finder:
         return len(self.inside[item]) > 1 if isinstance(item, str) else item is not None and item.kind == "module"
 
     def _is_long(self, items: list[Item], at: int, length: int) -> bool:
-        """A quick look, without forms: whether operations repeat for long, each reading as the one a block before it does."""
+        """A quick check, without forms: whether MANY operations repeat, each fed like the one a block before it."""
         if at + MANY > len(items):
             return False
         nodes = [self._node(item) for item in items[at : at + MANY]]
@@ -142,7 +142,7 @@ class _Finder:
         return self.inside[item][0] if isinstance(item, str) else item
 
     def _reads_alike(self, before: Node, node: Node) -> bool:
-        """Each from the same node, or from as far back: in its own block or the one before."""
+        """Whether two nodes are fed by the same nodes, or by nodes as far back, in their own block or the one before."""
         place = self.places[node.key]
         apart = place - self.places[before.key]
         ours, theirs = ([self.places[e.source] for e in self.graph.edges_in.get(n.key, ())] for n in (node, before))
@@ -164,7 +164,7 @@ def _are_alike(one: Block, other: Block) -> bool:
 
 
 def _feeds(before: Block, block: Block) -> list[Feed]:
-    """Where each entry of a block comes from: the block before it, by number of the node, or one outside; and which tensors."""
+    """Where each entry of a block comes from: a node of the block before it, by number, or one outside; and which tensors."""
     found: list[Feed] = []
     for _, edge in block.entries:
         number = before.numbers.get(edge.source)
@@ -177,7 +177,7 @@ def _feeds(before: Block, block: Block) -> list[Feed]:
 
 
 def _can_start(first: Block, feeds: list[Feed]) -> bool:
-    """Whether the first block is fed as the ones after it: the same from outside, one stream for each from the block before."""
+    """Whether the first block is fed as the others are: from the same nodes outside, and from one node for each one before."""
     streams: dict[object, object] = {}
     for (_, edge), (is_before, origin) in zip(first.entries, feeds, strict=True):
         own = (edge.source, edge.tensors)

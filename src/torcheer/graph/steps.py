@@ -1,4 +1,4 @@
-"""Which calls of a module are one step of the model, as passes are of a layer: those that a rolled picture draws as one box.
+"""Which calls of a module are one step of the model, as passes are one layer. A rolled picture draws a step as one box.
 
 All calls of a module with parameters are one step. A module without parameters is treated as a function, so its calls are one
 step where the same layers ran in them: one pool for a whole U-Net is a step at every level.
@@ -37,7 +37,7 @@ def steps_of_calls(index: Index) -> dict[int, Step]:
 
 
 def _layers(index: Index, made: list[int], call: ModuleCall) -> object:
-    """The layer of the first operation that ran in a call; of one in which nothing ran, the layers it was given."""
+    """The layer of the first operation that ran in a call; where none ran, the layers of its inputs."""
     place = bisect_left(made, call.first)
     if place < len(made) and (call.end < 0 or made[place] < call.end):
         return index.layer(made[place]).number

@@ -1,16 +1,16 @@
-"""Takes nodes out and joins what they connected."""
+"""Takes nodes out of a graph and joins the nodes that they connected."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from ..model import Edge, Graph
+from .regrouping import reached
 
 
 def bridge(graph: Graph, kept: AbstractSet[str]) -> Graph:
-    """The graph with only these nodes, joined wherever a way led from one to another through nodes that went."""
+    """The graph with only these nodes, and an edge wherever a path led from one to another through other nodes."""
     found = _joined(graph, kept)
     for edge in graph.all_edges:
         if edge.is_feedback:
@@ -23,9 +23,9 @@ def bridge(graph: Graph, kept: AbstractSet[str]) -> Graph:
 
 
 def _joined(graph: Graph, kept: AbstractSet[str]) -> dict[tuple[str, str], Edge]:
-    """The edges that remain and the bridges, as far as they follow the order of the nodes."""
+    """The edges that remain and the bridges, without feedback."""
     uses = {key: sum(not edge.is_feedback for edge in edges) for key, edges in graph.edges_out.items()}
-    reaching: dict[str, dict[str, Edge]] = {}  # by node that goes: the kept nodes that reach it, each with what leaves it
+    reaching: dict[str, dict[str, Edge]] = {}  # by node that is taken out: the kept nodes that reach it, each with its edge
     found: dict[tuple[str, str], Edge] = {}
     for node in graph.all_nodes:
         direct: dict[str, Edge] = {}
@@ -60,26 +60,11 @@ def _join_feedback(graph: Graph, kept: AbstractSet[str], edge: Edge, found: dict
     if edge.source in kept and edge.target in kept:
         found.setdefault((edge.source, edge.target), edge)
         return
-    for source in _nearest(edge.source, kept, graph.edges_in, forwards=False):
-        for target in _nearest(edge.target, kept, graph.edges_out, forwards=True):
+    for source in kept & reached([edge.source], graph.edges_in, forwards=False, stops=kept):
+        for target in kept & reached([edge.target], graph.edges_out, forwards=True, stops=kept):
             if (source, target) not in found:
                 bridged = _bridge(graph, source, target, graph.edges_out[source][0])
                 found[source, target] = replace(bridged, is_feedback=True)
-
-
-def _nearest(start: str, kept: AbstractSet[str], edges: Mapping[str, list[Edge]], *, forwards: bool) -> list[str]:
-    """The kept nodes nearest to a node, along ways through nodes that go."""
-    seen = {start: None}
-    waiting = [start]
-    while waiting:
-        key = waiting.pop()
-        if key not in kept:
-            for edge in edges.get(key, ()):
-                beyond = edge.target if forwards else edge.source
-                if beyond not in seen:
-                    seen[beyond] = None
-                    waiting.append(beyond)
-    return [key for key in seen if key in kept]
 
 
 def _bridge(graph: Graph, source: str, target: str, leaving: Edge) -> Edge:

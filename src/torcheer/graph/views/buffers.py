@@ -1,4 +1,4 @@
-"""Draws buffers as nodes. Without them a buffer is a fact of the operation that reads it."""
+"""Draws buffers as nodes. Without this view a buffer is only named by the operations that use it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def add_buffer_nodes(graph: Graph) -> Graph:
 
 @pass_by_pass
 def drop_buffer_nodes(graph: Graph) -> Graph:
-    """Take the nodes of buffers out again."""
+    """Remove the nodes of buffers."""
     return restrict(graph, {node.key for node in graph.all_nodes if node.kind != "buffer"})
 
 

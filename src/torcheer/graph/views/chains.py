@@ -9,9 +9,9 @@ from .rolling import pass_by_pass
 
 @pass_by_pass
 def merge_elementwise(graph: Graph) -> Graph:
-    """Draw each run of elementwise operations, where nothing else uses what is in between, as one node.
+    """Draw each run of elementwise operations, of which nothing else uses the results in between, as one node.
 
-    A run stays within one module call, and does not go past what a module returns. It stands where its last operation did.
+    A run stays within one module call, and ends with what a module returns. Its node stands at the place of its last operation.
 
     >>> import torch, torcheer
     >>> from torcheer.graph import build_graph

@@ -1,8 +1,9 @@
-"""Looks at a model module by module: calls of modules as single nodes, or only what modules return."""
+"""Views of whole modules: calls of modules as single nodes, or only what modules return."""
 
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
@@ -56,7 +57,7 @@ def collapse(
 
 
 def _known_classes(wanted: str | Iterable[str], known: set[str]) -> list[str]:
-    """The names of classes that were asked for, after a check that there are modules of each."""
+    """The names of classes that were asked for; raises where no module is of one of them."""
     names = [wanted] if isinstance(wanted, str) else list(wanted)
     for name in names:
         if name not in known:
@@ -89,7 +90,7 @@ def _module_node(graph: Graph, box: ModuleBox, inside: list[Node]) -> Node:
         function=box.class_name,
         passes=box.turns,
         num_passes=box.num_turns,
-        repeats=_repeats(graph, box),
+        repeats=math.prod(graph.boxes[key].repeats for key in box.path),
         sharing=box.sharing,
         parts=(),
         modules=box.path[:-1],
@@ -110,14 +111,7 @@ def _module_node(graph: Graph, box: ModuleBox, inside: list[Node]) -> Node:
     )
 
 
-def _repeats(graph: Graph, box: ModuleBox) -> int:
-    count = 1
-    for key in box.path:
-        count *= graph.boxes[key].repeats
-    return count
-
-
 @pass_by_pass
 def keep_module_outputs(graph: Graph) -> Graph:
-    """Only inputs, outputs and what modules returned; bridges join what the rest connected."""
+    """Keep only inputs, outputs and what modules returned, joined by bridges where other nodes connected them."""
     return bridge(graph, {node.key for node in graph.all_nodes if node.exits or node.kind in _STAY})

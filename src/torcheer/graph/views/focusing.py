@@ -1,4 +1,4 @@
-"""Looks at one part of a model: what is in it and next to it, and small stubs where the rest begins."""
+"""A view of one part of a model: its nodes, and small stubs for the nodes and modules next to it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from ...errors import InvalidArgument, LayerNotFound
 from ..model import Graph, Node
-from .regrouping import common_path, merge_facts, regroup, restrict
+from .regrouping import common_path, merge_unseen, regroup, restrict
 from .rolling import pass_by_pass
 
 _STEPS = 2  # how far the neighbourhood of an operation goes
@@ -29,9 +29,8 @@ def focus(graph: Graph, key: Any) -> Graph:
     [('stub', '1'), ('operation', 'linear_3_5'), ('operation', 'relu_3_6'), ('stub', '3')]
     """
     kept = _inside(graph, key) or _around(graph, [node.key for node in graph.find(key)])
-    beside = {
-        edge.source if edge.target in kept else edge.target for edge in graph.edges if _crosses(edge.source, edge.target, kept)
-    }
+    crossing = [edge for edge in graph.edges if (edge.source in kept) != (edge.target in kept)]
+    beside = {edge.source if edge.target in kept else edge.target for edge in crossing}
     if not beside:
         return restrict(graph, kept)
     part = restrict(graph, kept | beside)
@@ -40,7 +39,8 @@ def focus(graph: Graph, key: Any) -> Graph:
     for name in beside:
         node = graph.by_key[name]
         if node.kind not in ("input", "output"):
-            groups[name] = f"… {_stub_name(node, home, graph)} {'before' if _is_before(graph, node, kept) else 'after'}"
+            is_before = any(edge.target in kept for edge in graph.edges_out.get(name, ()))
+            groups[name] = f"… {_outer(node, home) or name} {'before' if is_before else 'after'}"
     edges = tuple([edge for edge in part.all_edges if edge.source in kept or edge.target in kept])
     return regroup(replace(part, all_edges=edges), groups, lambda name, nodes: _stub(name, nodes, home, graph))
 
@@ -67,47 +67,24 @@ def _around(graph: Graph, starts: Iterable[str]) -> set[str]:
     return {name for name in found if not graph.by_key[name].is_hidden}
 
 
-def _crosses(source: str, target: str, kept: set[str]) -> bool:
-    return (source in kept) != (target in kept)
-
-
-def _is_before(graph: Graph, node: Node, kept: set[str]) -> bool:
-    return any(edge.target in kept for edge in graph.edges_out.get(node.key, ()))
-
-
 def _outer(node: Node, home: tuple[str, ...]) -> str | None:
-    """The outermost module around a node that is not around the focus as well."""
-    beyond = [name for place, name in enumerate(node.modules) if place >= len(home) or home[place] != name]
-    return beyond[0] if beyond else None
-
-
-def _stub_name(node: Node, home: tuple[str, ...], graph: Graph) -> str:
-    outer = _outer(node, home)
-    return graph.boxes[outer].key if outer is not None else node.key
+    """The key of the outermost module around a node that is not around the focus as well."""
+    return next((name for place, name in enumerate(node.modules) if home[place : place + 1] != (name,)), None)
 
 
 def _stub(name: str, nodes: list[Node], home: tuple[str, ...], graph: Graph) -> Node:
     outer = _outer(nodes[0], home)
     box = graph.boxes[outer] if outer is not None else None
-    return merge_facts(
+    return merge_unseen(
         nodes,
         key=name,
         label=box.step if box is not None else nodes[0].label,
         kind="stub",
         type=box.class_name if box is not None else nodes[0].type,
-        function="",
-        passes=(1,),
-        num_passes=1,
         operations=(),
-        parts=(),
         params=(),
         buffers=(),
-        python_reads=(),
-        exits=(),
         modules=common_path([home, *(node.modules for node in nodes)]),
         is_inplace=False,
         error="",
-        role="",
-        arguments=None,
-        structure=None,
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from ..model import Edge, Graph, ModuleBox, Node, Sharing
+from ..model import Graph, ModuleBox, Node, Sharing
 from ..runs import Run, runs_of
 from .regrouping import merge_facts, regroup
 from .rolling import pass_by_pass
@@ -25,7 +25,7 @@ def _sharing(parts: Iterable[Iterable[Node]]) -> Sharing:
 
 @pass_by_pass
 def fold_repeats(graph: Graph) -> Graph:
-    """Draw equal module calls that follow one another as the first of them, which says how often (`repeats`).
+    """Draw equal module calls in a row as the first of them, with their number in `repeats`.
 
     The box of a folded block, or the node of a collapsed one, says whether the blocks share their parameters. An edge from
     one block to the next becomes feedback.
@@ -72,21 +72,16 @@ def _folded(graph: Graph, runs: dict[str, Run], groups: dict[str, str]) -> Graph
         return merge_facts(equal, exits=first.exits, bottom_level_module=first.bottom_level_module, **facts)
 
     folded = regroup(graph, groups, merge, boxes=boxes, is_same_step=True)
-    forward = {
-        (groups.get(edge.source, edge.source), edge.target)
+    within = {
+        (groups.get(edge.source, edge.source), target)
         for edge in graph.all_edges
-        if groups.get(edge.target, edge.target) == edge.target and not edge.is_feedback
+        if (target := groups.get(edge.target, edge.target)) == edge.target or edge.is_feedback
     }
-    feedback = {(groups.get(e.source, e.source), groups.get(e.target, e.target)) for e in graph.all_edges if e.is_feedback}
     edges = [
-        edge if (ends := (edge.source, edge.target)) in forward or ends in feedback else _to_next_block(edge)
+        edge if (edge.source, edge.target) in within else replace(edge, is_feedback=True, is_to_next_block=True)
         for edge in folded.all_edges
     ]
     return replace(folded, all_edges=tuple(edges))
-
-
-def _to_next_block(edge: Edge) -> Edge:
-    return replace(edge, is_feedback=True, is_to_next_block=True)
 
 
 def _folded_box(graph: Graph, box: ModuleBox, run: Run) -> ModuleBox:

@@ -11,10 +11,10 @@ from .rolling import pass_by_pass
 
 @pass_by_pass
 def expand_identities(graph: Graph) -> Graph:
-    """Add a node for each tensor that a module call returned as it came in; what ran later gets it from there.
+    """Add a node for each tensor that a module call returned as it was given; operations that ran later use that node.
 
-    What goes in and what comes out are one tensor, so a user of it that ran after the call cannot be told from a user of
-    what was there before; each is drawn as using what came out.
+    The input and the output are one tensor, so an operation that ran after the call may have used either; it is drawn as using
+    the output.
 
     >>> import torch, torcheer
     >>> from torcheer.graph import build_graph
@@ -43,7 +43,7 @@ def expand_identities(graph: Graph) -> Graph:
 
 
 def _passed(graph: Graph) -> list[tuple[ModuleBox, int]]:
-    """Which calls returned which of their inputs, by when they ended; of calls inside one another only the innermost."""
+    """Which calls returned which of their inputs, in the order they ended; of nested calls only the innermost."""
     out_of_sight = {node.key[1:] for node in graph.all_nodes if node.kind == "module"}
     out_of_sight |= {key for box in graph.all_boxes for key in box.folded}
     found: list[tuple[ModuleBox, int]] = []
@@ -93,7 +93,7 @@ def _rerouted(graph: Graph, edge: Edge, steps: dict[int, list[tuple[ModuleBox, N
 
 
 def _when(node: Node) -> float:
-    """The number of the operation a node stands at; what raised came last, and anything else that ran nothing, before all."""
+    """The number of the operation at which a node ran; a node without operations ran first, or last if it raised."""
     if node.operations:
         return node.operations[max(len(node.parts), 1) - 1]
     return inf if node.kind == "failed" else -1

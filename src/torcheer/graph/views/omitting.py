@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ..model import Graph, Node
-from .regrouping import common_path, merge_facts, regroup
+from .regrouping import common_path, merge_unseen, regroup
 
 
 def omit_middle(graph: Graph, keep: int) -> Graph:
-    """Draw all but the first and last nodes as one, which says for how many operations it stands. `keep` nodes stay.
+    """Draw the middle nodes as one, which says for how many operations it stands; `keep` nodes at both ends stay.
 
     >>> import torch, torcheer
     >>> from torcheer.graph import build_graph
@@ -29,27 +29,17 @@ def omit_middle(graph: Graph, keep: int) -> Graph:
 
 
 def _omitted(key: str, middle: list[Node]) -> Node:
-    last = middle[-1]
-    return merge_facts(
+    return merge_unseen(
         middle,
         key=key,
         label=key,
         kind="omitted",
         type="omitted",
-        function="",
-        passes=(1,),
-        num_passes=1,
         repeats=1,
         sharing="",
-        parts=(),
         modules=common_path([node.modules for node in middle]),
-        exits=(),
-        shape=last.shape,
-        dtype=last.dtype,
+        shape=middle[-1].shape,
+        dtype=middle[-1].dtype,
         output_path="",
-        role="",
-        python_reads=(),
         place=None,
-        arguments=None,
-        structure=None,
     )

@@ -1,4 +1,4 @@
-"""Leaves out what a reader does not need: dead ends, internal tensors, inputs, outputs; the latter three can come back."""
+"""Removes dead ends; hides internal tensors, inputs and outputs, and shows them again."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .rolling import pass_by_pass
 
 @pass_by_pass
 def prune_dead_ends(graph: Graph) -> Graph:
-    """Drop what leads to no output (or, in a pass that failed, to the operation that raised). Inputs stay.
+    """Remove nodes that lead to no output (in a failed pass: nor to the operation that raised). Inputs stay.
 
-    A pass that reached neither has no dead ends that could be known, and stays as it is.
+    The graph of a pass that reached neither is returned as it is.
     """
     if not any(node.to_output for node in graph.all_nodes):
         return graph

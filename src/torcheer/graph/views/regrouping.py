@@ -1,4 +1,4 @@
-"""What every view is made of: keeping some nodes, drawing several as one, and bridging those that go."""
+"""What every view is made of: keeping some nodes, and drawing several as one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
-from ...history.param import Param
 from ..model import Edge, Graph, ModuleBox, Node
 from ..node_details import BufferUse
 
@@ -19,6 +18,22 @@ def restrict(graph: Graph, kept: AbstractSet[str]) -> Graph:
     nodes = tuple([node for node in graph.all_nodes if node.key in kept])
     edges = tuple([edge for edge in graph.all_edges if edge.source in kept and edge.target in kept])
     return replace(graph, all_nodes=nodes, all_edges=edges)
+
+
+def reached(
+    starts: Iterable[str], edges: Mapping[str, list[Edge]], *, forwards: bool, stops: AbstractSet[str] = frozenset()
+) -> set[str]:
+    """The keys of the nodes that edges lead to from some nodes, these included; no way goes on from a node in `stops`."""
+    seen = set(starts)
+    waiting = list(seen)
+    while waiting:
+        key = waiting.pop()
+        for edge in edges.get(key, ()) if key not in stops else ():
+            beyond = edge.target if forwards else edge.source
+            if beyond not in seen:
+                seen.add(beyond)
+                waiting.append(beyond)
+    return seen
 
 
 # Several nodes as one ---------------------------------------------------------------------------------------------
@@ -33,10 +48,10 @@ def regroup(
     at_last: bool = False,
     is_same_step: bool = False,
 ) -> Graph:
-    """Draw the nodes of a group as one, under the group's name, where the first of them stood (or the last).
+    """Draw the nodes of each group as one, under the name of the group, at the place of the first of them (or the last).
 
-    Nodes without a group stay as they are. Edges inside a group go, unless they are feedback. With `is_same_step` the
-    members are one step at several times: then all edges stay, and argument positions keep their meaning.
+    Nodes without a group stay as they are. Edges inside a group are dropped, unless they are feedback. With `is_same_step` the
+    members are one step at several times: then all edges stay, with their argument positions.
     """
     members: dict[str, list[Node]] = {}
     last: dict[str, int] = {}
@@ -57,7 +72,7 @@ def regroup(
     for source, target in sorted(bundles, key=lambda ends: order[ends[1]]):
         edge = bundle(bundles[source, target], nodes[source], nodes[target], is_same_step=is_same_step)
         if target in merged and not is_same_step:
-            edge = replace(edge, positions=())  # of arguments of what is inside
+            edge = replace(edge, positions=())  # they are positions among the arguments of a member
         if order[source] >= order[target] and not edge.is_feedback:
             edge = replace(edge, is_feedback=True)
         edges.append(edge)
@@ -94,9 +109,8 @@ def bundle(edges: list[Edge], source: Node, target: Node, *, is_same_step: bool 
 
 
 def _united(parts: Iterable[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """What is in any of them, each once, in order."""
-    found = {item for part in parts for item in part}
-    return tuple(sorted(found))
+    """The items of all parts, each once, sorted."""
+    return tuple(sorted({item for part in parts for item in part}))
 
 
 def common_path(paths: list[tuple[str, ...]]) -> tuple[str, ...]:
@@ -109,7 +123,7 @@ def common_path(paths: list[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def merge_facts(members: list[Node], **facts: Any) -> Node:
-    """One node for several: sums, unions and common values; `facts` replace some of them."""
+    """One node for several, with sums, unions and common values of their fields; `facts` replace some of these."""
     first = members[0]
     by_call = {(node.call if node.call is not None else node.key): node.seconds for node in members}
     agreed: dict[str, Any] = {
@@ -119,8 +133,8 @@ def merge_facts(members: list[Node], **facts: Any) -> Node:
     united: dict[str, Any] = {
         "operations": _united(node.operations for node in members),
         "exits": tuple(dict.fromkeys(key for node in members for key in node.exits)),
-        "params": unite_params(members),
-        "buffers": unite_buffers(members),
+        "params": tuple(dict.fromkeys(param for node in members for param in node.params)),
+        "buffers": _united_buffers(members),
         "python_reads": tuple(read for node in members for read in node.python_reads),
         "bytes": sum(node.bytes for node in members),
         "seconds": sum(by_call.values()),
@@ -134,13 +148,14 @@ def merge_facts(members: list[Node], **facts: Any) -> Node:
     return replace(first, **{**agreed, **united, **facts})
 
 
-def unite_params(nodes: Iterable[Node]) -> tuple[Param, ...]:
-    """The parameters of several nodes, each once."""
-    return tuple(dict.fromkeys(param for node in nodes for param in node.params))
+def merge_unseen(members: list[Node], **facts: Any) -> Node:
+    """One node in place of several that are not drawn: it says nothing of what they are, besides `facts`."""
+    blank = {"function": "", "passes": (1,), "num_passes": 1, "parts": (), "exits": (), "role": "", "python_reads": ()}
+    return merge_facts(members, **{**blank, "arguments": None, "structure": None, **facts})
 
 
-def unite_buffers(nodes: Iterable[Node]) -> tuple[BufferUse, ...]:
-    """The buffers of several nodes, each once, with all that was done to it."""
+def _united_buffers(nodes: Iterable[Node]) -> tuple[BufferUse, ...]:
+    """The buffers of several nodes, each once, with all positions where one was read, and whether any wrote to it."""
     uses: dict[str, BufferUse] = {}
     for node in nodes:
         for use in node.buffers:

@@ -1,7 +1,7 @@
 """Rolls the passes of a layer into one node, and lets every other view work on a rolled graph.
 
-A rolled graph holds what was rolled. A view of it is the view of that, rolled again, so views may come in any order and
-nothing is lost on the way.
+A rolled graph holds the graph that was rolled. A view of it is the view of that graph, rolled again, so views may come in any
+order, and nothing is lost.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ View = Callable[Concatenate[Graph, _P], Graph]
 
 
 def pass_by_pass(view: View[_P]) -> View[_P]:
-    """Makes a view of graphs with every pass on its own work on rolled graphs too."""
+    """Make a view that takes unrolled graphs take rolled graphs too."""
 
     @wraps(view)
     def of_any(graph: Graph, /, *args: _P.args, **kwargs: _P.kwargs) -> Graph:
@@ -31,7 +31,7 @@ def pass_by_pass(view: View[_P]) -> View[_P]:
 
 
 def format_passes(passes: Iterable[int]) -> str:
-    """Passes in few characters.
+    """Numbers of passes, with ranges.
 
     >>> format_passes({1, 2, 3}), format_passes([2, 4]), format_passes([1, 2, 3, 7])
     ('1-3', '2,4', '1-3,7')
@@ -84,7 +84,7 @@ def _rolled_key(node: Node) -> str:
 
 
 def _note(edge: Edge, graph: Graph) -> str:
-    """The passes that travel an edge; nothing when each pass of one end leads to the same pass of the other."""
+    """The passes in which data flows along an edge; empty if each pass of one end leads to the same pass of the other."""
     source, target = graph.by_key[edge.source].passes, graph.by_key[edge.target].passes
     leaving, arriving = {a for a, _ in edge.passes}, {b for _, b in edge.passes}
     if len(source) == len(target) == 1:
@@ -103,7 +103,7 @@ def _note(edge: Edge, graph: Graph) -> str:
 
 
 def _steps(path: Iterable[str], graph: Graph) -> list[str]:
-    """The steps along a path; of a module inside itself only the outer one."""
+    """The steps along a path, each once: a module may be called inside itself."""
     return list(dict.fromkeys(graph.boxes[key].step for key in path))
 
 

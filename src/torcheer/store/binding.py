@@ -1,4 +1,4 @@
-"""Gives a saved history the parameters of a model, once that is known to be the model it is of."""
+"""Gives a saved history the parameters of a model, after a check that it is the model that was logged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAMED = 3  # differences that an error names
 
 
 def bind(log: Log, model: Any) -> None:
-    """Put the parameters and buffers of a model where those of a saved history are absent. Raises `ModelMismatch`."""
+    """Use a model's parameters and buffers where a saved history has none. Raises `ModelMismatch` if they differ."""
     modules = _modules_of(model)
     used = {id(tensor) for tensor in log.states.tensors}
     found: dict[int, Any] = {}
@@ -24,15 +24,15 @@ def bind(log: Log, model: Any) -> None:
     for address, registered in log.registered.items():
         module = modules.get(address)
         if module is None:
-            if not _is_made_running(log, address):
+            root = log.root_of(address)
+            if root is None or not root.is_made_running:  # a module that the pass itself made is in no model
                 differences.append(f"it has no module {address!r}")
             continue
         for absent, name, tensor in _pairs(registered, module):
-            full = f"{address}.{name}" if address else name
             found[id(absent)] = tensor
             difference = _difference(absent, tensor, id(absent) in used)
             if difference:
-                differences.append(f"{full!r} {difference}")
+                differences.append(f"{registered.full_name(name)!r} {difference}")
     if differences:
         more = f", and {len(differences) - _NAMED} more" if len(differences) > _NAMED else ""
         raise ModelMismatch(
@@ -61,19 +61,8 @@ def _modules_of(model: Any) -> dict[str, Module]:
     return found
 
 
-def _is_made_running(log: Log, address: str) -> bool:
-    """Whether a module was made by the pass, so that no model has it at its address."""
-    while True:
-        known = log.registered.get(address)
-        if known is not None and known.is_root:
-            return known.is_made_running
-        if not address:
-            return False
-        address = address.rpartition(".")[0]
-
-
 def _pairs(registered: RegisteredModule, module: Module) -> list[tuple[AbsentTensor, str, Any]]:
-    """The parameters and buffers that are absent, with their names, and what the model has there."""
+    """The parameters and buffers that are absent, with their names, and those that the model has there."""
     groups: Any = ((registered.parameters, module._parameters), (registered.buffers, module._buffers))
     return [
         (absent, name, there.get(name))

@@ -1,4 +1,4 @@
-"""Takes JSON that anybody may have written apart: each part is what it should be, or the file is refused."""
+"""Checks parts of JSON that anybody may have written: each has the expected type and range, or the file is refused."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def real(value: Any, what: str) -> float:
 
 
 def numbers(value: Any, what: str, low: int = 0, high: int = LARGEST) -> list[int]:
-    """Whole numbers from `low` to below `high`, each. Columns are long, so NumPy looks at them."""
+    """A list of whole numbers from `low` to below `high`. NumPy checks long ones."""
     found = items(value, what)
     if not found:
         return []

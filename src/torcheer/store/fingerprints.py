@@ -1,7 +1,7 @@
 """Fingerprints of parameters, by which `load(path, model=…)` checks that the model is the logged one.
 
-A fingerprint covers up to a thousand elements that are spread over a tensor, not all: saving must not take as long as reading
-every parameter. An optimizer's step changes all elements of a parameter, or nearly all.
+A fingerprint covers up to a thousand elements that are spread over a tensor, because to read all parameters would make saving
+slow. An optimizer's step changes all elements of a parameter, or nearly all.
 """
 
 from __future__ import annotations

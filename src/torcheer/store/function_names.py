@@ -1,7 +1,7 @@
-"""Functions by name: how they are written down, and how they are found again.
+"""Functions by name: how they are written, and how they are found again.
 
-Only torch's own functions are found, where torch keeps them, and those that the user passes to `load`. Nothing is imported and
-nothing is called. A function that is not found is shown as it was, and says so when a replay wants to call it.
+Only torch's own functions are found, and those that the user passes to `load`. Nothing is imported and nothing is called. In
+place of a function that is not found is a `MissingFunction`, which has its name and raises when a replay calls it.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class MissingFunction:
 
 
 def write_function(function: TorchFunction) -> dict[str, Any]:
-    """What is written down of a function."""
+    """A function as plain values: its name, where it is found, what is known of it."""
     func = function.func
     written: dict[str, Any] = {"name": function.name, "type": function.type, "kind": int(function.kind)}
     written["origin"] = function.origin.value
     if func is None:
         return written
     written |= {"found": qualified_name(func), "plain": function.plain_name, "module": getattr(func, "__module__", None) or ""}
-    if Functions()._find(written["found"]) is None:  # a reader cannot ask it
+    if Functions()._find(written["found"]) is None:  # a reader will not find it to ask for its arguments
         written["arguments"] = list(names_of(function))
     return written | {"is": [name for name in _FLAGS if getattr(function, name)]}
 
@@ -94,7 +94,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 class Functions:
-    """Finds functions by what was written down of them. `passed` are the user's own: functions, modules, `torch.ops.…`."""
+    """Finds functions by their written form. `passed` are the user's own: functions, modules, `torch.ops.…`."""
 
     def __init__(self, passed: Iterable[Any] = ()) -> None:
         self._own: dict[str, Any] = {}
@@ -117,7 +117,7 @@ class Functions:
             )
 
     def read(self, written: Any, *, runs: bool = True) -> TorchFunction:
-        """The function that was written down; `runs` where it is of an operation, which a replay calls."""
+        """The function of a written form; `runs` where it is of an operation, which a replay calls."""
         found = fields(written, "a function")
         name, kind = text(found.get("name"), "a function"), text(found.get("type"), "a function")
         try:
@@ -165,7 +165,7 @@ class Functions:
 
 
 def _torch_function(path: str) -> Any:
-    """One of torch's own functions; None for anything else, also for what torch has and a history cannot call."""
+    """One of torch's own functions by its path; None for anything else, also for a path to something that is no function."""
     if path == "torch.autograd.grad":
         return torch.autograd.grad
     space, _, name = path.rpartition(".")

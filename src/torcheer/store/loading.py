@@ -1,4 +1,4 @@
-"""Reads a saved history. Nothing in a file runs; a damaged one raises an error that says what is wrong."""
+"""Reads a saved history. No code in a file is run; a damaged file raises an error that says what is wrong."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ from .function_names import Functions
 from .log_reading import LogReader
 from .no_collections import no_collections
 from .saved_tensors import SavedTensors
-from .saving import DOCUMENT, FORMAT, VERSION
+from .saving import DOCUMENT, FORMAT, MOST_SHRUNK, VERSION
 
-_MOST_SHRUNK = 50  # times that a document may be longer than it is in the file
-_SMALL = 1 << 20  # bytes that it may have in any case
+_SMALL = 1 << 20  # bytes that a document may have in any case
 
 
 def load_log(path: Path, functions: Iterable[Any] = ()) -> tuple[Log, Options]:
@@ -70,7 +69,7 @@ def _check_format(file: TensorFile) -> None:
 
 def _unpacked(file: TensorFile) -> dict[str, Any]:
     data = file.bytes(DOCUMENT)
-    most = _SMALL + _MOST_SHRUNK * len(data)
+    most = _SMALL + MOST_SHRUNK * len(data)
     unpacking = zlib.decompressobj()
     try:
         document = unpacking.decompress(data, most)
@@ -83,7 +82,7 @@ def _unpacked(file: TensorFile) -> dict[str, Any]:
 
 
 def _options(written: Any) -> Options:
-    """The options of the recording; what is kept was decided then."""
+    """The options of the recording."""
     found = fields(written, "the options")
     names = ("layers_to_save", "save_gradients", "layer_label_format", "unseen")
     options: dict[str, Any] = {name: text(found.get(name), name) for name in names}

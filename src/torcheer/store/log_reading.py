@@ -1,7 +1,7 @@
-"""A log from its JSON document. References that lead nowhere, or in a circle, are refused here.
+"""Reads a log from its JSON document, and refuses one with references that lead nowhere, or in a circle.
 
-Rows may name only earlier rows, module calls only earlier calls; every number is within its table. So everything that is worked
-out from a log comes to an end for any file.
+Rows may name only earlier rows, module calls only earlier calls; every number is within its table. So no computation on a log
+can run forever, whatever is in a file.
 """
 
 from __future__ import annotations
@@ -70,11 +70,9 @@ class LogReader:
         return self._document[name]
 
     def read(self) -> Log:
-        """The log, with nothing read of its tensors."""
+        """The log. Of its tensors nothing is read yet."""
         log = self.log
-        self._names = [
-            tuple([text(one, "a name") for one in items(names, "names")]) for names in items(self._get("names"), "names")
-        ]
+        self._names = [tuple(each(names, "a name", text)) for names in items(self._get("names"), "names")]
         self._texts = each(self._get("texts"), "a text", text)
         log.sites = read_sites(self._get("sites"))
         count, written = items(self._get("functions"), "the functions")
@@ -101,7 +99,7 @@ class LogReader:
         return found
 
     def _number(self, value: Any, what: str, low: int | None = None) -> int:
-        """The number of an operation, or a negative one of a parameter."""
+        """The number of an operation, or the negative number of a parameter."""
         return number(value, what, -len(self.log.states) if low is None else low, self._length)
 
     def _numbers(self, value: Any, what: str, low: int | None = None) -> tuple[int, ...]:
@@ -162,7 +160,7 @@ class LogReader:
         log.first_passes = firsts
 
     def _plain(self, written: Any) -> Any:
-        """What a postfunc returned."""
+        """A value that a postfunc returned."""
         (value,) = items(written, "a value")
         return self._values.read(value)
 
@@ -218,25 +216,10 @@ class LogReader:
         for one in items(found.get("registered"), "the modules"):
             module = self._registered(items(one, "a module"), tensors)
             log.registered[module.address] = module
-        roots = [module for module in log.registered.values() if module.is_root]
-        if log.registered and (not roots or any(not self._is_inside(address) for address in log.registered)):
+        if any(log.root_of(address) is None for address in log.registered):  # walks up the modules would not end
             refuse("a module is in no other one")
-        if any(state.is_absent for state in log.states):
-            return
-        log.states.mark()
-
-    def _is_inside(self, address: str) -> bool:
-        """Whether a module is a root or inside one, so that a walk up the modules around it ends."""
-        registered = self.log.registered
-        while not registered[address].is_root:
-            if not address:
-                return False
-            address = address.rpartition(".")[0]
-            while address and address not in registered:
-                address = address.rpartition(".")[0]
-            if address not in registered:
-                return False
-        return True
+        if not any(state.is_absent for state in log.states):
+            log.states.mark()
 
     def _state(self, written: dict[str, Any]) -> Any:
         is_parameter = flag(written.get("is_parameter"), "whether it is a parameter")
@@ -365,7 +348,6 @@ class LogReader:
 
 
 def _absent_like(tensor: Any) -> Any:
-    """Stands for what a parameter was before the pass changed it."""
-    shape, is_there = tuple(tensor.shape), not isinstance(tensor, AbsentTensor)
-    strides = tuple(tensor.stride()) if is_there else tensor.strides
+    """Stands for the value that a parameter had before the pass changed it."""
+    shape, strides = tuple(tensor.shape), tuple(tensor.stride())
     return AbsentTensor(shape, strides, tensor.dtype, tensor.device, tensor.requires_grad, True)

@@ -1,7 +1,7 @@
 """A log as one JSON document: columns of numbers, and tables of what the numbers mean.
 
-Everything that is live in a log gets a written form here: functions are named, templates become plain values, parameters are
-facts with a fingerprint, sites are files and lines with their text, and every tensor is a name in the file.
+Live objects of a log are written as plain values: functions by name, templates as JSON, parameters as shape, dtype and
+fingerprint, sites as files and lines with their text, and tensors as names in the file.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Table:
 
 
 class Templates:
-    """Gives each different template a number. One object met again, and simple ones, are known without writing them."""
+    """Gives each different template a number. To look up a known object, or a simple template, it is not written again."""
 
     def __init__(self, writer: Writer) -> None:
         self.items: list[Json] = []
@@ -106,7 +106,7 @@ class Templates:
 
 
 class LogWriter:
-    """Writes one log as a document. `name_of(number)` is the name of an operation's tensor, `label_of` its label."""
+    """Writes one log as a document. `label_of(number)` is the label of an operation."""
 
     def __init__(self, log: Log, tensors: TensorNames, label_of: Callable[[int], str], *, has_sources: bool = True) -> None:
         self.log = log
@@ -124,7 +124,7 @@ class LogWriter:
         self._composite_items: list[Json] = []
 
     def _name_argument(self, tensor: Tensor) -> str:
-        """The name of a tensor that is a value: an array among the arguments, or a part of what a postfunc returned."""
+        """The name of a tensor inside a value: an array among the arguments, or a part of a postfunc's result."""
         self._arguments += 1
         return self._tensors.add(f"value/{self._arguments}", tensor, f"value {self._arguments}")
 
@@ -153,7 +153,7 @@ class LogWriter:
     # Values -----------------------------------------------------------------------------------------------------------
 
     def _kept(self, kept: set[int], names: dict[int, str]) -> Json:
-        """By operation: the place of what is kept in a list of names and values, or why nothing is."""
+        """By operation: the place of its value in a list of names and plain values, or a code for why there is none."""
         log = self.log
         found: list[Json] = []
         column: list[int] = []
@@ -273,7 +273,7 @@ class LogWriter:
         }
 
     def _states(self, params: bool) -> Json:
-        """Parameters and buffers: those that modules register, those that operations read, and what is known of each."""
+        """The parameters and buffers that modules register and those that operations read, with facts of each."""
         states = self.log.states
         places = {id(state.tensor): state for state in states}
         numbers: dict[int, int] = {}
@@ -291,10 +291,7 @@ class LogWriter:
         registered = []
         for address, module in self.log.registered.items():
             held = [
-                [
-                    [name, -1 if one is None else number(one, f"{address}.{name}" if address else name)]
-                    for name, one in group.items()
-                ]
+                [[name, -1 if one is None else number(one, module.full_name(name))] for name, one in group.items()]
                 for group in (module.parameters, module.buffers)
             ]
             about = [module.class_name, module.is_root, ClassNames.of(module.cls).names, module.other_addresses, module.calls]
@@ -303,13 +300,8 @@ class LogWriter:
         before = dict(states.before) if params else {}
         for reference, value in before.items():
             self._tensors.add(f"params/before/{-reference}", value, f"what parameter {-reference} was")
-        return {
-            "tensors": tensors,
-            "registered": registered,
-            "used": used,
-            "before": list(before),
-            "changed": list(states.before),
-        }
+        found = {"tensors": tensors, "registered": registered, "used": used}
+        return found | {"before": list(before), "changed": list(states.before)}
 
     def _state(self, tensor: Any, name: str, params: bool, is_gone: bool) -> Json:
         is_nothing = not isinstance(tensor, AbsentTensor) and (is_lazy(tensor) or is_freed(tensor))

@@ -17,7 +17,7 @@ Json = Any
 
 
 def write_random_states(log: Log) -> Json:
-    """All of them, each once: one object may be the state of several operations."""
+    """The random states of a log, each once: one object may be the state of several operations."""
     known: dict[int, int] = {}
     states: list[Json] = []
 
@@ -60,7 +60,7 @@ def read_random_states(written: Any, log: Log) -> None:
 
 
 def _read(written: dict[str, Any]) -> RandomState:
-    """A random state that every generator takes."""
+    """A random state, after a check that generators accept it."""
     version, state, gauss = items(written.get("python"), "Python's random state")
     python = (number(version, "a version"), tuple(numbers(state, "Python's random state", 0, 1 << 33)), gauss)
     if gauss is not None:

@@ -22,7 +22,7 @@ _OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: 
 
 
 class SavedTensors:
-    """Reads the tensors of one file by name. What shares memory in the file shares it here, while any of it is in use."""
+    """Reads the tensors of one file by name. Tensors that share memory in the file share it here, while any is in use."""
 
     def __init__(self, file: TensorFile) -> None:
         self.file = file
@@ -41,7 +41,7 @@ class SavedTensors:
         return name in self.file.places or name in self._views or name in self._forms
 
     def read(self, name: str) -> Tensor:
-        """A tensor by its name. Raises `UnreadableFile` where the file does not make one of it."""
+        """A tensor by its name. Raises `UnreadableFile` if the file is damaged there."""
         found = self._read.get(name)
         if found is None:
             try:
@@ -80,14 +80,14 @@ class SavedTensors:
         return memory.view(dtype).view(shape)
 
     def _type(self, name: str) -> tuple[torch.dtype, tuple[int, ...]]:
-        """The type and shape of what is written under a name."""
+        """The dtype and shape of the tensor under a name."""
         if name in self._types:
             found = fields(self._types[name], "a type")
             return read_dtype(found.get("dtype")), sizes(found.get("shape"), "a shape")
         return self.file.type_of(name)
 
     def _memory(self, name: str) -> Tensor:
-        """The bytes of a tensor as they lay in memory, which is not the order they are written in if it has other strides."""
+        """The bytes of a tensor as they lay in memory; in the file, elements are in logical order, whatever the strides."""
         written = self.file.memory(name)
         if name not in self._strides:
             return written

@@ -1,4 +1,4 @@
-"""What a saved history holds in place of tensors: each is read from the file when it is first used."""
+"""Stands for the tensors of a saved history, each of which is read from the file when it is used."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _read(value: Any) -> Any:
 
 
 class SavedValues(list[Any]):
-    """The values of operations, as `Log.values` has them. What was taken out or put in is as in any list."""
+    """The values of operations, as `Log.values` has them. An item that is a `Stored` is read when it is taken out."""
 
     def __getitem__(self, place: SupportsIndex | slice) -> Any:
         found = list.__getitem__(self, place)

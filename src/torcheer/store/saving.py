@@ -29,8 +29,8 @@ from .tensor_names import TensorNames
 FORMAT = "torcheer history"
 VERSION = 1
 DOCUMENT = "history/document"
-_LEVEL = 1  # of compression: columns of numbers get hardly smaller by more
-_MOST_SHRUNK = 50  # times: what a reader takes; see `loading.py`
+_LEVEL = 1  # of compression: higher ones make columns of numbers hardly smaller
+MOST_SHRUNK = 50  # the most times that a document is longer than its compressed form; a reader refuses more
 
 
 def save_history(
@@ -50,30 +50,17 @@ def save_history(
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise InvalidArgument(f"dtype is a floating-point type such as torch.float16, or None; got {dtype!r}.")
     with no_collections(), DisableTorchFunction():
-        _save(history, path, activations, params, gradients, sources, dtype)
-
-
-def _save(
-    history: History,
-    path: Path,
-    activations: LayersToSave,
-    params: bool,
-    gradients: bool,
-    sources: bool,
-    dtype: torch.dtype | None,
-) -> None:
-    layout = Layout()
-    kept = chosen(history, activations)
-    document = document_of(history, layout, kept, params=params, gradients=gradients, sources=sources)
-    if dtype is not None:
-        document["holds_tensors"] = False
-        document["notes"] = [*document["notes"], f"activations were saved as {str(dtype)[6:]}, which is not what they were"]
-    layout.settle()
-    if dtype is not None:
-        _convert(layout, dtype)
-    tensors = {**layout.stored, DOCUMENT: packed(document)}
-    with BytesProgress(str(path), sum(map(stored_size, tensors.values()))) as progress:
-        write_tensors(path, tensors, metadata(history._log, layout.facts()), "history", progress.reached)
+        layout = Layout()
+        kept = _chosen(history, activations)
+        document = document_of(history, layout, kept, params=params, gradients=gradients, sources=sources)
+        layout.settle()
+        if dtype is not None:
+            note = f"activations were saved as {str(dtype)[6:]}, which is not what they were"
+            document |= {"holds_tensors": False, "notes": [*document["notes"], note]}
+            _convert(layout, dtype)
+        tensors = {**layout.stored, DOCUMENT: packed(document)}
+        with BytesProgress(str(path), sum(map(stored_size, tensors.values()))) as progress:
+            write_tensors(path, tensors, metadata(history._log, layout.facts()), "history", progress.reached)
 
 
 def _convert(layout: Layout, dtype: torch.dtype) -> None:
@@ -86,12 +73,9 @@ def _convert(layout: Layout, dtype: torch.dtype) -> None:
             layout.types.pop(name, None)
 
 
-def chosen(history: History, activations: LayersToSave) -> set[int]:
+def _chosen(history: History, activations: LayersToSave) -> set[int]:
     """The operations whose activations are to be saved."""
-    try:
-        wanted = parse_layers_to_save(activations)
-    except InvalidArgument as error:
-        raise InvalidArgument(str(error).replace("layers_to_save", "activations", 1)) from None
+    wanted = parse_layers_to_save(activations, "activations")
     if wanted == "none":
         return set()
     log = history._log
@@ -105,7 +89,7 @@ def chosen(history: History, activations: LayersToSave) -> set[int]:
 def document_of(
     history: History, tensors: TensorNames, kept: set[int], *, params: bool, gradients: bool, sources: bool
 ) -> dict[str, Any]:
-    """The document of a history, whose tensors are handed to `tensors`."""
+    """The document of a history. Its tensors are given to `tensors`, which names them."""
     log, index = history._log, history._index
     names = _names_of(history)
 
@@ -128,7 +112,7 @@ def document_of(
 
 
 def _names_of(history: History) -> dict[int, str]:
-    """By operation: its label with its pass, `conv2d_3_7:1`; not of orphans, which have none."""
+    """By operation: its label with its pass, `conv2d_3_7:1`. Orphans have none."""
     table = history._index.table
     names: dict[int, str] = {}
     for layer in table.layers:
@@ -149,16 +133,16 @@ def _written_options(history: History) -> dict[str, Any]:
 
 
 def packed(document: dict[str, Any]) -> Tensor:
-    """A document as it is kept in the file: compressed JSON, as bytes."""
+    """A document as it is in the file: the bytes of compressed JSON."""
     text = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
     data = zlib.compress(text, _LEVEL)
-    if len(text) > _MOST_SHRUNK * len(data):
+    if len(text) > MOST_SHRUNK * len(data):
         data = zlib.compress(text, 0)
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
 def metadata(log: Log, layout: dict[str, Any]) -> dict[str, str]:
-    """What the plain header says: what the file is, where it was made, and which tensors are views of which."""
+    """The metadata in the header of the file: what it is, where it was made, and which tensors are views of which."""
     devices = sorted({str(row[FACTS][2]) for row in log.rows if row[FACTS] is not None})
     about = {"format": FORMAT, "version": str(VERSION), "document": DOCUMENT, "title": log.title, "torcheer": _version()}
     about |= {"torch": torch.__version__, "python": platform.python_version(), "platform": platform.platform()}

@@ -53,7 +53,7 @@ def _written_files(files: Iterable[str], named: list[set[int]], table: Codes, wi
 
 
 def _bare(file: str, taken: set[str]) -> str:
-    """The name of a file without its folders, told apart from others of that name."""
+    """The name of a file without its folders, with a number if another file has it."""
     bare = name = os.path.basename(file.replace("\\", "/")) or file
     turn = 1
     while name in taken:
@@ -64,7 +64,7 @@ def _bare(file: str, taken: set[str]) -> str:
 
 
 class SavedSources(Sources):
-    """The files of a program that ran elsewhere: the lines that were written down."""
+    """The source files of a saved history, of which some lines are known."""
 
     def __init__(self) -> None:
         self.owners: dict[str, int] = {}
@@ -81,13 +81,13 @@ class SavedSources(Sources):
 
 
 class SavedCodes:
-    """The codes of a saved history. A site names frames, which are numbers of a code and a line here."""
+    """The codes of a saved history. In place of an instruction, a site has the number of a code and a line here."""
 
     def __init__(self, sources: SavedSources, facts: list[CodeFacts], lines: list[int], offsets: list[int]) -> None:
         self.sources: Sources = sources
         self._facts = facts
         self._lines = lines
-        self._offsets = offsets  # of the instructions; none in files that were written before these were
+        self._offsets = offsets  # of the instructions; empty in files of earlier versions
 
     def facts(self, code: int) -> CodeFacts:
         return self._facts[code]
@@ -103,7 +103,7 @@ class SavedCodes:
 
 
 def read_sites(written: Any) -> list[Site]:
-    """The sites of a saved history: what was an instruction is the number of a frame."""
+    """The sites of a saved history."""
     found = fields(written, "the sites")
     sources, paths = SavedSources(), []
     for one in items(found.get("files"), "the files"):

@@ -1,7 +1,7 @@
-"""Writes what a recording keeps into a file as it is made, so that a history may be larger than memory.
+"""Writes the tensors that a recording keeps into a file as they are made, so that a history may be larger than memory.
 
-What the recording holds of a tensor is a `Written`: its number here. Names come last, when labels are known. A tensor that lies
-in memory that was written before, and was not overwritten since, is a view of what is in the file.
+In place of a tensor the recording holds a `Written`, which is its number here. Names are given last, when labels are known. A
+tensor whose memory is in the file already, and was not overwritten since, is described as a view of that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..torch_internals import DisableTorchFunction, storage_address, without_tra
 from .no_collections import no_collections
 from .saving import DOCUMENT, document_of, metadata, packed
 from .tensor_forms import parts_of
-from .tensor_layout import is_spread, refuse_class, touches_each_once, view_of, written_type
+from .tensor_layout import is_spread, memory_of, refuse_class, touches_each_once, view_of, written_type
 from .tensor_names import Written
 
 _ROOM = 1 << 22  # bytes that are left for the header: enough for some ten thousand tensors
@@ -42,7 +42,7 @@ class _Memory:
     begin: int
     end: int
     number: int
-    tensor: Tensor  # without memory: what it looks like
+    tensor: Tensor  # of the same dtype, without memory
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class _Piece:
 
 
 class Streaming:
-    """The file of one recording, which takes its tensors as they are made. It is there when the block ends without an error."""
+    """The file of one recording, which takes its tensors as they are made. If the block raises, there is no file."""
 
     def __init__(self, path: Path) -> None:
         self._file = WholeFile(path, "history")
@@ -86,7 +86,7 @@ class Streaming:
     # As the model runs ------------------------------------------------------------------------------------------------
 
     def write(self, tensor: Tensor, what: str) -> Written:
-        """Write a tensor. Returns what stands for it."""
+        """Write a tensor. Returns the object that stands for it."""
         with DisableTorchFunction(), without_transforms(), torch.no_grad():
             refuse_class(tensor, what)
             plain = tensor.detach()
@@ -98,7 +98,7 @@ class Streaming:
             return Written(self._add(_Piece(form=facts, parts=numbers)))
 
     def overwritten(self, storage: int) -> None:
-        """Something is about to write to a storage: what is in the file is not what it holds any more."""
+        """Something is about to write to a storage: from now on the file does not have its values."""
         self._memories.pop(storage, None)
 
     def _add(self, piece: _Piece) -> int:
@@ -126,10 +126,8 @@ class Streaming:
         return known.storage() is tensor.untyped_storage() and known.version == _version(tensor)
 
     def _spread(self, tensor: Tensor, begin: int, end: int) -> int:
-        """A tensor whose values are not what is written, but its memory: it has elements several times, or large gaps."""
-        size = tensor.element_size()
-        memory = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        memory.set_(tensor.untyped_storage(), begin // size, ((end - begin) // size,), (1,))
+        """Write the memory of a tensor instead of its values: elements of it overlap, or there are large gaps between them."""
+        memory = memory_of(tensor, tensor.dtype, begin, end)
         number = self._stored(memory)
         self._remember(memory, begin, end, number)
         return self._add(_Piece(base=number, view=view_of("", memory, tensor, 0)))
@@ -146,16 +144,13 @@ class Streaming:
     def _remember(self, tensor: Tensor, begin: int, end: int, number: int) -> None:
         there = self._memories.setdefault(storage_address(tensor), [])
         there[:] = [one for one in there if one.storage() is not None]
-        storage, looks = (
-            weakref.ref(tensor.untyped_storage()),
-            torch.empty_strided((0,), (1,), dtype=tensor.dtype, device="meta"),
-        )
+        storage, looks = weakref.ref(tensor.untyped_storage()), torch.empty(0, dtype=tensor.dtype, device="meta")
         there.append(_Memory(storage, _version(tensor), begin, end, number, looks))
 
     # When it is over --------------------------------------------------------------------------------------------------
 
     def add(self, name: str, tensor: Any, what: str) -> str:
-        """Give a tensor a name in the file; one that is not there yet is written."""
+        """Give a tensor a name in the file. It is written if it is not in the file yet."""
         number = tensor.number if isinstance(tensor, Written) else self.write(tensor, what).number
         known = self._names.setdefault(number, name)
         if known != name:
@@ -173,7 +168,7 @@ class Streaming:
             self._writer.finish({**named, DOCUMENT: written}, metadata(history._log, layout))
 
     def _layout(self) -> tuple[dict[str, Place], Json]:
-        """The places by name, and what the header says of tensors that are not simply there."""
+        """The places by name, and what the header says of views, strides, forms and types."""
         self._name_what_is_used()
         layout: dict[str, Json] = {"views": {name: {"of": known} for name, known in self._same.items()}}
         layout |= {"strides": {}, "forms": {}, "types": {}}
@@ -210,5 +205,5 @@ class Streaming:
 def _version(tensor: Tensor) -> int:
     try:
         return tensor._version
-    except RuntimeError:  # of inference tensors torch counts nothing; writes that are watched are told
+    except RuntimeError:  # inference tensors have no version; `overwritten` is called for writes that are watched
         return -1

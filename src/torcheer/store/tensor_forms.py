@@ -1,7 +1,7 @@
 """Tensors that are made of others: sparse, quantised and nested ones, and those on the meta device.
 
-Each is taken apart into strided tensors that are written as such, and a few facts. What cannot be put together again as it was
-is refused by name.
+Each is taken apart into strided tensors, which are written as such, and a few facts. A tensor that could not be put together
+again is refused by name.
 """
 
 from __future__ import annotations
@@ -35,12 +35,8 @@ def parts_of(tensor: Tensor, what: str) -> Form | None:
     if tensor.is_quantized:
         return _quantised(tensor, what)
     if tensor.device.type == "meta":
-        return {
-            "form": "meta",
-            "dtype": str(tensor.dtype)[6:],
-            "shape": list(tensor.shape),
-            "strides": list(tensor.stride()),
-        }, {}
+        shape, strides = list(tensor.shape), list(tensor.stride())
+        return {"form": "meta", "dtype": str(tensor.dtype)[6:], "shape": shape, "strides": strides}, {}
     if tensor.layout is torch.strided:
         return None
     if type(tensor) is Tensor and tensor.layout is torch.sparse_coo:

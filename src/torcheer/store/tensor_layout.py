@@ -20,7 +20,7 @@ from ..tensor_memory import needed_bytes
 from ..torch_internals import DisableTorchFunction, is_functorch_wrapped, storage_address
 from .tensor_forms import parts_of
 
-MOST_GAPS = 16  # so many times its own size the memory of a tensor may be, to be laid out anew when it is read
+MOST_GAPS = 16  # the most times that a tensor's memory may be larger than its values, for its strides to be restored
 
 Json = dict[str, Any]
 
@@ -45,7 +45,7 @@ class _Window:
 
 @dataclass
 class Layout:
-    """What is written of some tensors under which names, and what is said of the rest."""
+    """The tensors that are written, by name, and how all others are made of them."""
 
     stored: dict[str, Tensor] = field(default_factory=dict)
     views: dict[str, Json] = field(default_factory=dict)  # by name: of which tensor, and where in it
@@ -59,9 +59,9 @@ class Layout:
         self._windows: dict[int, list[_Window]] = {}  # by storage
 
     def add(self, name: str, tensor: Tensor, what: str) -> str:
-        """Give a tensor a name in the file; `what` it is, for errors. Returns the name of the tensor it is one with.
+        """Give a tensor a name in the file; `what` it is, for errors. Returns the first name of the same tensor.
 
-        Must run where torch functions are not watched and gradients not followed.
+        Call it where torch functions are not watched and gradients not followed.
         """
         known = self._named.get(id(tensor))
         if known is not None:
@@ -89,14 +89,10 @@ class Layout:
             return
         end = begin + count if tensor.is_contiguous() else needed_bytes(tensor)
         address = storage_address(tensor)
-        there = self._windows.get(address)
-        if there is None:
-            self._windows[address] = [_Window(name, tensor, begin, end)]
-        else:
-            there.append(_Window(name, tensor, begin, end))
+        self._windows.setdefault(address, []).append(_Window(name, tensor, begin, end))
 
     def facts(self) -> Json:
-        """What the header says of tensors that are not simply there."""
+        """What the header says of views, strides, forms and types."""
         found = {"views": self.views, "strides": self.strides, "forms": self.forms, "types": self.types}
         return {key: value for key, value in found.items() if value}
 
@@ -118,7 +114,9 @@ class Layout:
         if base is None and len(group) == 1 and not is_spread(group[0].tensor, end - begin):
             base = group[0]
         if base is None:
-            base = _Window(f"memory/{group[0].name}", _memory(group, begin, end), begin, end)
+            first, dtypes = group[0], {one.tensor.dtype for one in group}
+            memory = memory_of(first.tensor, dtypes.pop() if len(dtypes) == 1 else torch.uint8, begin, end)
+            base = _Window(f"memory/{first.name}", memory, begin, end)
         self._store(base.name, base.tensor)
         for one in group:
             if one is not base:
@@ -135,7 +133,7 @@ class Layout:
         tensor, size = one.tensor, one.tensor.element_size()
         offset, rest = divmod(one.begin - base.begin, size)
         if rest or (base.end - base.begin) % size:
-            self._store(one.name, tensor)  # memory that torch could not show as such a tensor
+            self._store(one.name, tensor)  # torch has no such view: offset or size are no multiple of the element size
             return
         self.views[one.name] = view_of(base.name, base.tensor, tensor, offset)
 
@@ -151,7 +149,7 @@ def refuse_class(tensor: Tensor, what: str) -> None:
 
 
 def view_of(name: str, base: Tensor, tensor: Tensor, offset: int) -> Json:
-    """How a tensor is a view of another one, `offset` elements behind its begin."""
+    """How a tensor is a view of another one, whose first element is at `offset`."""
     view: Json = {"of": name, "offset": offset, "shape": list(tensor.shape), "strides": list(tensor.stride())}
     if tensor.dtype != base.dtype:
         view["dtype"] = str(tensor.dtype)[6:]
@@ -168,7 +166,7 @@ def written_type(tensor: Tensor) -> Json:
 
 
 def _overlapping(windows: list[_Window]) -> list[list[_Window]]:
-    """The windows of one storage, those that overlap together."""
+    """The windows of one storage in groups that overlap."""
     if len(windows) == 1:
         return [windows]
     found: list[list[_Window]] = []
@@ -182,14 +180,14 @@ def _overlapping(windows: list[_Window]) -> list[list[_Window]]:
 
 
 def is_spread(tensor: Tensor, reach: int) -> bool:
-    """Whether a tensor is not written by its values: it is lazily conjugated, has elements several times, or large gaps."""
+    """Whether the memory of a tensor is written, not its values: it is conjugated lazily, overlaps itself or has large gaps."""
     if tensor.is_conj() or tensor.is_neg():
         return True
     return reach < tensor.nbytes or reach > MOST_GAPS * tensor.nbytes or not touches_each_once(tensor)
 
 
 def touches_each_once(tensor: Tensor) -> bool:
-    """Whether no two elements of a strided tensor lie at one place, as far as sizes and strides tell."""
+    """Whether sizes and strides prove that no two elements of a strided tensor lie at one place."""
     reach = 0
     for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1:
@@ -199,11 +197,7 @@ def touches_each_once(tensor: Tensor) -> bool:
     return True
 
 
-def _memory(group: list[_Window], begin: int, end: int) -> Tensor:
-    """The memory that several tensors reach together, in elements where all have one type and begin at one."""
-    first = group[0].tensor
-    dtypes = {one.tensor.dtype for one in group}
-    dtype = first.dtype if len(dtypes) == 1 else torch.uint8
-    flat = torch.empty(0, dtype=dtype, device=first.device)
-    size = dtype.itemsize
-    return flat.set_(first.untyped_storage(), begin // size, ((end - begin) // size,), (1,))
+def memory_of(tensor: Tensor, dtype: torch.dtype, begin: int, end: int) -> Tensor:
+    """The bytes from `begin` to `end` of a tensor's storage, as elements of a dtype."""
+    flat, size = torch.empty(0, dtype=dtype, device=tensor.device), dtype.itemsize
+    return flat.set_(tensor.untyped_storage(), begin // size, ((end - begin) // size,), (1,))

@@ -1,4 +1,4 @@
-"""What the writer of a log needs for its tensors: a layout of all of them, or a file that has most of them already."""
+"""Where the writer of a log puts its tensors: into a layout, or into a file that has most of them already."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 
 class TensorNames(Protocol):
-    """Takes the tensors of a history in."""
+    """Takes the tensors of a history and names them."""
 
     def add(self, name: str, tensor: Any, what: str) -> str:
         """Give a tensor a name in the file; `what` it is, for errors. Returns the name it is known by."""
@@ -14,7 +14,7 @@ class TensorNames(Protocol):
 
 
 class Written:
-    """Stands for a tensor that is in the file already: what a recording holds that streams into it."""
+    """Stands for a tensor that is in the file already, in a recording that streams into the file."""
 
     __slots__ = ("number",)
 

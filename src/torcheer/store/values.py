@@ -1,8 +1,8 @@
 """Arguments and other plain values as JSON, and back.
 
 None, truth values, whole numbers, finite floats and texts are themselves; a tuple is an array; everything else is an object
-with one key that says what it is. What no file can give back (an object of some class, a function) is written as it prints,
-with the places of the tensors in it, and comes back as a `SavedObject`. Nothing is ever imported or called to read a value.
+whose first key says what it is. An object of a class, or a function, is written as it prints, with the places of the tensors in
+it, and is read as a `SavedObject`. To read a value, nothing is imported or called.
 """
 
 from __future__ import annotations
@@ -28,28 +28,17 @@ _DEEPEST = 60  # containers in one another; deeper ones are written as they prin
 _LONGEST = 20_000  # characters of what an object prints
 _ITSELF = frozenset({type(None), bool, int})
 _NUMPY_KINDS = "biufc"  # truth values, whole numbers, floats and complex numbers
-_FORMATS = {
-    str(one): one for one in (torch.contiguous_format, torch.channels_last, torch.channels_last_3d, torch.preserve_format)
-}
-_LAYOUTS = {
-    str(one): one
-    for one in (
-        torch.strided,
-        torch.sparse_coo,
-        torch.sparse_csr,
-        torch.sparse_csc,
-        torch.sparse_bsr,
-        torch.sparse_bsc,
-        torch.jagged,
-    )
-}
+_FORMAT_NAMES = ("contiguous_format", "channels_last", "channels_last_3d", "preserve_format")
+_LAYOUT_NAMES = ("strided", "sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc", "jagged")
+_FORMATS = {f"torch.{name}": getattr(torch, name) for name in _FORMAT_NAMES}
+_LAYOUTS = {f"torch.{name}": getattr(torch, name) for name in _LAYOUT_NAMES}
 _CONTAINERS: dict[type, str] = {list: "list", deque: "deque"}
 
 Json = Any
 
 
 class Writer:
-    """Writes values. `name_of(tensor)` gives tensors a name in the file; without it tensors are printed."""
+    """Writes values. `name_of(tensor)` gives a tensor a name in the file."""
 
     def __init__(self, name_of: Callable[[Tensor], str]) -> None:
         self._name_of = name_of
@@ -86,7 +75,7 @@ class Writer:
         return self._as_printed(value, depth)
 
     def _as_printed(self, value: Any, depth: int) -> Json:
-        """An object as it prints, with the steps to what it holds where that has tensors in it."""
+        """An object as it prints, with the steps to those of its parts that hold tensors."""
         if type(value) is SavedObject:
             steps, held, printed, name = value.steps, value.items, value.printed, value.type_name
         else:
@@ -107,7 +96,7 @@ class Writer:
         return [self.write_step(step) for step in path]
 
     def write_kept(self, value: Any, label: str) -> Json:
-        """What an `activation_postfunc` returned. Raises where it could not be given back."""
+        """The result of an `activation_postfunc`. Raises if it could not be read back."""
         written = self.write(value)
         name = _object_in(written)
         if name is not None:
@@ -119,7 +108,7 @@ class Writer:
 
 
 def _write_plain(value: Any, cls: type) -> Json:
-    """What is no container and is written by a word of its own; None for anything else."""
+    """A value that is no container, with the word for its class; None for other classes."""
     if cls is complex:
         return {"complex": [repr(value.real), repr(value.imag)]}
     if cls is bytes or cls is bytearray:
@@ -188,15 +177,16 @@ class Reader:
             return written
         if not written:
             refuse("a value says nothing")
-        word = next(iter(written))
-        what = written[word]
-        known = _READ.get(word)
-        if known is not None:
-            return known(what)
-        special = getattr(self, f"_read_{word}", None) if word in _NESTED else None
-        if special is None:
+        word, what = next(iter(written.items()))
+        if word in _READ:
+            return _READ[word](what)
+        if word in _NESTED:
+            return _NESTED[word](self, what)
+        if word == "array":
+            return self.tensor(what).numpy().copy().reshape(sizes(written.get("shape"), "the shape of an array"))
+        if word != "object":
             refuse(f"there is a value of an unknown kind, {word[:40]!r}")
-        return special(what, written)
+        return self._object(what, written)
 
     def read_step(self, written: Json) -> Any:
         if type(written) is dict and "attribute" in written:
@@ -208,48 +198,41 @@ class Reader:
     def read_path(self, written: Json) -> tuple[Any, ...]:
         return tuple([self.read_step(step) for step in items(written, "a path")])
 
-    def _read_list(self, what: Json, written: Json) -> Any:
+    def sequence(self, what: Json) -> list[Any]:
         return [self.read(item) for item in items(what, "a list")]
 
-    def _read_deque(self, what: Json, written: Json) -> Any:
-        return deque(self._read_list(what, written))
-
-    def _read_dict(self, what: Json, written: Json) -> Any:
+    def mapping(self, what: Json) -> dict[Any, Any]:
         pairs = [items(pair, "an item") for pair in items(what, "a dictionary")]
         try:
             return {self.read(key): self.read(item) for key, item in pairs}
         except TypeError:
             refuse("a key of a dictionary cannot be one")
 
-    def _read_ordered(self, what: Json, written: Json) -> Any:
-        return OrderedDict(self._read_dict(what, written))
-
-    def _read_slice(self, what: Json, written: Json) -> Any:
-        found = self._read_list(what, written)
+    def bounds(self, what: Json) -> slice:
+        found = self.sequence(what)
         if len(found) != 3:
             refuse("a slice has no three bounds")
         return slice(*found)
 
-    def _read_set(self, what: Json, written: Json) -> Any:
-        return Members(set(), self._read_list(what, written))
-
-    def _read_frozenset(self, what: Json, written: Json) -> Any:
-        return Members(frozenset(), self._read_list(what, written))
-
-    def _read_array(self, what: Json, written: Json) -> Any:
-        tensor = self._tensor_of(text(what, "an array"))
-        return tensor.numpy().copy().reshape(sizes(written.get("shape"), "the shape of an array"))
-
-    def _read_value(self, what: Json, written: Json) -> Any:
+    def tensor(self, what: Json) -> Tensor:
         return self._tensor_of(text(what, "a tensor"))
 
-    def _read_object(self, what: Json, written: Json) -> Any:
+    def _object(self, what: Json, written: Json) -> SavedObject:
         pairs = [items(pair, "what an object holds") for pair in items(written.get("holds", []), "what an object holds")]
         steps, held = [self.read_step(step) for step, _ in pairs], [self.read(item) for _, item in pairs]
         return SavedObject(text(what, "a class"), text(written.get("prints"), "an object"), steps, held)
 
 
-_NESTED = frozenset({"list", "deque", "dict", "ordered", "slice", "set", "frozenset", "array", "value", "object"})
+_NESTED: dict[str, Callable[[Reader, Json], Any]] = {  # values that hold others
+    "list": Reader.sequence,
+    "deque": lambda reader, what: deque(reader.sequence(what)),
+    "dict": Reader.mapping,
+    "ordered": lambda reader, what: OrderedDict(reader.mapping(what)),
+    "slice": Reader.bounds,
+    "set": lambda reader, what: Members(set(), reader.sequence(what)),
+    "frozenset": lambda reader, what: Members(frozenset(), reader.sequence(what)),
+    "value": Reader.tensor,
+}
 
 
 def _bytes(what: Json) -> bytes:

@@ -19,7 +19,8 @@ from torch import Tensor
 from ..capture.identity.tensor_table import storages_of
 from ..errors import ReplayFailed
 from ..records import OperationRecord, Origin
-from ..replay.machine import Machine, WouldWrite, is_uninitialised
+from ..replay.kept_values import is_uninitialised
+from ..replay.machine import Machine, WouldWrite
 from ..replay.walk import tensors_of
 from ..torch_internals import DisableTorchFunction
 from .alignment import Alignment

@@ -24,7 +24,8 @@ from ..records import TEMPLATE, Log, OperationRecord, Origin
 from ..tensor_memory import cloned, is_freed
 from .comparison import Agreement, difference, same_bits
 from .edges import is_plain
-from .machine import given_because, is_uninitialised, run_again
+from .kept_values import given_because, is_uninitialised
+from .machine import run_again
 from .races import why_unsteady
 from .reference_run import run_plainly
 from .report import Check
@@ -82,7 +83,7 @@ def _why_not_another(history: History) -> str | None:
 
 
 def _changed_inputs(history: History, arguments: Arguments) -> tuple[Arguments, dict[int, Tensor]]:
-    """The arguments with every input changed that may be, and those by number."""
+    """The arguments with all inputs changed that may be changed, and the changed inputs by number."""
     mover = _Mover(history._log)
     records = [record for record in history._log.operations if record.origin is Origin.INPUT]
     sides = dict(zip(("args", "kwargs"), arguments, strict=True))
@@ -106,10 +107,10 @@ def _changed_inputs(history: History, arguments: Arguments) -> tuple[Arguments, 
 
 
 class _Mover:
-    """Changes inputs; integers are chosen among those of the logged inputs.
+    """Changes inputs.
 
-    Integers are left alone, and so is an input that the model makes integers of. Where it goes into functions that are not
-    torch's own, which may take a whole number among floating-point ones for an index, only its fractions are moved.
+    Integers are left alone, and so is an input that the model makes integers of. Where an input goes into functions that are
+    not torch's own, which may use whole numbers among its values as indices, only the other values are changed.
     """
 
     def __init__(self, log: Log) -> None:
@@ -158,7 +159,7 @@ class _Mover:
 
 
 def _explained(check: Check, history: History, model: Callable[..., Any], both: list[Arguments], what: str) -> Check:
-    """A disagreement, unless the model simply runs other operations on the other input. Logs both anew to tell."""
+    """Note a disagreement, unless the model runs other operations on the other input. Logs it with both inputs to tell."""
     sources = sum(record.origin is Origin.SOURCE for record in history._log.operations)
     if sources:
         check.skipped = f"{sources} values were computed in code torcheer cannot trace, and may depend on the input"

@@ -1,9 +1,9 @@
-"""Other values for an argument, to see whether a call looks at it: only values that are known to be valid for it.
+"""Other values for an argument, to see whether a call uses it: only values that are known to be valid for it.
 
-What is valid depends on the role of the argument (`functions/structure.py`). An index may be any index that occurs, a
-divisor anything but zero, a probability anything between those that occur. Lengths, offsets, pivots and sizes have no other
-value that is known to be valid, and the integers of functions that are not torch's own may mean anything: they are left
-alone. So are whole numbers among the floating-point arguments of such functions: they may be indices, too.
+Which values are valid depends on the role of the argument (`functions/structure.py`). An index may be any index that occurs, a
+divisor anything but zero, a probability anything between those that occur. For lengths, offsets, pivots and sizes no other
+value is known to be valid, and integers of functions that are not torch's own may mean anything: they are not changed. Whole
+numbers among the floating-point arguments of such functions are not changed either: they may be indices.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Change = Callable[[Tensor, torch.Generator], Tensor]
 
 
 def changes_of(tensor: Tensor, role: Role) -> tuple[Change, ...]:
-    """How an argument of this role may be changed, gently first; not at all where no other value is known to be valid."""
+    """How an argument of this role may be changed, gently first; empty where no other value is known to be valid."""
     if tensor.dtype is torch.bool:
         return (_flip, _redraw) if role in (Role.VALUE, Role.INDEX, Role.UNKNOWN, Role.DIVISOR) else ()
     if role is Role.PROBABILITY:
@@ -109,7 +109,7 @@ def _redraw_above_least(value: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _drawn_together(value: Tensor, generator: torch.Generator) -> Tensor:
-    """Nearer to the largest of the values: what is valid for a probability, a rate or a deviation is so between any two."""
+    """Nearer to the largest value: between two valid probabilities, rates or deviations, all others are valid."""
     return (value + value.max()) / 2 if value.is_floating_point() else value
 
 

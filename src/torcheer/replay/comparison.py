@@ -18,7 +18,7 @@ _WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def same_bits(one: Any, other: Any) -> bool:
-    """Whether two tensors have the same type, shape and bits. Of one without values (meta) the bits are not asked for."""
+    """Whether two tensors have the same dtype, shape and bits; bits are not compared where there are none (meta)."""
     if not isinstance(one, Tensor) or not isinstance(other, Tensor):
         return one is other
     with DisableTorchFunction(), torch.no_grad():
@@ -30,8 +30,8 @@ def same_bits(one: Any, other: Any) -> bool:
             return False
         if _class_of(one) is not _class_of(other):
             return False
-        pairs = list(zip(parts(one), parts(other), strict=False))
-        return len(parts(one)) == len(parts(other)) and all(_same_plain(a, b) for a, b in pairs)
+        ours, theirs = parts(one), parts(other)
+        return len(ours) == len(theirs) and all(map(_same_plain, ours, theirs))
 
 
 def parts(tensor: Tensor) -> list[Tensor]:
@@ -104,7 +104,7 @@ def _bits(tensor: Tensor) -> Tensor:
 
 
 def difference(one: Any, other: Any) -> str:
-    """How two tensors differ, in words: what was logged, what came now."""
+    """How two tensors differ, in words: the logged one, and the one that came now."""
     if not isinstance(one, Tensor) or not isinstance(other, Tensor):
         return f"{type(one).__name__} was logged, {type(other).__name__} came"
     with DisableTorchFunction(), torch.no_grad():
@@ -135,7 +135,7 @@ def _first_difference(one: Tensor, other: Tensor) -> str:
 
 
 def _value(tensor: Tensor, where: tuple[int, ...]) -> str:
-    """One value in words; its bits where Python has no number for its type."""
+    """One value in words; its bits where Python has no number for its dtype."""
     try:
         return repr(tensor[where].item())
     except RuntimeError:  # NotImplementedError is one
@@ -158,7 +158,7 @@ class Agreement:
 
 
 def is_close(one: Tensor, other: Tensor) -> bool:
-    """Whether two results of a function that is not deterministic may pass as equal."""
+    """Whether two results of a function that is not deterministic are equal within its tolerance."""
     if one.shape != other.shape or one.dtype != other.dtype or one.layout is not torch.strided:
         return False
     if one.device != other.device or _has_no_values(one) or _class_of(one) is not Tensor or _class_of(other) is not Tensor:

@@ -1,12 +1,13 @@
-"""Whether edges are real: changing an argument changes the result, unless at these values it cannot.
+"""Whether edges are real: changing an argument changes the result, unless it cannot at these values.
 
-Each call is made again with one argument changed, from the same random state. Where nothing changes, the other arguments
-are changed as well, to tell a function that is saturated, masked or multiplied by zero here from one that only looks at
-the argument's shape.
+Each call is made again with one argument changed, from the same random state. If the result does not change, the other
+arguments are changed as well, to tell a function that is saturated, masked or multiplied by zero here from one that only
+uses the argument's shape.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -40,11 +41,11 @@ EMPTY = "without values"
 LARGE = "too large to try"
 
 
+@dataclass(frozen=True, slots=True)
 class _Slot:
     """Stands for a tensor of a call, by its position among them, while roles are looked up."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    number: int
 
 
 class EdgeProver:
@@ -65,10 +66,7 @@ class EdgeProver:
             self.check.exempt[IGNORED] += len(tensors)
             return
         call = _Again(record)
-        try:
-            expected = call.results([_copy(tensor) for tensor in tensors])
-        except NotCopied:
-            expected = None
+        expected = call.results_of_copies(tensors)
         if expected is None:
             self.check.exempt[UNCHANGEABLE] += len(tensors)
             return
@@ -81,7 +79,7 @@ class EdgeProver:
                 self.check.exempt[reason] += 1
 
     def _effect(self, call: _Again, tensors: list[Tensor], roles: list[Role], slot: int, expected: list[Any]) -> str | None:
-        """None when the argument in this slot has an effect, otherwise why it has none."""
+        """None if the argument in this slot has an effect, otherwise why it has none."""
         tensor = tensors[slot]
         if not is_plain(tensor):
             return UNCHANGEABLE
@@ -161,7 +159,10 @@ class _Again:
 
     def __init__(self, record: OperationRecord) -> None:
         self.record = record
-        self._random = _random_states()
+        generators = [torch.default_generator]
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's own
+            generators += torch.cuda.default_generators
+        self._random = [(generator, generator.get_state()) for generator in generators]
 
     def results(self, tensors: list[Tensor]) -> list[Any] | None:
         """Every tensor the call makes of these arguments, or writes to; None if it raises."""
@@ -171,19 +172,24 @@ class _Again:
         except Exception:  # a function may raise anything for a value it does not take
             return None
         finally:
-            _restore_random(self._random)
+            for generator, state in self._random:
+                generator.set_state(state)
         found = [tensors[slot] for slot in self.record.details.mutated]
         found += tensors_of(result)
         return [tensor.detach() for tensor in found]
+
+    def results_of_copies(self, tensors: list[Tensor]) -> list[Any] | None:
+        """The same for copies of the arguments; None also if one of them cannot be copied."""
+        try:
+            return self.results([_copy(tensor) for tensor in tensors])
+        except NotCopied:
+            return None
 
 
 def varies(record: OperationRecord, tensors: list[Tensor]) -> bool:
     """Whether a call gives other bits when it is made again, with its arguments elsewhere in memory."""
     call = _Again(record)
-    try:
-        first = call.results([_copy(tensor) for tensor in tensors])
-    except NotCopied:
-        return False
+    first = call.results_of_copies(tensors)
     if first is None:
         return False
     others = (call.results([_elsewhere(tensor, shift) for tensor in tensors]) for shift in range(1, 9))
@@ -203,25 +209,13 @@ def _elsewhere(tensor: Tensor, shift: int) -> Tensor:
 def is_plain(tensor: Tensor) -> bool:
     """Whether a tensor has values in memory of the ordinary kind, which can be changed one by one."""
     if type(tensor) is not Tensor and type(tensor) is not Parameter:
-        return False  # what a class of its own does with its values is its own affair
+        return False  # a tensor subclass may do anything with its values
     return tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized or tensor.device.type == "meta")
 
 
 def computable(value: Tensor) -> Tensor:
-    """The same whole numbers in a type torch computes with: of some unsigned ones it only stores the values."""
+    """The same whole numbers in a dtype that torch computes with; some unsigned dtypes it only stores."""
     return value.long() if value.dtype in _STORED_ONLY else value
-
-
-def _random_states() -> list[tuple[Any, Tensor]]:
-    states: list[tuple[Any, Tensor]] = [(torch.default_generator, torch.default_generator.get_state())]
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's own
-        states += [(generator, generator.get_state()) for generator in torch.cuda.default_generators]
-    return states
-
-
-def _restore_random(states: list[tuple[Any, Tensor]]) -> None:
-    for generator, state in states:
-        generator.set_state(state)
 
 
 def _copy(tensor: Tensor) -> Tensor:
@@ -233,7 +227,7 @@ def _copy(tensor: Tensor) -> Tensor:
         fresh.requires_grad_()
         if not tensor.is_leaf:
             with torch.enable_grad():
-                return fresh.clone()  # what no leaf is may be written to
+                return fresh.clone()  # a tensor that is no leaf may be written to in place
     return fresh
 
 

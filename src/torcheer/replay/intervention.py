@@ -30,7 +30,7 @@ Kind = TypeVar("Kind", bound=History)
 
 
 def replay(history: Kind, inputs: ReplayInputs | None = None, changes: Mapping[KeyType, Given] | None = None) -> Kind:
-    """A new history in which everything downstream of other inputs or changed values follows."""
+    """A new history with other inputs or changed values, and everything downstream of them computed again."""
     if not history.is_complete:
         raise InvalidArgument("only the history of a pass that ran to its end can be run again.")
     if not history._log.holds_tensors:
@@ -49,9 +49,9 @@ def replay(history: Kind, inputs: ReplayInputs | None = None, changes: Mapping[K
 
 
 def _changes(history: History, changes: Mapping[KeyType, Given]) -> tuple[dict[int, Change], dict[_Span, Change]]:
-    """The change of each operation, and of what some operations read of another one.
+    """The change of each operation, and of each value that only some of its readers see changed.
 
-    A key that means fewer operations goes before one that means more.
+    Where two keys mean the same operation, the key that means fewer operations decides.
     """
     meant: list[tuple[list[int | _Span], Change]] = []
     for key, given in changes.items():
@@ -67,9 +67,9 @@ def _changes(history: History, changes: Mapping[KeyType, Given]) -> tuple[dict[i
 
 
 def _span(history: History, match: Match) -> _Span | None:
-    """Who reads a value that a module was given or returned, where not all who read it are meant; else None.
+    """The readers for which a module's input or output is changed; None if these are all readers of the value.
 
-    What a module is given is another value for the operations inside it only, what it returned for those after it.
+    A changed input is seen by the operations inside the module only, a changed output by those after it.
     """
     call, number = match.call, match.number
     if call is None:
@@ -115,7 +115,7 @@ def _input_meant(history: History, key: AnyKey, numbers: list[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """What operations from `first` to before `end` read of operation `number`."""
+    """The value of operation `number`, as operations from `first` to before `end` read it."""
 
     number: int
     first: int
@@ -136,7 +136,7 @@ class _Rerun:
             details.held = None
         self._history = history
         self._storages: set[int | None] = set()  # of the values so far
-        self._cut: dict[int | None, str] = {}  # memory that a change cut a view off from, and that view
+        self._cut: dict[int | None, str] = {}  # by storage of a view that a change replaced: the label of the view
         self._old = old
         self._changes = changes
         self._spans: dict[int, list[tuple[_Span, Change]]] = {}  # by the operation that is read
@@ -172,7 +172,7 @@ class _Rerun:
         return value
 
     def substitute(self, reader: int, number: int, value: Any) -> Any:
-        """What an operation reads of another one: a changed value, where it reads what a module was given or returned."""
+        """The value that `reader` reads of another operation: changed, where a module's input or output is changed for it."""
         for span, change in self._spans.get(number, ()):
             if span.first <= reader < span.end:
                 if span not in self._read:

@@ -1,8 +1,8 @@
 """Runs the calls of a log again, in order, from inputs, parameters and constants alone.
 
-Tensors live here as they did in the model: a view is a view, a write in place reaches whatever shares the memory. What the
-log kept is never an argument of a call, except where there was no call to make again: constants, and what ran in
-code that torcheer cannot trace. Parameters are borrowed from the model; if something would write to one, copies are used.
+Tensors behave as they did in the model: a view is a view, and a write in place reaches all tensors that share the memory. Kept
+values are used only where there is no call to make again: for constants, and results of code that torcheer cannot trace.
+Parameters are borrowed from the model; if something would write to one, copies are used.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ from ..history import History
 from ..records import FACTS, PARENTS, Log, OperationRecord, Origin, StateRecord
 from ..tensor_memory import copy_of, has_memory, is_freed
 from ..torch_internals import DisableTorchFunction, DisableTorchFunctionSubclass
+from .kept_values import given_because
 from .walk import tensors_of
 
-# Why the value of a collective is taken as it was kept: the other processes would have to take part again.
-COLLECTIVE = "of a collective, which is not run again"
 # What `torch.set_default_dtype` takes.
 DEFAULT_TYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 
@@ -43,72 +42,17 @@ class WouldWrite(Exception):
 class Observer(Protocol):
     """Gets every call and every value of a replay.
 
-    One that has a method `substitute(reader, number, value)` also says what an operation reads as the value of another one.
+    An observer may also have a method `substitute(reader, number, value)`: what operation `reader` reads as operation `number`.
     """
 
     def before(self, record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A call is about to be made."""
 
     def before_given(self, record: OperationRecord, written: list[Tensor]) -> None:
-        """What was kept of an operation that is not run again is about to be written into these tensors."""
+        """The kept values of a call that is not made again are about to be written into these tensors."""
 
     def after(self, number: int, value: Any) -> Any:
         """An operation has its value. Returns the value to go on with."""
-
-
-def given_because(record: OperationRecord) -> str | None:
-    """Why an operation's value is taken as it was kept, in words; None when it can be computed again."""
-    function, details = record.function, record.details
-    if record.origin is Origin.SOURCE:
-        return "a constant"
-    if function.is_collective or details.is_collective:
-        return COLLECTIVE
-    if record.origin is Origin.OPAQUE or (record.origin is Origin.OPERATION and function.func is None):
-        return "computed in code torcheer cannot trace"
-    if details.is_transformed or (function.func is torch.autograd.grad and _is_of_transform(record)):
-        return "inside a torch.func transform"
-    if details.is_hooked:
-        return "a gradient that backward hooks may have changed"
-    if function.is_gradient:
-        return "a gradient"
-    if function.plain_name == "as_strided" and _reaches_out(record):
-        return "memory beyond an input"
-    if record.origin is Origin.ALIAS and not record.template:
-        return "computed in code torcheer cannot trace"
-    return None
-
-
-def _reaches_out(record: OperationRecord) -> bool:
-    """Whether `as_strided` starts elsewhere in the storage of an input, of which the log holds only what the input showed."""
-    args, kwargs = record.args, record.kwargs
-    offset = kwargs.get("storage_offset", args[3] if len(args) > 3 else None)
-    if offset is None or not record.parents or record.parents[0] < 0:
-        return False
-    base = record.log.operations[record.parents[0]]
-    while base.function.is_view and base.parents and base.parents[0] >= 0:
-        base = base.log.operations[base.parents[0]]
-    return base.origin is Origin.INPUT
-
-
-def is_uninitialised(record: OperationRecord) -> bool:
-    """Whether a tensor is uninitialised memory: the result of `torch.empty`, or a view of it."""
-    while True:
-        if record.function.is_uninitialised or _is_unused_seed(record):
-            return True
-        is_view = record.origin in (Origin.OUTPUT, Origin.ALIAS) or record.function.is_view
-        if not is_view or record.details.also or not record.parents or record.parents[0] < 0:
-            return False
-        record = record.log.operations[record.parents[0]]
-
-
-def _is_unused_seed(record: OperationRecord) -> bool:
-    """Whether a tensor is the random seed of a fused attention kernel, which is left unwritten where nothing is dropped."""
-    return record.function.is_in(groups.ATTENTION) and record.dtype in (torch.int64, torch.uint64)
-
-
-def _is_of_transform(record: OperationRecord) -> bool:
-    """Whether an argument existed only inside a transform: what `torch.func.vjp` returns goes back through its graph."""
-    return any(record.log.operations[parent].details.is_transformed for parent in record.parents if parent >= 0)
 
 
 class Machine:
@@ -166,7 +110,7 @@ class Machine:
         self._live[number] = value
 
     def _give(self, record: OperationRecord, numbers: range) -> None:
-        """Go on with what was kept; where the call wrote to its arguments, that is written into them."""
+        """Go on with the kept values; where the call wrote to its arguments, they are written into those."""
         written = {slot: self._argument(record.parents[slot]) for slot in record.details.mutated if slot < len(record.parents)}
         self._refuse_borrowed(written.values())
         if written:
@@ -211,7 +155,7 @@ class Machine:
         return at_home(fresh, self.log.operations[number].device)
 
     def _argument(self, reference: int, reader: int = -1) -> Any:
-        """What a number stands for, as operation `reader` reads it."""
+        """The tensor that a number stands for, as operation `reader` reads it."""
         if reference >= 0:
             value = self._live[reference]
             return value if self._substitute is None or reader < 0 else self._substitute(reader, reference, value)
@@ -314,8 +258,7 @@ def _gone(log: Log, state: StateRecord) -> ReplayFailed:
     for module in log.registered.values():
         for name, tensor in (*module.parameters.items(), *module.buffers.items()):
             if tensor is state.tensor:
-                name = f"{module.address}.{name}" if module.address else name
-                return ReplayFailed(f"the history cannot be run again: the memory of {name!r} was freed.")
+                return ReplayFailed(f"the history cannot be run again: the memory of {module.full_name(name)!r} was freed.")
     return ReplayFailed("the history cannot be run again: the memory of a parameter that it uses was freed.")
 
 
@@ -347,7 +290,7 @@ def call_again(record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str,
 
 
 def refuse_changed_states(history: History) -> None:
-    """Parameters and buffers must be there, and what they were when the pass was logged."""
+    """Raise if parameters or buffers are absent, or have changed since the pass was logged."""
     absent = [state for state in history._log.states if state.is_absent]
     if absent:
         raise InvalidArgument(
@@ -382,7 +325,7 @@ def view_again(base: Tensor, shape: tuple[int, ...], strides: tuple[int, ...], d
 
 
 def at_home(tensor: Tensor, device: torch.device | None) -> Tensor:
-    """A tensor that was read from a file, or kept elsewhere, on the device it was on, where this machine has one."""
+    """A tensor on the device it was on in the pass, if it was kept on the CPU and this machine has that device."""
     if device is None or device.type in ("cpu", "meta") or tensor.device.type != "cpu":
         return tensor
     kind = getattr(torch, device.type, None)
@@ -391,7 +334,7 @@ def at_home(tensor: Tensor, device: torch.device | None) -> Tensor:
 
 
 def _homes(log: Log) -> dict[int, torch.device]:
-    """By (negative) number of a parameter or buffer: the device of the first operation that read it, where that is written."""
+    """By (negative) number of a parameter or buffer: the device of the first operation that read it, where that is known."""
     found: dict[int, torch.device] = {}
     for row in log.rows:
         facts = row[FACTS]
@@ -402,7 +345,7 @@ def _homes(log: Log) -> dict[int, torch.device]:
 
 
 def _last_uses(log: Log) -> dict[int, list[int]]:
-    """After which operation each one is no longer needed."""
+    """By operation: the operations whose values are not needed after it."""
     last: dict[int, int] = {}
     for number, row in enumerate(log.rows):
         last[number] = number
@@ -420,7 +363,7 @@ Told = TypeVar("Told", bound=Observer)
 
 
 def run_again(log: Log, inputs: Mapping[int, Tensor], observer: Callable[[], Told]) -> Told:
-    """Run a log again and return its observer; begins anew, with copies of the parameters, if something writes to one."""
+    """Run a log again and return the observer. If something writes to a parameter, begin anew with copies of them."""
     told = observer()
     try:
         Machine(log, inputs, told).run()

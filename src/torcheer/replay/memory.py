@@ -1,7 +1,7 @@
-"""Whether a log is right about memory: which calls write to which arguments, and whom those writes reach.
+"""Whether a log is right about memory: which calls write to which arguments, and which tensors those writes reach.
 
-Each recorded write must be seen to happen on the tensors of the replay, and no other may. Each recorded dependency through
-memory must be a write that reached an argument; none may be missing, and none may be too much.
+Each recorded write must happen on the tensors of the replay, and no other. Each recorded dependency through memory must be a
+write that reached an argument, and each such write must be recorded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..capture.keep.keeper import version_of
 from ..functions import groups
 from ..records import OperationRecord
 from ..source_places import source_of
-from ..tensor_memory import has_memory
+from ..tensor_memory import has_memory, needed_bytes
 from ..torch_internals import DisableTorchFunction
 from .comparison import same_bits
 from .edges import is_plain
@@ -27,7 +27,7 @@ from .report import Check
 _OUT_OF_SIGHT = "through memory that the replay does not have"
 _LARGEST = 1 << 24  # values; a larger tensor is not copied to be compared
 
-# These need not write: nothing is dropped, the size was right, the momentum is zero, `p.data = p.data`.
+# Calls of these may write nothing: nothing is dropped, the size was right, the momentum is zero, `p.data = p.data`.
 _WRITE_SOMETIMES = (
     groups.DROPOUTS | groups.RESIZING | groups.NORMALISATIONS | groups.LOOK_UPS | {"set", "set_data", "resize_as_sparse"}
 )
@@ -76,7 +76,7 @@ class MemoryProof:
         self._arguments = []
 
     def before_given(self, record: OperationRecord, written: list[Tensor]) -> None:
-        """What a call wrote that is not made again is about to be written into these tensors."""
+        """The kept values of a call that is not made again are about to be written into these tensors."""
         for tensor in written:
             self._note_write(record.number, tensor)
 
@@ -150,7 +150,7 @@ class MemoryProof:
 
 
 def _is_untouched(one: _Argument) -> bool:
-    """Whether a tensor is surely what it was: no write was counted, its memory is the same, and so are its bits."""
+    """Whether a tensor was surely not written to: its version, its memory and its bits are the same."""
     if one.before is None or one.version < 0 or version_of(one.tensor) != one.version or storage_of(one.tensor) != one.storage:
         return False
     return one.tensor.shape == one.before.shape and same_bits(one.tensor.detach(), one.before)
@@ -165,14 +165,10 @@ def _copy(tensor: Tensor) -> Tensor | None:
 
 
 def _reach(tensor: Tensor) -> tuple[int, int]:
-    """The first byte of its storage that a tensor has, and the one after the last."""
+    """The bytes of its storage that a tensor reaches: the first, and the one after the last."""
     if tensor.layout is not torch.strided or tensor.is_nested or storage_of(tensor) is None:
         return 0, 1 << 62
-    if tensor.numel() == 0:
-        return 0, 0
     try:
-        offset, strides = int(tensor.storage_offset()), tensor.stride()
+        return int(tensor.storage_offset()) * tensor.element_size(), needed_bytes(tensor)
     except RuntimeError:  # inside a torch.func transform
         return 0, 1 << 62
-    last = sum((size - 1) * step for size, step in zip(tensor.shape, strides, strict=True))
-    return offset * tensor.element_size(), (offset + last + 1) * tensor.element_size()

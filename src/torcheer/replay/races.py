@@ -1,7 +1,7 @@
 """Functions that write several values to one place at once, as `max_unpool2d` does where windows overlap.
 
-On an accelerator it is not defined which value stays. Such a model disagrees with itself, so a disagreement with its log
-says nothing; it is counted as exempt, once the model or the call was seen to disagree with itself.
+On an accelerator it is undefined which value stays. A model with such a function gives other values each time, so a
+disagreement with its log proves nothing. It counts as exempt if the model, or the call, was seen to disagree with itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def is_on_accelerator(record: OperationRecord) -> bool:
 
 
 def may_race(record: OperationRecord) -> bool:
-    """Whether it is not defined what a call leaves where it writes several values to one place."""
+    """Whether the result of a call is undefined where it writes several values to one place."""
     return record.function.is_in(groups.RACING) and is_on_accelerator(record)
 
 

@@ -26,9 +26,9 @@ from .walk import holds_set, tensors_of
 
 
 def run_plainly(model: Callable[..., Any], arguments: Arguments, log: Log) -> list[Any]:
-    """The tensors in what the model returns, when run from the random state of a log. Leaves everything as it was.
+    """The tensors that the model returns when it runs from the random state of a log. Leaves everything as it was.
 
-    A tensor whose memory the model freed is `FREED`.
+    `FREED` stands for a tensor whose memory the model freed.
     """
     given = tensors_of(arguments, into_objects=True)
     modules = [inner for root, _ in roots_of(model) for inner in root.modules()]
@@ -43,7 +43,7 @@ def run_plainly(model: Callable[..., Any], arguments: Arguments, log: Log) -> li
 
 
 class HookWatch:
-    """Compares what plain hooks see cross every module with what a log kept for it."""
+    """Compares the inputs and outputs of modules that plain hooks see with those in a log."""
 
     def __init__(self, log: Log, check: Check, agrees: Agreement, addresses: dict[int, str]) -> None:
         self._agrees = agrees
@@ -110,7 +110,7 @@ class HookWatch:
         return self._log.values[number] if number >= 0 else self._log.states[-1 - number].value
 
     def _in_order_of(self, numbers: tuple[int, ...], tensors: list[Tensor]) -> list[Tensor]:
-        """The tensors such that, as far as possible, each is next to the record that holds the same values."""
+        """The tensors in the order of the records, as far as records have the same values."""
         left = list(tensors)
         ordered = []
         for number in numbers[: len(tensors)]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """One thing that is not as the history says."""
+    """One disagreement with the history."""
 
     where: str  # the label of an operation, or a module call
     what: str
@@ -20,7 +20,7 @@ class Disagreement:
 
 @dataclass(slots=True)
 class Check:
-    """One kind of agreement: how often it was looked for, and what disagreed."""
+    """One kind of check: how often it was made, and what disagreed."""
 
     name: str
     count: int = 0

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -25,7 +26,8 @@ from ..tensor_memory import is_freed
 from .another_input import try_another_input, why_not_run
 from .comparison import Agreement, difference, is_close, same_bits
 from .edges import EdgeProver, varies
-from .machine import COLLECTIVE, given_because, is_uninitialised, refuse_changed_states, run_again
+from .kept_values import COLLECTIVE, given_because, is_uninitialised
+from .machine import refuse_changed_states, run_again
 from .memory import MemoryProof
 from .races import is_on_accelerator, may_race, why_unsteady
 from .reference_run import HookWatch, addresses_of, run_plainly
@@ -119,7 +121,7 @@ def _check_ranges(history: History, check: Check) -> None:
 
 
 def _replay(history: History) -> tuple[list[Check], Agreement]:
-    """What a replay says, and how values of this history are to be compared from now on."""
+    """The checks of a replay, and how other values of this history are to be compared."""
     try:
         told = run_again(history._log, {}, lambda: _Comparing(history))
     except ReplayFailed as error:
@@ -138,9 +140,9 @@ class _Comparing:
         self.values = Check("values come again from inputs, parameters and constants alone")
         self.memory = Check("writes that reach a tensor through other memory are known")
         self.edges = Check("changing an argument changes the result")
-        self._history = history
         self._log = history._log
         self._prover = EdgeProver(self.edges)
+        self._label = partial(_label, history)
         self._memory = MemoryProof(self.memory, self._label)
         self._varied: set[int] = set()  # operations that are not deterministic, or downstream of one that is not
         self._raced: set[int] = set()  # operations with undefined results, or downstream of one
@@ -193,22 +195,19 @@ class _Comparing:
         return record.number in self._varied
 
     def _races(self, record: OperationRecord) -> bool:
-        """Whether it is not defined what a call leaves in memory, and it was seen to leave something else, or one before it."""
+        """Whether the result of a call, or of one before it, is undefined: made again, it left other values in memory."""
         if not self._raced.isdisjoint(record.dependencies) or (may_race(record) and varies(record, self._latest)):
             self._raced.add(record.number)
         return record.number in self._raced
 
     def not_deterministic(self) -> list[str]:
-        """The functions of this history that are not deterministic, as found, or as torch says of those on accelerators."""
+        """The functions of this history that were not deterministic, or that torch says are not on accelerators."""
         found = {record.function.name for record in map(self._log.operations.__getitem__, self._varied)}
         for record in self._log.operations:
             is_sure = is_on_accelerator(record) or record.function.is_in(groups.VARY_WITH_MEMORY)
             if is_sure and _may_vary(record):
                 found.add(record.function.name)
         return sorted(found - {"output"})
-
-    def _label(self, record: OperationRecord) -> str:
-        return _label(self._history, record)
 
 
 def _may_vary(record: OperationRecord) -> bool:

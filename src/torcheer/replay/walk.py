@@ -1,6 +1,6 @@
 """Finds tensors in nested values for the checks of this folder.
 
-An oracle shares no code with what it checks: capture finds tensors by `torcheer.containers`, the validator by this plain walk.
+It shares no code with `torcheer.containers`, by which capture finds tensors and which it checks.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def holds_set(value: Any) -> bool:
 
 
 def _walk(value: Any, into_objects: bool) -> Iterator[Any]:
-    """A value and everything in it, depth first. What holds itself is not entered again."""
+    """A value and everything in it, depth first. A container inside itself is not entered again."""
     waiting: list[tuple[Any, bool]] = [(value, True)]  # with whether it is entered now, or left
     inside: set[int] = set()
     met: dict[int, Any] = {}
@@ -140,7 +140,7 @@ def _attributes(value: Any) -> list[Any]:
 
 
 def at(value: Any, path: tuple[Any, ...]) -> Any:
-    """What is found in a value by a path of attributes' names, keys and indices; None when a step leads nowhere."""
+    """The part of a value at a path of attribute names, keys and indices; None if there is none."""
     for step in path:
         try:
             value = getattr(value, step) if type(step).__name__ == "Attribute" else value[step]

@@ -1,7 +1,7 @@
 """safetensors files, as saved histories and the snapshots of an Xray are: written piece by piece, read by mapping them.
 
-Whatever is wrong with a file is found before anything of it is used: a header that is too long, offsets outside of the file,
-pieces that overlap or leave holes, shapes that do not fit their bytes. A tensor is read when it is asked for.
+A damaged file is refused before anything of it is used: a header that is too long, offsets outside of the file, pieces that
+overlap or leave holes, shapes that do not fit their bytes. A tensor is read when it is asked for.
 """
 
 from __future__ import annotations
@@ -52,12 +52,10 @@ _TOGETHER = 1 << 20
 _QUICK = 64 << 20  # bytes of data that are moved to leave no room unused
 _CHUNK = 32 << 20  # bytes that are copied together
 _LONGEST_HEADER = 100_000_000  # what safetensors' own readers take
+_LARGEST = 1 << 40  # of a dimension
 _METADATA = "__metadata__"
 
 Progress = Callable[[int], None]  # is told how many bytes were written
-
-
-_LONGEST = 1 << 40  # of a dimension
 
 
 class Place(NamedTuple):
@@ -69,15 +67,9 @@ class Place(NamedTuple):
     shape: tuple[int, ...]
 
 
-def stored_size(tensor: Tensor) -> int:
-    """The bytes that a tensor takes in a file."""
-    return tensor.numel() * tensor.element_size()
-
-
 def _stored(tensor: Tensor) -> Tensor:
-    """A tensor as safetensors knows its type: other complex numbers as pairs, anything else as bytes."""
-    if tensor.is_conj() or tensor.is_neg():
-        tensor = tensor.resolve_conj().resolve_neg()
+    """A tensor in a dtype that safetensors has: other complex numbers as pairs, anything else as bytes."""
+    tensor = tensor.resolve_conj().resolve_neg()
     if tensor.dtype in NAMES:
         return tensor
     if tensor.is_complex():
@@ -87,7 +79,7 @@ def _stored(tensor: Tensor) -> Tensor:
 
 def _described(tensor: Tensor, begin: int) -> Place:
     """The place of a tensor, without reading it."""
-    end, name = begin + stored_size(tensor), NAMES.get(tensor.dtype)
+    end, name = begin + tensor.nbytes, NAMES.get(tensor.dtype)
     if name is not None:
         return Place(begin, end, name, tuple(tensor.shape))
     if tensor.is_complex():
@@ -103,8 +95,8 @@ def write_tensors(
 ) -> None:
     """Write a whole file of tensors. A type that safetensors has no name for is written as bytes."""
     with DisableTorchFunction(), torch.no_grad():
-        # Those that fill whole blocks come first: they begin where memory of torch's would, and need no copy to be used.
-        ordered = sorted(tensors.items(), key=lambda one: (stored_size(one[1]) % ALIGNED > 0, -one[1].element_size()))
+        # Tensors that fill whole blocks come first: they are aligned as torch's memory is, and can be mapped without a copy.
+        ordered = sorted(tensors.items(), key=lambda one: (one[1].nbytes % ALIGNED > 0, -one[1].element_size()))
         named: dict[str, Place] = {}
         at = 0
         for name, tensor in ordered:
@@ -132,7 +124,7 @@ def _header(named: Mapping[str, Place], metadata: Mapping[str, str], begin: int 
 class TensorWriter:
     """Writes the tensors of a file one after the other. The header comes last: names may be known only then.
 
-    `room` is what is left for it; where that is too little, the first tensors are moved to the end.
+    `room` is the space left for the header; where that is too little, the first tensors are moved to the end.
     """
 
     def __init__(self, file: WholeFile, room: int, progress: Progress | None = None) -> None:
@@ -141,7 +133,7 @@ class TensorWriter:
         self._end = 0  # of the data so far
         self._progress = progress
         self._pinned: PinnedCopies | None = None
-        self._small = bytearray()  # what was added last and is not in the file yet
+        self._small = bytearray()  # the last tensors, which are not in the file yet
 
     def add(self, tensor: Tensor) -> Place:
         """Write the values of a strided tensor, in logical order."""
@@ -150,7 +142,7 @@ class TensorWriter:
         return place
 
     def write(self, tensor: Tensor, place: Place) -> None:
-        """Write the values of a strided tensor at the place that is next."""
+        """Write the values of a strided tensor at `place`, which begins where the last one ended."""
         size = place.end - place.begin
         if 0 < size <= _SMALL and tensor.is_cpu and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):
             self._small += string_at(tensor.data_ptr(), size)
@@ -166,7 +158,7 @@ class TensorWriter:
                 self._pinned.write(part, self._begin + self._end)
             else:
                 self._file.write_at(self._begin + self._end, _bytes_of(part))
-            self._end += stored_size(part)
+            self._end += part.nbytes
             if self._progress is not None:
                 self._progress(self._end)
 
@@ -195,20 +187,20 @@ class TensorWriter:
         self._file.cut(self._begin + self._end)
 
     def stop(self) -> None:
-        """Wait for what is being copied."""
+        """Wait until everything is in the file."""
         self._flush()
         if self._pinned is not None:
             self._pinned.close()
             self._pinned = None
 
     def abandon(self) -> None:
-        """Give the file up: wait for what is being copied, and ignore its errors."""
+        """Give the file up: wait for copies that are under way, and ignore their errors."""
         self._small = bytearray()
         with contextlib.suppress(OSError):
             self.stop()
 
     def _closed_up(self, named: dict[str, Place]) -> dict[str, Place]:
-        """The places, with tensors that have no name cut out."""
+        """Cut out tensors without a name. Returns the places."""
         used = sorted({place[:2] for place in named.values()})
         moved: dict[tuple[int, int], int] = {}
         at = 0
@@ -221,7 +213,7 @@ class TensorWriter:
         return {name: _moved(place, moved[place[:2]]) for name, place in named.items()}
 
     def _with_room(self, named: dict[str, Place], metadata: Mapping[str, str]) -> tuple[dict[str, Place], int]:
-        """The places, and where the data begins, when there is room enough for the header in front of it, and not much more."""
+        """Move data so that the room in front of it fits the header. Returns the places, and where the data begins."""
         room = self._begin - 8
         needed = -(-(len(_header(named, metadata)) - room) // ALIGNED) * ALIGNED
         if needed <= 0:
@@ -241,7 +233,7 @@ class TensorWriter:
         return found, begin
 
     def _shifted(self, named: Mapping[str, Place], by: int) -> dict[str, Place]:
-        """The places, after everything was moved by so many bytes."""
+        """Move everything by some bytes. Returns the places."""
         for place in sorted(set(named.values()), key=lambda one: one.begin, reverse=by > 0):
             self._move(place.begin, place.end - place.begin, place.begin + by)
         self._end += by
@@ -260,8 +252,8 @@ def _moved(place: Place, begin: int) -> Place:
 
 
 def _parts(tensor: Tensor) -> Iterator[Tensor]:
-    """A tensor as contiguous ones of a limited size, in order; whole where it is contiguous in main memory."""
-    size = stored_size(tensor)
+    """A tensor in contiguous parts of a limited size, in order; whole where it is contiguous in main memory."""
+    size = tensor.nbytes
     if not size:
         return
     if tensor.is_contiguous() and (tensor.device.type == "cpu" or size <= _CHUNK):
@@ -277,15 +269,15 @@ def _parts(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:
-    """The memory of a contiguous tensor; only while the tensor is there."""
-    return memoryview((ctypes.c_ubyte * stored_size(tensor)).from_address(tensor.data_ptr())).cast("B")
+    """The memory of a contiguous tensor; valid only while the tensor is alive."""
+    return memoryview((ctypes.c_ubyte * tensor.nbytes).from_address(tensor.data_ptr())).cast("B")
 
 
 # Reading ------------------------------------------------------------------------------------------------------------------
 
 
 class TensorFile:
-    """A file of tensors that is open to be read. Nothing is read but what is asked for."""
+    """A file of tensors, mapped into memory. A tensor is read when it is asked for."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -294,13 +286,12 @@ class TensorFile:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
     def _read_header(self, start: builtins.bytes, read: Callable[[int, int], builtins.bytes], size: int) -> None:
-        """Read and check the header of a file of so many bytes. `read` gives those from a place to another."""
+        """Read and check the header of a file of `size` bytes; `read(begin, end)` reads some of them."""
         length = int.from_bytes(start, "little")
         if size < 8 or not 2 <= length <= min(size - 8, _LONGEST_HEADER):
             _refuse("it does not begin as a file of tensors does, or it was cut")
-        entries = _parsed(read(8, 8 + length))
+        self.metadata, entries = _parsed(read(8, 8 + length))
         self._begin = 8 + length  # of the data
-        self.metadata = _checked_metadata(entries.pop(_METADATA, {}))
         self.places = _checked_places(entries, size - self._begin)
         self._memory = Memories()
 
@@ -310,17 +301,16 @@ class TensorFile:
         return memoryview(self._map)[self._begin + place.begin : self._begin + place.end]
 
     def memory(self, name: str) -> Tensor:
-        """The bytes of a tensor as a tensor: the file itself, or a copy where torch's own memory would begin elsewhere.
+        """The bytes of a tensor as a tensor: of the mapped file, or a copy where they are not aligned as torch's memory is.
 
-        While anything uses them they are there once, so that what shares memory shares it.
+        While anything uses it, every call returns the same memory.
         """
         found = self._memory.get(name)
         if found is None:
             place = self._place(name)
             count, begin = place.end - place.begin, self._begin + place.begin
-            if not count:
-                found = torch.empty(0, dtype=torch.uint8, device="cpu")
-            else:
+            found = torch.empty(0, dtype=torch.uint8, device="cpu")
+            if count:
                 found = torch.frombuffer(self._map, dtype=torch.uint8, count=count, offset=begin)
                 found = found if begin % ALIGNED == 0 else found.clone()
             self._memory.keep(name, found)
@@ -348,18 +338,18 @@ class TensorFile:
 
 
 class Memories:
-    """Memory that was read, by name, for as long as any tensor uses it."""
+    """Memory that was read, by name, while any tensor uses it."""
 
     def __init__(self) -> None:
         self._storages: weakref.WeakValueDictionary[str, torch.UntypedStorage] = weakref.WeakValueDictionary()
 
     def get(self, name: str) -> Tensor | None:
-        """All bytes of such memory; None where it is not there (any more)."""
+        """All bytes of the memory under a name; None where there is none (any more)."""
         storage = self._storages.get(name)
         return None if storage is None else torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
 
     def keep(self, name: str, memory: Tensor) -> None:
-        """Remember the memory of a tensor. Views of another type keep it alive, but not the tensor itself."""
+        """Remember the memory of a tensor: views of another dtype keep the storage alive, but not the tensor."""
         self._storages[name] = memory.untyped_storage()
 
 
@@ -367,47 +357,41 @@ def _refuse(what: str) -> NoReturn:
     raise UnreadableFile(what)
 
 
-def _parsed(header: bytes) -> dict[str, Any]:
+def _parsed(header: bytes) -> tuple[dict[str, str], dict[str, Any]]:
+    """The metadata of a header, and its entries for tensors."""
     try:
         entries = json.loads(header)
     except (ValueError, RecursionError):
         _refuse("its header is no JSON")
     if type(entries) is not dict:
         _refuse("its header is no JSON object")
-    return entries
-
-
-def _checked_metadata(found: Any) -> dict[str, str]:
-    if type(found) is not dict or not all(type(value) is str for value in found.values()):
-        _refuse("what its header says of it are no texts")
-    return found
+    metadata = entries.pop(_METADATA, {})
+    if type(metadata) is not dict or not all(type(value) is str for value in metadata.values()):
+        _refuse("the metadata in its header are no texts")
+    return metadata, entries
 
 
 def _checked_places(entries: dict[str, Any], size: int) -> dict[str, Place]:
-    """The places of all tensors, which fill the data from its begin to its end."""
+    """The places of all tensors; refuses places that do not fill the data from its begin to its end."""
     places: dict[str, Place] = {}
-    last, is_ordered = 0, True
     for name, entry in entries.items():
         try:
             kind, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
             count = _SIZES[kind]
             for one in shape:
                 count *= one
-                if type(one) is not int or not 0 <= one <= _LONGEST:  # a tensor without elements may have any other dimension
+                if type(one) is not int or not 0 <= one <= _LARGEST:  # one of size 0 lets the others be anything
                     raise ValueError
             if count != end - begin or len(shape) > 64 or not (type(begin) is type(end) is int and 0 <= begin <= end <= size):
                 raise ValueError
         except (KeyError, TypeError, ValueError):
             _refuse(f"the place of {name[:80]!r} in it makes no sense")
         places[name] = Place(begin, end, kind, tuple(shape))
-        is_ordered = is_ordered and begin == last
+    last = 0
+    for begin, end in sorted(dict.fromkeys(place[:2] for place in places.values() if place.begin != place.end)):
+        if begin != last:
+            _refuse("the tensors in it overlap or leave holes")
         last = end
-    if not is_ordered:
-        last = 0
-        for begin, end in sorted({place[:2] for place in places.values() if place.begin != place.end}):
-            if begin != last:
-                _refuse("the tensors in it overlap or leave holes")
-            last = end
     if last != size:
         _refuse("it was cut, or something was added to it")
     return places

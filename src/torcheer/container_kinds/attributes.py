@@ -1,4 +1,4 @@
-"""The attributes that an object stores, read and written without running any code of its class."""
+"""Stored attributes of an object, read and written without running any code of its class."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def stored_attributes(value: Any) -> dict[str, Any]:
-    """The attributes an object stores, by name, without running any code of its class."""
+    """The attributes that an object stores, by name."""
     found: dict[str, Any] = {}
     for name, slot in _slots(type(value)):
         try:

@@ -39,7 +39,7 @@ _known: weakref.WeakKeyDictionary[type, Kind | None] = weakref.WeakKeyDictionary
 
 
 def kind_of(value: Any, into_objects: bool = False) -> Kind | None:
-    """The kind of container a value is; None when it is none."""
+    """The kind of container that a value is; None for a value that is no container."""
     cls = type(value)
     kind = OWN.get(cls)
     if kind is not None:

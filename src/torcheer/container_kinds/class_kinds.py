@@ -1,7 +1,7 @@
 """Dataclasses, objects, mappings and sequences that are not Python's own, and classes registered as pytrees.
 
-Dataclasses and objects are read past properties and `__getattr__`, so that none of the user's code runs. Other mappings and
-sequences, and pytrees, are asked to list their items, while torch functions are not recorded.
+Of dataclasses and objects only stored attributes are read, no properties and no `__getattr__`, so that none of the user's code
+runs. Other mappings and sequences, and pytrees, list their items themselves, while torch functions are not recorded.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 from ..torch_internals import DisableTorchFunction, pytree
 from .attributes import bare, dictionary, store, stored_attributes
-from .kind import Attribute, Kind, Nth, Parts, read_by_asking
+from .kind import Attribute, Kind, Parts, read_by_asking, unordered
 from .python_kinds import OWN
 
 
 def object_kind(names: frozenset[str] | None) -> Kind:
-    """Objects with these attributes; None: with all of them."""
+    """Objects, of which these attributes are read; None: all of them."""
 
     def read(value: Any) -> Parts:
         stored = stored_attributes(value)
@@ -78,7 +78,7 @@ def _values(plain: Any) -> Any:
 
 
 def _constructed(value: Any, plain: Any, read: Callable[[Any], Parts | None]) -> Any:
-    """What the constructor makes of `plain`, if it holds just that."""
+    """The container that the constructor makes of `plain`, if it holds exactly those items."""
     try:
         with DisableTorchFunction():
             made = type(value)(type(plain)(plain))  # a constructor may keep what it is given
@@ -113,10 +113,9 @@ def read_registered(value: Any) -> Parts | None:
     node = pytree.SUPPORTED_NODES[type(value)]
     try:
         with DisableTorchFunction():
-            items = list(node.flatten_fn(value)[0])
+            return unordered(list(node.flatten_fn(value)[0]))
     except Exception:  # a user-defined function may raise anything
         return None
-    return [*map(Nth, range(len(items)))], items
 
 
 def build_registered(value: Any, steps: list[Any], items: list[Any]) -> Any:

@@ -17,7 +17,7 @@ class Attribute(str):
 
 
 class Nth(int):
-    """A step of a path to what has no key, index or name: a set's member, by its place in the order they are read in."""
+    """A step of a path to an item without key, index or name, such as a set's member: its place in the order of reading."""
 
     __slots__ = ()
 
@@ -25,7 +25,7 @@ class Nth(int):
 class Kind:
     """How containers of one kind are read and built.
 
-    Those that can be changed are made in two steps, `shell` and `pour`, so that a container can be built that holds itself.
+    Mutable containers are built in two steps, `shell` and `pour`, so that one can be built that holds itself.
     """
 
     __slots__ = ("_build", "is_object", "pour", "read", "shell", "template")
@@ -43,7 +43,7 @@ class Kind:
         self._build = build
         self.shell = shell
         self.pour = pour
-        self.template = template  # makes what stands for such a container in a template, where that is something else
+        self.template = template  # makes the object that stands for such a container in a template; None: another container
         self.is_object = is_object
 
     def built(self, value: Any, steps: list[Any], items: list[Any]) -> Any:
@@ -68,7 +68,11 @@ def read_by_asking(shape: type) -> Callable[[Any], Parts | None]:
                     return [key for key, _ in items], [item for _, item in items]
         except Exception:  # a user-defined method may raise anything
             return None
-        steps = [*map(Nth, range(len(items)))] if shape is set else list(range(len(items)))
-        return steps, items
+        return unordered(items) if shape is set else (list(range(len(items))), items)
 
     return read
+
+
+def unordered(items: list[Any]) -> Parts:
+    """The parts of a container that has no keys, indices or names."""
+    return [*map(Nth, range(len(items)))], items

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..torch_internals import DisableTorchFunction
 from .attributes import carry, dictionary
-from .kind import Attribute, Kind, Nth, Parts, read_by_asking
+from .kind import Attribute, Kind, Parts, read_by_asking, unordered
 from .stand_ins import Members, SavedObject
 
 
@@ -23,10 +23,14 @@ def _read_sequence(iterate: Callable[[Any], Any]) -> Callable[[Any], Parts]:
     return read
 
 
+def _pour_by(extend: Callable[[Any, list[Any]], None]) -> Callable[[Any, Any, list[Any], list[Any]], None]:
+    return lambda made, value, steps, items: extend(made, items)
+
+
 def _build_tuple(value: Any, steps: list[Any], items: list[Any]) -> Any:
     if type(value) is tuple:
         return tuple(items)
-    if hasattr(type(value), "n_sequence_fields"):  # what torch.max returns; it takes nothing but all of its items
+    if hasattr(type(value), "n_sequence_fields"):  # the result of torch.max: its constructor takes all items
         return type(value)(items)
     return carry(tuple.__new__(type(value), items), value)
 
@@ -41,18 +45,10 @@ def _list_shell(value: Any) -> Any:
     return [] if type(value) is list else carry(list.__new__(type(value)), value)
 
 
-def _pour_list(made: Any, value: Any, steps: list[Any], items: list[Any]) -> None:
-    list.extend(made, items)
-
-
 def _deque_shell(value: Any) -> Any:
     made = deque.__new__(type(value))
     deque.__init__(made, (), value.maxlen)
     return carry(made, value)
-
-
-def _pour_deque(made: Any, value: Any, steps: list[Any], items: list[Any]) -> None:
-    deque.extend(made, items)
 
 
 def _read_dict(value: Any) -> Parts:
@@ -88,11 +84,6 @@ def _read_slice(value: slice) -> Parts:
     return [Attribute("start"), Attribute("stop"), Attribute("step")], [value.start, value.stop, value.step]
 
 
-def _read_view(value: Any) -> Parts:
-    items = list(value)
-    return [*map(Nth, range(len(items)))], items
-
-
 _VIEWS: dict[type, Callable[[list[Any]], Any]] = {
     type({}.values()): lambda items: dict(enumerate(items)).values(),
     type(OrderedDict().values()): lambda items: OrderedDict(enumerate(items)).values(),
@@ -104,12 +95,11 @@ _VIEWS: dict[type, Callable[[list[Any]], Any]] = {
 
 def _read_set(value: Any) -> Parts:
     base = set if isinstance(value, set) else frozenset
-    items = sorted(base.__iter__(value), key=_rank)
-    return [*map(Nth, range(len(items)))], items
+    return unordered(sorted(base.__iter__(value), key=_rank))
 
 
 def _rank(member: Any) -> tuple[str, ...]:
-    """By what members of a set are ordered: not by their hashes, which differ from one run to the next."""
+    """The sort key of a set's member: not its hash, which differs from run to run."""
     cls = type(member)
     if issubclass(cls, Tensor):
         with DisableTorchFunction():
@@ -129,29 +119,17 @@ def _build_set(value: Any, steps: list[Any], items: list[Any]) -> Any:
     return made if type(value) is base else carry(made, value)
 
 
-def _read_members(value: Members) -> Parts:
-    return [*map(Nth, range(len(value.items)))], list(value.items)
-
-
 def _build_members(value: Members, steps: list[Any], items: list[Any]) -> Any:
     made = _build_set(value.like, steps, items)
     return made if len(made) == len(items) else Members(value.like, items)
-
-
-def _read_saved(value: SavedObject) -> Parts:
-    return list(value.steps), list(value.items)
-
-
-def _build_saved(value: SavedObject, steps: list[Any], items: list[Any]) -> SavedObject:
-    return SavedObject(value.type_name, value.printed, steps, items)
 
 
 # The kinds of these classes ---------------------------------------------------------------------------------------------
 
 TUPLE = Kind(_read_sequence(tuple.__iter__), _build_tuple)
 NAMED = Kind(_read_named, _build_tuple)
-LIST = Kind(_read_sequence(list.__iter__), shell=_list_shell, pour=_pour_list)
-DEQUE = Kind(_read_sequence(deque.__iter__), shell=_deque_shell, pour=_pour_deque)
+LIST = Kind(_read_sequence(list.__iter__), shell=_list_shell, pour=_pour_by(list.extend))
+DEQUE = Kind(_read_sequence(deque.__iter__), shell=_deque_shell, pour=_pour_by(deque.extend))
 DICT = Kind(_read_dict, shell=_dict_shell, pour=_pour_dict)
 SET = Kind(_read_set, _build_set, template=lambda value, items: Members(_build_set(value, [], []), items))
 OWN: dict[Any, Kind] = {
@@ -167,7 +145,10 @@ OWN: dict[Any, Kind] = {
     types.MappingProxyType: Kind(
         read_by_asking(dict), lambda value, steps, items: types.MappingProxyType(dict(zip(steps, items, strict=True)))
     ),
-    Members: Kind(_read_members, _build_members),
-    SavedObject: Kind(_read_saved, _build_saved),
-    **{cls: Kind(_read_view, lambda value, steps, items: _VIEWS[type(value)](items)) for cls in _VIEWS},
+    Members: Kind(lambda value: unordered(list(value.items)), _build_members),
+    SavedObject: Kind(
+        lambda value: (list(value.steps), list(value.items)),
+        lambda value, steps, items: SavedObject(value.type_name, value.printed, steps, items),
+    ),
+    **dict.fromkeys(_VIEWS, Kind(lambda value: unordered(list(value)), lambda value, steps, items: _VIEWS[type(value)](items))),
 }

@@ -1,4 +1,4 @@
-"""What stands in a template for a set, and for an object that no file can give back."""
+"""Objects that stand in a template for a set, and for an object that cannot be read from a file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Members:
-    """Stands for a set in a template, where two tensors would be one member."""
+    """Stands for a set in a template, in which two tensors, being the same placeholder, would be one member."""
 
     __slots__ = ("items", "like")
 
@@ -24,9 +24,9 @@ class Members:
 
 
 class SavedObject:
-    """Stands in a template that was read from a file for an object that no file can give back.
+    """Stands for an object of any class in a template that was read from a file.
 
-    It is printed as the object was, and holds the tensors that were found in it.
+    It prints as the object did, and holds the tensors that were found in it.
     """
 
     __slots__ = ("items", "printed", "steps", "type_name")

@@ -19,7 +19,7 @@ from ..history import History
 from ..history.keeping.selection import LayersToSave, parse_layers_to_save
 from ..keys import Key, Text
 from ..records import FACTS, UNSAVED, Log
-from ..tensor_files import stored_size, write_tensors
+from ..tensor_files import write_tensors
 from ..torch_internals import DisableTorchFunction
 from .log_writing import LogWriter
 from .no_collections import no_collections
@@ -59,7 +59,7 @@ def save_history(
             document |= {"holds_tensors": False, "notes": [*document["notes"], note]}
             _convert(layout, dtype)
         tensors = {**layout.stored, DOCUMENT: packed(document)}
-        with BytesProgress(str(path), sum(map(stored_size, tensors.values()))) as progress:
+        with BytesProgress(str(path), sum(tensor.nbytes for tensor in tensors.values())) as progress:
             write_tensors(path, tensors, metadata(history._log, layout.facts()), "history", progress.reached)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...errors import InvalidArgument, UnreadableFile
 from ...files import WholeFile, write_whole
-from ...tensor_files import ALIGNED, Place, TensorFile, TensorWriter, stored_size, write_tensors
+from ...tensor_files import ALIGNED, Place, TensorFile, TensorWriter, write_tensors
 
 _LARGE = 4096  # bytes
 
@@ -37,7 +37,7 @@ class TensorsInWork:
 
     def add(self, name: str, tensor: Tensor) -> None:
         """Write one more tensor."""
-        if self._end % ALIGNED and stored_size(tensor) >= _LARGE:
+        if self._end % ALIGNED and tensor.nbytes >= _LARGE:
             filling = torch.zeros(ALIGNED - self._end % ALIGNED, dtype=torch.uint8, device="cpu")
             self._add(f".{len(self._places)}", filling)
         self._add(name, tensor)

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...tensor_files import NAMES, stored_size
+from ...tensor_files import NAMES
 from .block_files import ODD
 from .storage import Storage, TensorsInWork
 
@@ -68,7 +68,7 @@ class BlockWriter:
 
         Waits while too much is in the queue. Raises what went wrong in writing.
         """
-        size = sum(map(stored_size, tensors.values()))
+        size = sum(tensor.nbytes for tensor in tensors.values())
         with self._changed:
             most = max(self._most, _BATCHES * size)
             self._changed.wait_for(lambda: self._error or self._waiting + size <= most)
@@ -192,7 +192,7 @@ class _BlockInWork:
             if earlier and (earlier[0].shape[1:] != tensor.shape[1:] or earlier[0].dtype != tensor.dtype):
                 self._flush(name)
             self._pending[name].append(tensor)
-            self._sizes[name] = self._sizes.get(name, 0) + stored_size(tensor)
+            self._sizes[name] = self._sizes.get(name, 0) + tensor.nbytes
             if self._sizes[name] >= _TOGETHER:
                 self._flush(name)
 

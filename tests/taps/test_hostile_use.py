@@ -17,6 +17,16 @@ import torcheer
 from torcheer import changes
 
 
+def assert_read_as_logged(model: nn.Module, x: Tensor) -> None:
+    """Every operation of a model is read by a tap as a log of it kept it."""
+    history = torcheer.log_forward_pass(model, x)
+    labels = [one.label for one in history.operations if not one.is_input_layer and not one.is_output_layer]
+    with torcheer.tap(model, labels, like=history) as values:
+        model(x)
+    for label in labels:
+        assert torch.equal(values[label], history[label].tensor_contents), label
+
+
 class Again(nn.Module):
     """Calls itself, directly or through a module inside."""
 
@@ -39,12 +49,7 @@ class Again(nn.Module):
 @pytest.mark.parametrize("is_direct", [True, False])
 def test_every_operation_of_a_model_that_calls_itself_is_read_as_the_log_kept_it(is_direct):
     model, x = Again(is_direct=is_direct), torch.rand(2, 4)
-    history = torcheer.log_forward_pass(model, x)
-    labels = [one.label for one in history.operations if not one.is_input_layer and not one.is_output_layer]
-    with torcheer.tap(model, labels, like=history) as values:
-        model(x)
-    for label in labels:
-        assert torch.equal(values[label], history[label].tensor_contents), label
+    assert_read_as_logged(model, x)
 
 
 @pytest.mark.parametrize("is_direct", [True, False])
@@ -242,12 +247,7 @@ def test_forwards_that_a_program_put_others_around_are_read_as_the_log_kept_them
     for at in patched:
         plain = model[at].forward
         model[at].forward = lambda x, plain=plain: plain(x) * 2
-    history = torcheer.log_forward_pass(model, x)
-    labels = [one.label for one in history.operations if not one.is_input_layer and not one.is_output_layer]
-    with torcheer.tap(model, labels, like=history) as values:
-        model(x)
-    for label in labels:
-        assert torch.equal(values[label], history[label].tensor_contents), label
+    assert_read_as_logged(model, x)
 
 
 def test_a_forward_that_calls_itself_without_the_module_is_read_as_the_log_kept_it():
@@ -257,9 +257,4 @@ def test_a_forward_that_calls_itself_without_the_module_is_read_as_the_log_kept_
             return self.forward(x * 2, times - 1) if times else x
 
     model, x = Twice(), torch.rand(3)
-    history = torcheer.log_forward_pass(model, x)
-    labels = [one.label for one in history.operations if not one.is_input_layer and not one.is_output_layer]
-    with torcheer.tap(model, labels, like=history) as values:
-        model(x)
-    for label in labels:
-        assert torch.equal(values[label], history[label].tensor_contents), label
+    assert_read_as_logged(model, x)

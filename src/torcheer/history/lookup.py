@@ -1,4 +1,4 @@
-"""`history[key]`: the one layer or operation a text means, or the list of those that another key means."""
+"""`history[key]`: the layer or operation that a text or position means, or the list of those that another key means."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Lookup:
         self._table = index.table
 
     def meaning(self, key: Any) -> Meaning:
-        """The operations a key means: what every place but `history[…]` asks for."""
+        """The operations a key means, as everywhere but in `history[…]`."""
         return parse_key(key).meaning(self.names)
 
     def find(self, key: Any) -> Found:
@@ -52,15 +52,11 @@ class Lookup:
         return self._all(meaning) if meaning.is_plural else self._one(parsed, meaning)
 
     def _meaning(self, key: Key) -> Meaning:
-        """What a key means. A text may also be an unambiguous part of a name."""
-        if not isinstance(key, Text):
-            return key.meaning(self.names)
+        """The meaning of a key. A text may also be an unambiguous part of a name."""
         try:
             return key.meaning(self.names)
         except LayerNotFound:
-            if key.is_known(self.names):
-                raise
-            found = self._part(key.text)
+            found = self._part(key.text) if isinstance(key, Text) and not key.is_known(self.names) else None
             if found is None:
                 raise
             return found
@@ -77,7 +73,7 @@ class Lookup:
         raise AmbiguousKey(self._several(key, meaning))
 
     def _all(self, meaning: Meaning) -> list[Found]:
-        """Layers of which all passes are meant, and single operations of the others."""
+        """The layers of which all passes are meant, and single operations of the other layers."""
         by_layer: dict[LayerEntry, list[int]] = {}
         for number in meaning.numbers:
             by_layer.setdefault(self._table.layer_of(number), []).append(number)
@@ -113,18 +109,16 @@ class Lookup:
         return f"{key} fits {len(layers)} layers: {self._list(layers)}. Use one of these labels."
 
     def _part(self, text: str) -> Meaning | None:
-        """An unambiguous part of a label or of a module address."""
+        """The meaning of an unambiguous part of a label or of a module address; None where no layer fits."""
         names = self.names
-        fitting: list[Sequence[int]] = [passes for label, passes in names.labels() if text and text in label]
+        fitting = [layer for layer in self._table.layers if text and text in self._table.label(layer)]
         if not fitting and text:
             calls = [call for address in names.classes if text in address for call in names.calls(address)]
-            numbers = dict.fromkeys(n for call in calls for n in call.outputs[:1] if names.shows(n))
-            layers = dict.fromkeys(map(self._table.layer_of, numbers))
-            fitting = [layer.passes for layer in layers]
+            numbers = (number for call in calls for number in call.outputs[:1] if names.shows(number))
+            fitting = list(dict.fromkeys(map(self._table.layer_of, numbers)))
         if len(fitting) > 1:
-            found = [self._table.layer_of(passes[0]) for passes in fitting]
-            raise AmbiguousKey(f"{text!r} fits {len(found)} layers: {self._list(found)}. Use one of these labels.")
-        return Position(self._table.layer_of(fitting[0][0]).number).meaning(names) if fitting else None
+            raise AmbiguousKey(f"{text!r} fits {len(fitting)} layers: {self._list(fitting)}. Use one of these labels.")
+        return Position(fitting[0].number).meaning(names) if fitting else None
 
     def _list(self, layers: Sequence[LayerEntry]) -> str:
         labels = [self._table.label(layer) for layer in layers]

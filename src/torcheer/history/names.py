@@ -1,4 +1,4 @@
-"""The names in one recording: what keys are matched with."""
+"""The names in one recording, with which keys are matched."""
 
 from __future__ import annotations
 

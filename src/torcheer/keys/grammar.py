@@ -1,7 +1,7 @@
 """How the text of a key is read: `input:cell[1]:2` is the second tensor that the second call of `cell` was given.
 
 Names of modules are free text: `relu_1`, `a:2`, `x[0]` and `*` are possible. So a text has several readings, from the most
-literal to the one with everything taken off (`input:`, `[1]`, `:2`), and the first reading whose name is known counts.
+literal to the one without `input:`, `[1]` and `:2`, and the first reading whose name is known counts.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def readings(text: str) -> list[Reading]:
 
 
 def end_of(name: str) -> tuple[str, int | None] | None:
-    """What `input`, `output`, `input_2` and `output2` are: the kind, and which one; None for any other name."""
+    """The kind and the number in `input`, `output`, `input_2` or `output2`; None for any other name."""
     match = _END.match(name)
     return None if match is None else (match["kind"], int(match["number"]) if match["number"] else None)
 

@@ -1,4 +1,4 @@
-"""Key, and what one means: operations, matched by the names that a recording has."""
+"""Key, and the operations that a key means in one recording."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Meaning:
 
 
 class Names(Protocol):
-    """What keys are matched with: the names in one recording."""
+    """The names in one recording, with which keys are matched."""
 
     def labelled(self, label: str, *, short: bool = False) -> Sequence[int] | None:
         """The passes of the layer with this label, in full (`conv2d_3_7`) or short (`conv2d_3`); None where there is none."""
@@ -76,14 +76,14 @@ class Names(Protocol):
         """Every operation: its number, and the object that a function of an operation gets."""
 
     def not_found(self, what: str) -> str:
-        """What to say of a key that fits nothing, with the nearest keys."""
+        """The text of the error for a key that fits nothing, with the nearest keys."""
 
     def hint(self, what: str) -> str:
-        """What else a reader should know who looks for something that is not there; begins with a space."""
+        """A sentence that may explain why there is no such layer, after a space; empty where there is none."""
 
 
 class Key(ABC):
-    """What a person gave to name operations."""
+    """A key: it names operations of a recording."""
 
     @abstractmethod
     def meaning(self, names: Names) -> Meaning:
@@ -100,7 +100,7 @@ def matches_of(passes: Iterable[int], names: Names) -> list[Match]:
 
 
 def of_calls(calls: Iterable[ModuleCall], names: Names, part: int | None = None, is_input: bool = False) -> list[Match]:
-    """The tensors that left module calls (or were given to them): the first, another one, or all."""
+    """The tensors that module calls returned (or were given): the first of each call, another one (`part`), or all."""
     found: list[Match] = []
     for call in calls:
         tensors = call.inputs if is_input else call.outputs
@@ -120,7 +120,7 @@ def _name(call: ModuleCall, place: int, part: int | None, names: Names, is_input
 
 
 def once(matches: Iterable[Match]) -> list[Match]:
-    """Each operation once, as it was first named."""
+    """The first match of each operation."""
     found: dict[int, Match] = {}
     for match in matches:
         found.setdefault(match.number, match)

@@ -1,4 +1,4 @@
-"""The keys that are objects: positions, slices, classes, functions, lists; and what makes a key of any of them."""
+"""Keys that are objects: positions, slices, classes, functions, lists; and `parse_key`, which makes a key of anything."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WHAT_A_KEY_IS = (
 
 
 class Keyed(Protocol):
-    """Layers, operations and modules of a history: each is a key, too."""
+    """Layers, operations and modules of a history, which are keys, too."""
 
     @property
     def _key(self) -> str: ...
@@ -73,7 +73,7 @@ def _position(value: Any) -> int | None:
 
 
 def is_torch_function(function: Any) -> bool:
-    """Whether a callable is a function of torch, or an operator such as `operator.add`, and not one of the user's own."""
+    """Whether a callable is a function of torch, or an operator such as `operator.add`, not a function of the user."""
     if isinstance(function, (OpOverload, OpOverloadPacket)):
         return True
     if isinstance(function, (types.FunctionType, types.BuiltinFunctionType)):
@@ -168,7 +168,7 @@ class OfFunction(Key):
 
 @dataclass(frozen=True, slots=True)
 class Where(Key):
-    """The operations that a function says yes to. There may be none."""
+    """The operations for which a function returns true. There may be none."""
 
     predicate: Callable[[Any], Any]
 
@@ -181,7 +181,7 @@ class Where(Key):
 
 @dataclass(frozen=True, slots=True)
 class Several(Key):
-    """Whatever any of some keys means."""
+    """Everything that any of several keys means."""
 
     keys: tuple[Key, ...]
 

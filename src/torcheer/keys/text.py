@@ -1,4 +1,4 @@
-"""Text: the key that is a label, an address, an end of the model, or a glob."""
+"""Text: a key that is a label, an address, an input or output of the model, or a glob."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def find_address(name: str, known: Container[str], others: Mapping[str, str]) ->
 
 
 def fitting_glob(glob: str, known: Iterable[str], others: Mapping[str, str]) -> str | None:
-    """The glob, or what it is without the names of wrappers, if it fits the address of a module below the model; else None."""
+    """The glob, as it is or without names of wrappers, if it fits the address of a module below the model; else None."""
     for one in dict.fromkeys((glob, _unwrapped(glob))):
         fits = glob_pattern(one).fullmatch
         if any(address and fits(address) for address in (*known, *others)):
@@ -60,7 +60,7 @@ class Text(Key):
         return found
 
     def exact(self, names: Names) -> Meaning | None:
-        """What it means as a label, an address, or an end of the model; None if it is none of these."""
+        """The meaning as a label, an address, or an input or output of the model; None if it is none of these."""
         ways = readings(self.text)
         for way in ways:
             if way.can_be_label and (passes := names.labelled(way.name)) is not None:
@@ -80,7 +80,7 @@ class Text(Key):
         return None
 
     def is_known(self, names: Names) -> bool:
-        """Whether some reading of it is a name, even where there is nothing it could mean."""
+        """Whether some reading of it is a name, even of a module that did not run."""
         return any(
             _find(way, names) is not None or (way.can_be_label and names.labelled(way.name, short=short) is not None)
             for way in readings(self.text)
@@ -88,7 +88,7 @@ class Text(Key):
         )
 
     def short_label(self, names: Names) -> Sequence[int] | None:
-        """The passes of the layer whose short label this is, whatever else it is."""
+        """The passes of the layer with this short label, even if a module has this address, too."""
         for way in readings(self.text):
             if way.can_be_label and (passes := names.labelled(way.name, short=True)) is not None:
                 return passes if way.turn is None else passes[way.turn - 1 : way.turn]
@@ -104,7 +104,7 @@ class Text(Key):
         return Meaning(matches_of(passes, names), False)
 
     def _tensors(self, way: Reading, address: str, names: Names) -> list[Match]:
-        """What the calls of one module returned, or were given."""
+        """The tensors that calls of one module returned, or were given."""
         calls = _turn(way, address, names.calls(address), self.text)
         matches = of_calls(calls, names, way.part, way.is_input)
         if matches:
@@ -155,7 +155,7 @@ class Text(Key):
 
 
 def _turn(way: Reading, address: str, calls: Sequence[ModuleCall], text: str = "") -> list[ModuleCall]:
-    """The calls that a reading means. One that was not made is an error, if there is a text to name in it."""
+    """The calls that a reading means. With `text`, for the error, a call that was not made is an error."""
     if way.turn is None or not calls:
         return list(calls)
     if text and not 1 <= way.turn <= len(calls):
@@ -164,7 +164,7 @@ def _turn(way: Reading, address: str, calls: Sequence[ModuleCall], text: str = "
 
 
 def _fitting(glob: str, names: Names) -> list[str]:
-    """The first addresses of the modules that a glob fits by any of their addresses. The model itself fits none."""
+    """The first addresses of the modules of which any address fits a glob. The model itself never fits."""
     meant = fitting_glob(glob, names.classes, names.first_addresses)
     if meant is None:
         return []

@@ -72,18 +72,18 @@ def _check_device(device: Any) -> None:
 
 
 def read_options(given: LogOptions, call: str, *others: str) -> Options:
-    """The options that were given by name to `call`, which has `others` as arguments of its own."""
+    """The options that were given to `call`, whose own arguments are `others`."""
     check_log_options(given, call, *others)
     return Options(**given)
 
 
 def check_log_options(given: LogOptions, call: str, *others: str) -> None:
-    """Raise where an option that was given to `call` is neither one of these nor one of its own arguments."""
+    """Raise if a name that was given to `call` is neither an option nor one of its own arguments."""
     check_names(given, [*others, *(field.name for field in fields(Options))], f"{call} takes")
 
 
 def shows_options(function: _Function) -> _Function:
-    """Let `help` and notebooks show the options of a function one by one, where it takes them as `**options`."""
+    """Give a function that takes `**options` a signature that names them, for `help` and notebooks."""
     signature = inspect.signature(function)
     own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
     named = [

@@ -6,12 +6,12 @@ An example:
     for _ in range(3):
         h = torch.sigmoid(h + y) * z
 
-The first `add` is downstream of `f`, every other one of `g`, because `h` then is. But `g` ran before the loop did, so that is
-no difference between the rounds: the `add`s are one layer of three passes.
+The first `add` is downstream of `f`, all others are downstream of `g`, because their `h` is. But `g` ran before the loop, so
+this does not tell the rounds apart: the `add`s are one layer of three passes.
 
-In `map(heads, (self.q(x), self.k(x)))` both layers ran before the first reshape, too. So what ran at one place is only joined
-if each argument was made by one and the same layer in every round; or, in the first round, by whatever the loop begins with,
-and in all others by one layer that runs in every round: here `h`, which is what `zeros_like` made and then what `mul` did.
+In `map(heads, (self.q(x), self.k(x)))` both layers ran before the first reshape, too. So operations at one place are only
+joined if each argument was made by the same layer in every round; or, in the first round, by any layer, and in all others by
+one layer that runs in every round: here `h`, which `zeros_like` made in the first round and `mul` in the others.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class _Joined:
         return all(self._is_equal(values, enters, head) for values in zip(*used, strict=True))
 
     def _is_equal(self, values: tuple[int, ...], enters: list[bool], head: int) -> bool:
-        """Whether one argument was made by the same layer in all rounds, but for those that may be the first of a loop."""
+        """Whether one argument was made by the same layer in all rounds, except in first rounds of a loop."""
         made = [origin_of(self._log, self.first, value) for value in values]
         if len(set(made)) == 1:
             return True

@@ -43,8 +43,8 @@ _MADE = (Origin.OPERATION, Origin.OPAQUE, Origin.ALIAS)
 def nothing_repeats(log: Log) -> bool:
     """A quick check: whether every operation is certainly a layer of its own.
 
-    That is so when no module was called twice, nothing ran twice at one place, no parameter was used twice by one function, and
-    none was overwritten.
+    It is, if no module was called twice, nothing ran twice at one place, and no parameter was overwritten or used twice by one
+    function.
     """
     if log.python_reads or any(call.call > 1 for call in log.modules):
         return False  # the condition of a while loop is compiled twice; a second look tells that it is one place
@@ -88,7 +88,7 @@ class Recurrence:
         self._where = Places(log)
 
     def extend(self, connected: bytearray | None = None) -> None:
-        """Take in what was recorded since the last time; of a complete log only what is connected."""
+        """Take in the operations that are new in the log; of a complete log only those that are connected."""
         log, first, nearest = self._log, self.first, self._nearest
         rows, details, layers = log.rows, log.details, self._layers
         kinds = [function.type if function.origin in _MADE else None for function in log.functions]
@@ -143,7 +143,7 @@ class Recurrence:
             first.append(layer)
 
     def _use_of_parameters(self, number: int, what: tuple[Any, ...], parameters: list[int]) -> tuple[Any, ...]:
-        """What makes operations that used parameters the same layer."""
+        """The key that is equal for operations of one layer, of those that used parameters."""
         function = self._log.function_of(number)
         used = (*what, *parameters)
         if function.origin is Origin.OPAQUE:  # several with the same parents are results of one stretch that was not seen
@@ -169,9 +169,9 @@ class Recurrence:
         return layer
 
     def _replaces_parameters(self, number: int, owner: ModuleCall, counts: CallCounts) -> bool:
-        """Whether an operation is all that ran in a module with parameters, and used tensors in their place.
+        """Whether an operation is the only one in a module with parameters, and used other tensors in their place.
 
-        `torch.func.functional_call` and cached parametrizations do that: the module's forward uses tensors it was not given.
+        With `torch.func.functional_call` and cached parametrizations, a module's forward uses tensors that are not its inputs.
         """
         if not counts.is_alone(number, owner):
             return False
@@ -190,7 +190,7 @@ class Recurrence:
             self._behind[number] = self._behind[parent]
 
     def _without_parameters(self, number: int, place: tuple[Any, ...], nearest: int) -> int:
-        """The first operation of the layer of one that used no parameters."""
+        """The first operation of the layer that an operation without parameters belongs to."""
         parents = self._log.rows[number][PARENTS:]
         layers = tuple([self.first[parent] if parent >= 0 else parent for parent in parents])
         what = place[:-2]
@@ -230,9 +230,9 @@ class Recurrence:
                 self.first[number] = layer
 
     def _enters(self, first: int, rest: int, address: str | None) -> bool:
-        """Whether `first` is how a loop is entered and `rest` how it goes on, not two rounds over different blocks.
+        """Whether `first` is the first round of a loop and `rest` the others, not rounds over different blocks.
 
-        A loop is entered from a different place than it goes on from; a loop over different blocks calls them all from one.
+        The first round of a loop comes from another place than the others; a loop over blocks calls all of them from one place.
         """
         before, again = self._nearest[first], self._nearest[rest]
         is_repeated = self._passes[self.first[again]] > 1
@@ -244,7 +244,7 @@ class Recurrence:
 
     @cached_property
     def _run_from(self) -> defaultdict[tuple[str | None, int], set[str | int]]:
-        """By address of a module and place in it: the modules with parameters and the layers using some that ran from there."""
+        """By address of a module and place in it: the modules with parameters and the layers using some that ran there."""
         found: defaultdict[tuple[str | None, int], set[str | int]] = defaultdict(set)
         where, owners = self._where, self._where.owners
         for call in self._log.modules:

@@ -1,4 +1,4 @@
-"""Tells the rounds of a loop from calls side by side, where operations without parameters ran several times at one place.
+"""Tells rounds of a loop from calls side by side, for operations without parameters that ran several times at one place.
 
 An example:
 
@@ -10,14 +10,14 @@ An example:
 
 Each `sin` depends on the one before, so this is a loop: `add` and `sin` are one layer of three passes each, and so is
 `getitem`, of which every pass is used by another `add`. The reshapes ran side by side, in one round: they are three layers.
-The `mul`s are a loop over different things, as one over different blocks is: two layers.
+The `mul`s are rounds over different things, like rounds over different blocks: two layers.
 
 Operations at one place are passes of one layer if each belongs to a different round. That is known where
 
 1. they are downstream of different parameter-using operations, such as the passes of a shared layer;
-2. they depend on one another without such an operation between (a loop carries something from round to round), and whatever
-   else they use was made at one place. To write over elements (`mask[i] = 1`) does not depend on what was there;
-3. each is used by, or uses, another pass of a layer of which this is known.
+2. they depend on one another without such an operation between (a loop carries a value from round to round), and their other
+   arguments were made at one place. An operation that writes over elements (`mask[i] = 1`) does not depend on the old ones;
+3. each is used by, or uses, a different pass of a layer of which this is known.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ...records import PARENTS, Log, Origin
 
 _COVERS = frozenset({"setitem", "fill", "zero", "copy"})  # write without reading what was there
 _GIVEN = frozenset({Origin.INPUT, Origin.SOURCE})
-_ROUNDS = 4  # of a loop: in so many, everything that it carries is seen
+_ROUNDS = 4  # rounds of a loop after which everything that it carries has been seen
 
 Passes = dict[int, list[int]]  # by the first operation of a layer
 
@@ -74,7 +74,7 @@ def _repeated(first: list[int]) -> Passes:
 
 
 def used_by(log: Log, number: int) -> tuple[int, ...]:
-    """The operations and states that an operation depends on, but for those it only writes over."""
+    """The operations and states that an operation depends on, without those that it only writes over."""
     used: tuple[int, ...] = log.rows[number][PARENTS:]
     if number not in log.details:
         return used
@@ -87,7 +87,7 @@ def used_by(log: Log, number: int) -> tuple[int, ...]:
 
 
 def _know_loops(log: Log, first: list[int], nearest: list[int], doubtful: Passes, known: set[int]) -> None:
-    """For each layer whose value a loop carries, move passes of one kind from `doubtful` to `known`, as a layer."""
+    """Move the passes of layers whose value a loop carries from `doubtful` to `known`, those of one kind as one layer."""
     carried = _carried(log, first, nearest, doubtful)
     _add_other_loops(log, first, doubtful, carried)
     kinds = _kinds(log, first, doubtful, carried, _over_different_things(log, first, doubtful, carried))
@@ -106,7 +106,7 @@ def _know_loops(log: Log, first: list[int], nearest: list[int], doubtful: Passes
 
 
 def _carried(log: Log, first: list[int], nearest: list[int], doubtful: Passes) -> dict[int, set[int]]:
-    """The layers of which one pass depends on another, without a parameter-using operation between; and by which arguments."""
+    """The layers of which a pass depends on another, without a parameter-using operation between; and by which arguments."""
     bits = {layer: 1 << place for place, layer in enumerate(doubtful)}
     unknown = (1 << len(bits)) - 1
     behind = [0] * len(first)  # by operation: the bits of the layers it belongs to or depends on
@@ -131,7 +131,7 @@ def _carried(log: Log, first: list[int], nearest: list[int], doubtful: Passes) -
 
 
 def _add_other_loops(log: Log, first: list[int], doubtful: Passes, carried: dict[int, set[int]]) -> None:
-    """Add the arguments that another loop carries: in the first round what that begins with, in all others what one layer made.
+    """Add arguments that carry the value of another layer: all rounds but the first use what that layer made.
 
     `a, b = torch.sin(a + b), torch.cos(b * 2)`: the second argument of `add` is `b`, which does not depend on `add`.
     """
@@ -155,9 +155,9 @@ def origin_of(log: Log, first: list[int], used: int) -> Hashable:
 
 
 def _over_different_things(log: Log, first: list[int], doubtful: Passes, carried: dict[int, set[int]]) -> set[int]:
-    """The layers of loops over what different layers made before: `for one in (sin(x), cos(x)): h = relu(h * one)`.
+    """The layers in loops over values of different layers: `for one in (sin(x), cos(x)): h = relu(h * one)`.
 
-    Here `mul` is one, and so is `relu`, which uses what `mul` made in that round.
+    Here these are `mul`, and `relu`, which uses the result of `mul` in the same round.
     """
     found: set[int] = set()
     users: defaultdict[int, set[int]] = defaultdict(set)  # by layer: those that it carries something to
@@ -183,9 +183,9 @@ def _over_different_things(log: Log, first: list[int], doubtful: Passes, carried
 def _kinds(
     log: Log, first: list[int], doubtful: Passes, carried: dict[int, set[int]], different: Collection[int]
 ) -> dict[int, int]:
-    """By operation: a number for its layer and the places where what it used, but for what a loop carries, was made.
+    """By operation: a number for its layer and the layers of its arguments, without those that a loop carries.
 
-    What a loop over different things carries is of another kind in every round.
+    A value that a loop over different things carries is of another kind in every round.
     """
     kinds: dict[int, int] = {}
     numbers: dict[Hashable, int] = {}
@@ -217,7 +217,7 @@ def _follow(log: Log, first: list[int], doubtful: Passes, known: set[int]) -> No
             continue
         passes = doubtful[layer]
         using, layer_used = _paired(passes, uses, first, known, latest=True)
-        # the last one used and the first use: what all rounds use is no round of its own
+        # a pass is paired with the last operation it uses, or with its first user: not with a value that all rounds use
         following = max(
             _with_entry(passes, uses, using, begins[layer_used]),
             _paired(passes, users, first, known, latest=False)[0],
@@ -236,7 +236,7 @@ def _paired(
     """The largest set of passes that each pair with a different pass of one other layer, and that layer."""
     pairs: defaultdict[int, dict[int, int]] = defaultdict(dict)
     for number in passes:
-        for other in sorted(beside[number], reverse=not latest):  # what comes last stays
+        for other in sorted(beside[number], reverse=not latest):  # the last one is kept
             if other in known:
                 pairs[first[other]][number] = other
     fitting = [(list(pair), layer) for layer, pair in pairs.items() if 1 < len(pair) == len(set(pair.values()))]
@@ -244,7 +244,7 @@ def _paired(
 
 
 def _with_entry(passes: list[int], uses: defaultdict[int, list[int]], paired: list[int], begins: set[int]) -> list[int]:
-    """These passes, each of which uses what the round before carried on, and the one before them, in the first round.
+    """The passes that use the value of the round before, and the pass of the first round, which uses the initial value.
 
     `while x.sum() < 30: x = x + 1`: the first `sum` uses what the loop begins with, and every other one what an `add` made.
     """
@@ -254,7 +254,7 @@ def _with_entry(passes: list[int], uses: defaultdict[int, list[int]], paired: li
 
 
 def _beginnings(log: Log, first: list[int], known: set[int]) -> defaultdict[int, set[int]]:
-    """By layer that a loop carries: what stands in its place in the first round."""
+    """By layer whose value a loop carries: the initial values, which are used in its place in the first round."""
     rounds: defaultdict[int, list[int]] = defaultdict(list)
     for number in sorted(known):
         rounds[first[number]].append(number)
@@ -270,7 +270,7 @@ def _beginnings(log: Log, first: list[int], known: set[int]) -> defaultdict[int,
 def _neighbours(
     log: Log, first: list[int], doubtful: Passes
 ) -> tuple[defaultdict[int, list[int]], defaultdict[int, list[int]]]:
-    """What each pass of these layers uses, and what uses it."""
+    """By pass of these layers: the operations that it uses, and those that use it."""
     uses: defaultdict[int, list[int]] = defaultdict(list)
     users: defaultdict[int, list[int]] = defaultdict(list)
     for number, layer in enumerate(first):

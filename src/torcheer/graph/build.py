@@ -214,32 +214,23 @@ class _Builder:
 
     def _states(self, number: int, row: Row) -> tuple[tuple[Param, ...], tuple[BufferUse, ...]]:
         """The parameters and buffers an operation used, also those that were overwritten earlier in the pass."""
-        parents = row[PARENTS:]
-        behind = self._behind
-        used = [p for p in parents if p < 0 or p in behind]
+        parents, behind = row[PARENTS:], self._behind
+        used = {slot: p if p < 0 else behind[p] for slot, p in enumerate(parents) if p < 0 or p in behind}
         if not used:
             return (), ()
         details = self.log.details.get(number)
         slots = details.mutated if details is not None else ()
-        written = {p if p < 0 else behind.get(p) for slot in slots if slot < len(parents) for p in [parents[slot]]}
-        slot = self.log.operations[number].overwritten if slots else None
-        if slot is not None:
-            first = parents[slot]
-            if first < 0 or first in behind:
-                behind[number] = first if first < 0 else behind[first]
-        params: dict[Param, None] = {}
+        written = {used[slot] for slot in slots if slot in used}
+        overwritten = self.log.operations[number].overwritten if slots else None
+        if overwritten in used:
+            behind[number] = used[overwritten]
+        params = dict.fromkeys(param for param in map(self._param, used.values()) if not param.is_buffer)
         buffers: dict[int, list[str]] = {}
-        paths = self._paths_of(row) if any(self._param(p).is_buffer for p in parents if p < 0) else []
-        for slot, parent in enumerate(parents):
-            if parent >= 0 and parent not in behind:
-                continue
-            reference = parent if parent < 0 else behind[parent]
-            if not self._param(reference).is_buffer:
-                params[self._param(reference)] = None
-                continue
-            positions = buffers.setdefault(reference, [])
-            if parent < 0 and slot < len(paths):
-                positions.append(paths[slot])
+        for slot, reference in used.items():
+            if self._param(reference).is_buffer:
+                positions, paths = buffers.setdefault(reference, []), self._paths_of(row)
+                if parents[slot] < 0 and slot < len(paths):
+                    positions.append(paths[slot])
         uses = [BufferUse(self._param(n), tuple(found), n in written) for n, found in buffers.items()]
         return tuple(params), tuple(uses)
 

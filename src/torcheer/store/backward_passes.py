@@ -10,7 +10,7 @@ import torch
 from ..backward_records import BackwardLog, BackwardRecord, NodeRecord
 from ..records import Log
 from ..tensor_memory import is_freed
-from .checking import fields, flag, items, number, numbers, real, refuse, sizes, text
+from .checking import fields, flag, items, lists, number, numbers, real, refuse, sizes, text
 from .saved_tensors import SavedTensors
 from .saved_values import SavedGradients, Stored
 from .tensor_names import TensorNames
@@ -76,7 +76,7 @@ class _Reader:
         return set(numbers(written, what, self._low, self._high))
 
     def read(self, written: dict[str, Any]) -> BackwardRecord:
-        rows = [items(one, "a node") for one in items(written.get("nodes"), "the nodes")]
+        rows = lists(written.get("nodes"), "the nodes", "a node")
         nodes = [self._node(row) for row in rows]
         for node, row in zip(nodes, rows, strict=True):
             node.inner = tuple([nodes[place] for place in numbers(row[7], "inner nodes", 0, len(nodes))])
@@ -92,13 +92,10 @@ class _Reader:
         )
 
     def _gradients(self, written: Any) -> SavedGradients:
-        pairs = [items(one, "a gradient") for one in items(written, "the gradients")]
-        return SavedGradients(
-            {
-                number(place, "a gradient", self._low, self._high): Stored(text(name, "a gradient"), self._tensors)
-                for place, name in pairs
-            }
-        )
+        found = SavedGradients()
+        for place, name in lists(written, "the gradients", "a gradient"):
+            found[number(place, "a gradient", self._low, self._high)] = Stored(text(name, "a gradient"), self._tensors)
+        return found
 
     def _node(self, row: list[Any]) -> NodeRecord:
         name, role, operation, started, given, made, span, _, node, onward, tensors, is_device_time = row

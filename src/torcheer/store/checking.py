@@ -30,6 +30,11 @@ def items(value: Any, what: str) -> list[Any]:
     return value
 
 
+def lists(value: Any, what: str, each: str) -> list[list[Any]]:
+    """A JSON array of JSON arrays."""
+    return [items(one, each) for one in items(value, what)]
+
+
 def text(value: Any, what: str) -> str:
     if type(value) is not str:
         refuse(f"{what} is no text")

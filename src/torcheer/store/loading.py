@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..capture.restore.gc_pause import no_collections
 from ..errors import HistoryNotFound, InvalidArgument, TorcheerError, UnreadableFile
 from ..history.keeping.options import Options
 from ..records import Log
@@ -18,7 +19,6 @@ from ..torch_internals import DisableTorchFunction
 from .checking import fields, refuse, text
 from .function_names import Functions
 from .log_reading import LogReader
-from .no_collections import no_collections
 from .saved_tensors import SavedTensors
 from .saving import DOCUMENT, FORMAT, MOST_SHRUNK, VERSION
 

@@ -36,6 +36,7 @@ from .checking import (
     fields,
     flag,
     items,
+    lists,
     number,
     numbers,
     real,
@@ -166,13 +167,11 @@ class LogReader:
 
     def _read_details(self) -> None:
         composites: list[Composite] = []
-        for one in items(self._get("composites"), "the composites"):
-            name, turn, outer = items(one, "a composite")
+        for name, turn, outer in lists(self._get("composites"), "the composites", "a composite"):
             outer = number(outer, "the composite around one", -1, len(composites))
             around = composites[outer] if outer >= 0 else None
             composites.append(Composite(text(name, "a composite"), number(turn, "a composite"), around))
-        for one in items(self._get("details"), "the details"):
-            place, written = items(one, "the details of an operation")
+        for place, written in lists(self._get("details"), "the details", "the details of an operation"):
             place = self._number(place, "an operation", 0)
             self.log.details[place] = self._details(place, fields(written, "the details of an operation"), composites)
 
@@ -186,10 +185,10 @@ class LogReader:
         details.mutated = tuple(numbers(written.get("mutated", []), "slots", 0, 1 << 20))
         if "composite" in written:
             details.composite = composites[number(written["composite"], "a composite", 0, len(composites))]
-        pairs = [items(one, "an autocast") for one in items(written.get("autocast", []), "the autocasts")]
+        pairs = lists(written.get("autocast", []), "the autocasts", "an autocast")
         details.autocast = tuple([(text(device, "a device"), read_dtype(dtype)) for device, dtype in pairs])
         if "held" in written:
-            held = [items(one, "an argument") for one in items(written["held"], "the arguments")]
+            held = lists(written["held"], "the arguments", "an argument")
             details.held = {number(slot, "a slot", 0, 1 << 20): self._held(name) for slot, name in held}
         details.changed = text(written.get("changed", ""), "a change")
         for name in items(written.get("is", []), "the details"):
@@ -213,8 +212,8 @@ class LogReader:
             log.states.before[one] = (
                 self._tensors.read(f"params/before/{-one}") if one in saved else _absent_like(log.states.tensors[-1 - one])
             )
-        for one in items(found.get("registered"), "the modules"):
-            module = self._registered(items(one, "a module"), tensors)
+        for written in lists(found.get("registered"), "the modules", "a module"):
+            module = self._registered(written, tensors)
             log.registered[module.address] = module
         if any(log.root_of(address) is None for address in log.registered):  # walks up the modules would not end
             refuse("a module is in no other one")
@@ -246,7 +245,7 @@ class LogReader:
         parameters, buffers = [
             {
                 text(name, "a parameter"): tensors[place] if number(place, "a parameter", -1, len(tensors)) >= 0 else None
-                for name, place in (items(pair, "a parameter") for pair in items(group, "the parameters"))
+                for name, place in lists(group, "the parameters", "a parameter")
             }
             for group in groups
         ]
@@ -314,23 +313,16 @@ class LogReader:
             setattr(log, name, set(self._numbers(self._get(name), name)))
         log.collectives = number(self._get("collectives"), "the collectives")
         log.notes = each(self._get("notes"), "a note", text)
-        for one in items(self._get("source_names"), "the sources"):
-            place, name = items(one, "a source")
+        for place, name in lists(self._get("source_names"), "the sources", "a source"):
             log.source_names[self._number(place, "a source", 0)] = text(name, "a source")
-        for one in items(self._get("input_paths"), "the inputs"):
-            place, paths = items(one, "an input")
+        for place, paths in lists(self._get("input_paths"), "the inputs", "an input"):
             found = [self._values.read_path(path) for path in items(paths, "the paths of an input")]
             if any(path and type(path[0]) is not str for path in found):
                 refuse("an input is no argument")
             log.input_paths[self._number(place, "an input", 0)] = found
-        for one in items(self._get("reads"), "the reads"):
-            function, parents, value, module, site, before = items(one, "a read")
-            parents = self._numbers(parents, "what was read")
-            where = self._where(module, site)
-            read = PythonReadRecord(
-                self._function(function), parents, self._values.read(value), *where, number(before, "a read")
-            )
-            log.python_reads.append(read)
+        for function, parents, value, module, site, before in lists(self._get("reads"), "the reads", "a read"):
+            what = (self._function(function), self._numbers(parents, "what was read"), self._values.read(value))
+            log.python_reads.append(PythonReadRecord(*what, *self._where(module, site), number(before, "a read")))
         if self._get("failure") is not None:
             log.failure = self._failure(items(self._get("failure"), "the failure"))
         seed = self._get("random_seed")

@@ -53,6 +53,7 @@ from .values import Json, Writer
 NOT_KEPT, FREED_VALUE, LOST_VALUE = -1, -2, -3  # in the column `values`
 FLAGS = ("is_recording", "is_complete", "is_cleared", "holds_tensors")
 DETAIL_FLAGS = ("is_collective", "is_hooked", "is_transformed")
+_OF_CALLS = ("call", "first", "end", "exit", "started", "elapsed")  # attributes of module calls that are columns
 _SIMPLE = frozenset({int, bool, type(None)})
 
 
@@ -198,25 +199,18 @@ class LogWriter:
         }
 
     def _details(self, number: int, details: Details) -> Json:
-        written: dict[str, Any] = {}
-        if details.call >= 0:
-            written["call"] = details.call
-        if details.output_path:
-            written["path"] = self._values.write_path(details.output_path)
-        if details.also:
-            written["also"] = details.also
-        if details.mutated:
-            written["mutated"] = details.mutated
-        if details.composite is not None:
-            written["composite"] = self._composite(details.composite)
-        if details.autocast:
-            written["autocast"] = [[device, str(dtype)[6:]] for device, dtype in details.autocast]
-        if details.held:
-            written["held"] = [[slot, self._held(number, slot, held)] for slot, held in details.held.items()]
-        if details.changed:
-            written["changed"] = details.changed
-        flags = [name for name in DETAIL_FLAGS if getattr(details, name)]
-        return {**written, "is": flags} if flags else written
+        written: dict[str, Any] = {
+            "call": details.call if details.call >= 0 else None,
+            "path": self._values.write_path(details.output_path),
+            "also": details.also,
+            "mutated": details.mutated,
+            "composite": self._composite(details.composite) if details.composite is not None else None,
+            "autocast": [[device, str(dtype)[6:]] for device, dtype in details.autocast],
+            "held": [[slot, self._held(number, slot, held)] for slot, held in (details.held or {}).items()],
+            "changed": details.changed,
+            "is": [name for name in DETAIL_FLAGS if getattr(details, name)],
+        }
+        return {key: value for key, value in written.items() if value or value == 0}
 
     def _held(self, number: int, slot: int, held: Held) -> Json:
         if is_freed(held.value):
@@ -257,15 +251,10 @@ class LogWriter:
         return {
             "address": [text(call.address) for call in calls],
             "class": [text(call.class_name) for call in calls],
-            "call": [call.call for call in calls],
             "outer": [_number_of(call.outer) for call in calls],
             "site": [_number_of(call.site) for call in calls],
             "training": [int(call.training) for call in calls],
-            "first": [call.first for call in calls],
-            "end": [call.end for call in calls],
-            "exit": [call.exit for call in calls],
-            "started": [call.started for call in calls],
-            "elapsed": [call.elapsed for call in calls],
+            **{name: [getattr(call, name) for call in calls] for name in _OF_CALLS},
             "args": [self._templates.number(call.args) for call in calls],
             "names": [self._names.number(call.names) for call in calls],
             **_flat("inputs", [call.inputs for call in calls]),

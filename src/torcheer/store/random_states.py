@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..capture.restore.randomness import RandomState
 from ..records import Log
-from .checking import each, fields, items, number, numbers, real, refuse, text
+from .checking import each, fields, items, lists, number, numbers, real, refuse, text
 
 Json = Any
 
@@ -53,8 +53,7 @@ def read_random_states(written: Any, log: Log) -> None:
     states = [_read(fields(one, "a random state")) for one in items(found.get("states"), "the random states")]
     first = number(found.get("first"), "the random state", -1, len(states))
     log.random_state = states[first] if first >= 0 else None
-    for one in items(found.get("drawn"), "the random states"):
-        place, state = items(one, "a random state")
+    for place, state in lists(found.get("drawn"), "the random states", "a random state"):
         place = number(place, "a draw", 0, len(log.rows))
         log.random_states[place] = states[number(state, "a random state", 0, len(states))]
 
@@ -78,17 +77,13 @@ def _read(written: dict[str, Any]) -> RandomState:
     torch.Generator().set_state(ours)
     devices = tuple(
         [
-            (_device_kind(kind), tuple(each(states, "a random state", lambda one, what: _tensor(one))))
-            for kind, states in (items(one, "a device") for one in items(written.get("devices"), "the devices"))
+            (text(kind, "a device"), tuple(each(states, "a random state", lambda one, what: _tensor(one))))
+            for kind, states in lists(written.get("devices"), "the devices", "a device")
         ]
     )
-    return RandomState(python, numpy, ours, devices)
-
-
-def _device_kind(kind: Any) -> str:
-    if kind not in ("cuda", "xpu"):
+    if not {kind for kind, _ in devices} <= {"cuda", "xpu"}:
         refuse("a random state is of an unknown device")
-    return str(kind)
+    return RandomState(python, numpy, ours, devices)
 
 
 def _tensor(written: Any) -> Tensor:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..capture.restore.gc_pause import no_collections
 from ..display import BytesProgress
 from ..errors import InvalidArgument
 from ..history import History
@@ -22,7 +23,6 @@ from ..records import FACTS, UNSAVED, Log
 from ..tensor_files import write_tensors
 from ..torch_internals import DisableTorchFunction
 from .log_writing import LogWriter
-from .no_collections import no_collections
 from .tensor_layout import Layout
 from .tensor_names import TensorNames
 

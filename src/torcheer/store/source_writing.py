@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from typing import Any
 
 from ..source_places import CodeFacts, Codes, Site, Sources, Span, lines_near
-from .checking import column, each, fields, items, number, numbers, refuse, split, text
+from .checking import column, each, fields, items, lists, number, numbers, refuse, split, text
 
 _OF_PROGRAM, _OF_TORCH, _OURS = range(3)  # whose a file is
 
@@ -16,35 +15,31 @@ Json = Any
 
 def write_sites(sites: list[Site], *, with_texts: bool) -> Json:
     """The sites of a log. Without texts, files are known by their names alone, without the folders they are in."""
-    table = sites[0].table if sites else None
+    if not sites:
+        return {"files": [], "codes": [], "places": [[], [], []], "frames": [], "counts": []}
+    table = sites[0].table
     pairs = dict.fromkeys((code, at) for site in sites for code, at in zip(site.codes, site.instructions, strict=True))
     codes = {code: place for place, code in enumerate(dict.fromkeys(code for code, _ in pairs))}
     numbers = {pair: place for place, pair in enumerate(pairs)}
-    files: dict[str, int] = {}
-    named: list[set[int]] = []
-    written_codes, lines = [], []
-    if table is not None:
-        for code in codes:
-            facts = table.facts(code)
-            if files.setdefault(facts.file, len(files)) == len(named):
-                named.append(set())
-            written_codes.append([files[facts.file], facts.function, facts.first_line])
-        lines = [table.line(code, at) for code, at in pairs]
-        for (code, _), line in zip(pairs, lines, strict=True):
-            named[files[table.facts(code).file]].add(line)
+    facts = {code: table.facts(code) for code in codes}
+    lines = [table.line(code, at) for code, at in pairs]
+    named: dict[str, set[int]] = {one.file: set() for one in facts.values()}  # by file: its lines that are in a site
+    for (code, _), line in zip(pairs, lines, strict=True):
+        named[facts[code].file].add(line)
+    files = {file: place for place, file in enumerate(named)}
     return {
-        "files": _written_files(files, named, table, with_texts) if table is not None else [],
-        "codes": written_codes,
+        "files": _written_files(named, table, with_texts),
+        "codes": [[files[one.file], one.function, one.first_line] for one in facts.values()],
         "places": [[codes[code] for code, _ in pairs], lines, [at for _, at in pairs]],
         "frames": [numbers[pair] for site in sites for pair in zip(site.codes, site.instructions, strict=True)],
         "counts": [len(site.codes) for site in sites],
     }
 
 
-def _written_files(files: Iterable[str], named: list[set[int]], table: Codes, with_texts: bool) -> Json:
+def _written_files(named: dict[str, set[int]], table: Codes, with_texts: bool) -> Json:
     found: list[Json] = []
     taken: set[str] = set()
-    for file, lines in zip(files, named, strict=True):
+    for file, lines in named.items():
         owner = _OF_TORCH if table.sources.is_torch(file) else _OURS if table.sources.is_ours(file) else _OF_PROGRAM
         texts = {line: table.sources.line(file, line) for line in lines_near(lines)} if with_texts else {}
         name = file if with_texts else _bare(file, taken)
@@ -106,11 +101,10 @@ def read_sites(written: Any) -> list[Site]:
     """The sites of a saved history."""
     found = fields(written, "the sites")
     sources, paths = SavedSources(), []
-    for one in items(found.get("files"), "the files"):
-        path, owner, texts = items(one, "a file")
+    for path, owner, texts in lists(found.get("files"), "the files", "a file"):
         paths.append(text(path, "a file"))
         sources.owners[path] = number(owner, "the owner of a file", 0, 3)
-        pairs = [items(pair, "a line") for pair in items(texts, "the lines of a file")]
+        pairs = lists(texts, "the lines of a file", "a line")
         sources.texts[path] = {number(line, "a line"): text(said, "a line") for line, said in pairs}
     facts = each(found.get("codes"), "the codes", lambda one, what: _code(one, paths))
     codes, lines, *offsets = items(found.get("places"), "the places")

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..capture.keep.keeper import version_of
+from ..capture.restore.gc_pause import no_collections
 from ..display import BytesProgress
 from ..files import WholeFile
 from ..history import History
@@ -22,7 +24,6 @@ from ..shapes import contiguous_strides
 from ..tensor_files import NAMES, Place, TensorWriter
 from ..tensor_memory import needed_bytes
 from ..torch_internals import DisableTorchFunction, storage_address, without_transforms
-from .no_collections import no_collections
 from .saving import DOCUMENT, document_of, metadata, packed
 from .tensor_forms import parts_of
 from .tensor_layout import is_spread, memory_of, refuse_class, touches_each_once, view_of, written_type
@@ -110,7 +111,8 @@ class Streaming:
             return self._stored(tensor)
         begin, end = int(tensor.storage_offset()) * tensor.element_size(), needed_bytes(tensor)
         for known in self._memories.get(storage_address(tensor), ()):
-            if known.begin <= begin and end <= known.end and self._is_there(known, tensor):
+            is_there = known.storage() is tensor.untyped_storage() and known.version == version_of(tensor)
+            if known.begin <= begin and end <= known.end and is_there:
                 offset, rest = divmod(begin - known.begin, tensor.element_size())
                 if not rest and not (known.end - known.begin) % tensor.element_size():
                     return self._add(_Piece(base=known.number, view=view_of("", known.tensor, tensor, offset)))
@@ -120,10 +122,6 @@ class Streaming:
         if end - begin == tensor.nbytes and touches_each_once(tensor):
             self._remember(tensor, begin, end, number)
         return number
-
-    def _is_there(self, known: _Memory, tensor: Tensor) -> bool:
-        """Whether written memory still belongs to that storage and was not overwritten since."""
-        return known.storage() is tensor.untyped_storage() and known.version == _version(tensor)
 
     def _spread(self, tensor: Tensor, begin: int, end: int) -> int:
         """Write the memory of a tensor instead of its values: elements of it overlap, or there are large gaps between them."""
@@ -145,7 +143,7 @@ class Streaming:
         there = self._memories.setdefault(storage_address(tensor), [])
         there[:] = [one for one in there if one.storage() is not None]
         storage, looks = weakref.ref(tensor.untyped_storage()), torch.empty(0, dtype=tensor.dtype, device="meta")
-        there.append(_Memory(storage, _version(tensor), begin, end, number, looks))
+        there.append(_Memory(storage, version_of(tensor), begin, end, number, looks))
 
     # When it is over --------------------------------------------------------------------------------------------------
 
@@ -200,10 +198,3 @@ class Streaming:
                 if part is not None and part not in self._names:
                     self._names[part] = other
                     waiting.append(part)
-
-
-def _version(tensor: Tensor) -> int:
-    try:
-        return tensor._version
-    except RuntimeError:  # inference tensors have no version; `overwritten` is called for writes that are watched
-        return -1

@@ -22,7 +22,7 @@ from ..container_kinds import Attribute, Members, Nth, SavedObject, kind_of
 from ..containers import Other, blank
 from ..errors import CannotBeSaved
 from ..records import TENSOR
-from .checking import items, number, refuse, sizes, text
+from .checking import items, lists, number, refuse, sizes, text
 
 _DEEPEST = 60  # containers in one another; deeper ones are written as they print
 _LONGEST = 20_000  # characters of what an object prints
@@ -109,33 +109,36 @@ class Writer:
 
 def _write_plain(value: Any, cls: type) -> Json:
     """A value that is no container, with the word for its class; None for other classes."""
-    if cls is complex:
-        return {"complex": [repr(value.real), repr(value.imag)]}
-    if cls is bytes or cls is bytearray:
-        return {cls.__name__: base64.b64encode(value).decode()}
-    if cls is torch.dtype:
-        return {"dtype": str(value)[6:]}
-    if cls is torch.device:
-        return {"device": str(value)}
-    if cls is torch.Size:
-        return {"size": list(value)}
-    if cls is type(...):
-        return {"ellipsis": True}
-    if cls is range:
-        return {"range": [value.start, value.stop, value.step]}
+    if cls in _WRITTEN:
+        return _WRITTEN[cls](value)
     if cls is torch.layout and str(value) in _LAYOUTS:
         return {"layout": str(value)}
     if cls is torch.memory_format and str(value) in _FORMATS:
         return {"memory_format": str(value)}
     if cls is torch.Generator and value.device.type == "cpu":
-        return {"generator": base64.b64encode(bytes(value.get_state().tolist())).decode()}
+        return {"generator": _text_of(bytes(value.get_state().tolist()))}
     if cls is array and value.typecode != "u":
-        return {"machine_array": [value.typecode, base64.b64encode(value.tobytes()).decode()]}
-    if cls is Other:
-        return {"other": value.type_name}
+        return {"machine_array": [value.typecode, _text_of(value.tobytes())]}
     if isinstance(value, np.generic) and value.dtype.kind in _NUMPY_KINDS and cls is value.dtype.type:
-        return {"scalar": [value.dtype.str, base64.b64encode(value.tobytes()).decode()]}
+        return {"scalar": [value.dtype.str, _text_of(value.tobytes())]}
     return None
+
+
+def _text_of(data: bytes | bytearray) -> str:
+    return base64.b64encode(data).decode()
+
+
+_WRITTEN: dict[type, Callable[[Any], Json]] = {
+    complex: lambda value: {"complex": [repr(value.real), repr(value.imag)]},
+    bytes: lambda value: {"bytes": _text_of(value)},
+    bytearray: lambda value: {"bytearray": _text_of(value)},
+    torch.dtype: lambda value: {"dtype": str(value)[6:]},
+    torch.device: lambda value: {"device": str(value)},
+    torch.Size: lambda value: {"size": list(value)},
+    type(...): lambda value: {"ellipsis": True},
+    range: lambda value: {"range": [value.start, value.stop, value.step]},
+    Other: lambda value: {"other": value.type_name},
+}
 
 
 def _printed(value: Any) -> str:
@@ -202,9 +205,8 @@ class Reader:
         return [self.read(item) for item in items(what, "a list")]
 
     def mapping(self, what: Json) -> dict[Any, Any]:
-        pairs = [items(pair, "an item") for pair in items(what, "a dictionary")]
         try:
-            return {self.read(key): self.read(item) for key, item in pairs}
+            return {self.read(key): self.read(item) for key, item in lists(what, "a dictionary", "an item")}
         except TypeError:
             refuse("a key of a dictionary cannot be one")
 
@@ -218,7 +220,7 @@ class Reader:
         return self._tensor_of(text(what, "a tensor"))
 
     def _object(self, what: Json, written: Json) -> SavedObject:
-        pairs = [items(pair, "what an object holds") for pair in items(written.get("holds", []), "what an object holds")]
+        pairs = lists(written.get("holds", []), "what an object holds", "what an object holds")
         steps, held = [self.read_step(step) for step, _ in pairs], [self.read(item) for _, item in pairs]
         return SavedObject(text(what, "a class"), text(written.get("prints"), "an object"), steps, held)
 

@@ -167,16 +167,14 @@ class BackwardPass:
     @property
     def gradients(self) -> dict[str, Tensor]:
         """The gradients at the outputs of operations, by label, in execution order of the forward pass."""
-        numbers = sorted({*self._record.gradients, *self._record.summed})
-        shown = [number for number in numbers if self._index.table.shows(number)]
+        shown = filter(self._index.table.shows, sorted({*self._record.gradients, *self._record.summed}))
         return {self._index.label(number): self._gradient(number) for number in shown}
 
     @property
     def param_grads(self) -> dict[str, Tensor]:
         """What this pass adds to the gradient of each parameter, by name."""
         numbers = sorted({*self._record.gradients, *self._record.summed}, reverse=True)
-        states = [(number, self._index.state(number)) for number in numbers if number < 0]
-        return {self._index.state_name(state): self._gradient(number) for number, state in states}
+        return {self._index.state_name(self._index.state(n)): self._gradient(n) for n in numbers if n < 0}
 
     def _gradient(self, number: int) -> Tensor:
         gradient = self._record.gradient(number)

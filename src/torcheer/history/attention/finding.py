@@ -57,7 +57,7 @@ def is_rearranging(operation: Operation) -> bool:
 
 
 def children_of(operation: Operation) -> Callable[[int], Iterable[int]]:
-    """By number: the operations that use what another one made."""
+    """A function from the number of an operation to those of the operations that use it."""
     index = operation._index
     return lambda number: index.children.get(number, ())
 

@@ -68,7 +68,7 @@ class Nothing:
 
 
 class LeavingModules(Nothing):
-    """Keeps what leaves a module."""
+    """Keeps what modules return."""
 
     def before(self, function: TorchFunction, module: ModuleCall | None) -> bool | None:
         return None
@@ -202,7 +202,7 @@ class _Modules:
             wanted.append(name.__eq__)
 
     def are_wanted(self, address: str, *, is_input: bool) -> bool:
-        """Whether what the module at an address returns, or is given, is wanted."""
+        """Whether the outputs (or inputs) of the module at an address are wanted."""
         known = self._known.get((address, is_input))
         if known is None:
             fits = any(wanted(address) for wanted in (self._given if is_input else self._left))

@@ -19,7 +19,7 @@ from ...records import Log, ModuleCall
 from ...source_places import CodeFacts, same_positions
 
 _SEQUENTIAL = CodeFacts.of(nn.Sequential.forward.__code__)
-_OUTSIDE = 0  # the chain of what runs directly in its owner
+_OUTSIDE = 0  # the chain of an operation that runs directly in its owner
 
 
 def holders_of_parameters(log: Log) -> set[str]:

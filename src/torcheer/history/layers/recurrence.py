@@ -239,7 +239,7 @@ class Recurrence:
         if before < 0:
             return is_repeated or len(self._run_from[address, self._called_from(again, address)]) == 1
         if self._passes[first] > 1 or not is_repeated:
-            return False  # it comes again; or what the rest is downstream of does not
+            return False  # `first` is repeated itself; or the parameters before `rest` are used once
         return self._called_from(before, address) != self._called_from(again, address)
 
     @cached_property

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ...display import Column, Table
 from ..param import describe_param, not_counted
-from .text import human_size, plural
+from .text import human_size, listed, plural
 
 if TYPE_CHECKING:
     from ..call import Call
@@ -109,17 +109,15 @@ def _flow(call: Call) -> str:
 
 def describe_call(call: Call) -> str:
     """The facts of one call of a module."""
-    lines = [f"Call {call.label if call.address else call.call_num} of {call.class_name}: {_flow(call)}"]
-    lines.append(f"\tInputs: {', '.join(one.label for one in call.inputs) or 'none'}")
-    lines.append(f"\tOutputs: {', '.join(one.label for one in call.outputs) or 'none'}")
-    inside = [one.label for one in call.operations]
-    shown = ", ".join(inside[:12]) + (f", … ({len(inside) - 12} more)" if len(inside) > 12 else "")
-    own = len(call.own_operations)
-    lines.append(f"\tOperations inside: {len(inside)} ({own} of its own){': ' + shown if inside else ''}")
-    lines.append(f"\tMode: {'training' if call.training else 'evaluation'}")
-    if call.containing_modules:
-        lines.append(f"\tInside: {', '.join(call.containing_modules)}")
-    if call.source is not None:
-        lines.append(f"\tSource: {call.source}")
-    lines.append(f"\tTime elapsed: {call.time_elapsed: .3E}s")
+    inside, own = [one.label for one in call.operations], len(call.own_operations)
+    lines = [
+        f"Call {call.label if call.address else call.call_num} of {call.class_name}: {_flow(call)}",
+        f"\tInputs: {', '.join(one.label for one in call.inputs) or 'none'}",
+        f"\tOutputs: {', '.join(one.label for one in call.outputs) or 'none'}",
+        f"\tOperations inside: {len(inside)} ({own} of its own){': ' + listed(inside) if inside else ''}",
+        f"\tMode: {'training' if call.training else 'evaluation'}",
+        *([f"\tInside: {', '.join(call.containing_modules)}"] if call.containing_modules else []),
+        *([f"\tSource: {call.source}"] if call.source is not None else []),
+        f"\tTime elapsed: {call.time_elapsed: .3E}s",
+    ]
     return "\n".join(lines)

@@ -67,19 +67,17 @@ def plural(count: int, noun: str) -> str:
 def describe_history(history: History) -> str:
     """The text of `print(history)`."""
     log = history._log
-    lines = [f"Log of {log.title} forward pass{_state(log)}:"]
-    lines.append(f"\tModel structure: {_structure(history)}; {plural(history.num_modules, 'total module')}.")
-    lines.append(
-        f"\t{plural(history.num_tensors_total, 'tensor')} ({human_size(history.tensor_fsize_total)}) computed in forward pass; "
-        f"{plural(history.num_tensors_saved, 'tensor')} ({human_size(history.tensor_fsize_saved)}) saved."
-    )
-    lines.append(
-        f"\t{plural(history.num_param_operations, 'parameter operation')} "
-        f"({history.num_params_total} params total; {human_size(history.params_fsize_total)})."
-    )
     seed = log.random_seed if log.random_seed is not None else "none given; random_state=history.random_state repeats it"
-    lines.append(f"\tRandom seed: {seed}")
-    lines.append(f"\tTime elapsed: {history.time_elapsed:.3f}s")
+    lines = [
+        f"Log of {log.title} forward pass{_state(log)}:",
+        f"\tModel structure: {_structure(history)}; {plural(history.num_modules, 'total module')}.",
+        f"\t{plural(history.num_tensors_total, 'tensor')} ({human_size(history.tensor_fsize_total)}) computed in forward pass; "
+        f"{plural(history.num_tensors_saved, 'tensor')} ({human_size(history.tensor_fsize_saved)}) saved.",
+        f"\t{plural(history.num_param_operations, 'parameter operation')} "
+        f"({history.num_params_total} params total; {human_size(history.params_fsize_total)}).",
+        f"\tRandom seed: {seed}",
+        f"\tTime elapsed: {history.time_elapsed:.3f}s",
+    ]
     placeholders = sum(not history._index.table.shows(number) for number in log.hollow if number < history._index.length)
     hidden = history._index.length - len(history._index.operations) - placeholders
     if hidden:
@@ -181,33 +179,31 @@ def _tree(addresses: list[str], children: dict[str, list[str]], indent: str) -> 
 
 def describe_operation(operation: Operation) -> str:
     """The text of `print(operation)`."""
-    index = operation._index
     passes = f", pass {operation.pass_num}/{operation.num_passes}" if operation.num_passes > 1 else ""
-    head = f"Layer {operation.layer_label}{passes}, operation {operation.operation_num}/{len(index.operations)}:"
+    count = len(operation._index.operations)
+    head = f"Layer {operation.layer_label}{passes}, operation {operation.operation_num}/{count}:"
     return "\n".join([head, *_facts(operation)])
 
 
 def _facts(operation: Operation) -> list[str]:
-    lines = [
-        f"\tOutput tensor: shape={operation.tensor_shape}, dtype={operation.tensor_dtype}, "
-        f"size={human_size(operation.tensor_fsize)}"
+    calls, alone = operation._index.calls, operation.bottom_level_module
+    exited = [(name.rpartition(":")[0], name) for name in operation.modules_exited]
+    size = human_size(operation.tensor_fsize)
+    return [
+        f"\tOutput tensor: shape={operation.tensor_shape}, dtype={operation.tensor_dtype}, size={size}",
+        "\t\t" + _preview(operation),
+        *_gradient(operation),
+        f"\tParams: {_params(operation)}",
+        f"\tParent Layers: {listed(operation.parent_layers)}",
+        f"\tChild Layers: {listed(operation.child_layers)}",
+        f"\tFunction: {_function(operation)}",
+        f"\tComputed inside module: {operation.containing_module or 'not computed inside a module'}",
+        *([f"\tSource: {operation.source}"] if operation.source is not None else []),
+        f"\tTime elapsed: {operation.func_time_elapsed: .3E}s",
+        f"\tOutput of modules: {listed(address if len(calls[address]) == 1 else name for address, name in exited)}",
+        *([f"\tOutput of bottom-level module: {alone}"] if alone is not None else []),
+        f"\tLookup keys: {_keys(operation.lookup_keys)}",
     ]
-    lines.append("\t\t" + _preview(operation))
-    lines += _gradient(operation)
-    lines.append(f"\tParams: {_params(operation)}")
-    lines.append(f"\tParent Layers: {_names(operation.parent_layers)}")
-    lines.append(f"\tChild Layers: {_names(operation.child_layers)}")
-    lines.append(f"\tFunction: {_function(operation)}")
-    lines.append(f"\tComputed inside module: {operation.containing_module or 'not computed inside a module'}")
-    if operation.source is not None:
-        lines.append(f"\tSource: {operation.source}")
-    lines.append(f"\tTime elapsed: {operation.func_time_elapsed: .3E}s")
-    exited = [name.rpartition(":")[0] if _called_once(operation, name) else name for name in operation.modules_exited]
-    lines.append(f"\tOutput of modules: {_names(exited)}")
-    if operation.bottom_level_module is not None:
-        lines.append(f"\tOutput of bottom-level module: {operation.bottom_level_module}")
-    lines.append(f"\tLookup keys: {_keys(operation.lookup_keys)}")
-    return lines
 
 
 def _gradient(operation: Operation) -> list[str]:
@@ -219,15 +215,11 @@ def _gradient(operation: Operation) -> list[str]:
     return [f"\tGradient: shape={operation.grad_shape}, size={human_size(operation.grad_fsize)}{bad}{times}"]
 
 
-def _called_once(operation: Operation, name: str) -> bool:
-    return len(operation._index.calls[name.rpartition(":")[0]]) == 1
-
-
 def _keys(keys: list[int | str]) -> str:
     """Positions first, then names. A name that begins with a digit is quoted, to tell it from a position."""
     names = sorted(key for key in keys if isinstance(key, str))
     shown = [*sorted(key for key in keys if isinstance(key, int)), *(repr(n) if n[0].isdigit() else n for n in names)]
-    return _names(shown, limit=40)
+    return listed(shown, limit=40)
 
 
 def _function(operation: Operation) -> str:
@@ -250,12 +242,11 @@ def _params(operation: Operation) -> str:
     )
 
 
-def _names(names: Iterable[object], limit: int = _NAMES_SHOWN) -> str:
-    listed = [str(name) for name in names]
-    if not listed:
-        return "none"
-    shown = ", ".join(listed[:limit])
-    return shown + (f", … ({len(listed) - limit} more)" if len(listed) > limit else "")
+def listed(names: Iterable[object], limit: int = _NAMES_SHOWN) -> str:
+    """The first names, and how many more there are; `none` where there are none."""
+    texts = list(map(str, names))
+    more = f", … ({len(texts) - limit} more)" if len(texts) > limit else ""
+    return ", ".join(texts[:limit]) + more or "none"
 
 
 def _preview(operation: Operation) -> str:
@@ -285,17 +276,19 @@ def describe_layer(layer: Layer) -> str:
     if len(passes) == 1:
         return describe_operation(passes[0])
     first = passes[0]
-    shapes = list(dict.fromkeys(str(one.tensor_shape) for one in passes))
-    lines = [f"Layer {layer.label}, {len(passes)} passes ({_names([one.label for one in passes], 6)}):"]
-    size = sum(one.tensor_fsize for one in passes)
-    lines.append(f"\tOutput tensors: shape={_names(shapes, 4)}, dtype={first.tensor_dtype}, size={human_size(size)} in all")
-    lines.append(f"\tParams: {_params(first)}")
-    lines.append(f"\tParent Layers: {_names(parent.label for parent in layer.parents)}")
-    lines.append(f"\tChild Layers: {_names(child.label for child in layer.children)}")
-    lines.append(f"\tFunction: {_function(first)}")
-    lines.append(f"\tComputed inside module: {first.containing_module or 'not computed inside a module'}")
-    lines.append(f"\tTime elapsed: {sum(one.func_time_elapsed for one in passes): .3E}s in all")
-    lines.append(f"\tLookup keys: {_keys(layer.lookup_keys)}")
+    shapes = listed(dict.fromkeys(one.tensor_shape for one in passes), 4)
+    size = human_size(sum(one.tensor_fsize for one in passes))
+    lines = [
+        f"Layer {layer.label}, {len(passes)} passes ({listed([one.label for one in passes], 6)}):",
+        f"\tOutput tensors: shape={shapes}, dtype={first.tensor_dtype}, size={size} in all",
+        f"\tParams: {_params(first)}",
+        f"\tParent Layers: {listed(parent.label for parent in layer.parents)}",
+        f"\tChild Layers: {listed(child.label for child in layer.children)}",
+        f"\tFunction: {_function(first)}",
+        f"\tComputed inside module: {first.containing_module or 'not computed inside a module'}",
+        f"\tTime elapsed: {sum(one.func_time_elapsed for one in passes): .3E}s in all",
+        f"\tLookup keys: {_keys(layer.lookup_keys)}",
+    ]
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""The kinds of containers: of each class, how to read what it holds and how to build another one."""
+"""The kinds of containers: for each class, how to read its items and how to build another container of it."""
 
 from .choosing import LEAVES as LEAVES
 from .choosing import kind_of as kind_of

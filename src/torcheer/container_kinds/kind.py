@@ -1,4 +1,4 @@
-"""Kind: how containers of one class are read and built; and the steps that lead to what they hold."""
+"""Kind: how containers of one class are read and built; and the steps that lead to their items."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from ..torch_internals import DisableTorchFunction
 
-Parts = tuple[list[Any], list[Any]]  # the steps to what a container holds, and what it holds
+Parts = tuple[list[Any], list[Any]]  # the steps to the items of a container, and the items
 
 
 class Attribute(str):

@@ -1,7 +1,7 @@
 """Collectives: calls in which other processes take part (`torch.distributed.all_reduce`).
 
-They write to tensors they are given, torch counts no version for it, and nobody can run them again alone: the other processes
-would have to take part. So each is an in-place operation whose value is what it left behind.
+They write to their arguments without a new version of the tensor, and cannot be run again by one process alone. So each is
+recorded as an in-place operation, with the value that it left in its argument.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def _with_dropout(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def _attention_with_dropout(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Of `scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, …)`; its `scale` is a float, too."""
+    """For `scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, …)`, whose `scale` is a float, too."""
     dropout = kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0)
     return not isinstance(dropout, (int, float)) or dropout > 0
 

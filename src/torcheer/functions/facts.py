@@ -41,7 +41,7 @@ class TorchFunction:
     origin: Origin = Origin.OPERATION
     is_attribute: bool = False  # a property read, such as `.grad`
     is_collective: bool = False  # other processes take part in it
-    writes_aside: bool = False  # what it writes to (running statistics) is not what it returns
+    writes_aside: bool = False  # it writes to tensors (running statistics) that it does not return
     touches_gradients: bool = False  # reads or sets `.grad`
     switches_gradients: bool = False  # tells a tensor to require gradients, or not to
     draws: Draws | None = None  # whether a call draws random numbers; None when none does

@@ -32,15 +32,13 @@ ATTENTION = _names(
     "transformer_encoder_layer_fwd scaled_dot_product_fused_attention_overrideable triton_multi_head_attention "
     "triton_scaled_dot_attention cudnn_attention_forward scaled_dot_product_attention_math_for_mps flex_attention"
 )
-FUSED_LAYERS = _names(
-    "transformer_encoder_layer_fwd native_multi_head_attention"
-)  # called by torch's modules on their fast path
+FUSED_LAYERS = _names("transformer_encoder_layer_fwd native_multi_head_attention")  # torch's modules call them on a fast path
 ACTIVATIONS = _names(
     "relu relu6 leaky_relu prelu rrelu rrelu_with_noise elu selu celu gelu silu mish glu tanh sigmoid logsigmoid hardtanh "
     "hardswish hardsigmoid hardshrink softshrink tanhshrink softplus softsign softmax log_softmax softmin threshold "
     "gumbel_softmax masked_softmax safe_softmax"
 )
-# Activation functions of which a unit that is never above zero is not dead.
+# Activation functions under which a unit that is never above zero is not dead.
 TWO_SIDED = _names(
     "tanh sigmoid logsigmoid hardtanh hardsigmoid hardshrink softshrink tanhshrink softplus softsign softmax log_softmax "
     "softmin glu gumbel_softmax masked_softmax safe_softmax"
@@ -60,15 +58,7 @@ DROPOUTS = _names(
 )
 POOLING = frozenset(
     f"{kind}{dims}d{end}"
-    for kind in (
-        "max_pool",
-        "avg_pool",
-        "adaptive_max_pool",
-        "adaptive_avg_pool",
-        "lp_pool",
-        "fractional_max_pool",
-        "max_unpool",
-    )
+    for kind in _names("max_pool avg_pool adaptive_max_pool adaptive_avg_pool lp_pool fractional_max_pool max_unpool")
     for dims in "123"
     for end in ("", "_with_indices")
 ) | _names(
@@ -118,8 +108,8 @@ CONVERSIONS = _names(
     "autocast_to_full_precision autocast_to_reduced_precision"
 )
 RESHAPES = _names("reshape reshape_as flatten ravel")  # views where the strides allow it
-ONE_FOR_EACH = _names("broadcast_tensors meshgrid atleast_1d atleast_2d atleast_3d")  # hands back each argument, as a view
-HAND_BACK = _names("contiguous getitem conj_physical histogramdd sum_to_size")  # hand back an argument sometimes
+ONE_FOR_EACH = _names("broadcast_tensors meshgrid atleast_1d atleast_2d atleast_3d")  # return a view of each argument
+HAND_BACK = _names("contiguous getitem conj_physical histogramdd sum_to_size")  # may return an argument itself
 UNSCHEMED_VIEWS = _names(  # views that no schema calls so
     "unsafe_view reshape_alias unsafe_chunk unsafe_split unsafe_split_with_sizes resolve_conj resolve_neg "
     ".T .mT .H .mH .real .imag .data"
@@ -164,7 +154,7 @@ RANDOM_BESIDES = _names("gumbel_softmax fractional_max_pool2d fractional_max_poo
 UNINITIALISED = _names("empty empty_like new_empty empty_strided new_empty_strided empty_permuted empty_quantized new")
 RESIZING = _names("resize resize_as resize_output")  # only elements past the old size are uninitialised
 
-# Functions whose use is told by name ----------------------------------------------------------------------------------
+# Other properties -----------------------------------------------------------------------------------------------------
 
 # Functions that give other bits when their work space lies elsewhere in memory, on the CPU too.
 VARY_WITH_MEMORY = _names("linalg_lstsq")
@@ -209,7 +199,7 @@ BETWEEN_LAYERS = (
 EXPORTS = frozenset({"numpy", "__array__", "__dlpack__"})
 # The same by queries, which are often asked only to compare two addresses.
 POINTERS = frozenset({"data_ptr", "storage", "untyped_storage", "_typed_storage", "share_memory_", "__cuda_array_interface__"})
-# The other way: a tensor made over memory of an argument that is no tensor.
+# Functions that make a tensor of the memory of an argument that is no tensor.
 TAKE_MEMORY = frozenset({"as_tensor", "asarray", "from_file", "frombuffer", "from_dlpack", "__array_wrap__"})
 GRADIENT_ACCESS = frozenset({"grad", "_grad", "set_grad", "set__grad"})
 GRADIENT_SWITCHES = frozenset({"requires_grad_", "set_requires_grad"})

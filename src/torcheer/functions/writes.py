@@ -132,7 +132,7 @@ class _RunningStatistics:
 
 
 def writes_aside(written: Writes | None) -> bool:
-    """Whether what a function writes to (running statistics) is not what it returns."""
+    """Whether a function writes to tensors (running statistics) that it does not return."""
     return isinstance(written, _RunningStatistics)
 
 

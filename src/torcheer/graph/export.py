@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ..history.param import Param
-from ..history.printing.text import human_size, plural
+from ..history.printing.text import human_size, listed, plural
 from .node_details import BufferUse, PythonRead
 
 if TYPE_CHECKING:
@@ -109,6 +109,5 @@ def _line(node: Node, sources: dict[str, list[str]]) -> str:
     shape = f" {'×'.join(map(str, node.shape)) or 'scalar'}" if node.shape is not None else ""
     size = f" {human_size(node.bytes)}" if node.bytes else ""
     used = sources.get(node.key, [])
-    more = f", … ({len(used) - 6} more)" if len(used) > 6 else ""
-    parents = f" ← {', '.join(used[:6])}{more}" if used else ""
+    parents = f" ← {listed(used, 6)}" if used else ""
     return f"{node.key}{times}{what}{shape}{size}{parents}"

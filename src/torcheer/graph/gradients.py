@@ -8,9 +8,9 @@ from .model import Graph
 
 
 def add_gradient_edges(graph: Graph) -> Graph:
-    """Add an edge against each one that gradients travelled: between nodes that a backward pass reached.
+    """Add a reversed edge for each edge between two nodes that a backward pass reached.
 
-    Comes last: views of the result know nothing of gradients, and would bridge them like data.
+    Apply it after all other views: they would treat gradients like data.
 
     >>> import torch, torcheer
     >>> x = torch.ones(2, requires_grad=True)

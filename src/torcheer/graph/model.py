@@ -67,7 +67,7 @@ class Node:
     place: Place | None = field(default=None, compare=False)
     arguments: Arguments | None = field(default=None, compare=False)
     facts: TorchFunction | None = field(default=None, compare=False, repr=False)  # what is known of its function
-    structure: Callable[[], object] | None = field(default=None, compare=False, repr=False)  # of what is inside a module
+    structure: Callable[[], object] | None = field(default=None, compare=False, repr=False)  # the form of a module's nodes
 
     @property
     def is_internal(self) -> bool:
@@ -118,7 +118,7 @@ class Edge:
     tensors: tuple[int, ...] = ()  # the operations whose tensors it carries
     shape: Shape | None = None  # None where they differ
     bytes: int = 0
-    is_gradient: bool = False  # what a backward pass sent, against the data
+    is_gradient: bool = False  # gradients of a backward pass, against the data
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ class Graph:
     all_nodes: tuple[Node, ...]  # hidden ones included, as in `all_edges`
     all_edges: tuple[Edge, ...] = ()
     all_boxes: tuple[ModuleBox, ...] = ()  # of every module call, also those without a node
-    unrolled: Graph | None = field(default=None, repr=False)  # in a rolled graph, what was rolled
+    unrolled: Graph | None = field(default=None, repr=False)  # of a rolled graph: the graph that was rolled
     names: Names | None = field(default=None, repr=False, compare=False)  # what keys are matched with; None in one made by hand
 
     def __post_init__(self) -> None:

@@ -46,7 +46,7 @@ def runs_of(graph: Graph, longest_block: int = 1) -> Iterator[Run]:
 
 
 class _Finder:
-    """The boxes of a graph as sequences of what is directly inside, in which runs are found."""
+    """Finds runs in the boxes of a graph, each of which is a sequence of the items directly inside."""
 
     def __init__(self, graph: Graph, longest_block: int) -> None:
         self.graph = graph
@@ -86,7 +86,7 @@ class _Finder:
         return item if self.longest_block > 1 or item.kind == "module" else None
 
     def _runs_in(self, items: list[Item], outer: str) -> Iterator[Run]:
-        """The runs in a sequence. Where several begin at one item, the one that covers most; the shortest blocks of those."""
+        """The runs in a sequence. Of runs that begin at one item, the one that covers most, with the shortest blocks."""
         at = 0
         while at < len(items):
             best: Run | None = None

@@ -35,7 +35,7 @@ def changes_of(tensor: Tensor, role: Role) -> tuple[Change, ...]:
 
 
 def other_values(tensor: Tensor, role: Role) -> tuple[Change, Change] | None:
-    """Two ways to change an argument beside the one that is tried; None where it must stay as it is."""
+    """Two changes of an argument, for while another one is tried; None where it must stay as it is."""
     found = changes_of(tensor, role)
     if not found:
         return None

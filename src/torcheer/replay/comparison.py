@@ -35,7 +35,7 @@ def same_bits(one: Any, other: Any) -> bool:
 
 
 def parts(tensor: Tensor) -> list[Tensor]:
-    """The plain tensors that make up a sparse, nested or quantized one, or one that wraps others; a plain one itself."""
+    """The plain tensors that a sparse, nested, quantized or wrapper tensor is made of; a plain tensor itself."""
     if _class_of(tensor) is not Tensor and _is_wrapper(tensor):
         return [part for inner in _inside(tensor) for part in parts(inner)]
     if tensor.is_nested:

@@ -106,7 +106,7 @@ class EdgeProver:
         return SATURATED if roles[slot] is Role.PROBABILITY or self._matters_elsewhere(call, tensors, roles, slot) else IGNORED
 
     def _results_with(self, call: _Again, tensors: list[Tensor], slot: int, change: Change) -> list[Any] | None:
-        """What a call makes with one argument changed; None if it raises, or if there is no arithmetic for such a dtype."""
+        """The results of a call with one argument changed; None if it raises, or torch does not compute with the dtype."""
         try:
             changed = [_copy(other) if n != slot else self._changed(other, change) for n, other in enumerate(tensors)]
         except (RuntimeError, ValueError):
@@ -197,7 +197,7 @@ def varies(record: OperationRecord, tensors: list[Tensor]) -> bool:
 
 
 def _elsewhere(tensor: Tensor, shift: int) -> Tensor:
-    """A copy that starts so many elements into its memory."""
+    """A copy that starts `shift` elements into its memory."""
     if not is_plain(tensor):
         return _copy(tensor)
     with torch.no_grad():

@@ -73,7 +73,7 @@ class Machine:
         self._homes = _homes(log)
 
     def run(self) -> None:
-        """Make every call again. The random state is the recorded one during, and afterwards what it was."""
+        """Make every call again, from the recorded random state. Afterwards the random state is the one from before."""
         before = RandomState.now()
         is_dual = any(function.name == "_make_dual" for function in self.log.functions)
         try:
@@ -311,7 +311,7 @@ def _names(history: History, states: list[StateRecord]) -> str:
 
 
 def outcome(record: OperationRecord, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The tensor among what a call returned, or wrote to, that a record stands for."""
+    """The tensor that a record stands for, among the results of its call or the arguments that it wrote to."""
     path = record.details.output_path
     if result is None:  # the argument that was written to is the result
         return record.function.writes(args, kwargs)[path[0] if path else 0]

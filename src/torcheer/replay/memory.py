@@ -35,7 +35,7 @@ _WRITE_SOMETIMES = (
 
 @dataclass(slots=True)
 class _Argument:
-    """A tensor that a call is given, and what is known of it before."""
+    """A tensor argument of a call, with its version, storage and values before the call."""
 
     tensor: Tensor
     version: int

@@ -33,7 +33,7 @@ def may_race(record: OperationRecord) -> bool:
 def why_unsteady(
     model: Callable[..., Any], arguments: Arguments, log: Log, expected: list[Any], agrees: Agreement
 ) -> str | None:
-    """Why a model disagrees with what it returned before, when it is run again; None if it agrees or has no such function."""
+    """Why a model returns other values when it is run again; None if it does not, or has no function that may race."""
     names = sorted({record.function.name for record in log.operations if may_race(record)})
     if not names:
         return None

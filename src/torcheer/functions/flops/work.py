@@ -1,4 +1,4 @@
-"""Work: what one call costs, and where formulas for it are written down.
+"""Work: the cost of one call; and `FORMULAS`, the table of formulas for it.
 
 A formula is a function of a `Call` that returns `Work`, or None where it cannot tell.
 """

@@ -16,10 +16,10 @@ _STEPS = 2  # how far the neighbourhood of an operation goes
 
 @pass_by_pass
 def focus(graph: Graph, key: Any) -> Graph:
-    """The modules or operations that a key means, and stubs for what feeds them and what they feed.
+    """The modules or operations that a key means, and stubs for their neighbours.
 
-    Of a module everything inside is drawn, and each module or operation next to it is a stub; of an operation, also what is up
-    to two steps away.
+    Of a module everything inside is drawn, and each module or operation next to it is a stub; of an operation, everything up to
+    two steps away is drawn.
 
     >>> import torch, torcheer
     >>> from torcheer.graph import build_graph
@@ -46,7 +46,7 @@ def focus(graph: Graph, key: Any) -> Graph:
 
 
 def _inside(graph: Graph, key: Any) -> set[str]:
-    """The nodes that ran in the modules a key means, of all their calls; none where it means no module with several nodes."""
+    """The nodes that ran in all calls of the modules a key means; empty where these are fewer than two."""
     try:
         boxes = {box.key for box in graph.boxes_of(key)}
     except (LayerNotFound, InvalidArgument):

@@ -1,4 +1,4 @@
-"""Gives a node to module calls that return what they were given, such as `nn.Identity`."""
+"""Adds nodes for module calls that return their input, such as those of `nn.Identity`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _passed(graph: Graph) -> list[tuple[ModuleBox, int]]:
     out_of_sight |= {key for box in graph.all_boxes for key in box.folded}
     found: list[tuple[ModuleBox, int]] = []
     explained: set[tuple[str, int]] = set()
-    for box in sorted(graph.all_boxes, key=lambda box: (box.span[1], -box.depth)):  # what is inside comes before
+    for box in sorted(graph.all_boxes, key=lambda box: (box.span[1], -box.depth)):  # inner calls before outer ones
         if not out_of_sight.isdisjoint(box.path):
             continue
         for number in dict.fromkeys(box.outputs):

@@ -8,7 +8,7 @@ from .regrouping import merge_facts, regroup
 
 
 def merge_ports(graph: Graph) -> Graph:
-    """Draw equal inputs, and equal outputs, as one. It looks at what is seen.
+    """Draw equal inputs, and equal outputs, as one. Hidden ones stay as they are.
 
     >>> import torch, torcheer
     >>> from torcheer.graph import build_graph

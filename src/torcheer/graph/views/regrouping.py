@@ -149,7 +149,7 @@ def merge_facts(members: list[Node], **facts: Any) -> Node:
 
 
 def merge_unseen(members: list[Node], **facts: Any) -> Node:
-    """One node in place of several that are not drawn: it says nothing of what they are, besides `facts`."""
+    """One node in place of several that are not drawn: their functions, passes and places are left out."""
     blank = {"function": "", "passes": (1,), "num_passes": 1, "parts": (), "exits": (), "role": "", "python_reads": ()}
     return merge_facts(members, **{**blank, "arguments": None, "structure": None, **facts})
 

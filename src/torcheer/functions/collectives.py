@@ -14,28 +14,18 @@ from torch import Tensor
 
 from ..torch_internals import OpOverload, OpOverloadPacket
 
-# The argument that each collective of `torch.distributed` writes to.
-_WRITTEN = {
-    "all_reduce": "tensor",
-    "all_reduce_coalesced": "tensors",
-    "broadcast": "tensor",
-    "reduce": "tensor",
-    "all_gather": "tensor_list",
-    "all_gather_single": "output_tensor",
-    "all_gather_into_tensor": "output_tensor",
-    "_all_gather_base": "output_tensor",
-    "all_gather_coalesced": "output_tensor_lists",
-    "gather": "gather_list",
-    "scatter": "tensor",
-    "reduce_scatter": "output",
-    "reduce_scatter_single": "output",
-    "reduce_scatter_tensor": "output",
-    "_reduce_scatter_base": "output",
-    "all_to_all_single": "output",
-    "all_to_all": "output_tensor_list",
-    "recv": "tensor",
-    "irecv": "tensor",
+# By the name of the argument that they write to: the collectives of `torch.distributed`.
+_WRITERS = {
+    "tensor": "all_reduce broadcast reduce scatter recv irecv",
+    "tensors": "all_reduce_coalesced",
+    "tensor_list": "all_gather",
+    "output_tensor": "all_gather_single all_gather_into_tensor _all_gather_base",
+    "output_tensor_lists": "all_gather_coalesced",
+    "gather_list": "gather",
+    "output": "reduce_scatter reduce_scatter_single reduce_scatter_tensor _reduce_scatter_base all_to_all_single",
+    "output_tensor_list": "all_to_all",
 }
+_WRITTEN = {name: argument for argument, names in _WRITERS.items() for name in names.split()}
 _SENT = frozenset({"send", "isend"})
 _NAMESPACES = frozenset({"c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd"})
 _LOCAL = frozenset({"wait_tensor", "_wrap_tensor_autograd"})  # in those namespaces, but no other process takes part

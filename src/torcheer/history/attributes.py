@@ -17,31 +17,22 @@ if TYPE_CHECKING:
 Record = TypeVar("Record")
 
 # Names that other libraries have for our attributes.
-_OTHER_WORDS = {
-    "tensor": "activation",
-    "output": "activation",
-    "out": "activation",
-    "value": "activation",
-    "values": "activation",
-    "data": "activation",
-    "numpy": "activation",
-    "size": "shape",
-    "gradient": "grad",
-    "weight": "params",
-    "weights": "params",
-    "parameters": "params",
-    "type": "layer_type",
-    "op": "func_applied_name",
-    "function": "func_applied",
-    "args": "creation_args",
-    "kwargs": "creation_kwargs",
-    "time": "func_time_elapsed",
-    "bytes": "tensor_fsize",
-    "nbytes": "tensor_fsize",
-    "memory": "tensor_fsize",
-    "address": "module",
-    "code": "source",
+_OTHER_NAMES = {
+    "activation": "tensor output out value values data numpy",
+    "shape": "size",
+    "grad": "gradient",
+    "params": "weight weights parameters",
+    "layer_type": "type",
+    "func_applied_name": "op",
+    "func_applied": "function",
+    "creation_args": "args",
+    "creation_kwargs": "kwargs",
+    "func_time_elapsed": "time",
+    "tensor_fsize": "bytes nbytes memory",
+    "module": "address",
+    "source": "code",
 }
+_OUR_NAMES = {other: ours for ours, others in _OTHER_NAMES.items() for other in others.split()}
 
 
 class OfRecord(Generic[Record]):
@@ -117,7 +108,7 @@ def _unknown_attribute(holder: object, name: str) -> Any:
     article = "an" if kind[0] in "AEIOU" else "a"
     known = [one for one in dir(type(holder)) if not one.startswith("_")]
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
-    other = _OTHER_WORDS.get(name.lower())
+    other = _OUR_NAMES.get(name.lower())
     if other in known and other not in near:
         near.insert(0, other)
     hint = f" Did you mean {' or '.join(near)}?" if near and not name.startswith("_") else ""

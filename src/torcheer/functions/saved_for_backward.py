@@ -27,7 +27,7 @@ class Saved(NamedTuple):
 
 
 _NONE = Saved()
-_Rule = Callable[[Call, Memory], Saved]
+_Rule = Callable[[Call], Saved]
 _RULES: dict[str, _Rule] = {}
 
 
@@ -46,8 +46,10 @@ def saved_by(call: Call, memory: Memory) -> Saved | None:
         return _NONE  # a view saves nothing; a function that returned its argument has made no node
     rule = _RULES.get(call.name)
     try:
-        if rule is not None:
-            saved = rule(call, memory)
+        if call.name in ("linear", "matmul"):
+            saved = _product(call, memory)
+        elif rule is not None:
+            saved = rule(call)
         else:
             names = _saved_names(call.node)
             if names is None:
@@ -134,8 +136,10 @@ def _bytes(operand: Operand) -> int:
 # Products -------------------------------------------------------------------------------------------------------------
 
 
-def _pair(call: Call, a: Operand, b: Operand, memory: Memory, *, batched: bool) -> Saved:
+def _product(call: Call, memory: Memory) -> Saved:
     """Each factor is saved if the other needs a gradient: itself, or the copy that a reshape to a plain product makes."""
+    a, b = (call.operand(0, "input"), call.operand(1, "weight")) if call.name == "linear" else call.operands[:2]
+    batched = len(a.shape) > 2 and len(b.shape) > 2
     slots: list[int] = []
     hidden = 0
     for one, other in ((a, b), (b, a)):
@@ -152,31 +156,19 @@ def _pair(call: Call, a: Operand, b: Operand, memory: Memory, *, batched: bool) 
     return Saved(tuple(slots), (), hidden)
 
 
-@_rule("linear")
-def _linear(call: Call, memory: Memory) -> Saved:
-    return _pair(call, call.operand(0, "input"), call.operand(1, "weight"), memory, batched=False)
-
-
-@_rule("matmul")
-def _matmul(call: Call, memory: Memory) -> Saved:
-    a, b = call.operands[:2]
-    both = len(a.shape) > 2 and len(b.shape) > 2
-    return _pair(call, a, b, memory, batched=both)
-
-
 @_rule("einsum tensordot inner")
-def _contraction(call: Call, memory: Memory) -> Saved:
+def _contraction(call: Call) -> Saved:
     operands = call.operands
     return Saved(tuple(one.slot for one in operands if any(other.needs_grad for other in operands if other is not one)))
 
 
 @_rule("conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution")
-def _convolution(call: Call, memory: Memory) -> Saved:
+def _convolution(call: Call) -> Saved:
     return Saved((call.operand(0, "input").slot, call.operand(1, "weight").slot))
 
 
 @_rule("scaled_dot_product_attention")
-def _attention(call: Call, memory: Memory) -> Saved:
+def _attention(call: Call) -> Saved:
     """Fused kernels keep arguments, result and one number per row; the plain one keeps scaled copies and the scores."""
     operands = call.operands
     query, key = operands[:2]
@@ -188,7 +180,7 @@ def _attention(call: Call, memory: Memory) -> Saved:
 
 
 @_rule("lstm gru rnn_tanh rnn_relu")
-def _recurrent(call: Call, memory: Memory) -> Saved:
+def _recurrent(call: Call) -> Saved:
     """The gates, the state and the output of every step: an estimate, as kernels differ."""
     weights = next(a for a in call.args if isinstance(a, list))
     x = call.operands[0]
@@ -201,7 +193,7 @@ def _recurrent(call: Call, memory: Memory) -> Saved:
 
 
 @_rule(" ".join(sorted(DROPOUTS - {"native_dropout", "fused_dropout"})))
-def _dropout(call: Call, memory: Memory) -> Saved:
+def _dropout(call: Call) -> Saved:
     if not (call.value(1, "p", 0.5) and call.value(2, "training", call.value(2, "train"))):
         return _NONE
     shape, dtype, device = call.results[0]
@@ -211,7 +203,7 @@ def _dropout(call: Call, memory: Memory) -> Saved:
 
 
 @_rule("max_pool1d max_pool2d max_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d")
-def _max_pool(call: Call, memory: Memory) -> Saved:
+def _max_pool(call: Call) -> Saved:
     x = call.operands[0]
     if len(call.numbers) > 1:
         return Saved((x.slot,), (1,))
@@ -226,25 +218,25 @@ def _statistics(call: Call, rows: int) -> Saved:
 
 
 @_rule("layer_norm")
-def _layer_norm(call: Call, memory: Memory) -> Saved:
+def _layer_norm(call: Call) -> Saved:
     x = call.operands[0]
     width = math.prod(call.value(1, "normalized_shape"))
     return _statistics(call, x.numel // max(1, width))
 
 
 @_rule("rms_norm")
-def _rms_norm(call: Call, memory: Memory) -> Saved:
-    both = _layer_norm(call, memory)
+def _rms_norm(call: Call) -> Saved:
+    both = _layer_norm(call)
     return both._replace(hidden=both.hidden // 2)
 
 
 @_rule("group_norm")
-def _group_norm(call: Call, memory: Memory) -> Saved:
+def _group_norm(call: Call) -> Saved:
     return _statistics(call, call.operands[0].shape[0] * int(call.value(1, "num_groups")))
 
 
 @_rule("batch_norm instance_norm")
-def _batch_norm(call: Call, memory: Memory) -> Saved:
+def _batch_norm(call: Call) -> Saved:
     x = call.operands[0]
     statistics = call.value(5, "training", call.value(5, "use_input_stats", call.name == "instance_norm"))
     rows = x.shape[1] * (x.shape[0] if call.name == "instance_norm" else 1)
@@ -252,19 +244,19 @@ def _batch_norm(call: Call, memory: Memory) -> Saved:
 
 
 @_rule("cross_entropy")
-def _cross_entropy(call: Call, memory: Memory) -> Saved:
+def _cross_entropy(call: Call) -> Saved:
     x, target = call.operand(0, "input"), call.operand(1, "target")
     return Saved((target.slot,), (), _bytes(x) + x.dtype.itemsize)
 
 
 @_rule("embedding")
-def _embedding(call: Call, memory: Memory) -> Saved:
+def _embedding(call: Call) -> Saved:
     indices = next(one for one in call.operands if not one.dtype.is_floating_point)
     return Saved((indices.slot,))
 
 
 @_rule("getitem")
-def _getitem(call: Call, memory: Memory) -> Saved:
+def _getitem(call: Call) -> Saved:
     """The indices; lists become tensors of whole numbers first."""
     index = call.args[1]
     items = index if type(index) is tuple else (index,)
@@ -277,7 +269,7 @@ def _leaves(value: object) -> int:
 
 
 @_rule("gelu silu hardswish hardsigmoid hardtanh relu6 mish elu celu selu leaky_relu threshold")
-def _activation(call: Call, memory: Memory) -> Saved:
+def _activation(call: Call) -> Saved:
     names = _saved_names(call.node or "") or frozenset()
     saves_result = "result" in names
     return Saved(() if saves_result else (call.operands[0].slot,), (0,) if saves_result else ())

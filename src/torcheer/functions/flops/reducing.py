@@ -127,10 +127,8 @@ def _batch_norm(call: Call) -> Work:
     """As the others in training; with running statistics only a subtraction and a scaling."""
     statistics = call.value(5, "training", call.value(5, "use_input_stats", call.name == "instance_norm"))
     is_python = call.function.func is not None and call.function.func.__module__ == "torch.nn.functional"
-    weights = (
-        (call.value(3, "weight"), call.value(4, "bias")) if is_python else (call.value(1, "weight"), call.value(2, "bias"))
-    )
-    affine = sum(isinstance(weight, Operand) for weight in weights)
+    first = 3 if is_python else 1
+    affine = sum(isinstance(call.value(first + at, name), Operand) for at, name in enumerate(("weight", "bias")))
     return simple(call, ((5 if statistics else 2) + affine) * call.given, 2 if statistics else 1)
 
 

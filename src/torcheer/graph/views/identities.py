@@ -26,7 +26,7 @@ def expand_identities(graph: Graph) -> Graph:
     steps: dict[int, list[tuple[ModuleBox, Node]]] = {}  # by operation: the calls its tensor went through, in order
     for box, number in _passed(graph):
         if number in maker:
-            node = _identity_node(graph, box, number, maker[number])
+            node = _identity_node(box, number, maker[number])
             if node.key not in graph.by_key:
                 steps.setdefault(number, []).append((box, node))
     if not steps:
@@ -58,7 +58,7 @@ def _passed(graph: Graph) -> list[tuple[ModuleBox, int]]:
     return found
 
 
-def _identity_node(graph: Graph, box: ModuleBox, number: int, source: Node) -> Node:
+def _identity_node(box: ModuleBox, number: int, source: Node) -> Node:
     which = dict.fromkeys(n for n in box.outputs if n in box.inputs)
     part = f"[{list(which).index(number)}]" if len(which) > 1 else ""
     shape = box.output_shapes[box.outputs.index(number)] if len(box.output_shapes) == len(box.outputs) else source.shape

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ...functions import groups
@@ -19,6 +20,9 @@ _BETWEEN = groups.BETWEEN_LAYERS | frozenset(
     {"masked_fill", "where", "clamp", "nan_to_num", "tanh", "getitem", "maximum", "max"}
 )
 _REACH = 8  # the most operations between softmax and product
+_Neighbours = Callable[["Operation"], "list[Operation]"]
+_PARENTS: _Neighbours = attrgetter("parents")
+_CHILDREN: _Neighbours = attrgetter("children")
 
 
 def is_written_out(operation: Operation) -> bool:
@@ -30,12 +34,12 @@ def is_written_out(operation: Operation) -> bool:
 
 def scoring(operation: Operation) -> Operation | None:
     """The product that a softmax got its scores from."""
-    return next((one for one in _around(operation, operation._index.parents) if is_product(one)), None)
+    return next((one for one in _around(operation, _PARENTS) if is_product(one)), None)
 
 
 def weighing(operation: Operation) -> Operation | None:
     """The product in which a pattern weighs values."""
-    return next((one for one in _around(operation, children_of(operation)) if is_product(one)), None)
+    return next((one for one in _around(operation, _CHILDREN) if is_product(one)), None)
 
 
 def is_product(operation: Operation) -> bool:
@@ -56,30 +60,17 @@ def is_rearranging(operation: Operation) -> bool:
     return function.is_view or function.is_in(groups.RESHAPES) or function.is_in(groups.COPIES)
 
 
-def children_of(operation: Operation) -> Callable[[int], Iterable[int]]:
-    """A function from the number of an operation to those of the operations that use it."""
-    index = operation._index
-    return lambda number: index.children.get(number, ())
-
-
 def _around(
-    operation: Operation, following: Callable[[int], Iterable[int]], goes_through: Callable[[Operation], bool] | None = None
+    operation: Operation, following: _Neighbours, goes_through: Callable[[Operation], bool] | None = None
 ) -> list[Operation]:
     """The operations before or after one, nearest first, up to those that do more than to move or scale elements."""
-    index, found = operation._index, []
-    waiting, seen = list(following(operation._number)), set[int]()
+    found: dict[Operation, None] = {}
+    waiting = following(operation)
     for _ in range(_REACH):
-        beyond: list[int] = []
-        for number in waiting:
-            if number in seen or number < 0:
-                continue
-            seen.add(number)
-            one = type(operation)(index, number)
-            found.append(one)
-            if (goes_through or _leaves_positions)(one):
-                beyond += following(number)
-        waiting = beyond
-    return found
+        new = [one for one in dict.fromkeys(waiting) if one not in found]
+        found.update(dict.fromkeys(new))
+        waiting = [beyond for one in new if (goes_through or _leaves_positions)(one) for beyond in following(one)]
+    return list(found)
 
 
 def _leaves_positions(operation: Operation) -> bool:
@@ -95,36 +86,30 @@ def head_count(operation: Operation) -> int:
     Views of these tensors, or the tensors they are views of, tell: one is (batch, heads, …), or has all heads side by side in
     its last dimension. 1 where there is no such view.
     """
-    softmax = operation if operation._record.function.is_in(_SOFTMAX) else None
+    is_softmax = operation._record.function.is_in(_SOFTMAX)
     shape = operation.tensor_shape or ()
     if len(shape) == 4:
         return int(shape[1])
     if len(shape) != 3:
         return 1
-    around = (
-        [] if softmax is None else [*_around(operation, children_of(operation)), *_around(operation, operation._index.parents)]
-    )
-    for one in around:
+    for one in [*_around(operation, _CHILDREN), *_around(operation, _PARENTS)] if is_softmax else []:
         seen = one.tensor_shape or ()
         if len(seen) == 4 and seen[2:] == shape[1:] and seen[0] * seen[1] == shape[0]:
             return int(seen[1])
-    made = weighing(softmax) if softmax is not None else operation
-    scored = scoring(softmax) if softmax is not None else operation
+    made, scored = (weighing(operation), scoring(operation)) if is_softmax else (operation, operation)
     return (made is not None and _count_after(made)) or (scored is not None and _count_before(scored)) or 1
 
 
 def _count_after(made: Operation) -> int:
     """How many heads of attention's output are put side by side afterwards; 0 where none are."""
-    after = _around(made, children_of(made), is_rearranging)
+    after = _around(made, _CHILDREN, is_rearranging)
     return next((count for one in after if is_rearranging(one) and (count := _merged(made, one))), 0)
 
 
 def _count_before(product: Operation) -> int:
     """How many heads the factors of a product were split into; 0 where they were not."""
-    parents = [parent for parent in product._record.parents if parent >= 0]
-    for number in parents:
-        factor = type(product)(product._index, number)
-        for one in [factor, *_around(factor, factor._index.parents, is_rearranging)]:
+    for factor in product.parents:
+        for one in [factor, *_around(factor, _PARENTS, is_rearranging)]:
             count = _merged(factor, one)
             if count:
                 return count

@@ -23,7 +23,6 @@ from ...torch_internals import DisableTorchFunction
 from .finding import CALLS_WITH_HEADS, einsum_terms, head_count, is_rearranging, is_written_out, scoring, weighing
 
 if TYPE_CHECKING:
-    from ..index import Index
     from ..operation import Operation
 
 _SAME_PLACE = groups.CONVERSIONS | groups.NORMALISATIONS | groups.DROPOUTS | frozenset({"add", "sub", "mul", "div"})
@@ -53,15 +52,13 @@ def _axis(heads: Tensor) -> HeadAxis | None:
 
 def _heads_of_elements(operation: Operation) -> Tensor | None:
     """The head that each element of a value belongs to."""
-    index, number = operation._index, operation._number
-    layouts = _layouts(operation)
-    shape = operation.tensor_shape
+    layouts, shape = _layouts(operation), operation.tensor_shape
     if shape is None or math.prod(shape) > _MOST:
         return None
-    if number in layouts:
-        return layouts[number].expand(shape)
+    if operation._number in layouts:
+        return layouts[operation._number].expand(shape)
     after = _from_what_follows(operation, layouts)
-    return after if after is not None else _from_what_was_before(index, type(operation), number, layouts, _REACH)
+    return after if after is not None else _from_what_was_before(operation, layouts, _REACH)
 
 
 # Values next to attention -----------------------------------------------------------------------------------------------
@@ -129,39 +126,34 @@ def _of_shape(value: Operation, count: int, dim: int | None = None) -> Tensor | 
 
 def _from_what_follows(operation: Operation, layouts: dict[int, Tensor]) -> Tensor | None:
     """Number the elements, run the numbers through the logged operations, and see at which head each arrives."""
-    index, shape = operation._index, operation.tensor_shape
+    shape = operation.tensor_shape
     numbers = torch.arange(math.prod(shape), device="cpu").view(shape)
     heads = torch.full((numbers.numel() + 1,), _NONE, device="cpu")  # the last stands for elements of other values
-    waiting, seen, is_found = [(operation._number, numbers)], {operation._number}, False
+    waiting, seen, is_found = [(operation, numbers)], {operation}, False
     for _ in range(_REACH):
-        beyond: list[tuple[int, Tensor]] = []
-        for number, moved in waiting:
-            for child in index.children.get(number, ()):
-                after = None if child in seen else _moved(type(operation)(index, child), number, moved)
+        beyond: list[tuple[Operation, Tensor]] = []
+        for one, moved in waiting:
+            for child in one.children:
+                after = None if child in seen else _moved(child, one, moved)
                 if after is None:
                     continue
                 seen.add(child)
-                if child in layouts:
+                if child._number in layouts:
                     is_found = True
                     places = after.flatten().where(after.flatten() >= 0, numbers.numel())
-                    heads.scatter_reduce_(0, places, layouts[child].expand(after.shape).flatten(), "amin")
+                    heads.scatter_reduce_(0, places, layouts[child._number].expand(after.shape).flatten(), "amin")
                 beyond.append((child, after))
         waiting = beyond
     return heads[:-1].view(shape) if is_found else None
 
 
-def _from_what_was_before(
-    index: Index, kind: type[Operation], number: int, layouts: dict[int, Tensor], reach: int
-) -> Tensor | None:
+def _from_what_was_before(one: Operation, layouts: dict[int, Tensor], reach: int) -> Tensor | None:
     """Run the heads of attention's output through the logged operations, up to this one."""
-    one = kind(index, number)
-    if number in layouts:
-        return layouts[number].expand(one.tensor_shape)
-    if reach == 0:
-        return None
-    for parent in index.parents(number):
-        if _can_move(one, kind(index, parent)):
-            heads = _from_what_was_before(index, kind, parent, layouts, reach - 1)
+    if one._number in layouts:
+        return layouts[one._number].expand(one.tensor_shape)
+    for parent in one.parents if reach else ():
+        if _can_move(one, parent):
+            heads = _from_what_was_before(parent, layouts, reach - 1)
             moved = None if heads is None else _moved(one, parent, heads, _NONE)
             if moved is not None:
                 return moved
@@ -185,14 +177,14 @@ def _is_in_place(one: Operation, parent: Operation) -> bool:
     return origin is Origin.OUTPUT or function.is_elementwise or function.is_in(_SAME_PLACE)
 
 
-def _moved(one: Operation, parent: int, values: Tensor, missing: int = -1) -> Tensor | None:
+def _moved(one: Operation, parent: Operation, values: Tensor, missing: int = -1) -> Tensor | None:
     """The result of an operation on `values` in place of an argument; None where it does more than move elements."""
-    source, record = type(one)(one._index, parent), one._record
-    if _is_in_place(one, source):
+    record = one._record
+    if _is_in_place(one, parent):
         return values
-    if not _can_move(one, source) or record.origin is not Origin.OPERATION or record.function.func is None:
+    if not _can_move(one, parent) or record.origin is not Origin.OPERATION or record.function.func is None:
         return None
-    slots = [values.contiguous() if number == parent else _elsewhere(one, number, missing) for number in record.parents]
+    slots = [values.contiguous() if number == parent._number else _elsewhere(one, number, missing) for number in record.parents]
     args, kwargs = fill_call(record.template, record.names, iter(slots))
     try:
         result: Any = get_path(record.function.func(*args, **kwargs), record.details.output_path)

@@ -81,7 +81,6 @@ class Keyed:
     """Keeps every activation that a key may turn out to mean."""
 
     def __init__(self, log: Log, key: Key, answers: EarlyAnswers, labels_are_default: bool) -> None:
-        self._log = log
         self._key: Key | None = key  # read when the first operation runs and addresses are known
         self._labels_are_default = labels_are_default
         self._answers = answers

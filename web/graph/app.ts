@@ -10,6 +10,7 @@ import { applyTheme, screenScheme, themeFor } from "../shared/theme";
 import { commandsOf } from "./controls/commands";
 import { type Comparison, compare } from "./model/compare";
 import { Engine } from "./layout/engine";
+import { boxItemKey } from "./layout/view";
 import { carriedOver, openTo, openToDepth } from "./state/expansion";
 import { type FirstView, firstView } from "./state/first_view";
 import type { Guide } from "./guide";
@@ -22,7 +23,7 @@ import { Pointing } from "./pane/pointing";
 import { type Doc, type ModelIndex, childOf, itemOf, selectionOf } from "./model/model_index";
 import { resolved } from "./state/rolling";
 import { type Scope, Stage } from "./pane/stage";
-import { type Action, INITIAL, type Part, type Selection, type State, factsShown, reduce } from "./state/state";
+import { type Action, INITIAL, type Part, SHOW_DETAILS, type Selection, type State, factsShown, reduce } from "./state/state";
 
 export class App implements Guide {
   state: State;
@@ -134,8 +135,8 @@ export class App implements Guide {
     const selection = selectionOf(hierarchy, child, side);
     const anchor = this.anchor();
     this.side = side;
-    const panel: Action[] = this.narrow.matches ? [] : [{ type: "part", part: "panel", isOpen: true }];
-    this.apply([{ type: "open", keys, shown }, { type: "select", selection }, ...panel], anchor, () => this.reveal(false));
+    const details = this.narrow.matches ? [] : [SHOW_DETAILS];
+    this.apply([{ type: "open", keys, shown }, { type: "select", selection }, ...details], anchor, () => this.reveal(false));
   }
 
   goToNode(side: number, node: number): void {
@@ -147,22 +148,18 @@ export class App implements Guide {
 
   select(selection: Selection | null): void {
     if (selection) this.side = selection.side;
-    const panel: Action[] = selection ? [{ type: "part", part: "panel", isOpen: true }] : [];
-    this.apply([{ type: "select", selection }, ...panel], null);
+    this.apply([{ type: "select", selection }, ...(selection ? [SHOW_DETAILS] : [])], null);
   }
 
   /** Opens or closes a box; of a block that its run shows, the run. */
   toggle(side: number, child: number, anchor: Anchor | null = null): void {
     if (!isBox(child)) return;
     const { boxes } = this.modelIndex(side).hierarchy;
-    let box = boxes[~child]!;
-    for (let at = box.parent; at > 0; at = boxes[at]!.parent) {
-      const isShown = boxes[at]!.blocks.includes(~child) && this.state.shown.get(boxes[at]!.key) !== "all";
-      if (isShown) box = boxes[at]!;
-    }
+    const run = boxes.find((one) => one.blocks.includes(~child) && this.state.shown.get(one.key) !== "all");
+    const box = run ?? boxes[~child]!;
     const isOpen = this.state.open.has(box.key);
     this.say(`${isOpen ? "Closed" : "Opened"} ${box.key}`);
-    this.dispatch({ type: isOpen ? "close" : "open", keys: [box.key] }, anchor ?? { key: `m:${box.key}`, pointer: null });
+    this.dispatch({ type: isOpen ? "close" : "open", keys: [box.key] }, anchor ?? { key: boxItemKey(box.key) });
   }
 
   firstView(): FirstView {
@@ -187,7 +184,7 @@ export class App implements Guide {
     const { view } = this.stages[this.side]!;
     const child = this.selectedChild();
     if (!view || child === null || this.state.selection?.side !== this.side) return null;
-    return { key: view.items[itemOf(view, child)]!.key, pointer: null };
+    return { key: view.items[itemOf(view, child)]!.key };
   }
 
   reveal(always: boolean): void {
@@ -255,7 +252,7 @@ export class App implements Guide {
     const unit = from.units[from.unitByKey.get(selection.key) ?? -1];
     const matched = side === 1 ? this.comparison.toRight : this.comparison.toLeft;
     const other = unit ? matched[unit.members[0]!]! : -1;
-    return other < 0 ? null : { kind: "unit", key: to.units[to.unitOfNode[other]!]!.key, side };
+    return other < 0 ? null : selectionOf(to, to.unitOfNode[other]!, side);
   }
 
   private selectedItem(side: number): number {

@@ -2,24 +2,16 @@
 
 type Child = Node | string | null | undefined | false;
 
-export interface Options {
-  class?: string;
-  id?: string;
-  title?: string;
-  type?: string;
-  role?: string;
+const ATTRIBUTES = ["class", "id", "title", "type", "role", "value", "placeholder"] as const;
+
+export type Options = Partial<Record<(typeof ATTRIBUTES)[number], string>> & {
   label?: string; // aria-label
+  aria?: Record<string, string | number | boolean>; // other aria attributes, by the rest of their names
   text?: string;
-  value?: string;
-  placeholder?: string;
   tabIndex?: number;
   hidden?: boolean;
-  disabled?: boolean;
-  pressed?: boolean;
-  expanded?: boolean;
   on?: Partial<{ [K in keyof HTMLElementEventMap]: (event: HTMLElementEventMap[K]) => void }>;
-  data?: Record<string, string>;
-}
+};
 
 export function el<K extends keyof HTMLElementTagNameMap>(
   tag: K,
@@ -27,24 +19,19 @@ export function el<K extends keyof HTMLElementTagNameMap>(
   ...children: Child[]
 ): HTMLElementTagNameMap[K] {
   const made = document.createElement(tag);
-  if (options.class) made.className = options.class;
-  if (options.id) made.id = options.id;
-  if (options.title) made.title = options.title;
+  for (const name of ATTRIBUTES) if (options[name]) made.setAttribute(name, options[name]);
+  if (options.label) made.setAttribute("aria-label", options.label);
+  for (const [name, value] of Object.entries(options.aria ?? {})) made.setAttribute(`aria-${name}`, String(value));
   if (options.text !== undefined) made.textContent = options.text;
   if (options.hidden) made.hidden = true;
   if (options.tabIndex !== undefined) made.tabIndex = options.tabIndex;
-  for (const name of ["type", "role", "value", "placeholder"] as const) {
-    const value = options[name];
-    if (value !== undefined) made.setAttribute(name, value);
-  }
-  if (options.label) made.setAttribute("aria-label", options.label);
-  if (options.pressed !== undefined) made.setAttribute("aria-pressed", String(options.pressed));
-  if (options.expanded !== undefined) made.setAttribute("aria-expanded", String(options.expanded));
-  if (options.disabled) made.setAttribute("disabled", "");
-  for (const [name, value] of Object.entries(options.data ?? {})) made.dataset[name] = value;
   for (const [name, handler] of Object.entries(options.on ?? {})) made.addEventListener(name, handler as EventListener);
-  made.append(...children.filter((child): child is Node | string => child !== null && child !== undefined && child !== false));
+  made.append(...children.filter(isThere));
   return made;
+}
+
+function isThere(child: Child): child is Node | string {
+  return Boolean(child);
 }
 
 export function button(
@@ -57,7 +44,13 @@ export function button(
 }
 
 export function replace(parent: Element, ...children: Child[]): void {
-  parent.replaceChildren(...children.filter((child): child is Node | string => Boolean(child)));
+  parent.replaceChildren(...children.filter(isThere));
+}
+
+/** Makes the element with an id say something, and more where the pointer rests on it. */
+export function write(id: string, text: string, title?: string): void {
+  byId(id).textContent = text;
+  if (title !== undefined) byId(id).title = title;
 }
 
 /** The element of the page with an id. */

@@ -1,16 +1,16 @@
 // What the keys and the buttons do.
 
 import { areaOf } from "../pane/camera";
-import { carriedOver, openBelow, openToDepth } from "../state/expansion";
+import { DEEPEST, carriedOver, openBelow, openToDepth } from "../state/expansion";
 import { type Format, download, fileName, toPng, toSvg, wholeArea } from "../drawing/export";
 import type { Guide } from "../guide";
 import { isBox } from "../model/hierarchy";
 import { type Direction, inOrder, neighbour } from "../state/navigate";
 import { childShown, itemOf, selectionOf } from "../model/model_index";
 import { carriedOpen, carriedSelection } from "../state/rolling";
-import type { Part } from "../state/state";
-
-const DEEPEST = 12;
+import { type Action, HIDE_DETAILS, type Part, SHOW_DETAILS } from "../state/state";
+import { boxItemKey } from "../layout/view";
+import { clamp } from "../../shared/scale";
 
 export class Actions {
   private depth = 1;
@@ -33,7 +33,7 @@ export class Actions {
   /** Opens everything down to a depth. Where nothing is selected, the picture is looked at anew. */
   toDepth(depth: number): void {
     const { guide } = this;
-    this.depth = Math.max(1, Math.min(this.deepest(), depth));
+    this.depth = clamp(depth, 1, this.deepest());
     guide.say(`Depth ${this.depth}`);
     const { open, shown } = openToDepth(guide.modelIndex(guide.side).hierarchy, this.depth);
     const anchor = guide.anchor();
@@ -60,12 +60,9 @@ export class Actions {
 
   openAll(): void {
     const { guide } = this;
-    const { open, shown } = openBelow(guide.modelIndex(guide.side).hierarchy, 0);
-    if (guide.docs.length > 1) {
-      const other = openBelow(guide.modelIndex(1 - guide.side).hierarchy, 0);
-      for (const key of other.open) open.add(key);
-      for (const [key, block] of other.shown) shown.set(key, block);
-    }
+    const all = guide.docs.map(({ side }) => openBelow(guide.modelIndex(side).hierarchy, 0));
+    const open = new Set(all.flatMap((one) => [...one.open]));
+    const shown = new Map(all.flatMap((one) => [...one.shown]));
     guide.dispatch({ type: "openness", open, shown }, guide.anchor());
   }
 
@@ -79,17 +76,17 @@ export class Actions {
     }
     const { hierarchy } = guide.modelIndex(guide.side);
     const { open, shown } = openBelow(hierarchy, ~child);
-    guide.dispatch({ type: "open", keys: open, shown }, { key: `m:${hierarchy.boxes[~child]!.key}`, pointer: null });
+    guide.dispatch({ type: "open", keys: open, shown }, { key: boxItemKey(hierarchy.boxes[~child]!.key) });
   }
 
   toggleSelected(): void {
     const child = this.guide.selectedChild();
     if (child === null) return;
     if (isBox(child)) this.guide.toggle(this.guide.side, child);
-    else this.guide.dispatch({ type: "part", part: "panel", isOpen: true });
+    else this.guide.dispatch(SHOW_DETAILS);
   }
 
-  /** The block before or after, of the run around what is selected. */
+  /** Shows the previous or the next block of the run around what is selected. */
   stepRun(by: number): void {
     const { view } = this.stage;
     const child = this.guide.selectedChild();
@@ -109,15 +106,8 @@ export class Actions {
     const to = ((block % run.blocks.length) + run.blocks.length) % run.blocks.length;
     const keys = carriedOver(hierarchy, run.key, to, guide.state);
     const selection = selectionOf(hierarchy, ~run.blocks[to]!, guide.side);
-    const anchor = { key: view.items[item]!.key, pointer: null };
-    guide.apply(
-      [
-        { type: "open", keys },
-        { type: "show", run: run.key, block: to },
-        { type: "select", selection },
-      ],
-      anchor,
-    );
+    const show: Action = { type: "show", run: run.key, block: to };
+    guide.apply([{ type: "open", keys }, show, { type: "select", selection }], { key: view.items[item]!.key });
   }
 
   /** Rolled or unrolled, with the same modules open and the same place selected. */
@@ -133,10 +123,7 @@ export class Actions {
     const [from, to] = [guide.modelIndex(side).hierarchy, guide.docs[side]!.modelIndex(rolled).hierarchy];
     const selection = carriedSelection(from, to, guide.state.selection);
     guide.say(rolled ? "Rolled: one box per layer" : "Unrolled: one box per operation");
-    guide.apply([{ type: "roll", rolled, open, selection }], null, () => {
-      if (selection) guide.reveal(true);
-      else for (const stage of guide.stages) stage.pane.start();
-    });
+    guide.apply([{ type: "roll", rolled, open, selection }], null, () => this.lookAgain());
   }
 
   /** From left to right, or from top to bottom. */
@@ -144,10 +131,13 @@ export class Actions {
     const { guide } = this;
     const isAcross = !guide.state.isAcross;
     guide.say(isAcross ? "From left to right" : "From top to bottom");
-    guide.apply([{ type: "across", isAcross }], null, () => {
-      if (guide.state.selection) guide.reveal(true);
-      else for (const stage of guide.stages) stage.pane.start();
-    });
+    guide.apply([{ type: "across", isAcross }], null, () => this.lookAgain());
+  }
+
+  /** Brings what is selected into sight, or else the whole picture. */
+  private lookAgain(): void {
+    if (this.guide.state.selection) this.guide.reveal(true);
+    else for (const stage of this.guide.stages) stage.pane.start();
   }
 
   // Moving and selecting ----------------------------------------------------------------------------------------------
@@ -162,10 +152,6 @@ export class Actions {
 
   fit(): void {
     for (const stage of this.guide.stages) stage.pane.fit(this.guide.isAnimated);
-  }
-
-  focusSelected(): void {
-    this.guide.reveal(true);
   }
 
   selectParent(): void {
@@ -185,22 +171,15 @@ export class Actions {
     if (next > 0) this.guide.go(this.guide.side, childShown(scene.view, next));
   }
 
-  /** Leaves the outermost thing that is there: help, path, highlight, selection, details, search. */
+  /** Leaves the first of these that is there: help, path, highlight, selection, details, search. */
   escape(): void {
     const { guide } = this;
     const { parts, other, trace, selection, query } = guide.state;
     if (parts.has("help")) guide.dispatch({ type: "part", part: "help", isOpen: false });
     else if (other) guide.dispatch({ type: "select", selection });
     else if (trace !== "none") guide.dispatch({ type: "trace", trace: "none" });
-    else if (selection)
-      guide.apply(
-        [
-          { type: "select", selection: null },
-          { type: "part", part: "panel", isOpen: false },
-        ],
-        null,
-      );
-    else if (parts.has("panel")) guide.dispatch({ type: "part", part: "panel", isOpen: false });
+    else if (selection) guide.apply([{ type: "select", selection: null }, HIDE_DETAILS], null);
+    else if (parts.has("panel")) guide.dispatch(HIDE_DETAILS);
     else if (query) guide.dispatch({ type: "query", query: "" });
   }
 

@@ -2,18 +2,15 @@
 
 import type { App } from "../app";
 import { metricsOf } from "../model/measures";
+import { toggledTrace } from "../state/state";
 import type { Command } from "./keyboard";
 
 const STEP = 80; // pixels that an arrow key moves
 
 export function commandsOf(app: App): Command[] {
   const { actions } = app;
-  const trace = (wanted: "ancestors" | "descendants"): void => {
-    const other = wanted === "ancestors" ? "descendants" : "ancestors";
-    const { trace: now } = app.state;
-    const next = now === "both" ? other : now === other ? "both" : wanted;
-    app.dispatch({ type: "trace", trace: now === wanted ? "none" : next });
-  };
+  const trace = (wanted: "ancestors" | "descendants"): void =>
+    app.dispatch({ type: "trace", trace: toggledTrace(app.state.trace, wanted) });
   const nextMetric = (by: number): void => {
     const metrics = metricsOf(app.docs.map((doc) => doc.payload));
     const at = metrics.findIndex((metric) => metric.name === app.state.metric);
@@ -30,7 +27,7 @@ export function commandsOf(app: App): Command[] {
       ["+ =", "zoom in", () => actions.zoom(1.25)],
       ["-", "zoom out", () => actions.zoom(0.8)],
       ["0", "everything in sight", () => actions.fit()],
-      ["f", "to what is selected", () => actions.focusSelected()],
+      ["f", "to what is selected", () => app.reveal(true)],
     ],
     "Open and close": [
       ["Enter Space", "open or close what is selected", () => actions.toggleSelected()],

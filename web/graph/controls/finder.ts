@@ -1,9 +1,11 @@
 // The search field with its list of results.
 
 import { button, el } from "../../shared/dom";
+import type { Found } from "../model/search";
 import type { Guide } from "../guide";
-import { isBox } from "../model/hierarchy";
-import { List } from "../panels/list";
+import { firstCall, firstNode, isBox } from "../model/hierarchy";
+import { List, stepped } from "../panels/list";
+import { dot } from "../panels/panel_parts";
 import { stepOf } from "../model/outline";
 import * as format from "../../shared/format";
 
@@ -51,7 +53,7 @@ export class Finder {
     });
   }
 
-  private get found(): { children: number[]; isInvalid: boolean } {
+  private get found(): Found {
     return this.guide.modelIndex(this.guide.side).search.find(this.guide.state.query);
   }
 
@@ -61,14 +63,9 @@ export class Finder {
     this.element.classList.toggle("active", query !== "");
     const { children, isInvalid } = this.found;
     this.field.setAttribute("aria-invalid", String(isInvalid));
-    const total = children.length.toLocaleString("en-US");
-    this.count.textContent = !query
-      ? ""
-      : isInvalid
-        ? "not a pattern"
-        : match >= 0
-          ? `${(match + 1).toLocaleString("en-US")} of ${total}`
-          : total;
+    const place = match >= 0 ? `${format.count(match + 1)} of ` : "";
+    const said = isInvalid ? "not a pattern" : place + format.count(children.length);
+    this.count.textContent = query ? said : "";
     this.results.hidden = !this.isOpen || !query;
     const rows = Math.min(MOST_ROWS, children.length);
     this.list.element.style.height = `${rows * ROW}px`;
@@ -81,14 +78,12 @@ export class Finder {
     this.field.select();
   }
 
-  /** Goes to the next result, or the one before. */
+  /** Goes to the next result, or to the previous one. */
   step(by: number): void {
     this.flush();
     const { children } = this.found;
     if (!children.length) return;
-    const { match } = this.guide.state;
-    const next = match < 0 ? (by > 0 ? 0 : children.length - 1) : (match + by + children.length) % children.length;
-    this.choose(next);
+    this.choose(stepped(this.guide.state.match, by, children.length));
   }
 
   private choose(index: number): void {
@@ -137,29 +132,24 @@ export class Finder {
 
   private row(index: number): HTMLElement {
     const { hierarchy, palette } = this.guide.modelIndex(this.guide.side);
-    const { payload, units, boxes } = hierarchy;
+    const { payload, units, rolled } = hierarchy;
     const child = this.found.children[index]!;
-    const dot = el("span", { class: isBox(child) ? "twist" : "dot", text: isBox(child) ? "▸" : "" });
-    let [title, note, detail] = ["", "", ""];
+    const made = (mark: HTMLElement, title: string, detail: string, note: string): HTMLElement =>
+      el(
+        "div",
+        { class: "result", role: "option", aria: { selected: index === this.guide.state.match }, on: { click: () => this.choose(index) } },
+        mark,
+        el("span", { class: "result-title", text: title }),
+        el("span", { class: "row-detail", text: detail }),
+        el("span", { class: "result-note", text: note }),
+      );
     if (isBox(child)) {
-      const call = payload.modules[boxes[~child]!.modules[0]!]!;
-      [title, note, detail] = [hierarchy.rolled ? stepOf(call) : call.key, call.class, "module"];
-    } else {
-      const node = payload.nodes[units[child]!.members[0]!]!;
-      dot.style.background = this.guide.theme.categories[palette.category(child)].accent;
-      title = units[child]!.key;
-      note = payload.modules[node.exits[0] ?? node.module]?.address ?? node.role;
-      detail = node.shape ? format.shape(node.shape) : "";
+      const call = firstCall(hierarchy, ~child)!;
+      return made(el("span", { class: "twist", text: "▸" }), rolled ? stepOf(call) : call.key, "module", call.class);
     }
-    const made = el(
-      "div",
-      { class: "result", role: "option", on: { click: () => this.choose(index) } },
-      dot,
-      el("span", { class: "result-title", text: title }),
-      el("span", { class: "row-detail", text: detail }),
-      el("span", { class: "result-note", text: note }),
-    );
-    made.setAttribute("aria-selected", String(index === this.guide.state.match));
-    return made;
+    const node = firstNode(hierarchy, child);
+    const mark = dot(this.guide.theme.categories[palette.category(child)].accent);
+    const note = payload.modules[node.exits[0] ?? node.module]?.address ?? node.role;
+    return made(mark, units[child]!.key, node.shape ? format.shape(node.shape) : "", note);
   }
 }

@@ -3,49 +3,35 @@
 import { button, el } from "../../shared/dom";
 import type { Command } from "./keyboard";
 
+const POINTER: [string[], string][] = [
+  [["click"], "open or close a box; details of an operation or an edge"],
+  [["Ctrl-click"], "select a box without opening it"],
+  [["Shift-click"], "path from what is selected to this"],
+  [["drag"], "move"],
+  [["wheel, pinch"], "zoom"],
+  [["Shift-wheel"], "move sideways"],
+];
+const SEARCH =
+  "Words that must all be there: label, address, function, class, shape (1×64×56×56 or 1,64,56,56), dtype, source. /…/ is a regular expression. class:, type:, shape:, dtype:, address:, source: and the like look in one place only.";
+
 export class Help {
   readonly element: HTMLDialogElement;
 
   constructor(commands: Command[], onClose: () => void) {
-    const groups = [...new Set(commands.map((command) => command.group))].map((group) => {
-      const rows = commands
-        .filter((command) => command.group === group)
-        .flatMap((command) => [el("dt", {}, ...written(command.keys)), el("dd", { text: command.title })]);
-      return el("section", {}, el("h3", { text: group }), el("dl", {}, ...rows));
-    });
-    const mouse = el(
-      "section",
-      {},
-      el("h3", { text: "Pointer" }),
-      el(
-        "dl",
-        {},
-        ...[
-          ["click", "open or close a box; details of an operation or an edge"],
-          ["Ctrl-click", "select a box without opening it"],
-          ["Shift-click", "path from what is selected to this"],
-          ["drag", "move"],
-          ["wheel, pinch", "zoom"],
-          ["Shift-wheel", "move sideways"],
-        ].flatMap(([key, text]) => [el("dt", {}, el("kbd", { text: key! })), el("dd", { text: text! })]),
+    const groups = [...new Set(commands.map((command) => command.group))].map((group) =>
+      keyList(
+        group,
+        commands.filter((command) => command.group === group).map(({ keys, title }) => [keys, title]),
       ),
     );
-    const search = el(
-      "section",
-      {},
-      el("h3", { text: "Search" }),
-      el("p", {
-        class: "note",
-        text: "Words that must all be there: label, address, function, class, shape (1×64×56×56 or 1,64,56,56), dtype, source. /…/ is a regular expression. class:, type:, shape:, dtype:, address:, source: and the like look in one place only.",
-      }),
-    );
+    const search = el("section", {}, el("h3", { text: "Search" }), el("p", { class: "note", text: SEARCH }));
     const close = button("×", "Close (Esc)", onClose, { class: "close" });
     this.element = el(
       "dialog",
       { class: "help", label: "Help" },
       close,
       el("h2", { text: "Keys" }),
-      el("div", { class: "help-groups" }, ...groups, mouse, search),
+      el("div", { class: "help-groups" }, ...groups, keyList("Pointer", POINTER), search),
     );
     this.element.addEventListener("cancel", (event) => {
       event.preventDefault();
@@ -61,6 +47,11 @@ export class Help {
     if (isOpen) this.element.showModal();
     else this.element.close();
   }
+}
+
+function keyList(title: string, keys: [string[], string][]): HTMLElement {
+  const rows = keys.flatMap(([names, text]) => [el("dt", {}, ...written(names)), el("dd", { text })]);
+  return el("section", {}, el("h3", { text: title }), el("dl", {}, ...rows));
 }
 
 function written(keys: string[]): Node[] {

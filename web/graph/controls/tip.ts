@@ -2,14 +2,21 @@
 
 import { el, replace } from "../../shared/dom";
 import type { Guide } from "../guide";
+import type { Point } from "../pane/gestures";
 import type { Hit } from "../pane/hit";
-import { isBox } from "../model/hierarchy";
+import { firstNode, isBox } from "../model/hierarchy";
 import type { ModelIndex } from "../model/model_index";
 import * as format from "../../shared/format";
 import type { Stats } from "../model/payload";
 import { placeBeside } from "../../shared/tip";
 
-const DELAY = 350;
+const DELAY = 350; // milliseconds
+const CONTROLS = {
+  previous: "The previous block ([)",
+  next: "The next block (])",
+  all: "Show all blocks",
+  one: "Show one for all",
+};
 
 export class Tip {
   readonly element = el("div", { class: "tip", hidden: true });
@@ -22,7 +29,7 @@ export class Tip {
     this.element.hidden = true;
   }
 
-  follow(guide: Guide, side: number, hit: Hit | null, pointer: [number, number], canvas: HTMLElement): void {
+  follow(guide: Guide, side: number, hit: Hit | null, pointer: Point, canvas: HTMLElement): void {
     const key = hit ? JSON.stringify(hit) : "";
     if (key === this.key) return;
     this.hide();
@@ -40,17 +47,11 @@ export class Tip {
 }
 
 function linesOf(guide: Guide, side: number, hit: Hit): string[] {
-  const stage = guide.stages[side]!;
-  const { scene, coloring } = stage;
+  const { scene, coloring } = guide.stages[side]!;
   if (!scene) return [];
   const { view } = scene;
   const faces = guide.modelIndex(side).faces(guide.state.facts);
-  if (hit.kind === "control")
-    return [
-      { previous: "The block before ([)", next: "The next block (])", all: "Show all blocks", one: "Show one for all" }[
-        hit.control
-      ],
-    ];
+  if (hit.kind === "control") return [CONTROLS[hit.control]];
   if (hit.kind === "chip") return [`From ${faces.nameOf(view, hit.from)}`, "drawn as a reference, since it feeds many boxes"];
   if (hit.kind === "edge") {
     const links = hit.links.map((link) => view.links[link]!);
@@ -67,8 +68,8 @@ function linesOf(guide: Guide, side: number, hit: Hit): string[] {
   const value = coloring?.value(hit.item) ?? null;
   const metric = coloring?.legend.metric;
   const figure = value !== null && metric ? `${metric.title}: ${metric.write(value)}` : "";
-  const hint = item.child < 0 ? (item.isOpen ? (hit.isHeader ? "click to close" : "") : "click to open") : "";
   if (item.isOpen && !hit.isHeader) return [];
+  const hint = isBox(item.child) ? (item.isOpen ? "click to close" : "click to open") : "";
   const modelIndex = guide.modelIndex(side);
   const title = [face.title, face.kind, face.badge].filter(Boolean).join("  ");
   const known = isBox(item.child) ? boxLines(modelIndex, item.child) : unitLines(modelIndex, item.child);
@@ -79,8 +80,8 @@ function linesOf(guide: Guide, side: number, hit: Hit): string[] {
 /** What is known of an operation beyond what is written on its box: where it is, how it was called, what came out. */
 function unitLines({ hierarchy, measures }: ModelIndex, unit: number): string[] {
   const { payload } = hierarchy;
-  const { members, shell } = hierarchy.units[unit]!;
-  const node = payload.nodes[members[0]!]!;
+  const { shell } = hierarchy.units[unit]!;
+  const node = firstNode(hierarchy, unit);
   const { stats } = node;
   const place = node.stack[node.source];
   const code = place ? payload.files[place[0]]?.lines[String(place[1])]?.trim() : "";
@@ -105,7 +106,7 @@ function boxLines({ hierarchy, measures }: ModelIndex, child: number): string[] 
   const params = measures.of("params", child);
   return [
     payload.modules[box.modules[0] ?? -1]?.address ?? "",
-    params ? `${params.toLocaleString("en-US")} values of parameters` : "",
+    params ? `${format.count(params)} values of parameters` : "",
     costLine(measures, child, payload.facts.seconds),
   ];
 }

@@ -6,6 +6,7 @@ import type { Finder } from "./finder";
 import type { Guide } from "../guide";
 import { FACT_TITLES, type FactName } from "../drawing/look";
 import { type MetricName, metricsOf } from "../model/measures";
+import { SHOW_DETAILS } from "../state/state";
 import * as format from "../../shared/format";
 
 export class Toolbar {
@@ -14,7 +15,6 @@ export class Toolbar {
   private readonly tree: HTMLButtonElement;
   private readonly turn: HTMLButtonElement;
   private readonly table: HTMLButtonElement;
-  private readonly theme: HTMLButtonElement;
   private readonly metric: HTMLSelectElement;
   private readonly factBoxes = new Map<FactName, HTMLInputElement>();
   private readonly differences: HTMLButtonElement | null = null;
@@ -30,7 +30,6 @@ export class Toolbar {
     this.roll.hidden = !docs.some((doc) => doc.hasPasses);
     this.turn = button("⇉", "From left to right, or from top to bottom (h)", () => actions.turn(), { class: "icon" });
     this.table = button("Table", "Table of operations and modules (t)", () => actions.togglePart("table"));
-    this.theme = button("◐", "Light or dark (g)", () => actions.switchTheme(), { class: "icon" });
     this.metric = el("select", {
       label: "Colour by (b)",
       title: "Colour by (b)",
@@ -62,7 +61,7 @@ export class Toolbar {
       this.differences,
       this.table,
       this.saveMenu(actions),
-      this.theme,
+      button("◐", "Light or dark (g)", () => actions.switchTheme(), { class: "icon" }),
       button("?", "Keys and help (?)", () => actions.togglePart("help"), { class: "icon" }),
     );
     document.addEventListener("pointerdown", (event) => {
@@ -86,13 +85,10 @@ export class Toolbar {
       docs.length > 1
         ? docs.map((doc) => format.plural(doc.payload.facts.operations, "operation")).join(" and ")
         : parts.filter(Boolean).join(" · ");
-    const open = button("", "About the model (i)", () => {
-      this.guide.select(null);
-      this.guide.dispatch({ type: "part", part: "panel", isOpen: true });
-    });
-    open.className = "about";
-    open.append(el("strong", { text: titles }), el("span", { class: "note", text: summary }));
-    return open;
+    const show = (): void => this.guide.apply([{ type: "select", selection: null }, SHOW_DETAILS], null);
+    const about = button("", "About the model (i)", show, { class: "about" });
+    about.append(el("strong", { text: titles }), el("span", { class: "note", text: summary }));
+    return about;
   }
 
   private factMenu(): HTMLElement {
@@ -125,11 +121,12 @@ export class Toolbar {
 
   update(): void {
     const { state } = this.guide;
-    this.roll.setAttribute("aria-pressed", String(state.rolled));
-    this.turn.setAttribute("aria-pressed", String(state.isAcross));
-    this.tree.setAttribute("aria-pressed", String(state.parts.has("tree")));
-    this.table.setAttribute("aria-pressed", String(state.parts.has("table")));
-    this.differences?.setAttribute("aria-pressed", String(state.parts.has("differences")));
+    const press = (one: HTMLElement | null, isOn: boolean): void => one?.setAttribute("aria-pressed", String(isOn));
+    press(this.roll, state.rolled);
+    press(this.turn, state.isAcross);
+    press(this.tree, state.parts.has("tree"));
+    press(this.table, state.parts.has("table"));
+    press(this.differences, state.parts.has("differences"));
     this.metric.value = state.metric;
     for (const [fact, box] of this.factBoxes) box.checked = state.facts.has(fact);
   }

@@ -2,8 +2,8 @@
 
 import { type Category, CATEGORY_TITLES, type Theme, categoryOf, rampColor, readableInk } from "../../shared/color";
 import { share } from "../../shared/scale";
-import { type Hierarchy, isBox } from "../model/hierarchy";
-import { type Measures, type Metric, type MetricName, metricsOf } from "../model/measures";
+import { type Hierarchy, firstNode, isBox, startOf, unitsOf } from "../model/hierarchy";
+import { type Measures, type Metric, type MetricName, metricsOf, ownReading } from "../model/measures";
 import type { Payload } from "../model/payload";
 import type { View } from "../layout/view";
 
@@ -14,8 +14,10 @@ export interface Paint {
   faint: string;
 }
 
-/** Shares of the categories inside a closed box, largest first. */
-export type Composition = [Category, number][];
+const CATEGORIES = Object.keys(CATEGORY_TITLES) as Category[];
+
+/** Shares of the categories inside a closed box, in the order of the legend. */
+type Composition = [Category, number][];
 
 export interface Legend {
   metric: Metric;
@@ -33,33 +35,27 @@ export class Palette {
   private readonly compositions = new Map<number, Composition>();
 
   constructor(readonly hierarchy: Hierarchy) {
-    const { units, payload } = hierarchy;
-    this.categories = units.map((unit) => categoryOf(payload.nodes[unit.members[0]!]!));
+    this.categories = hierarchy.units.map((_, unit) => categoryOf(firstNode(hierarchy, unit)));
   }
 
   category(unit: number): Category {
     return this.categories[unit]!;
   }
 
-  /** The category that all of a child is of: a unit, or equal inputs or outputs; null of other boxes. */
+  /** The category of a unit, or of equal inputs or outputs; null for other boxes. */
   common(child: number): Category | null {
-    if (!isBox(child)) return this.categories[child]!;
-    const { boxes, order } = this.hierarchy;
-    return boxes[~child]!.kind === "ports" ? this.categories[order[boxes[~child]!.low]!]! : null;
+    const isMixed = isBox(child) && this.hierarchy.boxes[~child]!.kind !== "ports";
+    return isMixed ? null : this.category(this.hierarchy.order[startOf(this.hierarchy, child)]!);
   }
 
   composition(b: number): Composition {
     const known = this.compositions.get(b);
     if (known) return known;
-    const { boxes, order } = this.hierarchy;
+    const inside = unitsOf(this.hierarchy, ~b);
     const counts = new Map<Category, number>();
-    for (let p = boxes[b]!.low; p < boxes[b]!.high; p++) {
-      const category = this.categories[order[p]!]!;
-      counts.set(category, (counts.get(category) ?? 0) + 1);
-    }
-    const total = boxes[b]!.high - boxes[b]!.low;
-    const names = Object.keys(CATEGORY_TITLES) as Category[];
-    const made = names.filter((name) => counts.has(name)).map((name): [Category, number] => [name, counts.get(name)! / total]);
+    for (const unit of inside) counts.set(this.category(unit), (counts.get(this.category(unit)) ?? 0) + 1);
+    const names = CATEGORIES.filter((name) => counts.has(name));
+    const made = names.map((name): [Category, number] => [name, counts.get(name)! / inside.length]);
     this.compositions.set(b, made);
     return made;
   }
@@ -84,7 +80,7 @@ export class Coloring {
     if (metric.name === "type") {
       const seen = new Set(leaves.filter((item) => !isBox(item.child)).map((item) => palette.category(item.child)));
       for (const item of leaves) if (isBox(item.child)) for (const [one] of palette.composition(~item.child)) seen.add(one);
-      const categories = (Object.keys(CATEGORY_TITLES) as Category[]).filter((one) => seen.has(one));
+      const categories = CATEGORIES.filter((one) => seen.has(one));
       this.legend = { metric, categories, low: 0, high: 0, isLog: false, hasUnknown: false, isEmpty: false };
       return;
     }
@@ -127,13 +123,9 @@ export class Coloring {
   }
 }
 
-/** The errors of all operations, as far as numbers go. */
-function errorsOf(payload: Payload, metric: string): number[] {
-  const at = Number(metric.replace("own ", ""));
-  return payload.nodes.flatMap((node) => {
-    const value = node.metrics[at] ?? null;
-    return value === null || value > 1e300 ? [] : [value];
-  });
+/** The errors of all operations, without those that stand for infinity. */
+function errorsOf(payload: Payload, metric: MetricName): number[] {
+  return payload.nodes.map(ownReading(metric)).filter((value) => value !== null && value <= 1e300) as number[];
 }
 
 function extremes(values: number[]): [number, number] {

@@ -1,13 +1,14 @@
 // Draws a scene with a painter: only what lies inside an area, and only as much as can be seen at a scale.
 
 import type { Theme } from "../../shared/color";
+import * as format from "../../shared/format";
 import type { Paint } from "./coloring";
 import { controlsWidth, runControls } from "../pane/controls";
-import { EDGE_WIDTHS, edgeLines } from "./edge_lines";
+import { EDGE_WIDTHS, edgeLines, endsAtChild } from "./edge_lines";
 import { isBox } from "../model/hierarchy";
 import { CHIP_HEIGHT, HEADER, LINE } from "./look";
 import type { Line, Painter } from "./paint";
-import type { Motion, Picture, Rect } from "./picture";
+import { type Motion, type Picture, type Places, type Rect, rectOf } from "./picture";
 import { Shape, addHead, addRoute } from "./shapes";
 import type { LocalGraph } from "../layout/wiring";
 
@@ -19,10 +20,7 @@ export function drawScene(painter: Painter, picture: Picture, area: Rect, scale:
 }
 
 class Drawer {
-  private readonly x: Float64Array;
-  private readonly y: Float64Array;
-  private readonly w: Float64Array;
-  private readonly h: Float64Array;
+  private readonly places: Places;
 
   constructor(
     private readonly painter: Painter,
@@ -31,16 +29,17 @@ class Drawer {
     private readonly scale: number,
     private readonly motion: Motion | null,
   ) {
-    const from = motion ?? picture.scene;
-    this.x = from.x;
-    this.y = from.y;
-    this.w = from.w;
-    this.h = from.h;
+    this.places = motion ?? picture.scene;
+  }
+
+  /** Where an item is now. */
+  private rect(i: number): Rect {
+    return rectOf(this.places, i);
   }
 
   item(i: number): void {
     const { area, picture } = this;
-    const [x, y, w, h] = [this.x[i]!, this.y[i]!, this.w[i]!, this.h[i]!];
+    const { x, y, w, h } = this.rect(i);
     const isBelow = y > area.y + area.h || y + h < area.y;
     if (isBelow || x > area.x + area.w || x + w + 120 < area.x) return; // a loop may stand out at the right
     if (!picture.scene.view.items[i]!.isOpen) this.closed(i);
@@ -53,40 +52,33 @@ class Drawer {
     const { scene } = this.picture;
     const item = scene.view.items[i]!;
     if (i > 0) this.frame(i);
-    if (this.h[i]! * this.scale < 4) return;
+    if (this.rect(i).h * this.scale < 4) return;
     this.edges(i);
     for (const child of item.children) this.item(child);
     if (i > 0) this.header(i);
-    this.paintOpacity(1);
+    this.painter.opacity(1);
   }
 
   private frame(i: number): void {
     const { theme, scene } = this.picture;
-    const item = scene.view.items[i]!;
-    const kind = scene.view.hierarchy.boxes[~item.child]!.kind;
-    const [x, y, w, h] = [this.x[i]!, this.y[i]!, this.w[i]!, this.h[i]!];
-    this.paintOpacity(this.opacity(i, true));
-    const isGroup = kind !== "module";
-    const line: Line = {
-      color: theme.insideBorder,
-      width: Math.max(1.2, 0.7 / this.scale),
-      ...(isGroup ? { dash: [6, 4] } : {}),
-    };
-    if (item.block >= 0) {
-      for (const offset of [8, 4]) {
-        this.painter.box(x + offset, y + offset, w, h, 12, headerFill(theme, item.depth), { ...line, dash: [] });
-      }
+    const { child, block, depth } = scene.view.items[i]!;
+    const isDashed = block < 0 && scene.view.hierarchy.boxes[~child]!.kind !== "module";
+    const { x, y, w, h } = this.rect(i);
+    this.painter.opacity(this.opacity(i, true));
+    const line: Line = { color: theme.insideBorder, width: Math.max(1.2, 0.7 / this.scale), dash: isDashed ? [6, 4] : [] };
+    for (const offset of block >= 0 ? [8, 4] : []) {
+      this.painter.box(x + offset, y + offset, w, h, 12, headerFill(theme, depth), line);
     }
-    this.painter.box(x, y, w, h, 12, insideFill(theme, item.depth), item.block >= 0 ? { ...line, dash: [] } : line);
+    this.painter.box(x, y, w, h, 12, insideFill(theme, depth), line);
     this.rings(i, 12);
   }
 
   private header(i: number): void {
     const { theme, scene, marks } = this.picture;
     const face = scene.faces[i]!;
-    const [x, y, w] = [this.x[i]!, this.y[i]!, this.w[i]!];
+    const { x, y, w } = this.rect(i);
     if (HEADER * this.scale < 3) return;
-    this.paintOpacity(this.opacity(i, true));
+    this.painter.opacity(this.opacity(i, true));
     const fill = marks.hovered === i ? theme.chip : headerFill(theme, scene.view.items[i]!.depth);
     this.painter.box(x + 0.6, y + 0.6, w - 1.2, HEADER - 1, 11, fill, null);
     this.painter.box(x + 0.6, y + HEADER / 2, w - 1.2, HEADER / 2, 0, fill, null);
@@ -107,15 +99,8 @@ class Drawer {
     if (face.badge) this.badge(face.badge, right - face.badgeWidth, middle, face.badgeWidth);
     for (const control of runControls(scene, i, x, y, w)) {
       this.painter.box(control.x, control.y, control.w, control.h, 5, theme.box, { color: theme.insideBorder, width: 1 });
-      this.painter.words(
-        control.text,
-        control.x + control.w / 2,
-        control.y + control.h / 2 + 0.5,
-        11,
-        600,
-        theme.ink,
-        "center",
-      );
+      const [middleX, middleY] = [control.x + control.w / 2, control.y + control.h / 2 + 0.5];
+      this.painter.words(control.text, middleX, middleY, 11, 600, theme.ink, "center");
     }
   }
 
@@ -129,13 +114,13 @@ class Drawer {
   private edges(i: number): void {
     const { scene, theme, marks } = this.picture;
     const local = scene.locals.get(i)!;
-    if (this.w[i]! * this.scale < 24 || !local.pieces.length) return;
+    const { x: dx, y: dy, w } = this.rect(i);
+    if (w * this.scale < 24 || !local.pieces.length) return;
     const moving = this.motion && this.motion.isRearranged(i) ? Math.max(0, this.motion.progress * 2 - 1) : 1;
     if (moving === 0) return;
-    const [dx, dy] = [this.x[i]!, this.y[i]!];
     const lines = edgeLines(scene, local);
     const isDimmed = marks.bright !== null;
-    this.paintOpacity(moving);
+    this.painter.opacity(moving);
     const color = isDimmed ? theme.edgeFaint : theme.edge;
     const thin = this.scale < 0.25 ? 0.35 / this.scale : 0;
     lines.plain.forEach((shape, size) => {
@@ -155,13 +140,12 @@ class Drawer {
       const found = piece.links.find((link) => marks.links.has(link));
       if (found === undefined) return;
       const color = colors[marks.links.get(found)!];
-      const shape = new Shape();
-      const heads = new Shape();
-      const isLast = piece.to.at < local.children.length && piece.to.port < 0;
+      const [shape, heads] = [new Shape(), new Shape()];
+      const isLast = endsAtChild(local, piece);
       addRoute(shape, layout.routes[p]!, isLast);
       if (isLast) addHead(heads, layout.routes[p]!);
       const width = Math.max(2.4, 1 / this.scale);
-      this.painter.stroke(shape, dx, dy, { color, width, ...(piece.isFeedback ? { dash: [6, 4] } : {}) });
+      this.painter.stroke(shape, dx, dy, { color, width, dash: piece.isFeedback ? [6, 4] : [] });
       if (isLast) this.painter.fill(heads, dx, dy, color);
     });
   }
@@ -184,7 +168,8 @@ class Drawer {
     const { theme, scene } = this.picture;
     const { loop } = scene.view.items[i]!;
     if (loop === null) return;
-    const [x, y, h] = [this.x[i]! + this.w[i]!, this.y[i]!, this.h[i]!];
+    const { x: left, y, w, h } = this.rect(i);
+    const x = left + w;
     const shape = new Shape();
     shape.move(x, y + h * 0.72);
     shape.curve(x + 26, y + h * 0.8, x + 26, y + h * 0.2, x + 6, y + h * 0.28);
@@ -204,8 +189,8 @@ class Drawer {
     const { scene, coloring, palette, marks } = this.picture;
     const item = scene.view.items[i]!;
     const paint = coloring.of(scene.view, i);
-    const [x, y, w, h] = [this.x[i]!, this.y[i]!, this.w[i]!, this.h[i]!];
-    this.paintOpacity(this.opacity(i, false));
+    const { x, y, w, h } = this.rect(i);
+    this.painter.opacity(this.opacity(i, false));
     if (w * this.scale < 3 || h * this.scale < 3) {
       const isByType = coloring.legend.metric.name === "type";
       this.painter.box(x, y, w, h, 0, isByType ? paint.accent : paint.fill, null);
@@ -234,18 +219,14 @@ class Drawer {
     if (category === "failed") return { color: theme.categories.failed.accent, width: 3 };
     if (isModule || this.picture.coloring.legend.metric.name !== "type")
       return { color: isHovered ? theme.accent : theme.boxBorder, width };
-    return {
-      color: isHovered ? theme.accent : `${paint.accent}99`,
-      width,
-      ...(category === "constant" ? { dash: [4, 3] } : {}),
-    };
+    return { color: isHovered ? theme.accent : `${paint.accent}99`, width, dash: category === "constant" ? [4, 3] : [] };
   }
 
   private face(i: number, paint: Paint): void {
     const { scene, theme } = this.picture;
     const item = scene.view.items[i]!;
     const face = scene.faces[i]!;
-    const [x, y, w, h] = [this.x[i]!, this.y[i]!, this.w[i]!, this.h[i]!];
+    const { x, y, w, h } = this.rect(i);
     const isModule = isBox(item.child);
     if (isModule) this.chevron(x + 13, y + 18, false, paint.faint);
     else this.painter.box(x + 6, y + 8, 4, h - 16, 2, paint.accent, null);
@@ -253,15 +234,8 @@ class Drawer {
     const room = w - (left - x) - 8 - (face.badgeWidth ? face.badgeWidth + 8 : 0);
     this.painter.words(fitted(face.title, face.titleWidth, room), left, y + 18, 13, 600, paint.ink);
     if (face.kind && face.titleWidth + 8 < room) {
-      const kindRoom = room - face.titleWidth - 8;
-      this.painter.words(
-        fitted(face.kind, face.kind.length * 5.8, kindRoom),
-        left + face.titleWidth + 8,
-        y + 18.5,
-        11,
-        400,
-        paint.faint,
-      );
+      const kind = fitted(face.kind, face.kind.length * 5.8, room - face.titleWidth - 8);
+      this.painter.words(kind, left + face.titleWidth + 8, y + 18.5, 11, 400, paint.faint);
     }
     if (face.badge) this.badge(face.badge, x + w - 8 - face.badgeWidth, y + 18, face.badgeWidth);
     let at = y + 34;
@@ -279,7 +253,7 @@ class Drawer {
   /** A title as large as the box allows, for when the rest could not be read. */
   private largeTitle(i: number, paint: Paint): void {
     const face = this.picture.scene.faces[i]!;
-    const [x, y, w, h] = [this.x[i]!, this.y[i]!, this.w[i]!, this.h[i]!];
+    const { x, y, w, h } = this.rect(i);
     const wanted = Math.min(10 / this.scale, h * 0.45);
     const widest = (13 * (w - 12)) / Math.max(1, face.titleWidth);
     const size = Math.min(wanted, Math.max(widest, 0.75 * wanted));
@@ -292,7 +266,7 @@ class Drawer {
   /** What kinds of operations are inside, as a strip along the bottom. */
   private composition(i: number): void {
     const { scene, theme, palette } = this.picture;
-    const [x, y, w, h] = [this.x[i]!, this.y[i]!, this.w[i]!, this.h[i]!];
+    const { x, y, w, h } = this.rect(i);
     const height = Math.max(4, 2 / this.scale);
     let at = x + 10;
     for (const [category, part] of palette.composition(~scene.view.items[i]!.child)) {
@@ -329,10 +303,10 @@ class Drawer {
     const { marks, theme } = this.picture;
     const isOpen = this.picture.scene.view.items[i]!.isOpen;
     const width = Math.max(2.5, 2 / this.scale);
+    const { x, y, w, h } = this.rect(i);
     const ring = (distance: number, color: string, wide: number, dash: number[] = []): void => {
       const out = distance + wide / 2;
-      const [x, y, w, h] = [this.x[i]! - out, this.y[i]! - out, this.w[i]! + 2 * out, this.h[i]! + 2 * out];
-      this.painter.box(x, y, w, h, radius + out, null, { color, width: wide, dash });
+      this.painter.box(x - out, y - out, w + 2 * out, h + 2 * out, radius + out, null, { color, width: wide, dash });
     };
     const mark = marks.differences?.[i] ?? "";
     if (mark && !(isOpen && mark === "changed")) {
@@ -346,8 +320,7 @@ class Drawer {
 
   private matchBadge(i: number, x: number, y: number): void {
     const { marks, theme, scene } = this.picture;
-    const isOpen = scene.view.items[i]!.isOpen;
-    if (isOpen || !isBox(scene.view.items[i]!.child)) return;
+    if (!isBox(scene.view.items[i]!.child)) return;
     const found = marks.matches?.[i] ?? 0;
     const differences = marks.hiddenDifferences?.[i] ?? 0;
     const size = Math.min(Math.max(11, 9 / this.scale), 40);
@@ -359,8 +332,8 @@ class Drawer {
       this.painter.words(text, right - width / 2, y + 0.5, size, 700, theme.name === "dark" ? "#16181D" : "#FFFFFF", "center");
       right -= width + 4;
     };
-    if (found) pill(found.toLocaleString("en-US"), theme.match);
-    if (differences) pill(`≠ ${differences.toLocaleString("en-US")}`, theme.changed);
+    if (found) pill(format.count(found), theme.match);
+    if (differences) pill(`≠ ${format.count(differences)}`, theme.changed);
   }
 
   private opacity(i: number, isFrame: boolean): number {
@@ -368,10 +341,6 @@ class Drawer {
     const appearing = this.motion && this.motion.isNew[i] ? this.motion.progress : 1;
     const isDim = marks.bright !== null && !marks.bright[i] && !isFrame;
     return appearing * (isDim ? DIMMED : 1);
-  }
-
-  private paintOpacity(value: number): void {
-    this.painter.opacity(value);
   }
 }
 

@@ -1,7 +1,7 @@
 // Saves what is seen as SVG or PNG, through a link that holds the file itself.
 
 import { el } from "../../shared/dom";
-import type { Picture, Rect } from "./picture";
+import { type Picture, type Rect, rectOf } from "./picture";
 import { drawScene } from "./draw";
 import { CanvasPainter, SvgPainter } from "./paint";
 
@@ -42,7 +42,8 @@ export async function toPng(picture: Picture, area: Rect): Promise<Blob> {
 
 /** The whole graph, as far as it is open. */
 export function wholeArea({ scene }: Picture): Rect {
-  return { x: scene.x[0]! - MARGIN, y: scene.y[0]! - MARGIN, w: scene.w[0]! + 2 * MARGIN, h: scene.h[0]! + 2 * MARGIN };
+  const { x, y, w, h } = rectOf(scene, 0);
+  return { x: x - MARGIN, y: y - MARGIN, w: w + 2 * MARGIN, h: h + 2 * MARGIN };
 }
 
 export function fileName(title: string, format: Suffix): string {

@@ -1,25 +1,13 @@
 // What is written on boxes, and how large they are.
 
-import { type Hierarchy, isBox } from "../model/hierarchy";
-import { type Measures, type MetricName, type OwnMetric, ownMetrics } from "../model/measures";
-import type { ModuleCall, OpNode } from "../model/payload";
+import { type Hierarchy, firstCall, firstNode, isBox, unitsOf } from "../model/hierarchy";
+import { type Measures, type MetricName, ownMetrics } from "../model/measures";
+import type { ModuleCall } from "../model/payload";
 import type { Item, View } from "../layout/view";
 import * as format from "../../shared/format";
 
-export type FactName =
-  | "name"
-  | "shape"
-  | "dtype"
-  | "params"
-  | "time"
-  | "memory"
-  | "flops"
-  | "norm"
-  | "zeros"
-  | "gradient"
-  | "nonfinite"
-  | "edges"
-  | OwnMetric;
+type Figure = Exclude<MetricName, "type">;
+export type FactName = "name" | "shape" | "dtype" | "edges" | Figure;
 
 /** What the reader can choose; the others are written when boxes are coloured by them. */
 export const FACT_TITLES: Partial<Record<FactName, string>> = {
@@ -33,25 +21,28 @@ export const FACT_TITLES: Partial<Record<FactName, string>> = {
   edges: "Shapes on edges",
 };
 
-export const TITLE_FONT = "600 13px";
+const TITLE_FONT = "600 13px";
 export const TEXT_FONT = "11px";
 export const FAMILY = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "Liberation Sans", sans-serif';
 
 export type Measure = (text: string, font: string) => number;
 
 /** A reference to a hub, as it is written at a consumer. */
-export interface Chip {
+interface Chip {
   text: string;
   width: number;
   from: number; // item
 }
 
-/** What is written on an item. */
-export interface Face {
+interface Words {
   title: string;
   kind: string; // beside the title: the class of a module
   badge: string; // ×12, or the pass
   lines: string[];
+}
+
+/** What is written on an item. */
+export interface Face extends Words {
   chips: Chip[];
   width: number;
   height: number;
@@ -101,10 +92,10 @@ export class Faces {
     return face;
   }
 
-  private unitFace(view: View, item: Item): Pick<Face, "title" | "kind" | "badge" | "lines"> {
+  private unitFace(view: View, item: Item): Words {
     const { units, payload, rolled } = this.hierarchy;
     const unit = units[item.child]!;
-    const node = payload.nodes[unit.members[0]!]!;
+    const node = firstNode(this.hierarchy, item.child);
     const lines: string[] = [];
     const own = payload.modules[unit.shell[0] ?? -1];
     const role = node.role === node.type ? "" : format.role(node.role);
@@ -112,67 +103,51 @@ export class Faces {
     if (this.facts.has("name")) lines.push(format.shortened(name, LONGEST_LINE));
     const shapes = new Set(unit.members.map((one) => format.shape(payload.nodes[one]!.shape)));
     const shape = shapes.size > 1 ? "shapes differ" : node.shape === null ? "" : [...shapes][0]!;
-    lines.push(
-      ...this.factLines([this.facts.has("shape") ? shape : "", this.facts.has("dtype") ? (node.dtype ?? "") : ""], item.child),
-    );
+    lines.push(...this.factLines(this.tensorFacts(shape, node.dtype), item.child));
     if (node.inplace) lines[lines.length - 1] += " · in place";
     if (node.kind === "failed") lines.push(format.shortened(`raised ${node.error || "an error"}`, LONGEST_LINE));
     if (item.feeds) lines.push(`feeds ${item.feeds} boxes`);
-    const isRepeated = unit.members.length > 1;
-    const badge = isRepeated
-      ? `×${unit.members.length}`
-      : node.num_passes > 1 && !rolled
-        ? `${node.pass}/${node.num_passes}`
-        : "";
+    const pass = node.num_passes > 1 && !rolled ? `${node.pass}/${node.num_passes}` : "";
+    const badge = unit.members.length > 1 ? `×${unit.members.length}` : pass;
     return { title: node.type, kind: "", badge, lines };
   }
 
-  private boxFace(view: View, item: Item): Pick<Face, "title" | "kind" | "badge" | "lines"> {
+  private boxFace(view: View, item: Item): Words {
     const { boxes, payload } = this.hierarchy;
     const box = boxes[~item.child]!;
     if (box.kind === "root") return { title: payload.title, kind: "", badge: "", lines: [] };
     const title = this.boxTitle(view, item);
     if (box.kind === "ports" && item.isOpen) return { ...title, kind: box.title, lines: [] };
     if (box.kind === "ports") return { ...title, lines: this.portLines(~item.child) };
-    const operations = format.plural(this.measures.operations(item.child), "operation");
-    const first = this.firstCall(~item.child);
     const lines: string[] = [];
     if (item.isOpen) return { ...title, lines };
     if (box.kind === "run")
       lines.push([`${box.blocks.length} equal blocks`, this.sharing(~item.child)].filter(Boolean).join(" · "));
-    lines.push(...this.factLines([operations], item.child));
-    if (first && this.facts.has("shape")) lines.push(throughShapes(this.firstCall(~item.child)!, this.lastCall(~item.child)!));
+    lines.push(...this.factLines([format.plural(this.measures.operations(item.child), "operation")], item.child));
+    const [first, last] = [firstCall(this.hierarchy, ~item.child), this.lastCall(~item.child)];
+    if (first && last && this.facts.has("shape")) lines.push(throughShapes(first, last));
     if (item.feeds) lines.push(`feeds ${item.feeds} boxes`);
     return { ...title, lines: lines.filter(Boolean) };
   }
 
   /** The name of a box, as short as its surroundings allow, with its class and how often it is there. */
   private boxTitle(view: View, item: Item): { title: string; kind: string; badge: string } {
-    const { boxes, payload } = this.hierarchy;
-    const box = boxes[~item.child]!;
-    if (box.kind === "segment") return { title: this.segmentTitle(~item.child), kind: "", badge: "" };
-    if (box.kind === "ports") return { title: this.portTitle(~item.child), kind: "", badge: "" };
-    if (box.kind === "list") {
-      const kind = format.plural(this.modulesIn(~item.child), "module");
-      return { title: shortAddress(box.title, this.addressAround(view, item.parent)), kind, badge: "" };
-    }
-    if (box.kind === "step") return { title: this.stepTitle(~item.child), kind: "", badge: "" };
+    const box = this.hierarchy.boxes[~item.child]!;
     const outer = this.addressAround(view, item.parent);
+    const call = firstCall(this.hierarchy, ~item.child);
+    const kind = format.shortened(call?.class ?? "", 30);
     if (box.kind === "run") {
-      const names = [box.blocks[0]!, box.blocks.at(-1)!].map((b) => this.relative(b, outer));
-      const shown = item.block >= 0 ? `${this.relative(box.blocks[item.block]!, outer)}` : `${names[0]} … ${names[1]}`;
-      const kind = payload.modules[boxes[box.blocks[0]!]!.modules[0] ?? -1]?.class ?? "";
+      const shown = item.block >= 0 ? [box.blocks[item.block]!] : [box.blocks[0]!, box.blocks.at(-1)!];
+      const title = shown.map((b) => this.relative(b, outer)).join(" … ");
       const badge = item.block >= 0 ? `${item.block + 1} of ${box.blocks.length}` : `×${box.blocks.length}`;
-      return { title: format.shortened(shown, LONGEST_TITLE), kind: format.shortened(kind, 30), badge };
+      return { title: format.shortened(title, LONGEST_TITLE), kind, badge };
     }
-    const call = payload.modules[box.modules[0]!]!;
-    const isRepeated = box.modules.length > 1;
-    const badge = isRepeated ? `×${box.modules.length}` : call.num_calls > 1 ? `call ${call.call}/${call.num_calls}` : "";
-    return {
-      title: format.shortened(this.relative(~item.child, outer), LONGEST_TITLE),
-      kind: format.shortened(call.class, 30),
-      badge,
-    };
+    const title = this.relative(~item.child, outer);
+    if (box.kind === "list") return { title, kind: format.plural(this.modulesIn(~item.child), "module"), badge: "" };
+    if (!call) return { title, kind, badge: "" };
+    const pass = call.num_calls > 1 ? `call ${call.call}/${call.num_calls}` : "";
+    const badge = box.modules.length > 1 ? `×${box.modules.length}` : pass;
+    return { title: format.shortened(title, LONGEST_TITLE), kind, badge };
   }
 
   /** The address of a box, without that of the module around it. */
@@ -180,9 +155,8 @@ export class Faces {
     const box = this.hierarchy.boxes[b]!;
     if (box.kind === "step") return this.stepTitle(b);
     if (box.kind === "segment") return this.segmentTitle(b);
-    if (box.kind === "ports") return this.portTitle(b);
-    if (box.kind === "list") return shortAddress(box.title, outer);
-    return shortAddress(this.hierarchy.payload.modules[box.modules[0] ?? -1]?.address ?? "", outer);
+    if (box.kind === "ports") return format.plural(box.high - box.low, firstNode(this.hierarchy, ~b).kind); // `24 outputs`
+    return shortAddress(box.kind === "list" ? box.title : (firstCall(this.hierarchy, b)?.address ?? ""), outer);
   }
 
   private addressAround(view: View, at: number): string {
@@ -198,7 +172,7 @@ export class Faces {
 
   private segmentTitle(b: number): string {
     const { low, high } = this.hierarchy.boxes[b]!;
-    return `operations ${(low + 1).toLocaleString("en-US")} – ${high.toLocaleString("en-US")}`;
+    return `operations ${format.count(low + 1)} – ${format.count(high)}`;
   }
 
   /** How many modules of a list ran, each block of a run counted. */
@@ -208,26 +182,15 @@ export class Faces {
     return inside.reduce((sum, box) => sum + (box.kind === "run" ? box.blocks.length : 1), 0);
   }
 
-  /** `24 outputs` */
-  private portTitle(b: number): string {
-    const { low, high } = this.hierarchy.boxes[b]!;
-    return format.plural(high - low, this.firstNode(b).kind);
-  }
-
   private portLines(b: number): string[] {
-    const node = this.firstNode(b);
-    const { boxes, order, units, payload } = this.hierarchy;
-    const inside = Array.from(order.subarray(boxes[b]!.low, boxes[b]!.high));
-    const shapes = new Set(inside.map((unit) => format.shape(payload.nodes[units[unit]!.members[0]!]!.shape)));
-    const shape = shapes.size > 1 ? `${[...shapes][0]}, …` : [...shapes][0]!;
-    const facts = [this.facts.has("shape") ? shape : "", this.facts.has("dtype") ? (node.dtype ?? "") : ""];
+    const shape = someOf(unitsOf(this.hierarchy, ~b).map((unit) => format.shape(firstNode(this.hierarchy, unit).shape)));
     const name = this.facts.has("name") ? format.shortened(this.hierarchy.boxes[b]!.title, LONGEST_LINE) : "";
+    const facts = this.tensorFacts(shape, firstNode(this.hierarchy, ~b).dtype);
     return [name, ...this.factLines(facts, ~b)].filter(Boolean);
   }
 
-  private firstNode(b: number): OpNode {
-    const { boxes, order, units, payload } = this.hierarchy;
-    return payload.nodes[units[order[boxes[b]!.low]!]!.members[0]!]!;
+  private tensorFacts(shape: string, dtype: string | null): string[] {
+    return [this.facts.has("shape") ? shape : "", this.facts.has("dtype") ? (dtype ?? "") : ""];
   }
 
   private stepTitle(b: number): string {
@@ -240,15 +203,9 @@ export class Faces {
   /** Whether the blocks of a run have the same parameters. */
   sharing(b: number): string {
     const { boxes, payload } = this.hierarchy;
-    const ids = boxes[b]!.blocks.map((block) => payload.modules[boxes[block]!.modules[0] ?? -1]);
-    if (ids.some((one) => !one) || this.measures.of("params", ~b) === 0) return "";
-    return new Set(ids.map((one) => one!.params_id)).size === 1 ? "same parameters" : "own parameters";
-  }
-
-  private firstCall(b: number): ModuleCall | undefined {
-    const { boxes, payload } = this.hierarchy;
-    const box = boxes[b]!;
-    return payload.modules[(box.kind === "run" ? boxes[box.blocks[0]!]! : box).modules[0] ?? -1];
+    const ids = boxes[b]!.blocks.map((block) => payload.modules[boxes[block]!.modules[0] ?? -1]?.params_id);
+    if (ids.includes(undefined) || this.measures.of("params", ~b) === 0) return "";
+    return new Set(ids).size === 1 ? "same parameters" : "own parameters";
   }
 
   private lastCall(b: number): ModuleCall | undefined {
@@ -259,7 +216,7 @@ export class Faces {
 
   private factLines(start: string[], child: number): string[] {
     const found = start.filter(Boolean);
-    const add = (fact: FactName & MetricName, write: (value: number) => string): void => {
+    const add = (fact: Figure, write: (value: number) => string): void => {
       const value = this.facts.has(fact) ? this.measures.of(fact, child) : null;
       if (value) found.push(write(value));
     };
@@ -282,32 +239,20 @@ export class Faces {
   }
 
   private chips(view: View, item: Item): Chip[] {
-    const made = item.references.slice(0, MOST_CHIPS).map((one) => {
-      const text = `← ${format.shortened(this.nameOf(view, one.from), 22)}`;
-      return { text, width: Math.ceil(this.width(text, TEXT_FONT)) + 14, from: one.from };
-    });
+    const chip = (text: string, from: number): Chip => ({ text, width: Math.ceil(this.width(text, TEXT_FONT)) + 14, from });
+    const shown = item.references.slice(0, MOST_CHIPS);
+    const made = shown.map(({ from }) => chip(`← ${format.shortened(this.nameOf(view, from), 22)}`, from));
     const more = item.references.length - made.length;
-    if (more > 0) {
-      const text = `and ${more} more`;
-      made.push({ text, width: Math.ceil(this.width(text, TEXT_FONT)) + 14, from: item.references[MOST_CHIPS]!.from });
-    }
-    return made;
+    return more > 0 ? [...made, chip(`and ${more} more`, item.references[MOST_CHIPS]!.from)] : made;
   }
 
   /** What an item is called where there is little room. */
   nameOf(view: View, at: number): string {
     const item = view.items[at]!;
-    if (isBox(item.child)) return this.boxTitle(view, item).title;
-    const { units, payload } = this.hierarchy;
-    return payload.nodes[units[item.child]!.members[0]!]!.label;
+    return isBox(item.child) ? this.boxTitle(view, item).title : firstNode(this.hierarchy, item.child).label;
   }
 
-  private sized(
-    text: Pick<Face, "title" | "kind" | "badge" | "lines">,
-    chips: Chip[],
-    isModule: boolean,
-    isOpen: boolean,
-  ): Face {
+  private sized(text: Words, chips: Chip[], isModule: boolean, isOpen: boolean): Face {
     const titleWidth = this.width(text.title, TITLE_FONT);
     const kindWidth = text.kind ? this.width(text.kind, TEXT_FONT) + 8 : 0;
     const badgeWidth = text.badge ? Math.ceil(this.width(text.badge, TEXT_FONT)) + 12 : 0;
@@ -332,12 +277,13 @@ export function shortAddress(address: string, outer: string): string {
   return parts.slice(first).join(".");
 }
 
+/** The first of some texts, and whether there are others. */
+function someOf(texts: string[]): string {
+  return new Set(texts).size > 1 ? `${texts[0]}, …` : (texts[0] ?? "");
+}
+
 function throughShapes(first: ModuleCall, last: ModuleCall): string {
-  const written = (shapes: number[][]): string => {
-    const distinct = [...new Set(shapes.map(format.shape))];
-    return distinct.length > 1 ? `${distinct[0]}, …` : (distinct[0] ?? "");
-  };
-  const [before, after] = [written(first.input_shapes), written(last.output_shapes)];
+  const [before, after] = [first.input_shapes, last.output_shapes].map((shapes) => someOf(shapes.map(format.shape)));
   if (!before && !after) return "";
-  return before === after ? before : format.shortened(`${before || "–"} → ${after || "–"}`, LONGEST_LINE);
+  return before === after ? before! : format.shortened(`${before || "–"} → ${after || "–"}`, LONGEST_LINE);
 }

@@ -2,12 +2,14 @@
 
 import type { Comparison } from "../model/compare";
 import { type Mark, type Marks, NO_MARKS } from "./picture";
-import { isBox } from "../model/hierarchy";
+import { isBox, unitsOf } from "../model/hierarchy";
 import { type ModelIndex, childOf, itemOf } from "../model/model_index";
 import { prefixCounts } from "../model/search";
 import type { Selection, State } from "../state/state";
-import { itemsShowing, linksBetween, pathBetween, reached, unitsOf } from "../model/trace";
+import { itemsShowing, linksBetween, pathBetween, reached } from "../model/trace";
 import type { View } from "../layout/view";
+
+type Links = Map<number, "in" | "out" | "on">; // the colours of links
 
 /** The marks of one side. `selection` is what is selected there: what the reader chose, or its counterpart. */
 export function marksOf(view: View, modelIndex: ModelIndex, state: State, selection: Selection | null, side: number): Marks {
@@ -17,13 +19,13 @@ export function marksOf(view: View, modelIndex: ModelIndex, state: State, select
   const marks: Marks = { ...NO_MARKS };
   if (child !== null) marks.selected = itemOf(view, child);
   if (other !== null) marks.other = itemOf(view, other);
-  const links = new Map<number, "in" | "out" | "on">();
+  const links: Links = new Map();
   if (child !== null && other !== null) {
     const path = pathBetween(hierarchy, child, other);
     marks.bright = itemsShowing(view, path.units);
     for (const link of linksBetween(view, path.units)) links.set(link, "on");
   } else if (child !== null && state.trace !== "none") {
-    traceLinks(view, modelIndex, state, child, marks, links);
+    traceLinks(view, state, child, marks, links);
   } else if (child !== null) {
     neighbourLinks(view, child, marks.selected, links);
   } else if (selection?.kind === "edge") {
@@ -34,19 +36,14 @@ export function marksOf(view: View, modelIndex: ModelIndex, state: State, select
   return marks;
 }
 
-function traceLinks(
-  view: View,
-  modelIndex: ModelIndex,
-  state: State,
-  child: number,
-  marks: Marks,
-  links: Map<number, "in" | "out" | "on">,
-): void {
-  const units = unitsOf(modelIndex.hierarchy, child);
-  const all = new Uint8Array(modelIndex.hierarchy.units.length);
+/** What leads to a child, what it leads to, or both, as the state says. */
+function traceLinks(view: View, state: State, child: number, marks: Marks, links: Links): void {
+  const { hierarchy } = view;
+  const units = unitsOf(hierarchy, child);
+  const all = new Uint8Array(hierarchy.units.length);
   for (const direction of ["ancestors", "descendants"] as const) {
     if (state.trace !== direction && state.trace !== "both") continue;
-    const found = reached(modelIndex.hierarchy, units, direction);
+    const found = reached(hierarchy, units, direction);
     found.forEach((is, unit) => (all[unit]! |= is));
     for (const link of linksBetween(view, found)) links.set(link, direction === "ancestors" ? "in" : "out");
   }
@@ -54,7 +51,7 @@ function traceLinks(
 }
 
 /** What leads to the selected item and what it leads to. Of an open box: what crosses its border. */
-function neighbourLinks(view: View, child: number, item: number, links: Map<number, "in" | "out" | "on">): void {
+function neighbourLinks(view: View, child: number, item: number, links: Links): void {
   const { boxes, position, wires } = view.hierarchy;
   if (!view.items[item]!.isOpen) {
     view.links.forEach((link, l) => {
@@ -63,9 +60,9 @@ function neighbourLinks(view: View, child: number, item: number, links: Map<numb
     });
     return;
   }
-  const box = isBox(child) ? boxes[~child]! : null;
-  if (!box) return;
-  const isInside = (unit: number): boolean => position[unit]! >= box.low && position[unit]! < box.high;
+  if (!isBox(child)) return;
+  const { low, high } = boxes[~child]!;
+  const isInside = (unit: number): boolean => position[unit]! >= low && position[unit]! < high;
   view.links.forEach((link, l) => {
     const [from, to] = [isInside(wires.from[link.wires[0]!]!), isInside(wires.to[link.wires[0]!]!)];
     if (to && !from) links.set(l, "in");

@@ -11,6 +11,22 @@ export interface Rect {
   h: number;
 }
 
+/** Left, top, width and height of every item. */
+export interface Places {
+  x: Float64Array;
+  y: Float64Array;
+  w: Float64Array;
+  h: Float64Array;
+}
+
+export function emptyPlaces(count: number): Places {
+  return { x: new Float64Array(count), y: new Float64Array(count), w: new Float64Array(count), h: new Float64Array(count) };
+}
+
+export function rectOf({ x, y, w, h }: Places, item: number): Rect {
+  return { x: x[item]!, y: y[item]!, w: w[item]!, h: h[item]! };
+}
+
 /** How an item differs from its counterpart in the other model. */
 export type Mark = "" | "left" | "right" | "changed";
 
@@ -47,11 +63,7 @@ export interface Picture {
 }
 
 /** Where items are while they move; how far they have come (0 to 1), and what was not there before. */
-export interface Motion {
-  x: Float64Array;
-  y: Float64Array;
-  w: Float64Array;
-  h: Float64Array;
+export interface Motion extends Places {
   progress: number;
   isNew: Uint8Array;
   isRearranged: (item: number) => boolean; // whether the inside of an open item changes

@@ -2,6 +2,8 @@
 
 import { type Route, exchanged } from "../layout/layout";
 
+const COUNTS = [2, 2, 6, 0]; // numbers after each command
+
 /** A path in plain numbers: 0 x y moves, 1 x y draws a line, 2 x y x y x y a curve, 3 closes. */
 export class Shape {
   readonly commands: number[] = [];
@@ -28,9 +30,9 @@ export class Shape {
     const c = other.commands;
     for (let i = 0; i < c.length;) {
       const command = c[i++]!;
-      const count = [2, 2, 6, 0][command]!;
-      this.commands.push(command, ...exchanged(c.slice(i, i + count)));
-      i += count;
+      const numbers = c.slice(i, i + COUNTS[command]!);
+      this.commands.push(command, ...exchanged(numbers));
+      i += numbers.length;
     }
   }
 
@@ -55,16 +57,11 @@ export class Shape {
   asSvg(): string {
     const c = this.commands;
     const parts: string[] = [];
-    const take = (from: number, count: number): string =>
-      c
-        .slice(from, from + count)
-        .map(short)
-        .join(" ");
     for (let i = 0; i < c.length;) {
       const command = c[i++]!;
-      const count = [2, 2, 6, 0][command]!;
-      parts.push("MLCZ"[command]! + take(i, count));
-      i += count;
+      const numbers = c.slice(i, i + COUNTS[command]!);
+      parts.push("MLCZ"[command]! + numbers.map(short).join(" "));
+      i += numbers.length;
     }
     return parts.join("");
   }

@@ -23,7 +23,7 @@ export interface Segment {
   span: number; // how many rows its edge spans
 }
 
-const PORT_WIDTH = 18;
+export const PORT_WIDTH = 18;
 const LABEL_ROOM = 8;
 
 /** What is laid out in a task, in the rows that were found for its children and ports. */

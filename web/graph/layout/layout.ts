@@ -1,12 +1,12 @@
 // Lays out one box: its children in rows from top to bottom, ports on its borders, and a route for every piece of a link.
 //
-// First the rows (from the order of execution), then who stands left of whom in a row (ordering.ts), then where exactly
-// (straightening.ts), then coordinates. Between rows there are only edges, and in a row an edge runs straight down, so an edge
-// never crosses a box.
+// First the rows (rows.ts), then who stands left of whom in a row (ordering.ts), then where exactly (straightening.ts), then
+// coordinates. Between rows there are only edges, and in a row an edge runs straight down, so an edge never crosses a box.
 
-import { layersOf } from "./layers";
+import { PORT_WIDTH, layersOf } from "./layers";
 import { orderRows } from "./ordering";
-import { NODE_GAP, straighten } from "./straightening";
+import { rowsOf } from "./rows";
+import { straighten } from "./straightening";
 
 /** What is to be laid out, as plain values that can be sent to a worker. */
 export interface Task {
@@ -57,8 +57,6 @@ export interface Layout {
 export const ROW_GAP = 28;
 const WIDEST_GAP = 110;
 const LABEL_HEIGHT = 16;
-const WIDE_ROW = 480;
-const PORT_WIDTH = 18;
 const LANE_GAP = 14;
 const TURN = 13; // how far below and above a row a feedback edge turns
 const MOST_CENTRING = 160;
@@ -97,66 +95,6 @@ function layoutDown(task: Task): Layout {
   const rows = rowsOf(task);
   const placed = arrange(task, rows);
   return new Drawing(task, rows, placed).finished();
-}
-
-const ALONE_IN_A_ROW = 3;
-
-/**
- * Each child as high as what leads to it allows; what no input leads to, just above what it leads to; and what has no edge, since
- * a hub feeds it, below all others, a few side by side: a row of all of them would push the model out of sight.
- */
-function rowsOf(task: Task): number[] {
-  const count = task.widths.length;
-  const total = count + task.ins + task.outs;
-  const start = task.ins > 0 ? 1 : 0;
-  const rows = new Array<number>(total).fill(start);
-  const isFed = task.anchored.slice();
-  const forward = task.pieces.filter((piece) => !piece.isFeedback);
-  const into = byEnd(forward, total, (piece) => piece.to);
-  const out = byEnd(forward, total, (piece) => piece.from);
-  for (let at = 0; at < count; at++) {
-    for (const { from } of into[at]!) {
-      const isPort = from >= count;
-      rows[at] = Math.max(rows[at]!, isPort ? start : rows[from]! + 1);
-      if (isPort || isFed[from]) isFed[at] = true;
-    }
-  }
-  for (let at = count - 1; at >= 0; at--) {
-    if (isFed[at]) continue;
-    const below = out[at]!.filter((piece) => piece.to < count).map((piece) => rows[piece.to]!);
-    if (below.length) rows[at] = Math.max(rows[at]!, Math.min(...below) - 1);
-  }
-  const alone = rows.slice(0, count).flatMap((_, at) => (into[at]!.length || out[at]!.length || task.anchored[at] ? [] : [at]));
-  if (alone.length < count) {
-    const joined = rows.slice(0, count).filter((_, at) => !alone.includes(at));
-    alone.forEach((at, i) => (rows[at] = Math.max(...joined) + 1 + Math.floor(i / ALONE_IN_A_ROW)));
-  }
-  lowerEnds(task, rows, out);
-  const last = Math.max(start - 1, ...rows.slice(0, count));
-  for (let port = 0; port < task.ins; port++) rows[count + port] = 0;
-  for (let port = 0; port < task.outs; port++) rows[count + task.ins + port] = last + 1;
-  return rows;
-}
-
-/** What leads to nothing, such as outputs, goes to the next row where its own is wide, so that a model fits a narrow window. */
-function lowerEnds(task: Task, rows: number[], out: TaskPiece[][]): void {
-  const count = task.widths.length;
-  for (let row = 0; row <= Math.max(-1, ...rows.slice(0, count)); row++) {
-    const there = rows.slice(0, count).flatMap((one, at) => (one === row ? [at] : []));
-    const ends = there.filter((at) => !out[at]!.length && !task.anchored[at]);
-    let width = there.reduce((sum, at) => sum + task.widths[at]! + NODE_GAP, 0);
-    for (let left = there.length; width > WIDE_ROW && left > 1 && ends.length; left--) {
-      const at = ends.pop()!;
-      rows[at] = row + 1;
-      width -= task.widths[at]! + NODE_GAP;
-    }
-  }
-}
-
-function byEnd(pieces: TaskPiece[], total: number, end: (piece: TaskPiece) => number): TaskPiece[][] {
-  const found = Array.from({ length: total }, (): TaskPiece[] => []);
-  for (const piece of pieces) found[end(piece)]!.push(piece);
-  return found;
 }
 
 interface Placed {
@@ -244,22 +182,13 @@ class Drawing {
   /** The lowest and highest x of anything but lanes. */
   private extent(): { low: number; high: number } {
     const { task, placed, count } = this;
-    const lows: number[] = [];
-    const highs: number[] = [];
-    placed.x.forEach((x, at) => {
-      const half = (at < count ? task.widths[at]! : PORT_WIDTH) / 2;
-      lows.push(x - half);
-      highs.push(x + half);
-    });
-    placed.through.forEach((xs, p) => {
-      const half = task.pieces[p]!.labelWidth / 2 + 4;
-      for (const x of xs) {
-        lows.push(x - half);
-        highs.push(x + half);
-      }
-    });
-    if (!lows.length) return { low: 0, high: 0 };
-    return { low: Math.min(...lows), high: Math.max(...highs) };
+    let [low, high] = [Infinity, -Infinity];
+    const add = (x: number, half: number): void => {
+      [low, high] = [Math.min(low, x - half), Math.max(high, x + half)];
+    };
+    placed.x.forEach((x, at) => add(x, (at < count ? task.widths[at]! : PORT_WIDTH) / 2));
+    placed.through.forEach((xs, p) => xs.forEach((x) => add(x, task.pieces[p]!.labelWidth / 2 + 4)));
+    return low <= high ? { low, high } : { low: 0, high: 0 };
   }
 
   /** What is left free at both sides: room for the title, and the only way in or out in the middle if that is cheap. */
@@ -312,6 +241,13 @@ class Drawing {
     return [this.startX(piece), ...this.placed.through[p]!.map((x) => Math.round(x + this.left)), this.endX(piece, p)];
   }
 
+  /** Where a piece begins and ends, from the top of the box. */
+  private ys(piece: TaskPiece): [number, number] {
+    const { task, count } = this;
+    const start = piece.from < count ? this.top(piece.from) + task.heights[piece.from]! : task.header;
+    return [start, piece.to < count ? this.top(piece.to) : this.height];
+  }
+
   private startX(piece: TaskPiece): number {
     if (piece.fromX < 0 || piece.from >= this.count) return this.middle(piece.from);
     return Math.round(this.middle(piece.from) - this.task.widths[piece.from]! / 2 + piece.fromX);
@@ -341,12 +277,10 @@ class Drawing {
   }
 
   private route(piece: TaskPiece, p: number): Route {
-    const { rows, count, task } = this;
     const xs = this.xs(piece, p);
-    const first = 2 * rows[piece.from]!;
+    const first = 2 * this.rows[piece.from]!;
     const points: number[] = [];
-    const startY = piece.from < count ? this.top(piece.from) + task.heights[piece.from]! : task.header;
-    const endY = piece.to < count ? this.top(piece.to) : this.height;
+    const [startY, endY] = this.ys(piece);
     points.push(xs[0]!, startY, xs[0]!, Math.max(startY, this.bottoms[first]!));
     const label = piece.labelWidth ? (xs.length - 1) / 2 : -1;
     for (let i = 1; i < xs.length - 1; i++) {
@@ -367,11 +301,10 @@ class Drawing {
 
   /** Down from its start, to a lane at the right, up, and down into its end. */
   private laneRoute(piece: TaskPiece, lane: number): Route {
-    const { task, rows, count } = this;
+    const { rows } = this;
     const startX = piece.fromX < 0 ? this.middle(piece.from) + 12 : this.startX(piece);
     const endX = piece.toX < 0 ? this.middle(piece.to) + 12 : this.endX(piece, -1);
-    const startY = piece.from < count ? this.top(piece.from) + task.heights[piece.from]! : task.header;
-    const endY = piece.to < count ? this.top(piece.to) : this.height;
+    const [startY, endY] = this.ys(piece);
     const low = this.bottoms[2 * rows[piece.from]!]! + TURN;
     const high = this.tops[2 * rows[piece.to]!]! - TURN;
     const x = lane - (piece.labelWidth ? piece.labelWidth / 2 + 3 : 0);
@@ -387,14 +320,13 @@ class Drawing {
   private assignLanes(): number[] {
     const { task, rows } = this;
     const pieces = task.pieces.filter((piece) => piece.isFeedback);
+    const spans = pieces.map((piece) => ({ from: rows[piece.to]!, to: rows[piece.from]! }));
+    const length = (i: number): number => spans[i]!.to - spans[i]!.from;
     const lanes: { from: number; to: number }[][] = [];
     const widths: number[] = [];
-    const order = pieces.map((_, i) => i);
-    const span = (piece: TaskPiece): { from: number; to: number } => ({ from: rows[piece.to]!, to: rows[piece.from]! });
-    order.sort((a, b) => span(pieces[a]!).to - span(pieces[a]!).from - (span(pieces[b]!).to - span(pieces[b]!).from));
     const laneOf: number[] = [];
-    for (const i of order) {
-      const own = span(pieces[i]!);
+    for (const i of spans.map((_, i) => i).sort((a, b) => length(a) - length(b))) {
+      const own = spans[i]!;
       let lane = lanes.findIndex((taken) => taken.every((other) => own.to < other.from - 1 || own.from > other.to + 1));
       if (lane < 0) lane = lanes.push([]) - 1;
       lanes[lane]!.push(own);

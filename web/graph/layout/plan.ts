@@ -3,28 +3,15 @@
 import { type Layout, type Task, type TaskPiece, layoutBox } from "./layout";
 
 /** An open box before the sizes of its open children are known. */
-export interface PlanBox {
-  widths: number[]; // 0 for open children
-  heights: number[];
-  open: number[]; // by child: its place in the plan when it is open, or -1
-  anchored: boolean[];
-  ins: number;
-  outs: number;
+export interface PlanBox extends Omit<Task, "pieces" | "side" | "minHeight"> {
+  open: number[]; // by child: its place in the plan when it is open, with 0 as its width and height; or -1
   pieces: PlanPiece[];
-  header: number;
-  minWidth: number;
-  padding: number;
-  spacing: number;
   isAcross: boolean;
 }
 
-export interface PlanPiece {
-  from: number;
-  to: number;
+interface PlanPiece extends Omit<TaskPiece, "fromX" | "toX" | "labelHeight"> {
   fromPort: number; // of an open child; -1 for others
   toPort: number;
-  labelWidth: number;
-  isFeedback: boolean;
 }
 
 export type Cache = Map<string, Layout>;
@@ -47,65 +34,50 @@ export class Solver {
   work(until: number, now: () => number): boolean {
     let made = 0;
     while (!this.isDone) {
-      const task = this.task(this.plan[this.layouts.length]!);
-      const key = signature(task);
-      let layout = this.cache.get(key);
-      if (!layout) {
-        if (made++ > 0 && now() > until) return false;
-        layout = layoutBox(task);
-        this.cache.set(key, layout);
-      }
-      this.keys.push(key);
-      this.layouts.push(layout);
-      this.untangle(layout);
+      const at = this.layouts.length;
+      const task = this.task(this.plan[at]!);
+      if (!this.cache.has(signature(task)) && made++ > 0 && now() > until) return false;
+      this.solve(at, task);
+      this.untangle(at);
     }
     return true;
   }
 
-  /** Mirrors open children of the box that was laid out last where that makes fewer edges cross, and lays it out again. */
-  private untangle(layout: Layout): void {
-    const at = this.layouts.length - 1;
+  private solve(at: number, task: Task): void {
+    const key = signature(task);
+    const layout = this.cache.get(key) ?? layoutBox(task);
+    this.cache.set(key, layout);
+    this.keys[at] = key;
+    this.layouts[at] = layout;
+  }
+
+  /** Mirrors open children of a box where that makes fewer edges cross, and lays the box out again. */
+  private untangle(at: number): void {
     const box = this.plan[at]!;
     if (box.isAcross) return;
+    const layout = this.layouts[at]!;
     const tangled = box.open.filter((inner, child) => inner >= 0 && isBetterMirrored(box, layout, child, this.layouts[inner]!));
-    if (!tangled.length) return;
     for (const inner of tangled) this.mirror(inner);
-    const task = this.task(box);
-    const key = signature(task);
-    const again = this.cache.get(key) ?? layoutBox(task);
-    this.cache.set(key, again);
-    this.keys[at] = key;
-    this.layouts[at] = again;
+    if (tangled.length) this.solve(at, this.task(box));
   }
 
   private mirror(at: number): void {
-    const widths = this.plan[at]!.open.map((inner, child) =>
-      inner < 0 ? this.plan[at]!.widths[child]! : this.layouts[inner]!.width,
-    );
-    this.layouts[at] = mirrored(this.layouts[at]!, widths);
-    for (const inner of this.plan[at]!.open) if (inner >= 0) this.mirror(inner);
+    const box = this.plan[at]!;
+    this.layouts[at] = mirrored(this.layouts[at]!, this.task(box).widths);
+    for (const inner of box.open) if (inner >= 0) this.mirror(inner);
   }
 
-  private task(box: PlanBox): Task {
-    const inner = box.open.map((at) => (at < 0 ? null : this.layouts[at]!));
-    const pieces = box.pieces.map((piece): TaskPiece => {
-      const { from, to, labelWidth, isFeedback } = piece;
-      const fromX = piece.fromPort < 0 ? -1 : inner[from]!.outs[piece.fromPort]!;
-      const toX = piece.toPort < 0 ? -1 : inner[to]!.ins[piece.toPort]!;
-      return { from, to, fromX, toX, labelWidth, isFeedback };
-    });
+  private task({ open, pieces, ...box }: PlanBox): Task {
+    const inner = open.map((at) => (at < 0 ? null : this.layouts[at]!));
     return {
+      ...box,
       widths: box.widths.map((width, at) => inner[at]?.width ?? width),
       heights: box.heights.map((height, at) => inner[at]?.height ?? height),
-      anchored: box.anchored,
-      ins: box.ins,
-      outs: box.outs,
-      pieces,
-      header: box.header,
-      minWidth: box.minWidth,
-      padding: box.padding,
-      spacing: box.spacing,
-      isAcross: box.isAcross,
+      pieces: pieces.map(({ fromPort, toPort, ...piece }) => {
+        const fromX = fromPort < 0 ? -1 : inner[piece.from]!.outs[fromPort]!;
+        const toX = toPort < 0 ? -1 : inner[piece.to]!.ins[toPort]!;
+        return { ...piece, fromX, toX };
+      }),
     };
   }
 }
@@ -136,10 +108,8 @@ export function mirrored(layout: Layout, widths: number[]): Layout {
   if (known) return known;
   const turned = (x: number): number => layout.width - x;
   const made: Layout = {
-    width: layout.width,
-    height: layout.height,
+    ...layout,
     x: layout.x.map((x, child) => turned(x) - widths[child]!),
-    y: layout.y,
     ins: layout.ins.map(turned),
     outs: layout.outs.map(turned),
     routes: layout.routes.map((route) => ({
@@ -154,7 +124,7 @@ export function mirrored(layout: Layout, widths: number[]): Layout {
 }
 
 /** Equal tasks have equal signatures, so equal blocks are laid out once. */
-export function signature(task: Task): string {
+function signature(task: Task): string {
   const pieces = task.pieces.map((p) => `${p.from} ${p.to} ${p.fromX} ${p.toX} ${p.labelWidth} ${p.isFeedback ? 1 : 0}`);
   const anchored = task.anchored.map((one) => (one ? 1 : 0));
   const parts = [task.widths, task.heights, anchored, pieces].map((list) => list.join());

@@ -1,21 +1,18 @@
 // A view with a place for everything in it: what the canvas draws and the pointer hits.
 
-import { isBox } from "../model/hierarchy";
+import { firstNode } from "../model/hierarchy";
 import { type Layout, ROW_GAP } from "./layout";
 import { type Face, type Faces, HEADER, PADDING, TEXT_FONT } from "../drawing/look";
+import { type Places, emptyPlaces } from "../drawing/picture";
 import type { PlanBox } from "./plan";
 import type { View } from "./view";
 import { type LocalGraph, localGraphs } from "./wiring";
 
-export interface Scene {
+export interface Scene extends Places {
   view: View;
   faces: Face[]; // by item
   locals: Map<number, LocalGraph>; // by open item
   layouts: Map<number, Layout>; // by open item
-  x: Float64Array; // by item: left and top, width and height
-  y: Float64Array;
-  w: Float64Array;
-  h: Float64Array;
   isAcross: boolean; // from left to right
 }
 
@@ -28,7 +25,7 @@ export interface Draft {
 }
 
 /** How rows are laid out. */
-export interface Arrangement {
+interface Arrangement {
   spacing: number; // between rows
   isAcross: boolean; // from left to right instead of from top to bottom
 }
@@ -66,7 +63,7 @@ function planBox(
     widths: local.children.map((item) => (leaf(item) ? drawn[item]!.width + loopRoom(view, faces, item) : 0)),
     heights: local.children.map((item) => (leaf(item) ? drawn[item]!.height : 0)),
     open: local.children.map((item) => places.get(item) ?? -1),
-    anchored: local.children.map((item) => isAnchored(view, item)),
+    anchored: local.children.map((item) => firstNode(view.hierarchy, view.items[item]!.child).kind === "input"),
     ins: local.ins,
     outs: local.outs,
     pieces: local.pieces.map((piece) => ({
@@ -95,20 +92,11 @@ function runRoom(view: View, item: number): number {
   return block >= 0 ? 88 : 48;
 }
 
-/** Inputs stay at the top. */
-function isAnchored(view: View, item: number): boolean {
-  const { child } = view.items[item]!;
-  const { units, payload, boxes, order } = view.hierarchy;
-  const unit = isBox(child) ? order[boxes[~child]!.low]! : child;
-  return payload.nodes[units[unit]!.members[0]!]!.kind === "input";
-}
-
 /** Gives every item its place, outer ones first. `layouts` are in the order of the plan. */
 export function placeScene(draft: Draft, solved: Layout[]): Scene {
   const { view, faces, locals } = draft;
-  const count = view.items.length;
   const layouts = new Map(draft.open.map((item, i) => [item, solved[i]!]));
-  const [x, y, w, h] = [new Float64Array(count), new Float64Array(count), new Float64Array(count), new Float64Array(count)];
+  const { x, y, w, h } = emptyPlaces(view.items.length);
   w[0] = layouts.get(0)!.width;
   h[0] = layouts.get(0)!.height;
   for (let i = solved.length - 1; i >= 0; i--) {
@@ -116,8 +104,7 @@ export function placeScene(draft: Draft, solved: Layout[]): Scene {
     const layout = solved[i]!;
     locals.get(item)!.children.forEach((child, at) => {
       const inner = layouts.get(child);
-      w[child] = inner ? inner.width : faces[child]!.width;
-      h[child] = inner ? inner.height : faces[child]!.height;
+      ({ width: w[child], height: h[child] } = inner ?? faces[child]!);
       const room = inner ? 0 : draft.plan[i]!.widths[at]! - w[child]!; // for an edge to itself, at both sides
       x[child] = x[item]! + layout.x[at]! + room / 2;
       y[child] = y[item]! + layout.y[at]!;

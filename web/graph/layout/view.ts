@@ -10,7 +10,7 @@ export interface Openness {
 }
 
 /** A reference drawn at a consumer in place of a long edge. */
-export interface Reference {
+interface Reference {
   from: number; // item
   link: number;
 }
@@ -29,7 +29,7 @@ export interface Item {
 }
 
 /** Everything that flows from one item to another. */
-export interface Link {
+interface Link {
   from: number;
   to: number;
   wires: number[];
@@ -46,9 +46,9 @@ export interface View {
   itemByKey: Map<string, number>;
 }
 
-export const FEEDS_MANY = 8;
+const FEEDS_MANY = 8;
 
-export const unitItemKey = (key: string): string => `n:${key}`;
+const unitItemKey = (key: string): string => `n:${key}`;
 export const boxItemKey = (key: string): string => `m:${key}`;
 
 /** What is seen; with `hasShapes` the edges say what travels them. */
@@ -167,7 +167,7 @@ function linkShape(hierarchy: Hierarchy, link: Link): string {
 }
 
 /** The passes that travel a wire; nothing when each pass of one end leads to the same pass of the other. */
-export function passNote(hierarchy: Hierarchy, wire: number): string {
+function passNote(hierarchy: Hierarchy, wire: number): string {
   const { payload, units, wires } = hierarchy;
   const sources = units[wires.from[wire]!]!.members.length;
   const targets = units[wires.to[wire]!]!.members.length;

@@ -122,7 +122,7 @@ class Draft {
   }
 
   finished(): LocalGraph {
-    const { ins, outs } = { ins: countOf(this.ins), outs: countOf(this.outs) };
+    const [ins, outs] = [countOf(this.ins), countOf(this.outs)];
     const first = this.children.length;
     const settled = (end: End): End => {
       if (end.port === IN) return { at: first + end.at, port: -1 };

@@ -28,7 +28,7 @@ export function wordsAt(found: Attention, head: number, row: number, column: num
   const queries = positionsAt(row, found.queries, found.height);
   const keys = positionsAt(column, found.keys, found.width);
   const verb = queries[0] === queries[1] ? "looks" : "look";
-  const value = format.figure(Number(valueOf(found, code).toPrecision(3)));
+  const value = format.figure(valueOf(found, code), 3);
   return `head ${head}: ${positions("query", "queries", queries)} ${verb} at ${positions("key", "keys", keys)} with ${value}`;
 }
 

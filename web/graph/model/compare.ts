@@ -217,8 +217,7 @@ function parameterChanges(left: OpNode, ours: Weights, right: OpNode, theirs: We
   return names(left).flatMap((name, i) => {
     const [one, other] = [ours.get(name), theirs.get(others[i] ?? "")];
     if (!one?.values_id || !other?.values_id || one.values_id === other.values_id) return [];
-    const said = ({ stats }: Weight): string =>
-      stats ? `${format.figure(stats.mean)} ± ${format.figure(stats.std)}` : "other values";
+    const said = ({ stats }: Weight): string => (stats ? meanAndStd(stats) : "other values");
     const norms = [one, other].map(({ stats }) => format.figure(stats?.norm ?? null));
     const amount = `norm ${norms.join(" and ")}`;
     return [{ kind: "parameters" as const, name, left: said(one), right: said(other), amount }];
@@ -235,22 +234,19 @@ function valueChanges(name: string, left: Stats | null, right: Stats | null): Ch
   const distance = pairs.reduce((sum, [one, other]) => sum + Math.abs(one - other), 0) / Math.max(1, pairs.length);
   const spread = Math.max(left.std ?? 0, right.std ?? 0, Math.abs(left.mean ?? 0) * 1e-3, 1e-30);
   if (distance > SAME_VALUES * spread) {
-    const one = `${format.figure(left.mean)} ± ${format.figure(left.std)}`;
-    const other = `${format.figure(right.mean)} ± ${format.figure(right.std)}`;
-    changes.push({
-      kind: "values",
-      name: `${name} values`,
-      left: one,
-      right: other,
-      amount: `by ${format.figure(distance)} on average`,
-    });
+    const amount = `by ${format.figure(distance)} on average`;
+    changes.push({ kind: "values", name: `${name} values`, left: meanAndStd(left), right: meanAndStd(right), amount });
   }
   const unusable = (stats: Stats): number => stats.nan + stats.inf;
   if (unusable(left) !== unusable(right)) {
-    const [one, other] = [unusable(left), unusable(right)].map((count) => count.toLocaleString("en-US"));
-    changes.push({ kind: "values", name: `${name}: NaN and infinite`, left: one!, right: other!, amount: "" });
+    const [one, other] = [format.count(unusable(left)), format.count(unusable(right))];
+    changes.push({ kind: "values", name: `${name}: NaN and infinite`, left: one, right: other, amount: "" });
   }
   return changes;
+}
+
+function meanAndStd({ mean, std }: Stats): string {
+  return `${format.figure(mean)} ± ${format.figure(std)}`;
 }
 
 function written(shape: number[] | null): string {

@@ -5,7 +5,7 @@
 
 import { wrapGroups } from "./grouping";
 import { type Outline, rolledOutline, unrolledOutline } from "./outline";
-import type { Payload } from "./payload";
+import type { ModuleCall, OpNode, Payload } from "./payload";
 
 export type BoxKind = "root" | "module" | "run" | "step" | "segment" | "list" | "ports";
 
@@ -221,4 +221,28 @@ function settle(boxes: Box[], units: Unit[], order: Int32Array, position: Int32A
     box.high = next;
   };
   visit(0);
+}
+
+/** The units that a child stands for, in order. */
+export function unitsOf({ boxes, order }: Hierarchy, child: number): number[] {
+  if (!isBox(child)) return [child];
+  const { low, high } = boxes[~child]!;
+  return Array.from(order.subarray(low, high));
+}
+
+/** The position at which a child begins. */
+export function startOf({ boxes, position }: Hierarchy, child: number): number {
+  return isBox(child) ? boxes[~child]!.low : position[child]!;
+}
+
+/** The first node of a unit, or of the first unit in a box. */
+export function firstNode(hierarchy: Hierarchy, child: number): OpNode {
+  const { payload, units, order } = hierarchy;
+  return payload.nodes[units[order[startOf(hierarchy, child)]!]!.members[0]!]!;
+}
+
+/** The first module call that a box stands for, or that the first block of a run does. */
+export function firstCall({ payload, boxes }: Hierarchy, b: number): ModuleCall | undefined {
+  const { modules, blocks } = boxes[b]!;
+  return payload.modules[modules[0] ?? boxes[blocks[0] ?? -1]?.modules[0] ?? -1];
 }

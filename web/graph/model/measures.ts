@@ -1,6 +1,6 @@
 // What can be measured on a unit or a box: the figure that colours it and that the table sorts by.
 
-import { type Hierarchy, isBox } from "./hierarchy";
+import { type Hierarchy, isBox, startOf, unitsOf } from "./hierarchy";
 import type { OpNode, Payload } from "./payload";
 import * as format from "../../shared/format";
 
@@ -27,7 +27,7 @@ export const METRICS: Metric[] = [
   { name: "nonfinite", title: "NaN and infinite", rule: "values inside", write: format.human },
 ];
 
-/** The figures of the reader's own, by the names they were given. */
+/** The figures that the reader defined, by the names they were given. */
 export function ownMetrics(payload: Payload): (Metric & { name: OwnMetric })[] {
   return payload.metrics.map((title, i) => ({ name: `own ${i}`, title, rule: "largest inside", write: format.figure }));
 }
@@ -52,7 +52,8 @@ const LARGEST: Partial<Record<MetricName, Reading>> = {
   gradient: (node) => node.grad?.stats?.norm ?? null,
 };
 
-function ownReading(metric: MetricName): Reading {
+/** What reads one of the figures that the reader defined. */
+export function ownReading(metric: MetricName): Reading {
   const at = Number(metric.replace("own ", ""));
   return (node) => node.metrics[at] ?? null;
 }
@@ -79,23 +80,13 @@ export class Measures {
 
   /** How many operations a child stands for. */
   operations(child: number): number {
-    if (!isBox(child)) return this.hierarchy.units[child]!.members.length;
     return this.sum("operations", () => 1, child) ?? 0;
   }
 
   private sum(name: string, reading: Reading, child: number): number | null {
-    const { units, position } = this.hierarchy;
-    let prefix = this.sums.get(name);
-    if (!prefix) {
-      prefix = new Prefix(units.length);
-      units.forEach((unit, u) => {
-        for (const node of unit.members) prefix!.put(position[u]!, reading(this.hierarchy.payload.nodes[node]!));
-      });
-      prefix.add();
-      this.sums.set(name, prefix);
-    }
-    const [low, high] = this.range(child);
-    return prefix.between(low, high);
+    const prefix = this.sums.get(name) ?? new Prefix(this.hierarchy, reading);
+    this.sums.set(name, prefix);
+    return prefix.over(child);
   }
 
   private zeros(child: number): number | null {
@@ -105,63 +96,48 @@ export class Measures {
   }
 
   private params(child: number): number {
-    const { units, order, payload } = this.hierarchy;
     const sizes = new Map<string, number>();
-    const [low, high] = this.range(child);
-    for (let p = low; p < high; p++) {
-      for (const node of units[order[p]!]!.members) {
-        for (const param of payload.nodes[node]!.params) sizes.set(param.name, param.numel);
-      }
-    }
-    let total = 0;
-    for (const size of sizes.values()) total += size;
-    return total;
+    for (const node of this.nodesOf(child)) for (const param of node.params) sizes.set(param.name, param.numel);
+    return [...sizes.values()].reduce((sum, size) => sum + size, 0);
   }
 
-  private largest(reading: Reading | undefined, child: number): number | null {
-    const { units, order, payload } = this.hierarchy;
+  private largest(reading: Reading, child: number): number | null {
     let found: number | null = null;
-    const [low, high] = this.range(child);
-    for (let p = low; reading && p < high; p++) {
-      for (const node of units[order[p]!]!.members) {
-        const value = reading(payload.nodes[node]!);
-        if (value !== null && (found === null || value > found)) found = value;
-      }
+    for (const node of this.nodesOf(child)) {
+      const value = reading(node);
+      if (value !== null && (found === null || value > found)) found = value;
     }
     return found;
   }
 
-  private range(child: number): [number, number] {
-    if (!isBox(child)) return [this.hierarchy.position[child]!, this.hierarchy.position[child]! + 1];
-    const { low, high } = this.hierarchy.boxes[~child]!;
-    return [low, high];
+  private *nodesOf(child: number): Generator<OpNode> {
+    const { units, payload } = this.hierarchy;
+    for (const unit of unitsOf(this.hierarchy, child)) for (const node of units[unit]!.members) yield payload.nodes[node]!;
   }
 }
 
-/** Sums over ranges, and how many of the values are known. */
+/** Sums of a figure over ranges of positions, and how many of the values are known. */
 class Prefix {
   private readonly values: Float64Array;
   private readonly known: Int32Array;
 
-  constructor(count: number) {
-    this.values = new Float64Array(count + 1);
-    this.known = new Int32Array(count + 1);
+  constructor(
+    private readonly hierarchy: Hierarchy,
+    reading: Reading,
+  ) {
+    const { units, order, payload } = hierarchy;
+    this.values = new Float64Array(units.length + 1);
+    this.known = new Int32Array(units.length + 1);
+    order.forEach((unit, p) => {
+      const found = units[unit]!.members.flatMap((node) => reading(payload.nodes[node]!) ?? []);
+      this.values[p + 1] = found.reduce((sum, value) => sum + value, this.values[p]!);
+      this.known[p + 1] = this.known[p]! + found.length;
+    });
   }
 
-  put(at: number, value: number | null): void {
-    if (value === null) return;
-    this.values[at + 1]! += value;
-    this.known[at + 1]!++;
-  }
-
-  add(): void {
-    for (let i = 1; i < this.values.length; i++) {
-      this.values[i]! += this.values[i - 1]!;
-      this.known[i]! += this.known[i - 1]!;
-    }
-  }
-
-  between(low: number, high: number): number | null {
+  over(child: number): number | null {
+    const low = startOf(this.hierarchy, child);
+    const high = isBox(child) ? this.hierarchy.boxes[~child]!.high : low + 1;
     if (this.known[high] === this.known[low]) return null;
     return Math.max(0, this.values[high]! - this.values[low]!); // rounding may leave less than nothing
   }

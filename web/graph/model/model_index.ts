@@ -7,7 +7,7 @@ import { Measures } from "./measures";
 import type { Payload } from "./payload";
 import { Search } from "./search";
 import type { Selection } from "../state/state";
-import type { View } from "../layout/view";
+import { type View, boxItemKey } from "../layout/view";
 
 export class ModelIndex {
   readonly measures: Measures;
@@ -73,10 +73,10 @@ export function selectionOf(hierarchy: Hierarchy, child: number, side: number): 
 export function itemOf(view: View, child: number): number {
   if (!isBox(child)) return view.itemOfUnit[child]!;
   const { boxes, order } = view.hierarchy;
-  const own = view.itemByKey.get(`m:${boxes[~child]!.key}`);
+  const own = view.itemByKey.get(boxItemKey(boxes[~child]!.key));
   if (own !== undefined) return own;
   const parent = boxes[~child]!.parent;
-  const around = view.itemByKey.get(`m:${boxes[parent]?.key ?? ""}`);
+  const around = view.itemByKey.get(boxItemKey(boxes[parent]?.key ?? ""));
   if (around !== undefined && view.items[around]!.isOpen) return around; // a block that its run shows
   return view.itemOfUnit[order[boxes[~child]!.low]!]!;
 }

@@ -1,6 +1,6 @@
 // Finds operations and modules by anything that is written about them.
 
-import { type Hierarchy, isBox } from "./hierarchy";
+import { type Hierarchy, isBox, startOf } from "./hierarchy";
 import type { OpNode, Payload } from "./payload";
 import * as format from "../../shared/format";
 
@@ -36,7 +36,7 @@ export class Search {
     const field = FIELDS.find((name) => query.toLowerCase().startsWith(`${name}:`));
     const test = testOf(field ? query.slice(field.length + 1).trim() : query);
     if (!test) return { children: [], isInvalid: true };
-    const { units, boxes, payload, position } = this.hierarchy;
+    const { units, boxes, payload } = this.hierarchy;
     const texts = field ? null : (this.texts ??= this.writeTexts());
     const unitText = (u: number): string =>
       texts ? texts.units[u]! : units[u]!.members.map((node) => fieldOf(payload, payload.nodes[node]!, field!)).join("\n");
@@ -48,16 +48,15 @@ export class Search {
     boxes.forEach((box, b) => {
       if (box.kind === "module" && test(boxText(b))) children.push(~b);
     });
-    const at = (child: number): number => (isBox(child) ? boxes[~child]!.low - 0.5 : position[child]!);
+    const at = (child: number): number => startOf(this.hierarchy, child) - (isBox(child) ? 0.5 : 0); // a box before its first unit
     children.sort((a, b) => at(a) - at(b) || b - a);
     return { children, isInvalid: false };
   }
 
   private writeTexts(): { units: string[]; boxes: string[] } {
     const { units, boxes, payload } = this.hierarchy;
-    const sources = sourceTexts(payload);
     return {
-      units: units.map((unit) => unit.members.map((node) => textOf(payload, payload.nodes[node]!, sources)).join("\n")),
+      units: units.map((unit) => unit.members.map((node) => textOf(payload, payload.nodes[node]!)).join("\n")),
       boxes: boxes.map((_, b) => FIELDS.map((field) => boxFieldOf(this.hierarchy, b, field)).join("\n")),
     };
   }
@@ -83,9 +82,9 @@ export function testOf(query: string): Test | null {
   return (text) => words.every((ways) => ways.some((way) => text.includes(way)));
 }
 
-function textOf(payload: Payload, node: OpNode, sources: Map<string, string>): string {
-  const frame = node.stack[node.source];
-  const source = frame ? (sources.get(`${frame[0]} ${frame[1]}`) ?? "") : "";
+function textOf(payload: Payload, node: OpNode): string {
+  const [file = -1, line = -1] = node.stack[node.source] ?? [];
+  const source = payload.files[file]?.lines[line] ?? "";
   const exits = node.exits.map((exit) => `${payload.modules[exit]!.address}\n${payload.modules[exit]!.class}`).join("\n");
   const inside = payload.modules[node.module]?.address ?? "";
   const text = `${node.key}\n${node.type}\n${node.function}\n${inside}\n${exits}\n${format.shape(node.shape)}\n${node.dtype}\n${node.role}`;
@@ -119,20 +118,10 @@ function boxFieldOf(hierarchy: Hierarchy, b: number, field: Field): string {
   return "";
 }
 
-function sourceTexts(payload: Payload): Map<string, string> {
-  const found = new Map<string, string>();
-  payload.files.forEach((file, f) => {
-    for (const [line, text] of Object.entries(file.lines)) found.set(`${f} ${line}`, text);
-  });
-  return found;
-}
-
 /** How many of the children found lie inside each range of positions: prefix counts. */
 export function prefixCounts(hierarchy: Hierarchy, found: Found): Int32Array {
   const counts = new Int32Array(hierarchy.units.length + 1);
-  for (const child of found.children) {
-    counts[(isBox(child) ? hierarchy.boxes[~child]!.low : hierarchy.position[child]!) + 1]!++;
-  }
+  for (const child of found.children) counts[startOf(hierarchy, child) + 1]!++;
   for (let i = 1; i < counts.length; i++) counts[i]! += counts[i - 1]!;
   return counts;
 }

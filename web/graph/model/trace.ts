@@ -1,14 +1,7 @@
 // Who leads to whom: ancestors, descendants, and everything on the way from one place to another.
 
-import { type Hierarchy, isBox } from "./hierarchy";
+import { type Hierarchy, unitsOf } from "./hierarchy";
 import type { View } from "../layout/view";
-
-/** The units a child stands for. */
-export function unitsOf(hierarchy: Hierarchy, child: number): number[] {
-  if (!isBox(child)) return [child];
-  const { low, high } = hierarchy.boxes[~child]!;
-  return Array.from(hierarchy.order.subarray(low, high));
-}
 
 /** Every unit that some units lead to (or that leads to them), themselves included. */
 export function reached(hierarchy: Hierarchy, from: number[], direction: "ancestors" | "descendants"): Uint8Array {

@@ -1,9 +1,11 @@
-// One graph on the screen: a canvas with a camera, what the pointer does to it, and the way from one scene to the next.
+// One graph on the screen: a canvas with a camera, and the way from one scene to the next.
 
 import { type Camera, TITLES, areaOf, between, fitting, opening, panned, showing, toPlane, zoomed } from "./camera";
 import { el } from "../../shared/dom";
-import type { Picture, Rect } from "../drawing/picture";
+import { clamp } from "../../shared/scale";
+import { type Picture, type Rect, rectOf } from "../drawing/picture";
 import { drawScene } from "../drawing/draw";
+import { type GestureEvents, Gestures, type Point } from "./gestures";
 import { type Hit, hitAt } from "./hit";
 import { HEADER } from "../drawing/look";
 import { Minimap } from "./minimap";
@@ -14,18 +16,14 @@ import type { Scene } from "../layout/scene";
 /** The item that stays where it is while the rest makes room; at the pointer when there was one. */
 export interface Anchor {
   key: string;
-  pointer: [number, number] | null; // on the screen
+  pointer?: Point; // on the screen
 }
 
-export interface PaneEvents {
-  click: (hit: Hit | null, event: { shift: boolean; plain: boolean; isSecond: boolean; pointer: [number, number] }) => void;
-  hover: (hit: Hit | null, pointer: [number, number]) => void;
+export interface PaneEvents extends GestureEvents {
   moved: (from: Camera, to: Camera, by: "reader" | "program") => void;
 }
 
-const DRAG_STARTS = 4;
-const GLIDE = 260;
-const DOUBLE = 400; // milliseconds between the two clicks of a double click
+const GLIDE = 260; // milliseconds
 
 export class Pane {
   readonly element: HTMLElement;
@@ -41,9 +39,6 @@ export class Pane {
   private transition: Transition | null = null;
   private glide: { from: Camera; to: Camera; started: number } | null = null;
   private readonly context: CanvasRenderingContext2D;
-  private readonly pointers = new Map<number, [number, number]>();
-  private lastClick = { time: -Infinity, x: 0, y: 0 };
-  private pressed: { at: [number, number]; isDrag: boolean } | null = null;
   private readonly minimap: Minimap;
   private isSized = false;
   private isFirstLook = true; // nothing was moved, opened or closed yet
@@ -52,14 +47,14 @@ export class Pane {
   constructor(
     label: string,
     private readonly events: PaneEvents,
-    private readonly isFrame: boolean,
+    isFrame: boolean,
   ) {
     this.canvas = el("canvas", { class: "graph", tabIndex: 0, role: "application", label });
     this.canvas.dataset["canvas"] = "graph";
     this.minimap = new Minimap((x, y) => this.centreOn(x, y));
     this.element = el("div", { class: "pane" }, this.canvas, this.minimap.element);
     this.context = this.canvas.getContext("2d")!;
-    this.listen();
+    new Gestures(this, events, isFrame);
     new ResizeObserver(() => this.resize()).observe(this.element);
   }
 
@@ -73,7 +68,8 @@ export class Pane {
       this.afterSized(() => this.setCamera(this.firstLook(picture.scene), "program"));
     } else if (before !== picture.scene) {
       this.isFirstLook = false;
-      const camera = this.anchored(before, picture.scene, anchor ?? this.middleAnchor(before));
+      const middle = before.view.items[this.itemInMiddle(before)]!; // stays in place where nothing is chosen
+      const camera = this.anchored(before, picture.scene, anchor ?? middle);
       const isSame = before.view.hierarchy === picture.scene.view.hierarchy;
       this.transition =
         isAnimated && isSame ? new Transition(before, picture.scene, this.camera, camera, performance.now()) : null;
@@ -89,18 +85,17 @@ export class Pane {
     return opening(rectOf(scene, 0), this.width, this.height, TITLES);
   }
 
-  /** Where nothing is chosen, what is in the middle of the screen stays there. */
-  private middleAnchor(before: Scene): Anchor {
-    const hit = hitAt(before, ...toPlane(this.camera, this.width / 2, this.height / 3), 0);
-    return { key: before.view.items[hit?.kind === "item" ? hit.item : 0]!.key, pointer: null };
+  /** The innermost item in the middle of the screen. */
+  private itemInMiddle(scene: Scene): number {
+    const hit = hitAt(scene, ...toPlane(this.camera, this.width / 2, this.height / 3), 0);
+    return hit?.kind === "item" ? hit.item : 0;
   }
 
   /** The innermost open item around what is in the middle of the screen. */
   middleItem(): number {
     if (!this.picture) return 0;
     const { scene } = this.picture;
-    const hit = hitAt(scene, ...toPlane(this.camera, this.width / 2, this.height / 3), 0);
-    const item = hit?.kind === "item" ? hit.item : 0;
+    const item = this.itemInMiddle(scene);
     return scene.view.items[item]!.isOpen ? item : scene.view.items[item]!.parent;
   }
 
@@ -113,7 +108,7 @@ export class Pane {
     const middle = before.x[old]! + before.w[old]! / 2;
     const [px, py] = anchor.pointer ? toPlane(this.camera, ...anchor.pointer) : [middle, before.y[old]! + HEADER / 2];
     const half = after.w[now]! / 2 - 8;
-    const across = Math.max(-half, Math.min(half, px - middle));
+    const across = clamp(px - middle, -half, half);
     const down = after.view.items[now]!.isOpen ? HEADER / 2 : Math.min(py - before.y[old]!, after.h[now]! - 6);
     const x = after.x[now]! + after.w[now]! / 2 + across;
     const y = after.y[now]! + down;
@@ -156,7 +151,7 @@ export class Pane {
     this.setCamera(panned(this.camera, dx, dy), "reader");
   }
 
-  zoom(factor: number, at: [number, number] = [this.width / 2, this.height / 2]): void {
+  zoom(factor: number, at: Point = [this.width / 2, this.height / 2]): void {
     this.stop();
     this.setCamera(zoomed(this.camera, factor, ...at), "reader");
   }
@@ -196,17 +191,18 @@ export class Pane {
     this.setCamera({ scale, x: this.width / 2 - x * scale, y: this.height / 2 - y * scale }, "reader");
   }
 
-  private stop(): void {
+  /** Ends a movement of the camera where it is. */
+  stop(): void {
     this.glide = null;
   }
 
   /** The size it has on the page now, also before it was drawn. */
-  measured(): [number, number] {
+  measured(): Point {
     const { width, height } = this.element.getBoundingClientRect();
     return [width, height];
   }
 
-  get size(): [number, number] {
+  get size(): Point {
     return [this.width, this.height];
   }
 
@@ -326,106 +322,10 @@ export class Pane {
     else this.whenSized.push(act);
   }
 
-  // Pointer ---------------------------------------------------------------------------------------------------------
-
-  private at(event: MouseEvent): [number, number] {
-    const box = this.canvas.getBoundingClientRect();
-    return [event.clientX - box.left, event.clientY - box.top];
-  }
-
-  hit(point: [number, number], isTouch = false): Hit | null {
+  /** What is at a point of the canvas; a finger need not be as exact as a mouse. */
+  hit(point: Point, isTouch = false): Hit | null {
     if (!this.picture) return null;
     const [x, y] = toPlane(this.camera, ...point);
     return hitAt(this.picture.scene, x, y, (isTouch ? 14 : 6) / this.camera.scale);
   }
-
-  private listen(): void {
-    const { canvas } = this;
-    canvas.addEventListener("pointerdown", (event) => this.down(event));
-    canvas.addEventListener("pointermove", (event) => this.move(event));
-    canvas.addEventListener("pointerup", (event) => this.up(event));
-    canvas.addEventListener("pointercancel", (event) => this.forget(event));
-    canvas.addEventListener("pointerleave", () => this.events.hover(null, [0, 0]));
-    canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
-  }
-
-  private down(event: PointerEvent): void {
-    if (event.button > 1) return;
-    this.canvas.setPointerCapture(event.pointerId);
-    this.pointers.set(event.pointerId, this.at(event));
-    this.pressed = this.pointers.size === 1 ? { at: this.at(event), isDrag: event.button === 1 } : null;
-    this.stop();
-  }
-
-  private move(event: PointerEvent): void {
-    const now = this.at(event);
-    const before = this.pointers.get(event.pointerId);
-    if (!before) {
-      if (event.pointerType !== "touch") this.events.hover(this.hit(now), now);
-      return;
-    }
-    this.pointers.set(event.pointerId, now);
-    if (this.pointers.size === 2) {
-      this.pinch(event.pointerId, before, now);
-      return;
-    }
-    if (!this.pressed) return;
-    const distance = Math.hypot(now[0] - this.pressed.at[0], now[1] - this.pressed.at[1]);
-    if (!this.pressed.isDrag && distance < DRAG_STARTS) return;
-    if (!this.pressed.isDrag) {
-      this.pressed.isDrag = true;
-      this.canvas.classList.add("dragging");
-      this.events.hover(null, now);
-    }
-    this.pan(now[0] - before[0], now[1] - before[1]);
-  }
-
-  private pinch(moved: number, before: [number, number], now: [number, number]): void {
-    const still = [...this.pointers].find(([id]) => id !== moved)![1];
-    const apart = (point: [number, number]): number => Math.max(1, Math.hypot(point[0] - still[0], point[1] - still[1]));
-    const middle: [number, number] = [(now[0] + still[0]) / 2, (now[1] + still[1]) / 2];
-    this.zoom(apart(now) / apart(before), middle);
-    this.pan((now[0] - before[0]) / 2, (now[1] - before[1]) / 2);
-  }
-
-  private up(event: PointerEvent): void {
-    const { pressed } = this;
-    this.forget(event);
-    if (!pressed || pressed.isDrag || event.button !== 0) return;
-    this.canvas.focus({ preventScroll: true });
-    const hit = this.hit(pressed.at, event.pointerType === "touch");
-    const plain = event.ctrlKey || event.metaKey || event.altKey;
-    const last = this.lastClick;
-    const [x, y] = pressed.at;
-    const isSecond = event.timeStamp - last.time < DOUBLE && Math.hypot(last.x - x, last.y - y) < DRAG_STARTS;
-    this.lastClick = { time: isSecond ? -DOUBLE : event.timeStamp, x, y };
-    this.events.click(hit, { shift: event.shiftKey, plain, isSecond, pointer: pressed.at });
-  }
-
-  private forget(event: PointerEvent): void {
-    this.pointers.delete(event.pointerId);
-    this.pressed = null;
-    this.canvas.classList.remove("dragging");
-  }
-
-  private wheel(event: WheelEvent): void {
-    // Inside a notebook the page scrolls until the reader has clicked into the graph.
-    if (this.isFrame && document.activeElement !== this.canvas && !event.ctrlKey) return;
-    event.preventDefault();
-    const unit = event.deltaMode === 1 ? 16 : event.deltaMode === 2 ? 400 : 1;
-    if (event.shiftKey) {
-      this.pan(-(event.deltaX || event.deltaY) * unit, 0);
-      return;
-    }
-    if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
-      this.pan(-event.deltaX * unit, 0);
-      return;
-    }
-    const amount = Math.max(-240, Math.min(240, event.deltaY * unit)) * (event.ctrlKey ? 4 : 1);
-    this.zoom(Math.exp(-amount * 0.0022), this.at(event));
-  }
-}
-
-export function rectOf(scene: Scene, item: number): Rect {
-  return { x: scene.x[item]!, y: scene.y[item]!, w: scene.w[item]!, h: scene.h[item]! };
 }

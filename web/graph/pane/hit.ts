@@ -1,15 +1,17 @@
 // What is under the pointer.
 
 import { type Control, runControls } from "./controls";
+import { rectOf } from "../drawing/picture";
 import { CHIP_HEIGHT, HEADER, LINE } from "../drawing/look";
 import type { Scene } from "../layout/scene";
 import { sampled } from "../drawing/shapes";
+import { clamp } from "../../shared/scale";
 
 export type Hit =
   | { kind: "item"; item: number; isHeader: boolean }
   | { kind: "control"; item: number; control: Control["name"] }
   | { kind: "chip"; item: number; from: number }
-  | { kind: "edge"; box: number; piece: number; links: number[] };
+  | { kind: "edge"; links: number[] };
 
 /** What lies at a point of the plane; `reach` is how far from an edge it still counts. */
 export function hitAt(scene: Scene, x: number, y: number, reach: number): Hit | null {
@@ -31,8 +33,8 @@ export function hitAt(scene: Scene, x: number, y: number, reach: number): Hit | 
 }
 
 function holds(scene: Scene, item: number, x: number, y: number): boolean {
-  const [left, top] = [scene.x[item]!, scene.y[item]!];
-  return x >= left && y >= top && x <= left + scene.w[item]! && y <= top + scene.h[item]!;
+  const { x: left, y: top, w, h } = rectOf(scene, item);
+  return x >= left && y >= top && x <= left + w && y <= top + h;
 }
 
 function chipAt(scene: Scene, item: number, x: number, y: number): Hit | null {
@@ -48,15 +50,12 @@ function edgeAt(scene: Scene, box: number, x: number, y: number, reach: number):
   const local = scene.locals.get(box)!;
   const layout = scene.layouts.get(box)!;
   let best = reach;
-  let found = -1;
+  let links: number[] | null = null;
   layout.routes.forEach((route, p) => {
     const distance = distanceTo(sampled(route), x, y, best);
-    if (distance < best) {
-      best = distance;
-      found = p;
-    }
+    if (distance < best) [best, links] = [distance, local.pieces[p]!.links];
   });
-  return found < 0 ? null : { kind: "edge", box, piece: found, links: local.pieces[found]!.links };
+  return links && { kind: "edge", links };
 }
 
 /** How far a point is from a line of points; gives up early where it is further than a limit. */
@@ -66,7 +65,7 @@ function distanceTo(points: number[], x: number, y: number, limit: number): numb
     const [x1, y1, x2, y2] = [points[i - 2]!, points[i - 1]!, points[i]!, points[i + 1]!];
     if (y < Math.min(y1, y2) - limit || y > Math.max(y1, y2) + limit) continue;
     const length = (x2 - x1) ** 2 + (y2 - y1) ** 2;
-    const along = length ? Math.min(1, Math.max(0, ((x - x1) * (x2 - x1) + (y - y1) * (y2 - y1)) / length)) : 0;
+    const along = length ? clamp(((x - x1) * (x2 - x1) + (y - y1) * (y2 - y1)) / length, 0, 1) : 0;
     best = Math.min(best, Math.hypot(x - x1 - along * (x2 - x1), y - y1 - along * (y2 - y1)));
   }
   return best;

@@ -2,7 +2,8 @@
 
 import { sharpCanvas } from "../../shared/canvas";
 import { el } from "../../shared/dom";
-import type { Picture, Rect } from "../drawing/picture";
+import { clamp } from "../../shared/scale";
+import { type Picture, type Rect, rectOf } from "../drawing/picture";
 import { drawScene } from "../drawing/draw";
 import { CanvasPainter } from "../drawing/paint";
 import type { Scene } from "../layout/scene";
@@ -44,28 +45,24 @@ export class Minimap {
     if (isSeenWhole) return;
     if (this.drawn?.scene !== scene || this.drawn.coloring !== picture.coloring) this.redraw(picture);
     const { across, down } = this.drawn!;
-    const clip = (value: number, most: number): number => Math.max(0, Math.min(most, value));
-    const left = clip((area.x - scene.x[0]!) * across, scene.w[0]! * across);
-    const right = clip((area.x + area.w - scene.x[0]!) * across, scene.w[0]! * across);
-    const top = clip((area.y - scene.y[0]!) * down, scene.h[0]! * down);
-    const bottom = clip((area.y + area.h - scene.y[0]!) * down, scene.h[0]! * down);
-    const { style } = this.frame;
-    style.left = `${left}px`;
-    style.top = `${top}px`;
-    style.width = `${Math.max(4, right - left)}px`;
-    style.height = `${Math.max(4, bottom - top)}px`;
+    const { x, y, w, h } = rectOf(scene, 0);
+    const [left, right] = [area.x, area.x + area.w].map((side) => clamp((side - x) * across, 0, w * across)) as [number, number];
+    const [top, bottom] = [area.y, area.y + area.h].map((side) => clamp((side - y) * down, 0, h * down)) as [number, number];
+    const [width, height] = [Math.max(4, right - left), Math.max(4, bottom - top)];
+    Object.assign(this.frame.style, { left: `${left}px`, top: `${top}px`, width: `${width}px`, height: `${height}px` });
   }
 
   private redraw(picture: Picture): void {
     const { scene } = picture;
-    const [w, h] = [scene.w[0]!, scene.h[0]!];
+    const whole = rectOf(scene, 0);
+    const { x, y, w, h } = whole;
     const down = Math.max(Math.min(WIDEST / w, TALLEST / h), Math.min(SMALLEST, h) / h);
     const across = Math.max(Math.min(WIDEST / w, TALLEST / h), Math.min(SMALLEST, w) / w); // wider than true when very tall
     const [canvas, context] = sharpCanvas(w * across, h * down);
     context.scale(across, down);
-    context.translate(-scene.x[0]!, -scene.y[0]!);
+    context.translate(-x, -y);
     const plain = { ...picture, marks: { ...picture.marks, links: new Map(), selected: -1, hovered: -1 } };
-    drawScene(new CanvasPainter(context), plain, { x: scene.x[0]!, y: scene.y[0]!, w, h }, Math.min(across, down), null);
+    drawScene(new CanvasPainter(context), plain, whole, Math.min(across, down), null);
     this.element.replaceChildren(canvas, this.frame);
     this.drawn = { scene, coloring: picture.coloring, across, down };
   }

@@ -3,17 +3,12 @@
 import type { Actions } from "../controls/actions";
 import type { Guide } from "../guide";
 import { isBox } from "../model/hierarchy";
+import type { Control } from "./controls";
+import type { Click, Point } from "./gestures";
 import type { Hit } from "./hit";
 import { childShown, selectionOf } from "../model/model_index";
-import type { Action, Selection } from "../state/state";
+import { type Action, SHOW_DETAILS, type Selection } from "../state/state";
 import { Tip } from "../controls/tip";
-
-export interface Click {
-  shift: boolean;
-  plain: boolean; // selects a box without opening it
-  isSecond: boolean; // of a double click
-  pointer: [number, number];
-}
 
 export class Pointing {
   readonly tip = new Tip();
@@ -60,13 +55,7 @@ export class Pointing {
     const item = view.items[hit.item]!;
     const selection = selectionOf(view.hierarchy, childShown(view, hit.item), side);
     if (event.shift) {
-      guide.apply(
-        [
-          { type: "path", to: selection },
-          { type: "part", part: "panel", isOpen: true },
-        ],
-        null,
-      );
+      guide.apply([{ type: "path", to: selection }, SHOW_DETAILS], null);
       return;
     }
     const isToggled = isBox(item.child) && !event.plain && (!item.isOpen || hit.isHeader);
@@ -78,11 +67,11 @@ export class Pointing {
     }
     const chosen = isToggled && item.block >= 0 ? selectionOf(view.hierarchy, item.child, side) : selection;
     actions.push({ type: "select", selection: chosen });
-    if (!isToggled || !this.isNarrow()) actions.push({ type: "part", part: "panel", isOpen: true });
+    if (!isToggled || !this.isNarrow()) actions.push(SHOW_DETAILS);
     guide.apply(actions, { key: item.key, pointer: event.pointer });
   }
 
-  private control(item: number, name: "previous" | "next" | "all" | "one"): void {
+  private control(item: number, name: Control["name"]): void {
     const { guide } = this;
     const view = guide.stages[guide.side]!.view!;
     const { block, child, key } = view.items[item]!;
@@ -91,7 +80,7 @@ export class Pointing {
       return;
     }
     const run = view.hierarchy.boxes[~child]!.key;
-    guide.dispatch({ type: "show", run, block: name === "all" ? "all" : 0 }, { key, pointer: null });
+    guide.dispatch({ type: "show", run, block: name === "all" ? "all" : 0 }, { key });
   }
 
   private edgeSelection(side: number, links: number[]): Selection {
@@ -101,7 +90,7 @@ export class Pointing {
     return { kind: "edge", from: key(found[0]!.from), to: found.map((link) => key(link.to)).join("\n"), side };
   }
 
-  hover(side: number, hit: Hit | null, pointer: [number, number]): void {
+  hover(side: number, hit: Hit | null, pointer: Point): void {
     const stage = this.guide.stages[side]!;
     stage.hover(hit && hit.kind !== "edge" ? hit.item : -1);
     stage.pane.canvas.style.cursor = hit ? "pointer" : "";

@@ -3,10 +3,10 @@
 import { attentionInside, limitsOf, mapsOf, valueOf, wordsAt } from "../model/attention";
 import { paintPixels, paintRamp } from "../../shared/canvas";
 import { type Theme, rampPixels } from "../../shared/color";
-import { el, replace } from "../../shared/dom";
+import { button, el, replace } from "../../shared/dom";
 import * as format from "../../shared/format";
 import type { Attention, Payload } from "../model/payload";
-import { section } from "./panel_parts";
+import { scaleEnds, section } from "./panel_parts";
 
 let chosen = 0; // stays when another attention is looked at, so that the same head of two layers is compared
 
@@ -21,7 +21,8 @@ export function attentionHeads(found: Attention | null, theme: Theme): HTMLEleme
   const show = (head: number): void => {
     chosen = head;
     small.forEach((one, i) => one.setAttribute("aria-pressed", String(i === head)));
-    const picture = painted(found, maps[head]!, colors, `Attention of head ${head}: ${found.queries} queries by ${found.keys} keys`);
+    const label = `Attention of head ${head}: ${found.queries} queries by ${found.keys} keys`;
+    const picture = painted(found, maps[head]!, colors, label);
     follow(picture, found, head, maps[head]!, readout);
     replace(large, ...axes(found, head, picture));
   };
@@ -51,7 +52,7 @@ const HINT = "Point at the map to read it.";
 
 function smallMap(head: number, onClick: () => void): HTMLElement {
   const label = `Show head ${head} large`;
-  return el("button", { type: "button", class: "head", label, title: label, pressed: false, on: { click: onClick } }, `head ${head}`);
+  return button(`head ${head}`, label, onClick, { class: "head" });
 }
 
 function painted(found: Attention, codes: Uint8Array, colors: Uint32Array, label: string): HTMLCanvasElement {
@@ -81,7 +82,7 @@ function axes(found: Attention, head: number, picture: HTMLElement): HTMLElement
       "div",
       { class: `axis ${side}` },
       el("span", { text: "0" }),
-      el("span", { class: "axis-name", text: name }),
+      el("span", { text: name }),
       el("span", { text: String(count - 1) }),
     );
   const title = el("strong", { class: "head-name", text: `head ${head}` });
@@ -91,6 +92,6 @@ function axes(found: Attention, head: number, picture: HTMLElement): HTMLElement
 /** The colours of the maps, with the value in the middle, since they follow the square root. */
 function scale(found: Attention, theme: Theme): HTMLElement {
   const bar = paintRamp(el("canvas", { class: "scale", role: "img", label: "Scale of colours" }), theme.shareRamp);
-  const ends = [0, valueOf(found, 127.5), found.high].map((value) => el("span", { text: format.figure(Number(value.toPrecision(3))) }));
-  return el("div", { class: "attention-scale" }, bar, el("div", { class: "scale-ends" }, ...ends));
+  const ends = [0, valueOf(found, 127.5), found.high].map((value) => format.figure(value, 3));
+  return el("div", { class: "attention-scale" }, bar, scaleEnds(...ends));
 }

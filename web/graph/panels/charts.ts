@@ -5,6 +5,7 @@ import { BOTH_SIGNS, NEVER_NEGATIVE, packedPixel, rampPixels } from "../../share
 import { el } from "../../shared/dom";
 import * as format from "../../shared/format";
 import { fromBase64 } from "../../shared/unpacking";
+import { scaleEnds } from "./panel_parts";
 import type { Histogram, Preview, Stats } from "../model/payload";
 
 /** The histogram of a tensor, with where zero is and how many values are left out of it. */
@@ -23,13 +24,7 @@ export function histogram(stats: Stats, width: number): HTMLElement | null {
     context.fillRect(i * bar + 0.5, height - tall, Math.max(1, bar - 1), tall);
   });
   drawZero(context, found, width, height, styles.getPropertyValue("--faint"));
-  const ends = el(
-    "div",
-    { class: "scale-ends" },
-    el("span", { text: format.figure(found.low) }),
-    el("span", { text: format.figure(found.high) }),
-  );
-  return el("figure", { class: "histogram" }, canvas, ends);
+  return el("figure", {}, canvas, scaleEnds(format.figure(found.low), format.figure(found.high)));
 }
 
 function drawZero(context: CanvasRenderingContext2D, found: Histogram, width: number, height: number, color: string): void {
@@ -75,13 +70,6 @@ function scaleBar(found: Preview, ramp: readonly string[], width: number): HTMLE
   if (found.low === null || found.high === null) return null;
   const canvas = paintRamp(el("canvas", { class: "scale", role: "img", label: "Scale of colours" }), ramp);
   Object.assign(canvas.style, { width: `${width}px`, height: "8px" });
-  const middle = found.diverging ? el("span", { text: "0" }) : null;
-  const ends = el(
-    "div",
-    { class: "scale-ends" },
-    el("span", { text: format.figure(found.low) }),
-    middle,
-    el("span", { text: format.figure(found.high) }),
-  );
-  return el("div", {}, canvas, ends);
+  const middle = found.diverging ? ["0"] : [];
+  return el("div", {}, canvas, scaleEnds(format.figure(found.low), ...middle, format.figure(found.high)));
 }

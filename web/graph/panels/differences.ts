@@ -3,7 +3,8 @@
 import { type ChangeKind, type Comparison, type Difference, onlyIn } from "../model/compare";
 import { button, el, replace } from "../../shared/dom";
 import type { Guide } from "../guide";
-import { List } from "./list";
+import { List, stepped } from "./list";
+import { ring } from "./panel_parts";
 import * as format from "../../shared/format";
 
 const ROW = 44;
@@ -31,11 +32,10 @@ export class Differences {
     this.list.refresh();
   }
 
-  /** Goes to the next difference, or the one before. */
+  /** Goes to the next difference, or to the previous one. */
   step(by: number): void {
     if (!this.shown.length) return;
-    this.at = this.at < 0 ? (by > 0 ? 0 : this.shown.length - 1) : (this.at + by + this.shown.length) % this.shown.length;
-    this.go(this.at);
+    this.go(stepped(this.at, by, this.shown.length));
     this.list.scrollTo(this.at);
   }
 
@@ -65,9 +65,8 @@ export class Differences {
       this.bar,
       el("strong", { text: real ? format.plural(real, "difference") : "No differences" }),
       ...tabs.map(([name, title, count]) =>
-        button(`${title} ${count.toLocaleString("en-US")}`, `Show: ${title}`, () => this.choose(name), {
-          pressed: name === this.filter,
-          class: "tab",
+        button(`${title} ${format.count(count)}`, `Show: ${title}`, () => this.choose(name), {
+          aria: { pressed: name === this.filter },
         }),
       ),
       button("×", "Close the list", this.onClose, { class: "close" }),
@@ -77,25 +76,22 @@ export class Differences {
 
   private row(index: number): HTMLElement {
     const one = this.shown[index]!;
-    const { docs } = this.guide;
+    const { docs, theme } = this.guide;
     const side = one.left >= 0 ? 0 : 1;
     const payload = docs[side]!.payload;
     const node = payload.nodes[side === 0 ? one.left : one.right]!;
-    const theme = this.guide.theme;
     const isOnly = one.left < 0 || one.right < 0;
-    const ring = el("span", { class: "ring" });
-    ring.style.borderColor = isOnly ? (side === 0 ? theme.onlyLeft : theme.onlyRight) : theme.changed;
+    const color = isOnly ? (side === 0 ? theme.onlyLeft : theme.onlyRight) : theme.changed;
     const text = isOnly ? onlyIn(this.guide, side) : one.changes.map(summary).join(" · ");
-    const made = el(
+    const aria = { selected: index === this.at };
+    return el(
       "div",
-      { class: "result", role: "option", title: text, on: { click: () => this.go(index) } },
-      ring,
+      { class: "result", role: "option", title: text, aria, on: { click: () => this.go(index) } },
+      ring(color),
       el("span", { class: "result-title", text: node.key }),
       el("span", { class: "row-detail", text: payload.modules[node.module]?.address ?? "" }),
       el("span", { class: "result-note", text }),
     );
-    made.setAttribute("aria-selected", String(index === this.at));
-    return made;
   }
 }
 

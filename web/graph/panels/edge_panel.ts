@@ -1,6 +1,6 @@
 // What travels along an edge.
 
-import { type Theme, categoryOf } from "../../shared/color";
+import { categoryOf } from "../../shared/color";
 import { el } from "../../shared/dom";
 import type { Guide } from "../guide";
 import { linksOfEdge } from "../drawing/marks";
@@ -11,18 +11,18 @@ import * as format from "../../shared/format";
 
 const MOST = 100;
 
-export function edgePanel(guide: Guide, selection: Selection, theme: Theme): PanelContent | null {
+export function edgePanel(guide: Guide, selection: Selection): PanelContent | null {
+  const { theme } = guide;
   const { side } = selection;
   const view = guide.stages[side]?.view;
   if (!view) return null;
   const { payload, wires } = view.hierarchy;
   const links = linksOfEdge(view, selection).map((link) => view.links[link]!);
-  const edges = [...new Set(links.flatMap((link) => link.wires).flatMap((wire) => wires.edges[wire]!))].map(
-    (edge) => payload.edges[edge]!,
-  );
+  const numbers = new Set(links.flatMap((link) => link.wires).flatMap((wire) => wires.edges[wire]!));
+  const edges = [...numbers].map((edge) => payload.edges[edge]!);
   if (!edges.length) return null;
-  const sources = new Set(edges.map((edge) => edge.from));
-  const bytes = [...sources].reduce((sum, from) => sum + (edges.find((edge) => edge.from === from)?.bytes ?? 0), 0);
+  const sizes = new Map(edges.map((edge) => [edge.from, edge.bytes])); // each tensor once
+  const bytes = [...sizes.values()].reduce((sum, size) => sum + size, 0);
   const faces = guide.modelIndex(side).faces(guide.state.facts);
   const names = [links[0]!.from, ...links.map((link) => link.to)].map((item) => faces.nameOf(view, item));
   const returning = new Set(payload.edges.filter((edge) => edge.gradient).map((edge) => `${edge.to} ${edge.from}`));
@@ -49,7 +49,7 @@ export function edgePanel(guide: Guide, selection: Selection, theme: Theme): Pan
     title: `${names[0]} → ${names.length > 2 ? `${names.length - 1} boxes` : names[1]}`,
     kind: "edge",
     color: theme.edge,
-    subtitle: `${format.plural(sources.size, "tensor")}, ${format.bytes(bytes)}`,
+    subtitle: `${format.plural(sizes.size, "tensor")}, ${format.bytes(bytes)}`,
     key: "",
     body: [section(edges.length === 1 ? "What travels" : `What travels, ${edges.length} times`, ...parts, more)],
   };

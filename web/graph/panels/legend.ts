@@ -5,6 +5,7 @@ import type { Coloring } from "../drawing/coloring";
 import { paintRamp } from "../../shared/canvas";
 import { button, el, replace } from "../../shared/dom";
 import type { Guide } from "../guide";
+import { dot, ring } from "./panel_parts";
 
 export class LegendBox {
   readonly element = el("div", { class: "legend", role: "group", label: "Legend" });
@@ -22,11 +23,9 @@ export class LegendBox {
   }
 
   private categories(coloring: Coloring, theme: Theme): void {
-    const items = coloring.legend.categories.map((category) => {
-      const dot = el("span", { class: "dot" });
-      dot.style.background = theme.categories[category].accent;
-      return el("span", { class: "legend-item" }, dot, CATEGORY_TITLES[category]);
-    });
+    const items = coloring.legend.categories.map((category) =>
+      el("span", { class: "legend-item" }, dot(theme.categories[category].accent), CATEGORY_TITLES[category]),
+    );
     replace(this.element, ...(this.guide.comparison ? this.compared(theme) : items));
   }
 
@@ -38,10 +37,9 @@ export class LegendBox {
       [hasVerdict ? "differs by itself" : "differs", theme.changed],
     ];
     return entries.map(([text, color]) => {
-      const ring = el("span", { class: "ring" });
-      ring.style.borderColor = color;
-      if (color === theme.changed) ring.style.borderStyle = "dashed";
-      return el("span", { class: "legend-item" }, ring, text);
+      const mark = ring(color);
+      if (color === theme.changed) mark.style.borderStyle = "dashed";
+      return el("span", { class: "legend-item" }, mark, text);
     });
   }
 

@@ -2,7 +2,7 @@
 
 import { el } from "../../shared/dom";
 
-export interface ListOptions {
+interface ListOptions {
   rowHeight: number;
   role: string;
   label: string;
@@ -12,6 +12,11 @@ export interface ListOptions {
 
 const BEYOND = 6; // rows above and below what is seen
 const TALLEST = 8_000_000; // pixels a browser can scroll
+
+/** The index after another one, or before it, around the ends; from -1, the first or the last. */
+export function stepped(at: number, by: number, count: number): number {
+  return at < 0 ? (by > 0 ? 0 : count - 1) : (at + by + count) % count;
+}
 
 export class List {
   readonly element: HTMLElement;

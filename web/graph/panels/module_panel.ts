@@ -1,15 +1,15 @@
 // What is known about a module, a run of equal blocks, or another group of operations.
 
 import { headsInside } from "./attention";
-import type { Theme } from "../../shared/color";
 import { button, el } from "../../shared/dom";
 import type { Guide } from "../guide";
-import { type Box, type Hierarchy, isBox } from "../model/hierarchy";
+import { type Box, type Hierarchy, firstCall, firstNode, isBox, unitsOf } from "../model/hierarchy";
 import type { PanelContent } from "./node_panel";
 import { stepOf } from "../model/outline";
 import { type Fact, type RowOptions, facts, rows, section } from "./panel_parts";
 import type { ModuleCall } from "../model/payload";
 import { itemOf } from "../model/model_index";
+import { boxItemKey } from "../layout/view";
 import { codeAround } from "./source";
 import * as format from "../../shared/format";
 
@@ -21,7 +21,8 @@ const KINDS: Partial<Record<Box["kind"], string>> = {
   ports: "equal inputs or outputs",
 };
 
-export function modulePanel(guide: Guide, side: number, b: number, theme: Theme): PanelContent {
+export function modulePanel(guide: Guide, side: number, b: number): PanelContent {
+  const { theme } = guide;
   const modelIndex = guide.modelIndex(side);
   const { hierarchy, measures } = modelIndex;
   const { payload, boxes } = hierarchy;
@@ -29,30 +30,24 @@ export function modulePanel(guide: Guide, side: number, b: number, theme: Theme)
   const faces = modelIndex.faces(guide.state.facts);
   const calls = box.modules.map((module) => payload.modules[module]!);
   const first = calls[0];
-  const title =
-    box.kind === "run"
-      ? `${faces.relative(box.blocks[0]!, "")} … ${faces.relative(box.blocks.at(-1)!, "")}`
-      : faces.relative(b, "");
-  const sharing = box.kind === "run" ? faces.sharing(b) : "";
+  const isRun = box.kind === "run";
+  const named = isRun ? [box.blocks[0]!, box.blocks.at(-1)!] : [b];
   const run = runOf(hierarchy, b);
   return {
-    title,
-    kind:
-      first?.class ??
-      KINDS[box.kind] ??
-      "",
+    title: named.map((one) => faces.relative(one, "")).join(" … "),
+    kind: first?.class ?? KINDS[box.kind] ?? "",
     color: theme.boxBorder,
-    subtitle: box.kind === "run" ? [`${box.blocks.length} equal blocks in a row`, sharing].filter(Boolean).join(", ") : "",
+    subtitle: isRun ? [`${box.blocks.length} equal blocks in a row`, faces.sharing(b)].filter(Boolean).join(", ") : "",
     key: first ? (hierarchy.rolled ? stepOf(first) : first.key) : "",
     body: [
       actions(guide, side, b),
       section("Module", first ? facts(moduleFacts(calls)) : null),
       section("Totals", facts(totals(guide, side, ~b))),
-      headsInside(payload, box.kind === "run" ? undefined : box.modules[0], theme),
+      headsInside(payload, box.modules[0], theme),
       run ? section("Equal blocks", blocks(guide, side, run, b)) : null,
-      section("Inside", inside(guide, side, box.kind === "run" ? box.blocks[0]! : b, theme)),
+      section("Inside", inside(guide, side, isRun ? box.blocks[0]! : b)),
       first?.source ? section("Called from", codeAround(payload, first.source)) : null,
-      section("Largest by time", hottest(guide, side, b, theme, measures.of("time", ~b) ?? 0)),
+      section("Largest by time", hottest(guide, side, b, measures.of("time", ~b) ?? 0)),
     ],
   };
 }
@@ -60,13 +55,13 @@ export function modulePanel(guide: Guide, side: number, b: number, theme: Theme)
 function actions(guide: Guide, side: number, b: number): HTMLElement {
   const { hierarchy } = guide.modelIndex(side);
   const view = guide.stages[side]?.view;
-  const isOpen = view !== null && view !== undefined && view.items[itemOf(view, ~b)]!.isOpen;
+  const isOpen = view?.items[itemOf(view, ~b)]!.isOpen;
   const parts = [button(isOpen ? "Close" : "Open", isOpen ? "Close this box" : "Open this box", () => guide.toggle(side, ~b))];
   const run = runOf(hierarchy, b);
   if (run && guide.state.open.has(run.key)) {
     const isAll = guide.state.shown.get(run.key) === "all";
     const text = isAll ? "Fold into one" : `Show all ${run.blocks.length}`;
-    const anchor = { key: `m:${run.key}`, pointer: null };
+    const anchor = { key: boxItemKey(run.key) };
     const block = isAll ? Math.max(0, run.blocks.indexOf(b)) : "all";
     const show = (): void => guide.apply([{ type: "show", run: run.key, block }], anchor, () => guide.reveal(false));
     parts.push(button(text, text, show));
@@ -87,6 +82,7 @@ function runOf(hierarchy: Hierarchy, b: number): Box | null {
 function moduleFacts(calls: ModuleCall[]): Fact[] {
   const [first, last] = [calls[0]!, calls.at(-1)!];
   const shapes = (found: number[][]): string => found.map(format.shape).join(", ");
+  const seconds = calls.reduce((sum, call) => sum + call.seconds, 0);
   return [
     ["address", el("span", { class: "mono", text: first.address })],
     ["class", first.class],
@@ -94,14 +90,11 @@ function moduleFacts(calls: ModuleCall[]): Fact[] {
     ["input", shapes(first.input_shapes)],
     ["output", shapes(last.output_shapes)],
     ["mode", first.training ? "training" : "evaluation"],
-    [
-      "on the clock",
-      calls.some((call) => call.seconds) ? format.time(calls.reduce((sum, call) => sum + call.seconds, 0)) : null,
-    ],
+    ["on the clock", seconds ? format.time(seconds) : null],
   ];
 }
 
-export function totals(guide: Guide, side: number, child: number): Fact[] {
+function totals(guide: Guide, side: number, child: number): Fact[] {
   const { measures, hierarchy } = guide.modelIndex(side);
   const known = (name: Parameters<typeof measures.of>[0], write: (value: number) => string): string | null => {
     const value = measures.of(name, child);
@@ -112,13 +105,13 @@ export function totals(guide: Guide, side: number, child: number): Fact[] {
   const share = (value: number): string =>
     format.time(value) + (total ? ` (${format.percent(value / total)} of the pass)` : "");
   return [
-    ["operations", measures.operations(child).toLocaleString("en-US")],
+    ["operations", format.count(measures.operations(child))],
     ["parameters", known("params", format.human)],
     ["time", known("time", share)],
     ["memory made", known("memory", format.bytes)],
     ["FLOPs", known("flops", format.human)],
     ["zeros", zeros ? format.percent(zeros) : null],
-    ["NaN, infinite", known("nonfinite", (value) => value.toLocaleString("en-US"))],
+    ["NaN, infinite", known("nonfinite", format.count)],
   ];
 }
 
@@ -138,47 +131,41 @@ function blocks(guide: Guide, side: number, run: Box, shown: number): HTMLElemen
   );
 }
 
-function inside(guide: Guide, side: number, b: number, theme: Theme): HTMLElement | null {
+function inside(guide: Guide, side: number, b: number): HTMLElement | null {
   const { hierarchy } = guide.modelIndex(side);
-  return rows(hierarchy.boxes[b]!.children.map((child) => childRow(guide, side, child, theme, 0)));
+  return rows(hierarchy.boxes[b]!.children.map((child) => childRow(guide, side, child)));
 }
 
-export function childRow(guide: Guide, side: number, child: number, theme: Theme, longest: number): RowOptions {
+/** The row of a child, with its time, also as a share of the longest where that is given. */
+function childRow(guide: Guide, side: number, child: number, longest?: number): RowOptions {
   const modelIndex = guide.modelIndex(side);
-  const { units, payload, boxes } = modelIndex.hierarchy;
+  const { hierarchy } = modelIndex;
   const time = modelIndex.measures.of("time", child) ?? 0;
   const detail = time ? format.time(time) : "";
   const onClick = (): void => guide.go(side, child);
-  const share = longest ? time / longest : undefined;
+  const share = longest && time / longest;
   if (isBox(child)) {
-    const box = boxes[~child]!;
-    const first = payload.modules[(box.kind === "run" ? boxes[box.blocks[0]!]! : box).modules[0] ?? -1];
-    const title = modelIndex.faces(guide.state.facts).relative(box.kind === "run" ? box.blocks[0]! : ~child, "");
-    const note = [first?.class, box.kind === "run" ? `×${box.blocks.length}` : ""].filter(Boolean).join(" ");
-    return { title, note, detail, color: theme.boxBorder, onClick, ...(share === undefined ? {} : { share }) };
+    const { kind, blocks } = hierarchy.boxes[~child]!;
+    const title = modelIndex.faces(guide.state.facts).relative(blocks[0] ?? ~child, "");
+    const times = kind === "run" ? `×${blocks.length}` : "";
+    const note = [firstCall(hierarchy, ~child)?.class, times].filter(Boolean).join(" ");
+    return { title, note, detail, color: guide.theme.boxBorder, onClick, share };
   }
-  const unit = units[child]!;
-  const node = payload.nodes[unit.members[0]!]!;
-  const title = unit.members.length > 1 ? `${node.label} ×${unit.members.length}` : node.label;
-  const color = theme.categories[modelIndex.palette.category(child)].accent;
-  return {
-    title,
-    note: node.shape ? format.shape(node.shape) : "",
-    detail,
-    color,
-    onClick,
-    ...(share === undefined ? {} : { share }),
-  };
+  const { members } = hierarchy.units[child]!;
+  const node = firstNode(hierarchy, child);
+  const title = members.length > 1 ? `${node.label} ×${members.length}` : node.label;
+  const note = node.shape ? format.shape(node.shape) : "";
+  const color = guide.theme.categories[modelIndex.palette.category(child)].accent;
+  return { title, note, detail, color, onClick, share };
 }
 
 const HOTTEST = 5;
 
-function hottest(guide: Guide, side: number, b: number, theme: Theme, total: number): HTMLElement | null {
+function hottest(guide: Guide, side: number, b: number, total: number): HTMLElement | null {
   const { hierarchy, measures } = guide.modelIndex(side);
-  const { low, high } = hierarchy.boxes[b]!;
-  if (!total || high - low < HOTTEST + 3) return null;
-  const units = Array.from(hierarchy.order.subarray(low, high));
+  const units = unitsOf(hierarchy, ~b);
+  if (!total || units.length < HOTTEST + 3) return null;
   const time = (unit: number): number => measures.of("time", unit) ?? 0;
   const found = units.sort((a, z) => time(z) - time(a)).slice(0, HOTTEST);
-  return rows(found.map((unit) => childRow(guide, side, unit, theme, time(found[0]!))));
+  return rows(found.map((unit) => childRow(guide, side, unit, time(found[0]!))));
 }

@@ -2,7 +2,7 @@
 
 import { attentionHeads } from "./attention";
 import { histogram, preview } from "./charts";
-import { type Theme, categoryOf } from "../../shared/color";
+import { categoryOf } from "../../shared/color";
 import { changesBetween, onlyIn, sideName, weightsOf } from "../model/compare";
 import { ownMetrics } from "../model/measures";
 import { button, el } from "../../shared/dom";
@@ -29,19 +29,18 @@ export function nodePanel(
   side: number,
   unit: number,
   pass: number,
-  theme: Theme,
   onPass: (pass: number) => void,
 ): PanelContent {
+  const { theme } = guide;
   const { hierarchy } = guide.modelIndex(side);
   const { payload } = hierarchy;
   const { members } = hierarchy.units[unit]!;
   const index = members[Math.min(pass, members.length - 1)]!;
   const node = payload.nodes[index]!;
-  const category = categoryOf(node);
   return {
     title: node.type,
     kind: node.kind === "operation" ? "" : node.kind,
-    color: theme.categories[category].accent,
+    color: theme.categories[categoryOf(node)].accent,
     subtitle: node.role || (payload.modules[node.exits[0] ?? -1]?.address ?? ""),
     key: node.key,
     body: [
@@ -60,8 +59,8 @@ export function nodePanel(
       section("Cost", facts(costFacts(node, payload))),
       section("Parameters", params(node, payload)),
       differences(guide, side, index),
-      section("Comes from", neighbours(guide, side, index, "into", theme)),
-      section("Leads to", neighbours(guide, side, index, "out", theme)),
+      section("Comes from", neighbours(guide, side, index, "into")),
+      section("Leads to", neighbours(guide, side, index, "out")),
       section("Modules", modulePath(guide, side, node)),
       section("Call", facts(callFacts(node))),
       section("Source", sourceView(payload, node.stack, node.source)),
@@ -102,12 +101,12 @@ function costFacts(node: OpNode, payload: Payload): Fact[] {
   ];
 }
 
-export function statistics(stats: Stats | null): HTMLElement | null {
+function statistics(stats: Stats | null): HTMLElement | null {
   if (!stats) return null;
   const share = (count: number): string =>
-    `${count.toLocaleString("en-US")} (${format.percent(count / Math.max(1, stats.count))})`;
+    `${format.count(count)} (${format.percent(count / Math.max(1, stats.count))})`;
   const table = facts([
-    ["values", stats.count.toLocaleString("en-US")],
+    ["values", format.count(stats.count)],
     ["range", stats.min === null ? null : `${format.figure(stats.min)} … ${format.figure(stats.max)}`],
     ["mean", stats.mean === null ? null : format.figure(stats.mean)],
     ["deviation", stats.std === null ? null : format.figure(stats.std)],
@@ -127,6 +126,7 @@ function ownFacts(node: OpNode, payload: Payload): Fact[] {
   });
 }
 
+/** The parameters and buffers of an operation; a click on one shows what is known of its values. */
 function params(node: OpNode, payload: Payload): HTMLElement | null {
   if (!node.params.length && !node.buffers.length) return null;
   const list = el("ul", { class: "params" });
@@ -134,7 +134,8 @@ function params(node: OpNode, payload: Payload): HTMLElement | null {
     const head = [el("span", { class: "mono", text: name }), el("span", { class: "note", text: detail })];
     const weight = weightsOf(payload).get(name);
     const values = weight ? [weight.preview ? preview(weight.preview, WIDTH) : null, statistics(weight.stats)] : [];
-    list.append(el("li", {}, ...(values.some(Boolean) ? [unfolding(head, values)] : head)));
+    const unfolding = el("details", { class: "values" }, el("summary", {}, ...head), ...values);
+    list.append(el("li", {}, ...(values.some(Boolean) ? [unfolding] : head)));
   };
   for (const param of node.params) {
     const size = `${format.shape(param.shape)} · ${param.dtype} · ${format.human(param.numel)}`;
@@ -144,12 +145,7 @@ function params(node: OpNode, payload: Payload): HTMLElement | null {
   return list;
 }
 
-/** A line that opens, at a click, on what is known of the values of a parameter. */
-function unfolding(head: HTMLElement[], values: (HTMLElement | null)[]): HTMLElement {
-  return el("details", { class: "values" }, el("summary", {}, ...head), ...values);
-}
-
-function neighbours(guide: Guide, side: number, index: number, way: "into" | "out", theme: Theme): HTMLElement | null {
+function neighbours(guide: Guide, side: number, index: number, way: "into" | "out"): HTMLElement | null {
   const { payload, wires, unitOfNode } = guide.modelIndex(side).hierarchy;
   const unit = unitOfNode[index]!;
   const edges = wires[way][unit]!.flatMap((wire) => wires.edges[wire]!).map((edge) => payload.edges[edge]!);
@@ -163,7 +159,7 @@ function neighbours(guide: Guide, side: number, index: number, way: "into" | "ou
         title: node.num_passes > 1 ? node.key : node.label,
         note: notes,
         detail: format.shape(edge.shape),
-        color: theme.categories[categoryOf(node)].accent,
+        color: guide.theme.categories[categoryOf(node)].accent,
         onClick: () => guide.goToNode(side, other),
       };
     }),
@@ -178,12 +174,9 @@ function modulePath(guide: Guide, side: number, node: OpNode): HTMLElement | nul
   const links = path.map((module) => {
     const { address, class: name, call, num_calls } = payload.modules[module]!;
     const child = childOfModule.get(module);
+    const title = num_calls > 1 ? `${address}:${call}` : address;
     const note = node.exits.includes(module) ? `${name} · its output` : name;
-    return row({
-      title: num_calls > 1 ? `${address}:${call}` : address,
-      note,
-      onClick: () => child !== undefined && guide.go(side, child),
-    });
+    return row({ title, note, onClick: () => child !== undefined && guide.go(side, child) });
   });
   return el("div", { class: "rows" }, ...links);
 }
@@ -203,8 +196,7 @@ function differences(guide: Guide, side: number, index: number): HTMLElement | n
   const { comparison, docs } = guide;
   if (!comparison) return null;
   const other = (side === 0 ? comparison.toRight : comparison.toLeft)[index]!;
-  if (other < 0)
-    return section("Compared", el("p", { class: "only", text: `O${onlyIn(guide, side).slice(1)}.` }));
+  if (other < 0) return section("Compared", el("p", { text: `O${onlyIn(guide, side).slice(1)}.` }));
   const [left, right] = side === 0 ? [index, other] : [other, index];
   const [one, two] = [docs[0]!.payload, docs[1]!.payload];
   const changes = changesBetween(one, left, two, right);
@@ -214,7 +206,8 @@ function differences(guide: Guide, side: number, index: number): HTMLElement | n
     onClick: () => guide.goToNode(1 - side, other),
   });
   if (!changes.length) return section("Compared", el("p", { class: "note", text: "The same in both models." }), go);
-  const table = el("table", { class: "changes" }, el("tr", {}, ...["", sideName(guide, 0), sideName(guide, 1)].map((text) => text.toLowerCase()).map((text) => el("th", { text }))));
+  const heads = ["", sideName(guide, 0), sideName(guide, 1)].map((text) => el("th", { text: text.toLowerCase() }));
+  const table = el("table", { class: "changes" }, el("tr", {}, ...heads));
   for (const change of changes) {
     const cells = [el("th", { text: change.name }), el("td", { text: change.left }), el("td", { text: change.right })];
     table.append(el("tr", {}, ...cells));

@@ -6,9 +6,9 @@ import type { Guide } from "../guide";
 import { isBox } from "../model/hierarchy";
 import { modulePanel } from "./module_panel";
 import { type PanelContent, nodePanel } from "./node_panel";
-import { facts, section } from "./panel_parts";
+import { dot, facts, section } from "./panel_parts";
 import { childOf } from "../model/model_index";
-import { type Selection, isSame } from "../state/state";
+import { type Selection, isSame, toggledTrace } from "../state/state";
 import { pathBetween } from "../model/trace";
 import * as format from "../../shared/format";
 
@@ -48,18 +48,16 @@ export class Panel {
 
   private content(selection: Selection | null): PanelContent | null {
     if (!selection) return null;
-    if (selection.kind === "edge") return edgePanel(this.guide, selection, this.guide.theme);
+    if (selection.kind === "edge") return edgePanel(this.guide, selection);
     const child = childOf(this.guide.modelIndex(selection.side).hierarchy, selection);
     if (child === null) return null;
-    if (isBox(child)) return modulePanel(this.guide, selection.side, ~child, this.guide.theme);
-    return nodePanel(this.guide, selection.side, child, this.pass, this.guide.theme, (pass) => this.showPass(pass));
+    if (isBox(child)) return modulePanel(this.guide, selection.side, ~child);
+    return nodePanel(this.guide, selection.side, child, this.pass, (pass) => this.showPass(pass));
   }
 
   private header(content: PanelContent): HTMLElement {
-    const dot = el("span", { class: "dot large" });
-    dot.style.background = content.color;
     const close = button("×", "Close the details (Esc)", this.onClose, { class: "close" });
-    const title = el("h2", {}, dot, el("span", { text: content.title }));
+    const title = el("h2", {}, dot(content.color, "large"), el("span", { text: content.title }));
     if (content.kind) title.append(el("span", { class: "kind", text: content.kind }));
     const made = el("header", {}, close, title);
     if (content.subtitle) made.append(el("p", { class: "subtitle", text: content.subtitle }));
@@ -73,12 +71,10 @@ export class Panel {
 
   private traces(): HTMLElement {
     const { guide } = this;
-    const make = (text: string, label: string, trace: "ancestors" | "descendants"): HTMLElement => {
-      const isOn = guide.state.trace === trace || guide.state.trace === "both";
-      const other = trace === "ancestors" ? "descendants" : "ancestors";
-      const isOtherOn = guide.state.trace === other || guide.state.trace === "both";
-      const next = isOn ? (isOtherOn ? other : "none") : isOtherOn ? "both" : trace;
-      return button(text, label, () => guide.dispatch({ type: "trace", trace: next }), { pressed: isOn });
+    const make = (text: string, label: string, wanted: "ancestors" | "descendants"): HTMLElement => {
+      const { trace } = guide.state;
+      const toggle = (): void => guide.dispatch({ type: "trace", trace: toggledTrace(trace, wanted) });
+      return button(text, label, toggle, { aria: { pressed: trace === wanted || trace === "both" } });
     };
     return el(
       "div",
@@ -123,10 +119,10 @@ export class Panel {
           section(
             "Model",
             facts([
-              ["operations", known.operations.toLocaleString("en-US")],
-              ["layers", known.layers.toLocaleString("en-US")],
-              ["modules", known.modules ? known.modules.toLocaleString("en-US") : null],
-              ["parameters", known.parameters ? known.parameters.toLocaleString("en-US") : null],
+              ["operations", format.count(known.operations)],
+              ["layers", format.count(known.layers)],
+              ["modules", known.modules ? format.count(known.modules) : null],
+              ["parameters", known.parameters ? format.count(known.parameters) : null],
               ["time", known.seconds ? format.time(known.seconds) : null],
               ["memory made", known.bytes ? format.bytes(known.bytes) : null],
               ["FLOPs", known.flops === null ? null : format.human(known.flops) + unknown],

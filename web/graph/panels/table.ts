@@ -5,18 +5,10 @@ import { download, fileName } from "../drawing/export";
 import type { Guide } from "../guide";
 import { type Hierarchy, isBox } from "../model/hierarchy";
 import { List } from "./list";
-import { type MetricName, ownMetrics } from "../model/measures";
-import { stepOf } from "../model/outline";
+import { type Column, UNKNOWN, columnsOf } from "./columns";
 import { childOf } from "../model/model_index";
 import * as format from "../../shared/format";
-
-interface Column {
-  name: string;
-  width: number;
-  text: (child: number) => string;
-  value: (child: number) => number | string;
-  isNumber: boolean;
-}
+import { clamp } from "../../shared/scale";
 
 const ROW = 26;
 
@@ -26,11 +18,10 @@ function quoted(text: string): string {
   return /[",\r\n]/.test(plain) ? `"${plain.replaceAll('"', '""')}"` : plain;
 }
 
-function numberCell(value: number | string): string {
-  return value === UNKNOWN ? "" : String(value);
+/** Whether a column holds figures, and not just the order of execution. */
+function isFigure({ isNumber, name }: Column): boolean {
+  return isNumber && name !== "#";
 }
-
-const UNKNOWN = -1; // of figures, none of which is negative but those of the reader's own
 
 export class Table {
   readonly element: HTMLElement;
@@ -44,6 +35,7 @@ export class Table {
   private active = 0; // row that the keys move
   private selected = -1;
   private made = "";
+  private readonly tabs: HTMLButtonElement[];
 
   constructor(
     private readonly guide: Guide,
@@ -61,12 +53,11 @@ export class Table {
         this.what = what;
         this.update();
       });
-    const tabs = [choose("operations"), choose("modules")];
-    this.tabs = tabs;
+    this.tabs = [choose("operations"), choose("modules")];
     const bar = el(
       "div",
       { class: "table-bar" },
-      ...tabs,
+      ...this.tabs,
       this.summary,
       button("CSV", "Save the table as CSV", () => this.save()),
       button("×", "Close the table (t)", onClose, { class: "close" }),
@@ -75,8 +66,6 @@ export class Table {
     this.element = el("section", { class: "table", label: "Table" }, bar, grid);
   }
 
-  private readonly tabs: HTMLButtonElement[];
-
   update(): void {
     const { state, side } = this.guide;
     const modelIndex = this.guide.modelIndex(side);
@@ -84,7 +73,7 @@ export class Table {
     const key = [side, state.rolled, this.what, state.query, this.sorted.column, this.sorted.isDown].join("|");
     if (key !== this.made) {
       this.made = key;
-      this.columns = this.columnsOf(modelIndex.hierarchy);
+      this.columns = columnsOf(modelIndex, this.what);
       this.rows = this.sortedRows(modelIndex.hierarchy);
       this.active = 0;
       this.drawHead();
@@ -93,84 +82,14 @@ export class Table {
     const at = child === null ? -1 : this.rows.indexOf(child);
     if (at >= 0) this.active = at;
     this.selected = at;
-    const total =
+    const { units, boxes } = modelIndex.hierarchy;
+    const all =
       this.what === "operations"
-        ? modelIndex.hierarchy.units.length
-        : modelIndex.hierarchy.boxes.filter((box) => box.kind === "module").length;
-    const noun = this.what === "operations" ? (state.rolled ? "layer" : "operation") : "module";
-    this.summary.textContent = state.query
-      ? `${this.rows.length.toLocaleString("en-US")} of ${format.plural(total, noun)} fit the search`
-      : format.plural(total, noun);
+        ? format.plural(units.length, state.rolled ? "layer" : "operation")
+        : format.plural(boxes.filter((box) => box.kind === "module").length, "module");
+    this.summary.textContent = state.query ? `${format.count(this.rows.length)} of ${all} fit the search` : all;
     this.list.show(this.rows.length);
     if (at >= 0) this.list.scrollTo(at);
-  }
-
-  private columnsOf(hierarchy: Hierarchy): Column[] {
-    const { measures } = this.guide.modelIndex(this.guide.side);
-    const { units, boxes, payload, position } = hierarchy;
-    const node = (child: number): (typeof payload.nodes)[number] => payload.nodes[units[child]!.members[0]!]!;
-    const call = (child: number): (typeof payload.modules)[number] => payload.modules[boxes[~child]!.modules[0]!]!;
-    const metric = (name: string, of: MetricName, width: number, write: (value: number) => string): Column => ({
-      name,
-      width,
-      isNumber: true,
-      text: (child) => {
-        const value = measures.of(of, child);
-        return value === null || value === 0 ? "" : write(value);
-      },
-      value: (child) => measures.of(of, child) ?? UNKNOWN,
-    });
-    const words = (name: string, width: number, text: (child: number) => string): Column => ({
-      name,
-      width,
-      isNumber: false,
-      text,
-      value: text,
-    });
-    const shape = (child: number): number[] | null =>
-      isBox(child) ? (call(child).output_shapes[0] ?? null) : node(child).shape;
-    const address = (child: number): string => {
-      if (isBox(child)) return hierarchy.rolled ? stepOf(call(child)) : call(child).key;
-      return payload.modules[node(child).exits[0] ?? node(child).module]?.address ?? "";
-    };
-    const first: Column = {
-      name: "#",
-      width: 64,
-      isNumber: true,
-      text: (child) => ((isBox(child) ? boxes[~child]!.low : position[child]!) + 1).toLocaleString("en-US"),
-      value: (child) => (isBox(child) ? boxes[~child]!.low : position[child]!),
-    };
-    const isOperations = this.what === "operations";
-    return [
-      first,
-      ...(isOperations
-        ? [words("operation", 190, (child) => units[child]!.key), words("type", 110, (child) => node(child).type)]
-        : []),
-      words("module", 210, address),
-      ...(isOperations ? [] : [words("class", 150, (child) => call(child).class)]),
-      {
-        ...words("shape", 130, (child) => (shape(child) ? format.shape(shape(child)) : "")),
-        value: (child) => (shape(child) ?? []).reduce((product, size) => product * size, 1),
-      },
-      ...(isOperations
-        ? [words("dtype", 80, (child) => node(child).dtype ?? "")]
-        : [
-            {
-              ...metric("operations", "time", 90, String),
-              text: (child: number) => measures.operations(child).toLocaleString("en-US"),
-              value: (child: number) => measures.operations(child),
-            },
-          ]),
-      metric("time", "time", 90, format.time),
-      metric("memory", "memory", 90, format.bytes),
-      metric("FLOPs", "flops", 80, format.human),
-      metric("params", "params", 80, format.human),
-      metric("norm", "norm", 80, format.figure),
-      metric("zeros", "zeros", 70, format.percent),
-      metric("grad norm", "gradient", 90, format.figure),
-      metric("NaN, inf", "nonfinite", 80, format.human),
-      ...ownMetrics(payload).map((one) => metric(one.title, one.name, 110, one.write)),
-    ];
   }
 
   private sortedRows(hierarchy: Hierarchy): number[] {
@@ -198,7 +117,7 @@ export class Table {
   private save(): void {
     const { docs, side } = this.guide;
     const cell = (column: Column, child: number): string =>
-      column.isNumber && column.name !== "#" ? numberCell(column.value(child)) : quoted(column.text(child));
+      isFigure(column) ? (column.value(child) === UNKNOWN ? "" : String(column.value(child))) : quoted(column.text(child));
     const lines = [this.columns.map((column) => quoted(column.name)).join()];
     for (const child of this.rows) lines.push(this.columns.map((column) => cell(column, child)).join());
     const name = fileName(`${docs[side]!.payload.title}_${this.what}`, "csv");
@@ -208,14 +127,14 @@ export class Table {
 
   private drawHead(): void {
     const cells = this.columns.map((column) => {
-      const isSorted = this.sorted.column === column.name;
-      const arrow = isSorted ? (this.sorted.isDown ? " ↓" : " ↑") : "";
+      const sort = this.sorted.column !== column.name ? "none" : this.sorted.isDown ? "descending" : "ascending";
+      const arrow = { none: "", descending: " ↓", ascending: " ↑" }[sort];
       const cell = button(column.name + arrow, `Sort by ${column.name}`, () => this.sort(column), {
         role: "columnheader",
         class: column.isNumber ? "cell number" : "cell",
+        aria: { sort },
       });
       cell.style.width = `${column.width}px`;
-      cell.setAttribute("aria-sort", isSorted ? (this.sorted.isDown ? "descending" : "ascending") : "none");
       return cell;
     });
     replace(this.head, ...cells);
@@ -226,7 +145,7 @@ export class Table {
 
   private sort(column: Column): void {
     const isSame = this.sorted.column === column.name;
-    this.sorted = { column: column.name, isDown: isSame ? !this.sorted.isDown : column.isNumber && column.name !== "#" };
+    this.sorted = { column: column.name, isDown: isSame ? !this.sorted.isDown : isFigure(column) };
     this.update();
   }
 
@@ -239,9 +158,9 @@ export class Table {
       cell.style.width = `${column.width}px`;
       return cell;
     });
-    const made = el("div", { class: "table-row", role: "row", on: { click: () => this.choose(index) } }, ...cells);
+    const aria = { selected: index === this.selected };
+    const made = el("div", { class: "table-row", role: "row", aria, on: { click: () => this.choose(index) } }, ...cells);
     if (index === this.active) made.classList.add("active");
-    made.setAttribute("aria-selected", String(index === this.selected));
     return made;
   }
 
@@ -268,7 +187,7 @@ export class Table {
       this.choose(this.active);
       return;
     }
-    this.active = Math.max(0, Math.min(this.rows.length - 1, this.active + by));
+    this.active = clamp(this.active + by, 0, this.rows.length - 1);
     this.list.scrollTo(this.active);
     this.list.refresh();
   }

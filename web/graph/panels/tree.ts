@@ -2,16 +2,23 @@
 
 import { el } from "../../shared/dom";
 import type { Guide } from "../guide";
-import { isBox } from "../model/hierarchy";
+import { type Hierarchy, firstNode, isBox } from "../model/hierarchy";
 import { List } from "./list";
+import { dot } from "./panel_parts";
 import { shortAddress } from "../drawing/look";
 import { childOf, childShown, itemOf } from "../model/model_index";
 import * as format from "../../shared/format";
+import { clamp } from "../../shared/scale";
 
 const ROW = 26;
 
-function ownName(address: string): string {
-  return shortAddress(address, address.split(".").slice(0, -1).join("."));
+/** The name of the module that is one operation, and the type of that operation; else the operation's label. */
+function unitWords(hierarchy: Hierarchy, unit: number): [title: string, note: string] {
+  const { type, label } = firstNode(hierarchy, unit);
+  const module = hierarchy.payload.modules[hierarchy.units[unit]!.shell[0] ?? -1];
+  if (!module) return [label, ""];
+  const own = shortAddress(module.address, module.address.split(".").slice(0, -1).join("."));
+  return [own, own === type ? "" : type];
 }
 
 export class Tree {
@@ -59,32 +66,25 @@ export class Tree {
     const item = view.items[at]!;
     const face = this.stage.scene!.faces[at]!;
     const marks = this.stage.pane.picture?.marks;
-    const box = isBox(item.child) ? view.hierarchy.boxes[~item.child]! : null;
-    const dot = el("span", { class: box ? "twist" : "dot", text: box ? (item.isOpen ? "▾" : "▸") : "" });
-    if (!box)
-      dot.style.background = this.guide.theme.categories[this.guide.modelIndex(this.side).palette.category(item.child)].accent;
-    const unit = box ? null : view.hierarchy.units[item.child]!;
-    const node = unit ? view.hierarchy.payload.nodes[unit.members[0]!]! : null;
-    const own = unit?.shell.length ? ownName(view.hierarchy.payload.modules[unit.shell[0]!]!.address) : "";
-    const title = node ? (own ? own : node.label) : face.title;
-    const note = node ? (own && own !== node.type ? node.type : "") : face.kind;
-    const count = box ? format.human(this.guide.modelIndex(this.side).measures.operations(item.child)) : "";
+    const { measures, palette } = this.guide.modelIndex(this.side);
+    const isModule = isBox(item.child);
+    const mark = isModule
+      ? el("span", { class: "twist", text: item.isOpen ? "▾" : "▸" })
+      : dot(this.guide.theme.categories[palette.category(item.child)].accent);
+    const [title, note] = isModule ? [face.title, face.kind] : unitWords(view.hierarchy, item.child);
     const found = marks?.matches?.[at] ?? 0;
+    const aria = { level: item.depth, selected: marks?.selected === at, ...(isModule ? { expanded: item.isOpen } : {}) };
     const made = el(
       "div",
-      { class: "tree-row", id: `tree-${at - 1}`, role: "treeitem", on: { click: (event) => this.click(at, event) } },
-      dot,
-      el("span", { class: box ? "name box" : "name", text: title }),
+      { class: "tree-row", id: `tree-${at - 1}`, role: "treeitem", aria, on: { click: (event) => this.click(at, event) } },
+      mark,
+      el("span", { class: isModule ? "name box" : "name", text: title }),
       note ? el("span", { class: "row-note", text: note }) : null,
       face.badge ? el("span", { class: "pill", text: face.badge }) : null,
-      found ? el("span", { class: "pill match", text: box && !item.isOpen ? String(found) : "●" }) : null,
-      count ? el("span", { class: "row-detail", text: count }) : null,
+      found ? el("span", { class: "pill match", text: isModule && !item.isOpen ? String(found) : "●" }) : null,
+      isModule ? el("span", { class: "row-detail", text: format.human(measures.operations(item.child)) }) : null,
     );
     made.style.paddingLeft = `${6 + Math.min(12, item.depth - 1) * 13}px`;
-    made.setAttribute("aria-level", String(item.depth));
-    if (box) made.setAttribute("aria-expanded", String(item.isOpen));
-    const isSelected = marks?.selected === at;
-    made.setAttribute("aria-selected", String(isSelected));
     if (at - 1 === this.active) made.classList.add("active");
     return made;
   }
@@ -94,7 +94,7 @@ export class Tree {
     this.active = at - 1;
     const item = view.items[at]!;
     const isTwist = (event.target as HTMLElement).classList.contains("twist");
-    if (isTwist && isBox(item.child)) this.guide.toggle(this.side, item.child, { key: item.key, pointer: null });
+    if (isTwist && isBox(item.child)) this.guide.toggle(this.side, item.child, { key: item.key });
     else this.guide.go(this.side, childShown(view, at));
   }
 
@@ -103,13 +103,13 @@ export class Tree {
     if (!view || event.ctrlKey || event.metaKey || event.altKey) return;
     const item = view.items[this.active + 1];
     const move = (to: number): void => {
-      this.active = Math.max(0, Math.min(view.items.length - 2, to));
+      this.active = clamp(to, 0, view.items.length - 2);
       this.list.scrollTo(this.active);
       this.list.refresh();
       this.list.element.setAttribute("aria-activedescendant", `tree-${this.active}`);
     };
-    const isOpen = item !== undefined && item.isOpen;
-    const toggle = (): void => this.guide.toggle(this.side, item!.child, { key: item!.key, pointer: null });
+    const isOpen = item?.isOpen;
+    const toggle = (): void => this.guide.toggle(this.side, item!.child, { key: item!.key });
     const actions: Record<string, () => void> = {
       ArrowDown: () => move(this.active + 1),
       ArrowUp: () => move(this.active - 1),

@@ -8,39 +8,31 @@ export interface Opened {
   shown: Map<string, number | "all">;
 }
 
-/** Everything open down to a depth: 1 shows what the model itself calls. A run is as deep as its blocks. */
+export const DEEPEST = 12; // levels that are opened together
+
+/** Everything open down to a depth: 1 shows what the model itself calls. A run is as deep as its blocks. Groups of equal inputs or outputs stay closed. */
 export function openToDepth(hierarchy: Hierarchy, depth: number): Opened {
   const opened: Opened = { open: new Set(), shown: new Map() };
   const visit = (b: number, left: number): void => {
     const box = hierarchy.boxes[b]!;
     if (box.kind !== "root") opened.open.add(box.key);
     const from = box.kind === "run" ? hierarchy.boxes[box.blocks[0]!]! : box;
-    if (left > 1) for (const child of from.children) if (isBox(child) && !isPorts(hierarchy, child)) visit(~child, left - 1);
+    if (left <= 1) return;
+    for (const child of from.children) if (isBox(child) && hierarchy.boxes[~child]!.kind !== "ports") visit(~child, left - 1);
   };
   visit(0, depth);
   return opened;
 }
 
-/** Whether a child stands for equal inputs or outputs: these are opened by themselves only. */
-function isPorts(hierarchy: Hierarchy, child: number): boolean {
-  return hierarchy.boxes[~child]?.kind === "ports";
-}
-
 /** Everything below a box open, every block of every run on its own. */
 export function openBelow(hierarchy: Hierarchy, b: number): Opened {
-  const opened: Opened = { open: new Set(), shown: new Map() };
-  const visit = (at: number): void => {
-    const box = hierarchy.boxes[at]!;
-    if (box.kind !== "root") opened.open.add(box.key);
-    if (box.kind === "run") opened.shown.set(box.key, "all");
-    for (const child of box.children) if (isBox(child)) visit(~child);
-  };
-  visit(b);
-  return opened;
+  const open = new Set(keysBelow(hierarchy, b));
+  const runs = hierarchy.boxes.filter((box) => box.kind === "run" && open.has(box.key));
+  return { open, shown: new Map(runs.map((run) => [run.key, "all"])) };
 }
 
 /** The keys of a box and of every box inside it. */
-export function keysBelow(hierarchy: Hierarchy, b: number): string[] {
+function keysBelow(hierarchy: Hierarchy, b: number): string[] {
   const box = hierarchy.boxes[b]!;
   const inside = box.children.filter(isBox).flatMap((child) => keysBelow(hierarchy, ~child));
   return box.kind === "root" ? inside : [box.key, ...inside];

@@ -1,6 +1,6 @@
 // What is seen first: the whole model, with its modules open as deep as fits the window at a size that can be read.
 
-import { type Opened, countVisible, openToDepth } from "./expansion";
+import { DEEPEST, type Opened, countVisible, openToDepth } from "./expansion";
 import { READABLE, fitting } from "../pane/camera";
 import { ROW_GAP } from "../layout/layout";
 import { draftScene } from "../layout/scene";
@@ -10,7 +10,6 @@ import type { Rect } from "../drawing/picture";
 import type { Faces } from "../drawing/look";
 import type { Hierarchy } from "../model/hierarchy";
 
-const DEEPEST = 12;
 const MOST = 120; // boxes that are laid out to see whether they fit
 const SPANNED = 0.58; // of the height of the window
 const WIDEST_SPACING = 120;

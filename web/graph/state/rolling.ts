@@ -1,55 +1,45 @@
 // Keeps the reader's place when the view is rolled or unrolled.
 
 import { countVisible, openToDepth } from "./expansion";
-import { type Hierarchy, isBox } from "../model/hierarchy";
+import { type Box, type Hierarchy, isBox } from "../model/hierarchy";
+import { childOf, selectionOf } from "../model/model_index";
 import type { Selection, State } from "./state";
 
 const TOO_MANY = 400; // boxes; rather start again than show so many at once
 
 /** The keys to open in another hierarchy of the same payload, for the modules that are open in this one. */
 export function carriedOpen(from: Hierarchy, to: Hierarchy, state: State): Set<string> {
-  const modules = new Set<number>();
-  from.boxes.forEach((box) => {
-    if (!state.open.has(box.key)) return;
-    const blocks = box.kind === "run" ? box.blocks.map((block) => from.boxes[block]!) : [box];
-    for (const one of blocks) for (const module of one.modules) modules.add(module);
-  });
-  const open = new Set<string>();
-  to.boxes.forEach((box) => {
-    const blocks = box.kind === "run" ? box.blocks.map((block) => to.boxes[block]!) : [box];
-    if (blocks.some((one) => one.modules.some((module) => modules.has(module)))) open.add(box.key);
-  });
+  const before = from.boxes.filter((box) => state.open.has(box.key));
+  const modules = new Set(before.flatMap((box) => modulesOf(from, box)));
+  const after = to.boxes.filter((box) => modulesOf(to, box).some((module) => modules.has(module)));
+  const open = new Set(after.map((box) => box.key));
   const isMuch = countVisible(to, { open, shown: state.shown }, TOO_MANY + 1) > TOO_MANY;
   return isMuch ? openToDepth(to, 1).open : open;
 }
 
+/** The module calls of a box, or of the blocks of a run. */
+function modulesOf({ boxes }: Hierarchy, box: Box): number[] {
+  return [...box.modules, ...box.blocks.flatMap((block) => boxes[block]!.modules)];
+}
+
 /** The same place in another hierarchy of the same payload. */
 export function carriedSelection(from: Hierarchy, to: Hierarchy, selection: Selection | null): Selection | null {
-  if (!selection || selection.kind === "edge") return null;
-  if (selection.kind === "unit") {
-    const unit = from.units[from.unitByKey.get(selection.key) ?? -1];
-    return unit ? { ...selection, key: to.units[to.unitOfNode[unit.members[0]!]!]!.key } : null;
-  }
-  const box = from.boxes[from.boxByKey.get(selection.key) ?? -1];
-  const child = box?.modules.length ? to.childOfModule.get(box.modules[0]!) : undefined;
-  if (child === undefined) return null;
-  if (isBox(child)) return { ...selection, key: to.boxes[~child]!.key };
-  return { kind: "unit", key: to.units[child]!.key, side: selection.side };
+  const child = childOf(from, selection);
+  if (!selection || child === null) return null;
+  const there = isBox(child)
+    ? to.childOfModule.get(from.boxes[~child]!.modules[0] ?? -1)
+    : to.unitOfNode[from.units[child]!.members[0]!];
+  return there === undefined ? null : selectionOf(to, there, selection.side);
 }
 
 /** What a selection from a link means in a hierarchy, also when the link was made in the other view. */
 export function resolved(hierarchy: Hierarchy, selection: Selection): Selection | null {
-  const { payload, unitByKey, boxByKey, units, unitOfNode, boxes, childOfModule } = hierarchy;
-  const { side } = selection;
-  if (selection.kind === "edge") return selection;
-  if (selection.kind === "unit") {
-    if (unitByKey.has(selection.key)) return selection;
-    const node = payload.nodes.findIndex((one) => one.key === selection.key || one.label === selection.key);
-    return node < 0 ? null : { kind: "unit", key: units[unitOfNode[node]!]!.key, side };
-  }
-  if (boxByKey.has(selection.key) && selection.key) return selection;
-  const module = payload.modules.findIndex((one) => one.key === selection.key || one.address === selection.key);
-  const child = childOfModule.get(module);
-  if (child === undefined) return null;
-  return isBox(child) ? { kind: "box", key: boxes[~child]!.key, side } : { kind: "unit", key: units[child]!.key, side };
+  if (selection.kind === "edge" || childOf(hierarchy, selection) !== null) return selection;
+  const { payload, unitOfNode, childOfModule } = hierarchy;
+  const { kind, key, side } = selection;
+  const child =
+    kind === "unit"
+      ? unitOfNode[payload.nodes.findIndex((node) => node.key === key || node.label === key)]
+      : childOfModule.get(payload.modules.findIndex((module) => module.key === key || module.address === key));
+  return child === undefined ? null : selectionOf(hierarchy, child, side);
 }

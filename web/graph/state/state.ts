@@ -8,7 +8,7 @@ import type { ThemeChoice } from "../../shared/theme";
 /** Something of the graph, by its key; `side` says which of two compared models. Edges are between items of a view. */
 export type Selection =
   { kind: "unit" | "box"; key: string; side: number } | { kind: "edge"; from: string; to: string; side: number };
-export type Trace = "none" | "ancestors" | "descendants" | "both";
+type Trace = "none" | "ancestors" | "descendants" | "both";
 export type Part = "tree" | "panel" | "table" | "help" | "differences";
 
 export interface State {
@@ -46,6 +46,9 @@ export type Action =
   | { type: "across"; isAcross: boolean }
   | { type: "theme"; theme: ThemeChoice }
   | { type: "part"; part: Part; isOpen: boolean };
+
+export const SHOW_DETAILS: Action = { type: "part", part: "panel", isOpen: true };
+export const HIDE_DETAILS: Action = { type: "part", part: "panel", isOpen: false };
 
 export const INITIAL: State = {
   rolled: false,
@@ -88,15 +91,9 @@ export function reduce(state: State, action: Action): State {
       if (isSame(state.selection, action.selection) && !state.other) return state;
       return { ...state, selection: action.selection, other: null, trace: action.selection ? state.trace : "none" };
     case "path":
-      if (
-        !state.selection ||
-        state.selection.kind === "edge" ||
-        state.selection.side !== action.to.side ||
-        isSame(state.selection, action.to)
-      ) {
-        return { ...state, selection: action.to, other: null };
-      }
-      return { ...state, other: action.to, trace: "none" };
+      return canEnd(action.to, state.selection)
+        ? { ...state, other: action.to, trace: "none" }
+        : { ...state, selection: action.to, other: null };
     case "trace":
       return { ...state, trace: state.trace === action.trace ? "none" : action.trace, other: null };
     case "query":
@@ -119,6 +116,13 @@ export function reduce(state: State, action: Action): State {
   }
 }
 
+/** What is traced when ancestors or descendants are switched on or off. */
+export function toggledTrace(now: Trace, wanted: "ancestors" | "descendants"): Trace {
+  const other = wanted === "ancestors" ? "descendants" : "ancestors";
+  if (now === "both") return other;
+  return now === wanted ? "none" : now === other ? "both" : wanted;
+}
+
 /** What is written on boxes: what was chosen, and the figure they are coloured by. */
 export function factsShown(state: State): ReadonlySet<FactName> {
   if (state.metric === "type" || state.facts.has(state.metric)) return state.facts;
@@ -132,6 +136,11 @@ export function isSame(one: Selection | null, other: Selection | null): boolean 
     return one.kind === "edge" && other.kind === "edge" && one.from === other.from && one.to === other.to;
   }
   return one.kind === other.kind && one.key === other.key;
+}
+
+/** Whether a path can lead from one selection to another. */
+function canEnd(to: Selection, from: Selection | null): boolean {
+  return from !== null && from.kind !== "edge" && from.side === to.side && !isSame(from, to);
 }
 
 function opened(state: State, keys: Iterable<string>, shown?: ReadonlyMap<string, number | "all">): State {

@@ -1,7 +1,7 @@
 // The application: one state, shown by several parts. A change of the state asks for one drawing at the next frame of the screen.
 
 import type { Theme } from "../shared/color";
-import { byId } from "../shared/dom";
+import { byId, write } from "../shared/dom";
 import { type ThemeChoice, applyTheme, asChoice, remember, remembered, screenScheme, themeFor } from "../shared/theme";
 import { placeBeside } from "../shared/tip";
 import { CHARTS, linesText } from "./charts/lines";
@@ -27,7 +27,7 @@ export function startTheme(): Theme {
 }
 
 /** What is shown first: the last step, and an activation if there is one. */
-export function firstState(run: Run, measure: string): State {
+function firstState(run: Run, measure: string): State {
   const { layer, kind } = run.series.find((series) => series.kind === "activation") ?? run.series[0]!;
   const metric = firstMetric(Object.keys(run.facts.metrics));
   return { layer, kind, at: run.count - 1, scale: null, measure, chart: CHARTS[0]!.id, metric };
@@ -96,7 +96,7 @@ export class App implements Guide {
   }
 
   say(text: string): void {
-    byId("said").textContent = text;
+    write("said", text);
   }
 
   private saySoon(): void {

@@ -1,6 +1,6 @@
 // Starts the report in its page.
 
-import { byId } from "../shared/dom";
+import { byId, write } from "../shared/dom";
 import { App, startTheme } from "./app";
 import { readRun } from "./data/run";
 
@@ -15,9 +15,9 @@ async function start(): Promise<void> {
     app.redraw();
   } catch (error) {
     const isOld = typeof DecompressionStream === "undefined";
-    byId("trouble").textContent = isOld
-      ? "This browser is too old for the report: it needs one from 2023 or newer."
-      : `The report could not be read: ${error instanceof Error ? error.message : String(error)}`;
+    const said = error instanceof Error ? error.message : String(error);
+    const old = "This browser is too old for the report: it needs one from 2023 or newer.";
+    write("trouble", isOld ? old : `The report could not be read: ${said}`);
     byId("trouble").hidden = false;
     throw error;
   }

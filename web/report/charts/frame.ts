@@ -1,6 +1,6 @@
 // Shared by all charts. Each has one column for each snapshot, so that the same place across is the same moment everywhere.
 
-import { sizeCanvas } from "../../shared/canvas";
+import { sharpCanvas, sizeCanvas } from "../../shared/canvas";
 import { type Theme, THEMES, rampPixels } from "../../shared/color";
 import { clamp } from "../../shared/scale";
 import type { Run, Series } from "../data/run";
@@ -29,11 +29,10 @@ const kept = new WeakMap<HTMLCanvasElement, { key: string; still: HTMLCanvasElem
 export function keep(canvas: HTMLCanvasElement, key: string, width: number, height: number, draw: (still: Pen) => void): Pen {
   let found = kept.get(canvas);
   if (found?.key !== key) {
-    found = { key, still: document.createElement("canvas") };
-    const still = sizeCanvas(found.still, width, height);
-    still.font = FONT;
-    draw(still);
-    kept.set(canvas, found);
+    const [still, pen] = sharpCanvas(width, height);
+    pen.font = FONT;
+    draw(pen);
+    kept.set(canvas, (found = { key, still }));
   }
   const pen = sizeCanvas(canvas, width, height);
   pen.font = FONT;

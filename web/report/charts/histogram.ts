@@ -2,6 +2,7 @@
 
 import { paintPixels, screenUnit } from "../../shared/canvas";
 import type { Theme } from "../../shared/color";
+import { el } from "../../shared/dom";
 import * as format from "../../shared/format";
 import { clamp } from "../../shared/scale";
 import type { Run, Series } from "../data/run";
@@ -122,7 +123,7 @@ function paintBins(pen: Pen, run: Run, series: Series, filled: Filled, { left, t
     if (!part) return 0;
     return colors[Math.round((0.1 + 0.9 * Math.sqrt(Math.min(part / filled.most, 1))) * (colors.length - 1))]!;
   });
-  const small = document.createElement("canvas");
+  const small = el("canvas");
   paintPixels(small, run.count, pixels);
   pen.imageSmoothingEnabled = run.count > across * screenUnit();
   pen.drawImage(small, left, top, across, tall);

@@ -1,12 +1,13 @@
 // The charts of the chosen layer and kind.
 
-import { byId } from "../../shared/dom";
+import { byId, write } from "../../shared/dom";
 import { type Plot, columnAt } from "../charts/frame";
 import { type HistogramPlot, drawHistogram, histogramCaption, histogramTip } from "../charts/histogram";
 import { CHARTS, type Chart, chartsOf, drawLines, linesText } from "../charts/lines";
 import { SUMMARY } from "../data/run";
 import type { Guide, Part } from "../guide";
 import { choices } from "./choices";
+import { followPointer } from "./pointer";
 
 export class Charts implements Part {
   private readonly histogram = byId<HTMLCanvasElement>("histogram");
@@ -37,21 +38,17 @@ export class Charts implements Part {
       guide.pause();
       guide.choose({ at: under(event).at });
     });
-    canvas.addEventListener("pointermove", (event) => {
+    followPointer(guide, canvas, (event) => {
       const { at, y } = under(event);
-      guide.showTip(`step ${guide.run.stepText(at)}\n${text(at, y)}`, event.clientX, event.clientY);
+      return `step ${guide.run.stepText(at)}\n${text(at, y)}`;
     });
-    canvas.addEventListener("pointerleave", () => guide.hideTip());
   }
 
   draw(): void {
     const { guide } = this;
     const { run, state, series } = guide;
     const name = `${run.name(state.layer, 32)} · ${run.words(series)}`;
-    for (const id of ["histogram-of", "lines-of"]) {
-      byId(id).textContent = name;
-      byId(id).title = run.title(state.layer);
-    }
+    for (const id of ["histogram-of", "lines-of"]) write(id, name, run.title(state.layer));
     const charts = chartsOf(run, series);
     this.chart = charts.find((one) => one.id === state.chart) ?? charts[0] ?? CHARTS[0]!;
     const options = charts.map((one): [string, string, string] => [one.id, one.title, ""]);
@@ -66,7 +63,7 @@ export class Charts implements Part {
     const width = this.histogram.parentElement!.clientWidth || 400;
     this.histogramPlot = drawHistogram(this.histogram, run, series, state.at, width, theme);
     const caption = histogramCaption(run, series, state.at);
-    byId("histogram-about").textContent = caption;
+    write("histogram-about", caption);
     this.histogram.setAttribute("aria-label", `Histogram over time of ${name}. ${caption}`);
   }
 
@@ -76,7 +73,7 @@ export class Charts implements Part {
     const width = this.lines.parentElement!.clientWidth;
     this.linesPlot = drawLines(this.lines, run, series, chart, state.at, width, theme);
     const caption = `Step ${run.stepText(state.at)}: ${linesText(run, series, chart, state.at)}`;
-    byId("lines-about").textContent = caption;
+    write("lines-about", caption);
     this.lines.setAttribute("aria-label", `${chart.title} over time of ${name}. ${caption}`);
   }
 }

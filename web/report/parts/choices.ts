@@ -4,6 +4,13 @@ import { byId, el } from "../../shared/dom";
 
 const drawn = new Map<string, string>(); // by group: what it offers
 
+/** A radio button of a group. */
+export function radio<T extends string>(name: string, value: T, choose: (value: T) => void): HTMLInputElement {
+  const input = el("input", { type: "radio", value, on: { change: () => choose(value) } });
+  input.name = name;
+  return input;
+}
+
 /** Fills the group with an id, where it offers something else than before: a value, a text and a title each. */
 export function choices<T extends string>(
   id: string,
@@ -16,11 +23,7 @@ export function choices<T extends string>(
   if (drawn.get(id) !== key) {
     const hadFocus = group.contains(document.activeElement);
     group.replaceChildren(
-      ...options.map(([value, text, title]) => {
-        const input = el("input", { type: "radio", value, on: { change: () => choose(value) } });
-        input.name = id;
-        return el("label", { title }, input, text);
-      }),
+      ...options.map(([value, text, title]) => el("label", { title }, radio(id, value, choose), text)),
     );
     drawn.set(id, key);
     if (hadFocus) group.querySelector<HTMLInputElement>(`[value="${chosen}"]`)?.focus();

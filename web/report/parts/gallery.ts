@@ -2,7 +2,7 @@
 // screenshot of the whole page, or a print of it, has them all.
 
 import { screenUnit } from "../../shared/canvas";
-import { byId, el } from "../../shared/dom";
+import { byId, el, write } from "../../shared/dom";
 import * as format from "../../shared/format";
 import { type Series, nearestFrame } from "../data/run";
 import type { Guide, Part } from "../guide";
@@ -14,6 +14,7 @@ const TURN = 8; // milliseconds
 const MOMENT = 60;
 
 interface Thumb {
+  button: HTMLElement;
   series: Series;
   canvas: HTMLCanvasElement;
   isVisible: boolean;
@@ -40,7 +41,7 @@ export class Gallery implements Part {
     gallery.classList.toggle("sparse", most === 1 && layers.length > 1); // layers stand beside each other
     gallery.style.setProperty("--kinds", String(most));
     gallery.replaceChildren(...layers.map((layer) => this.row(layer)));
-    addEventListener("beforeprint", () => this.drawAll());
+    addEventListener("beforeprint", () => this.thumbs.forEach((thumb) => this.drawThumb(thumb)));
   }
 
   private row(layer: number): HTMLElement {
@@ -58,49 +59,38 @@ export class Gallery implements Part {
       byId("picture-card").scrollIntoView({ block: "start" });
     };
     const words = el("span", { text: this.guide.run.words(series) });
-    const button = el(
-      "button",
-      { type: "button", class: "thumb", on: { click } },
-      el("div", { class: "frame" }, canvas),
-      words,
-    );
-    this.thumbs.set(button, { series, canvas, isVisible: false, key: "" });
+    const frame = el("div", { class: "frame" }, canvas);
+    const button = el("button", { type: "button", class: "thumb", on: { click } }, frame, words);
+    this.thumbs.set(button, { button, series, canvas, isVisible: false, key: "" });
     this.watcher.observe(button);
     return button;
   }
 
   draw(): void {
     const { run, state, series } = this.guide;
-    byId("gallery-step").textContent = `step ${run.stepText(state.at)} · ${scaleWords(run.allPictured, state.scale)}`;
-    for (const [button, thumb] of this.thumbs) {
-      button.classList.toggle("chosen", thumb.series === series);
-      if (thumb.isVisible) this.drawThumb(button as HTMLElement, thumb);
+    write("gallery-step", `step ${run.stepText(state.at)} · ${scaleWords(run.allPictured, state.scale)}`);
+    for (const thumb of this.thumbs.values()) {
+      thumb.button.classList.toggle("chosen", thumb.series === series);
+      if (thumb.isVisible) this.drawThumb(thumb);
     }
     this.drawLater();
   }
 
-  private drawAll(): void {
-    for (const [button, thumb] of this.thumbs) this.drawThumb(button as HTMLElement, thumb);
-  }
-
   /** Once nothing has changed for a moment, draws the others one after the other, a few milliseconds at a time. */
   private drawLater(): void {
-    const left = [...this.thumbs].filter(([, thumb]) => !thumb.isVisible);
+    const left = [...this.thumbs.values()].filter((thumb) => !thumb.isVisible);
     const turn = (): void => {
       const end = performance.now() + TURN;
-      while (left.length && performance.now() < end) {
-        const [button, thumb] = left.shift()!;
-        this.drawThumb(button as HTMLElement, thumb);
-      }
+      while (left.length && performance.now() < end) this.drawThumb(left.shift()!);
       if (left.length) this.waiting = window.setTimeout(turn, 0);
     };
     clearTimeout(this.waiting);
     this.waiting = window.setTimeout(turn, MOMENT);
   }
 
-  private drawThumb(button: HTMLElement, thumb: Thumb): void {
+  private drawThumb(thumb: Thumb): void {
     const { run, state } = this.guide;
-    const { series, canvas } = thumb;
+    const { button, series, canvas } = thumb;
     const frame = run.has(series, state.at) ? nearestFrame(series, state.at) : null;
     const words = `${run.name(series.layer, 60)}, ${run.words(series)}`;
     button.setAttribute("aria-label", run.has(series, state.at) ? words : `${words}: not recorded at this step`);

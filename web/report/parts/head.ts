@@ -1,6 +1,6 @@
 // What the run is, what stands out in it, and what the file leaves out.
 
-import { byId, el } from "../../shared/dom";
+import { byId, el, write } from "../../shared/dom";
 import * as format from "../../shared/format";
 import { type Finding, findingsOf } from "../data/findings";
 import { aboutRun, notesOf } from "../data/notes";
@@ -11,17 +11,14 @@ const MOST_NOTES = 500;
 export function fillHead(guide: Guide): void {
   const { run } = guide;
   const { title } = run.facts;
-  byId("title").textContent = format.shortened(title, 120);
-  byId("title").title = format.clean(title);
-  byId("about").textContent = aboutRun(run);
+  write("title", format.shortened(title, 120), format.clean(title));
+  write("about", aboutRun(run));
   byId("findings").replaceChildren(...findingsOf(run).map((one) => findingItem(guide, one)));
-  const notes = notesOf(run);
-  byId("notes").hidden = !notes.sentences.length;
-  byId("notes").querySelector("summary")!.textContent = notes.title;
-  const items = notes.sentences.slice(0, MOST_NOTES).map((text) => el("li", { text }));
-  byId("notes")
-    .querySelector("ul")!
-    .replaceChildren(...items);
+  const { title: summary, sentences } = notesOf(run);
+  const notes = byId("notes");
+  notes.hidden = !sentences.length;
+  notes.querySelector("summary")!.textContent = summary;
+  notes.querySelector("ul")!.replaceChildren(...sentences.slice(0, MOST_NOTES).map((text) => el("li", { text })));
 }
 
 function findingItem(guide: Guide, { tone, text, title = "", series, at }: Finding): HTMLElement {

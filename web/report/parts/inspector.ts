@@ -1,7 +1,7 @@
 // The picture of the chosen layer, kind and step, with its colours and numbers.
 
 import { paintRamp, screenUnit } from "../../shared/canvas";
-import { byId, el } from "../../shared/dom";
+import { byId, el, write } from "../../shared/dom";
 import * as format from "../../shared/format";
 import { clamp } from "../../shared/scale";
 import { type Frame, nearestFrame } from "../data/run";
@@ -12,6 +12,7 @@ import { type Place, type Shown, placeAt, placeText, planOf, subjectOf } from ".
 import { limitsOf, scaleOf } from "../pictures/limits";
 import { numberRows, pictureCaption, whyNone } from "../pictures/words";
 import { choices } from "./choices";
+import { followPointer } from "./pointer";
 
 const KIND_WORDS: Record<string, string> = { layer: "Output", grad: "Gradient", layer_grad: "Output gradient" };
 const MOVES: Record<string, [number, number]> = {
@@ -43,14 +44,11 @@ export class Inspector implements Part {
       ),
     );
     layers.addEventListener("change", () => guide.choose({ layer: Number(layers.value) }));
-    const hover = (event: PointerEvent): void => {
+    const text = (event: PointerEvent): string => {
       const place = this.placeUnder(event);
-      if (place) guide.showTip(this.tipOf(place), event.clientX, event.clientY);
-      else guide.hideTip();
+      return place ? this.tipOf(place) : "";
     };
-    canvas.addEventListener("pointermove", hover);
-    canvas.addEventListener("pointerdown", hover);
-    canvas.addEventListener("pointerleave", () => guide.hideTip());
+    followPointer(guide, canvas, text);
     canvas.addEventListener("blur", () => {
       this.cursor = null;
       guide.hideTip();
@@ -62,21 +60,20 @@ export class Inspector implements Part {
     const { run, state, series } = this.guide;
     this.layers.value = String(state.layer);
     this.drawChoices();
-    byId("picture-title").textContent = `${run.name(state.layer, 48)} · ${run.words(series)}`;
-    byId("picture-title").title = run.title(state.layer);
-    byId("picture-step").textContent = `step ${run.stepText(state.at)}`;
+    write("picture-title", `${run.name(state.layer, 48)} · ${run.words(series)}`, run.title(state.layer));
+    write("picture-step", `step ${run.stepText(state.at)}`);
     this.drawNumbers();
     const frame = nearestFrame(series, state.at);
     const why = whyNone(run, series, state.at, frame);
     byId("instead").hidden = !why;
-    byId("instead").textContent = why;
+    write("instead", why);
     this.canvas.hidden = byId("scale").hidden = Boolean(why);
     if (frame && !why) {
       this.drawPicture(frame);
       return;
     }
     this.shown = null;
-    byId("picture-about").textContent = "";
+    write("picture-about", "");
     this.canvas.setAttribute("aria-busy", "false");
   }
 
@@ -89,7 +86,7 @@ export class Inspector implements Part {
     const height = Math.floor(clamp(innerHeight * 0.55, 320, 520) * unit);
     const plan = planOf(subject, { width, height, unit, isSmall: false });
     const caption = pictureCaption(run, series, state.at, frame, subject, plan);
-    byId("picture-about").textContent = caption;
+    write("picture-about", caption);
     this.drawScale(frame, form.color);
     const codes = drawFrame(this.guide, this.canvas, series, frame, subject, plan, unit);
     this.canvas.setAttribute("aria-busy", String(!codes));
@@ -120,8 +117,8 @@ export class Inspector implements Part {
     paintRamp(byId<HTMLCanvasElement>("bar"), isColor ? GREYS : rampFor(limits));
     const ends = { "bar-low": limits[0], "bar-middle": (limits[0] + limits[1]) / 2, "bar-high": limits[1] };
     const isFinite = !Number.isNaN(run.value(series, "min", frame.at)); // otherwise no pixel has a colour of the bar
-    for (const [id, value] of Object.entries(ends)) byId(id).textContent = isFinite ? format.figure(value, 3) : "";
-    if (!isFinite) byId("bar-middle").textContent = "no value is finite";
+    for (const [id, value] of Object.entries(ends)) write(id, isFinite ? format.figure(value, 3) : "");
+    if (!isFinite) write("bar-middle", "no value is finite");
     byId("nonfinite-key").hidden = !(run.nonfinite(series, state.at) > 0);
   }
 

@@ -2,7 +2,7 @@
 
 import { paintPixels, paintRamp, screenUnit } from "../../shared/canvas";
 import { BOTH_SIGNS, NEVER_NEGATIVE, type Theme } from "../../shared/color";
-import { byId, el } from "../../shared/dom";
+import { byId, el, replace, write } from "../../shared/dom";
 import * as format from "../../shared/format";
 import { clamp } from "../../shared/scale";
 import { type Pen, SHARE_PIXELS, columnAt, drawNow, drawSteps, hatch, keep, middleOf } from "../charts/frame";
@@ -10,6 +10,8 @@ import { type Grid, cellFor, cellText, legendTicks, levelOf } from "../data/meas
 import { SUMMARY } from "../data/run";
 import type { Guide, Part } from "../guide";
 import { PALETTE } from "../pictures/codes";
+import { radio } from "./choices";
+import { followPointer } from "./pointer";
 
 export class Overview implements Part {
   private readonly canvas = byId<HTMLCanvasElement>("map");
@@ -25,7 +27,10 @@ export class Overview implements Part {
   ) {
     this.thumbs = grids.map(() => el("canvas"));
     byId("measures").replaceChildren(
-      ...grids.map(({ measure }, i) => this.choice(measure.id, measure.title, measure.about, i)),
+      ...grids.map(({ measure: { id, title, about } }, i) => {
+        const input = radio("measure", id, (measure) => guide.choose({ measure }));
+        return el("label", { title: about }, input, this.thumbs[i], el("span", { text: title }));
+      }),
     );
     byId("map-labels").replaceChildren(
       ...guide.run.facts.layers.map((name, layer) => {
@@ -37,26 +42,18 @@ export class Overview implements Part {
     this.listen();
   }
 
-  private choice(value: string, title: string, about: string, at: number): HTMLElement {
-    const change = (): void => this.guide.choose({ measure: value });
-    const input = el("input", { type: "radio", value, on: { change } });
-    input.name = "measure";
-    return el("label", { title: about }, input, this.thumbs[at], el("span", { text: title }));
-  }
-
   private listen(): void {
     const { guide, canvas } = this;
     canvas.addEventListener("click", (event) => {
       guide.pause();
       this.open(this.cellUnder(event));
     });
-    canvas.addEventListener("pointermove", (event) => {
+    followPointer(guide, canvas, (event) => {
       const { layer, at } = this.cellUnder(event);
       const { measure, cells } = this.grid!;
       const said = `${measure.title.toLowerCase()}: ${cellText(measure, cells[layer]![at]!)}`;
-      guide.showTip(`${guide.run.name(layer, 300)}\nstep ${guide.run.stepText(at)}\n${said}`, event.clientX, event.clientY);
+      return `${guide.run.name(layer, 300)}\nstep ${guide.run.stepText(at)}\n${said}`;
     });
-    canvas.addEventListener("pointerleave", () => guide.hideTip());
   }
 
   private get grid(): Grid | undefined {
@@ -72,7 +69,7 @@ export class Overview implements Part {
     if (this.painted !== theme.name) this.grids.forEach((one, i) => paintGrid(this.thumbs[i]!, one, 160, theme));
     this.painted = theme.name;
     byId("measures").querySelector<HTMLInputElement>(`[value="${measure.id}"]`)!.checked = true;
-    byId("measure-about").textContent = measure.about;
+    write("measure-about", measure.about);
     this.drawCells(grid);
     this.drawLabels();
     this.drawLegend(grid);
@@ -88,7 +85,7 @@ export class Overview implements Part {
     const width = this.canvas.parentElement!.clientWidth;
     const pen = keep(this.canvas, `${grid.measure.id} ${width} ${theme.name}`, width, size * layers, (still) => {
       hatch(still, 0, 0, width, size * layers, theme);
-      const small = document.createElement("canvas");
+      const small = el("canvas");
       paintGrid(small, grid, Math.round(width * screenUnit()), theme);
       still.imageSmoothingEnabled = false;
       still.drawImage(small, 0, 0, width, size * layers);
@@ -124,12 +121,12 @@ export class Overview implements Part {
     const flat = grid.cells.flat();
     const isCount = grid.measure.scale === "count";
     const swatch = (text: string, name = ""): HTMLElement => el("span", { class: "swatch" }, el("i", { class: name }), text);
-    const parts = [
-      isCount ? null : rampElement(grid, this.guide.theme),
-      isCount || flat.some((one) => one.bad > 0) ? swatch("not finite") : null,
-      flat.some((one) => one.value === null && !one.bad) ? swatch("not recorded", "missing") : null,
-    ];
-    byId("map-legend").replaceChildren(...parts.filter((one) => one !== null));
+    replace(
+      byId("map-legend"),
+      !isCount && rampElement(grid, this.guide.theme),
+      (isCount || flat.some((one) => one.bad > 0)) && swatch("not finite"),
+      flat.some((one) => one.value === null && !one.bad) && swatch("not recorded", "missing"),
+    );
   }
 
   private cellUnder(event: MouseEvent): { layer: number; at: number } {
@@ -149,10 +146,6 @@ export class Overview implements Part {
     const card = byId("picture-card");
     if (card.getBoundingClientRect().top > innerHeight - 80) card.scrollIntoView({ block: "start" });
   }
-}
-
-function rampOf({ measure }: Grid, theme: Theme): readonly string[] {
-  return { ratio: BOTH_SIGNS, log: NEVER_NEGATIVE, part: theme.shareRamp, count: theme.shareRamp }[measure.scale];
 }
 
 /** A picture of one pixel for each cell, `width` across at most. */
@@ -180,12 +173,9 @@ function rampElement(grid: Grid, theme: Theme): HTMLElement {
     tick.style.left = `${100 * level}%`;
     return tick;
   });
-  return el(
-    "div",
-    { class: "ramp" },
-    paintRamp(el("canvas"), rampOf(grid, theme)),
-    el("div", { class: "ramp-ticks" }, ...ticks),
-  );
+  const ramps = { ratio: BOTH_SIGNS, log: NEVER_NEGATIVE, part: theme.shareRamp, count: theme.shareRamp };
+  const ramp = paintRamp(el("canvas"), ramps[grid.measure.scale]);
+  return el("div", { class: "ramp" }, ramp, el("div", { class: "ramp-ticks" }, ...ticks));
 }
 
 function drawArrow(pen: Pen, x: number, color: string): void {

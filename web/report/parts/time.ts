@@ -1,6 +1,6 @@
 // The slider, playing, and a metric as a curve over the slider.
 
-import { byId, el } from "../../shared/dom";
+import { byId, el, write } from "../../shared/dom";
 import * as format from "../../shared/format";
 import { clamp } from "../../shared/scale";
 import { type Pen, drawCurve, drawDot, keep } from "../charts/frame";
@@ -71,7 +71,7 @@ export class TimeBar implements Part {
     byId("step").replaceChildren(
       el("b", { text: `Step ${step}` }),
       el("span", { class: "muted", text: `${state.at + 1} of ${run.count}` }),
-      el("span", { class: "muted clock", text: time > 0 ? format.time(time) : "" }),
+      el("span", { class: "muted", text: time > 0 ? format.time(time) : "" }),
     );
     this.drawMarks();
     this.drawMetric();
@@ -98,8 +98,7 @@ export class TimeBar implements Part {
     if (now !== null) drawDot(pen, x(state.at), y(now), theme);
     const name = format.clean(state.metric);
     const text = now === null ? "not finite, or not given" : format.figure(now, 3);
-    byId("metric-value").textContent = now === null ? "–" : text;
-    byId("metric-value").title = `${name} at step ${run.stepText(state.at)}: ${text}`;
+    write("metric-value", now === null ? "–" : text, `${name} at step ${run.stepText(state.at)}: ${text}`);
     canvas.title = `${name}: ${range}`;
     canvas.setAttribute("aria-label", `${name} over time, ${range}. At step ${run.stepText(state.at)}: ${text}`);
   }

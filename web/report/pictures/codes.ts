@@ -22,7 +22,7 @@ export function rampFor(limits: Limits): readonly string[] {
   return limits[0] < 0 ? BOTH_SIGNS : NEVER_NEGATIVE;
 }
 
-export function codeValue(frame: Frame, code: number, levels: number): number {
+function codeValue(frame: Frame, code: number, levels: number): number {
   return frame.low + ((frame.high - frame.low) * code) / levels;
 }
 
@@ -30,13 +30,8 @@ export function codeValue(frame: Frame, code: number, levels: number): number {
 export function pixelsOf(codes: Uint8Array, frame: Frame, limits: Limits, levels: number, colorArea = 0): Uint32Array {
   const [low, width] = [limits[0], limits[1] - limits[0] || 1];
   const places = Array.from({ length: 256 }, (_, code) => clamp((codeValue(frame, code, levels) - low) / width, 0, 1));
-  if (colorArea)
-    return colorPixels(
-      codes,
-      colorArea,
-      places.map((place) => Math.round(place * 255)),
-      levels,
-    );
+  const bright = places.map((place) => Math.round(place * 255));
+  if (colorArea) return colorPixels(codes, colorArea, bright, levels);
   const colors = limits[0] < 0 ? PALETTE.bothSigns : PALETTE.neverNegative;
   const table = Uint32Array.from(places, (place, code) =>
     code > levels ? PALETTE.nonfinite : colors[Math.round(place * (colors.length - 1))]!,

@@ -4,7 +4,7 @@ import type { Frame, Run, Series } from "../data/run";
 import type { ScaleName } from "../guide";
 import type { Limits } from "./codes";
 
-export const SCALE_WORDS: Record<ScaleName, string> = { run: "scale of the run", frame: "scale of this step" };
+const SCALE_WORDS: Record<ScaleName, string> = { run: "scale of the run", frame: "scale of this step" };
 
 /** The scale that was chosen. By default that of the run; of gradients that of the step, since they shrink. */
 export function scaleOf(kind: string, chosen: ScaleName | null): ScaleName {

@@ -9,7 +9,6 @@ at the bottom and begins again at the top, as `… layer2`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -18,7 +17,7 @@ from .dot import box_name
 from .drawing import Drawing, DrawnBox
 from .flow import Flow
 from .found import Found
-from .geometry import Arrow, Point, Rect, rounded
+from .geometry import Arrow, Point, Rect, bounds_of, moved, rounded
 from .options import PictureOptions
 
 _MOST = 12  # columns that are tried
@@ -69,19 +68,14 @@ def _cost(found: Found, options: PictureOptions) -> float:
 
 def _turned(found: Found, flow: Flow) -> Found:
     """The layout in the coordinates of the model, without its head."""
-    nodes = {name: flow.turned_rect(rect) for name, rect in found.nodes.items()}
-    boxes = {name: flow.turned_rect(rect) for name, rect in found.boxes.items()}
-    arrows = {number: flow.turned_arrow(arrow) for number, arrow in found.arrows.items()}
-    bounds = _around([*nodes.values(), *boxes.values()], [point for arrow in arrows.values() for point in arrow.curve])
-    return replace(found, bounds=bounds, head=None, nodes=nodes, boxes=boxes, arrows=arrows)
+    nodes = {name: rect.mapped(flow.turned) for name, rect in found.nodes.items()}
+    boxes = {name: rect.mapped(flow.turned) for name, rect in found.boxes.items()}
+    arrows = {number: arrow.mapped(flow.turned) for number, arrow in found.arrows.items()}
+    return replace(found, bounds=_bounds(nodes, boxes, arrows), head=None, nodes=nodes, boxes=boxes, arrows=arrows)
 
 
-def _around(rects: Iterable[Rect], points: Iterable[Point] = ()) -> Rect:
-    rects, points = list(rects), list(points)
-    lefts, lows = [rect.left for rect in rects], [rect.low for rect in rects]
-    rights, highs = [rect.right for rect in rects], [rect.high for rect in rects]
-    xs, ys = [x for x, _ in points], [y for _, y in points]
-    return Rect(min([*lefts, *xs]), min([*lows, *ys]), max([*rights, *xs]), max([*highs, *ys]))
+def _bounds(nodes: dict[str, Rect], boxes: dict[str, Rect], arrows: dict[int, Arrow]) -> Rect:
+    return bounds_of([*nodes.values(), *boxes.values()], [point for arrow in arrows.values() for point in arrow.curve])
 
 
 def _set_columns(found: Found, drawing: Drawing, flow: Flow, turned: Found, cuts: list[Cut]) -> tuple[Found, Drawing]:
@@ -89,16 +83,16 @@ def _set_columns(found: Found, drawing: Drawing, flow: Flow, turned: Found, cuts
         return found, drawing
     setter = _Setter(turned, drawing, cuts)
     setter.set()
-    boxes = {name: flow.back_rect(rect) for name, rect in setter.boxes.items()}
-    nodes = {name: flow.back_rect(rect) for name, rect in setter.nodes.items()}
-    arrows = {number: flow.back_arrow(arrow) for number, arrow in setter.arrows.items()}
+    boxes = {name: rect.mapped(flow.back) for name, rect in setter.boxes.items()}
+    nodes = {name: rect.mapped(flow.back) for name, rect in setter.nodes.items()}
+    arrows = {number: arrow.mapped(flow.back) for number, arrow in setter.arrows.items()}
     texts = {n: flow.back(setter.moved(flow.turned(place), drawing.edges[n].source)) for n, place in found.texts.items()}
-    bounds = _around([*nodes.values(), *boxes.values()], [point for arrow in arrows.values() for point in arrow.curve])
+    bounds = _bounds(nodes, boxes, arrows)
     head = None
     if found.head is not None:
         left, low = bounds.left, bounds.high + _HEAD_GAP
         head = Rect(left, low, left + found.head.width, low + found.head.height)
-        bounds = _around([bounds, head])
+        bounds = bounds_of([bounds, head])
     titles = {**found.title_heights, **setter.title_heights}
     set_ = Found(bounds, head, nodes, arrows, boxes, titles, texts)
     return set_, replace(drawing, nodes=setter.drawn_nodes, boxes=setter.drawn_boxes)
@@ -141,8 +135,7 @@ class _Setter:
 
     def moved(self, point: Point, node: str) -> Point:
         """A point beside a node, where it is now."""
-        by = self.columns[self.home[node]].by
-        return point[0] + by[0], point[1] + by[1]
+        return moved(point, self.columns[self.home[node]].by)
 
     def set(self) -> None:
         pieces = self._pieces()
@@ -155,7 +148,7 @@ class _Setter:
             lines = [list(a.curve) for n, a in self.turned.arrows.items() if self._ends(n) == (number, number)]
             lines += [way for (_, where), way in self.leaving.items() if where == number]
             lines += [way for n, way in self.entering.items() if max(self._ends(n)) == number]
-            extent = _around(inside, [point for line in lines for point in line])
+            extent = bounds_of(inside, [point for line in lines for point in line])
             column.by = (here - extent.left, -extent.low)
             column.right = here + extent.width
             column.last = extent.height
@@ -192,11 +185,8 @@ class _Setter:
             for column in columns:
                 contents = [rect for where, rect in inside[box.key] if where == column]
                 title = self.turned.title_heights[box_name(number)] if column == columns[0] else self.title
-                piece = (
-                    whole
-                    if len(columns) == 1
-                    else self._piece(whole, contents, title, (column == columns[0], column == columns[-1]))
-                )
+                is_end = (column == columns[0], column == columns[-1])
+                piece = whole if len(columns) == 1 else self._piece(whole, contents, title, is_end)
                 found[number, column] = piece
                 if box.parent is not None:
                     inside.setdefault(box.parent, []).append((column, piece))
@@ -204,7 +194,7 @@ class _Setter:
 
     def _piece(self, whole: Rect, contents: list[Rect], title: float, is_end: tuple[bool, bool]) -> Rect:
         """A part of a box: around what is in it, with room for a title. Its ends (`is_end`) are those of the box."""
-        around, direction = _around(contents), self.drawing.direction
+        around, direction = bounds_of(contents), self.drawing.direction
         start = around.low - self.margin - (title if direction == "down" else 0.0)
         end = around.high + self.margin + (title if direction == "up" else 0.0)
         left = around.left - self.margin - (title if direction in ("right", "left") else 0.0)
@@ -267,25 +257,21 @@ class _Setter:
         first, last = sorted(self._ends(number))
         is_back = self._ends(number) != (first, last)
         here, there = self.columns[first], self.columns[last]
-        before = [_moved(point, here.by) for point in self.leaving[self._origin(number), first]]
-        after = [_moved(point, there.by) for point in self.entering[number]]
+        before = [moved(point, here.by) for point in self.leaving[self._origin(number), first]]
+        after = [moved(point, there.by) for point in self.entering[number]]
         track = tracks[first][self._origin(number)]
         aside = here.right + 2 * _TRACK + _TRACK * track
         below, above = here.last + 2 * _TRACK + _TRACK * track, -2 * _TRACK - _TRACK * track
         corners = [*before, (before[-1][0], below), (aside, below), (aside, above), (after[0][0], above), *after]
         forward = arrow.reversed() if is_back else arrow
-        tail = _moved(forward.tail, here.by) if forward.tail is not None else None
-        head = _moved(forward.head, there.by) if forward.head is not None else None
+        tail = moved(forward.tail, here.by) if forward.tail is not None else None
+        head = moved(forward.head, there.by) if forward.head is not None else None
         made = Arrow(tuple(rounded(_without_repeats(corners), 5.0)), head, tail)
         return made.reversed() if is_back else made
 
 
 def _aside(way: list[Point]) -> float:
     return abs(way[-1][0] - way[0][0])
-
-
-def _moved(point: Point, by: Point) -> Point:
-    return point[0] + by[0], point[1] + by[1]
 
 
 def _without_repeats(points: list[Point]) -> list[Point]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from .drawing import Drawing, DrawnBox, DrawnEdge, DrawnNode
-from .geometry import Rect
+from .geometry import Arrow, Point, Rect, write_arrow, write_point, write_rect
 from .legend import SAMPLE, LegendEntry, escape, head, legend_entries, legend_sample, line_sample
 from .styles import Style
 from .themes import contrast
@@ -18,20 +18,18 @@ ROOM_AROUND = 9  # points between a box and the arrow around it
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where a layout put everything, as Graphviz writes it, by the names in the DOT text; edges by number."""
+    """Where a layout put everything, by the names in the DOT text; edges by number."""
 
-    bounds: str
-    head: str = ""
-    legend: tuple[float, float] = (0.0, 0.0)  # its upper left corner
-    nodes: Mapping[str, str] = field(default_factory=dict)
-    rects: Mapping[str, Rect] = field(default_factory=dict)  # of nodes
-    edges: Mapping[int, str] = field(default_factory=dict)
-    edge_texts: Mapping[int, str] = field(default_factory=dict)
-    edge_grounds: Mapping[int, str] = field(
-        default_factory=dict
-    )  # texts on their arrows: the name of the box they are in, or ""
-    boxes: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # bounds and place of the title
-    cuts: Mapping[str, int] = field(default_factory=dict)  # how much shorter a title has to be, by box
+    bounds: Rect
+    head: Point | None  # its middle
+    legend: Point  # its upper left corner
+    nodes: Mapping[str, Rect]
+    edges: Mapping[int, Arrow]
+    edge_texts: Mapping[int, Point]
+    edge_grounds: Mapping[int, str]  # of texts on their arrows: the name of the box they are in, or ""
+    boxes: Mapping[str, Rect]
+    titles: Mapping[str, Point]  # of boxes: their middles
+    cuts: Mapping[str, int]  # how much shorter a title has to be, by box
 
 
 def quote(text: object) -> str:
@@ -73,7 +71,7 @@ def dot_text(drawing: Drawing, places: Places | None = None, *, for_layout: bool
         "outputorder": "edgesfirst",
     }
     if places is not None:
-        whole |= {"bb": places.bounds, "lp": places.head}
+        whole |= {"bb": write_rect(places.bounds), "lp": write_point(places.head) if places.head is not None else ""}
     whole |= drawing.attributes
     title = head(drawing)
     lines.append(f"  graph [{_listed(whole)}{f' label=<{title}>' if title else ''}];")
@@ -153,10 +151,10 @@ def _sample(name: str, entry: LegendEntry, drawing: Drawing, places: Places | No
     return _node(DrawnNode(name, "", ("",), look, shape, is_double=is_double, attributes=attributes), drawing, None)
 
 
-def _fixed(size: tuple[float, float], middle: tuple[float, float]) -> dict[str, object]:
+def _fixed(size: tuple[float, float], middle: Point) -> dict[str, object]:
     """A node of the legend: where it is, and how large, in points."""
     width, height = size
-    place = {"pos": f"{middle[0]:.2f},{middle[1]:.2f}", "width": width / 72, "height": height / 72}
+    place = {"pos": write_point(middle), "width": width / 72, "height": height / 72}
     return {"class": "legend", "shape": "none", "margin": 0, "fixedsize": "true", **place}
 
 
@@ -180,7 +178,7 @@ def _node(node: DrawnNode, drawing: Drawing, places: Places | None) -> str:
     if node.is_reference:
         attributes |= {"fontsize": drawing.style.edge_size, "margin": "0.05,0.02", "height": 0.1, "width": 0.1}
     if places is not None and node.id in places.nodes:
-        attributes["pos"] = places.nodes[node.id]
+        attributes["pos"] = write_point(places.nodes[node.id].middle)
     fills = look.fill.split(":")
     faint = look.text or (theme.faint if min(contrast(theme.faint, fill) for fill in fills) >= 4.5 else theme.ink)
     attributes |= node.attributes
@@ -211,7 +209,7 @@ def _box(box: DrawnBox, name: str, drawing: Drawing, places: Places | None) -> s
         "fontsize": drawing.style.text_size,
     }
     if places is not None and name in places.boxes:
-        attributes["bb"], attributes["lp"] = places.boxes[name]
+        attributes |= {"bb": write_rect(places.boxes[name]), "lp": write_point(places.titles[name])}
     attributes |= box.attributes
     title, *facts = title_lines(box, places.cuts.get(name, 0) if places is not None else 0)
     rows = [f'<font point-size="{drawing.style.title_size:g}"><b>{escape(title)}</b></font>', *(escape(fact) for fact in facts)]
@@ -260,9 +258,9 @@ def _edge(number: int, edge: DrawnEdge, drawing: Drawing, places: Places | None,
         elif edge.text and not for_layout:
             attributes["xlabel"] = edge.text
     else:
-        attributes["pos"] = places.edges.get(number, "")
+        attributes["pos"] = write_arrow(places.edges[number]) if number in places.edges else ""
         if edge.text and number in places.edge_texts:
-            attributes["lp"] = places.edge_texts[number]
+            attributes["lp"] = write_point(places.edge_texts[number])
             if number in places.edge_grounds:
                 label = f" label=<{_on_ground(edge.text, ground(drawing, places.edge_grounds[number]))}>"
             else:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .geometry import Arrow, Point, Rect, node_rect, read_arrow, read_point
+from .geometry import Arrow, Point, Rect, read_arrow, read_point, read_rect
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,21 +30,18 @@ def read_layout(laid_out: bytes) -> Found:
     edges = {int(one["id"][1:]): one for one in read.get("edges", ()) if "id" in one}
     boxes = {one["name"]: one for one in objects if "bb" in one}
     return Found(
-        bounds=_rect(read["bb"]),
-        head=_around(read["lp"], read["lwidth"], read["lheight"]) if "lp" in read else None,
-        nodes={one["name"]: node_rect(one) for one in objects if "bb" not in one and "pos" in one},
+        bounds=read_rect(read["bb"]),
+        head=_rect(read["lp"], read["lwidth"], read["lheight"]) if "lp" in read else None,
+        nodes={
+            one["name"]: _rect(one["pos"], one["width"], one["height"]) for one in objects if "bb" not in one and "pos" in one
+        },
         arrows={number: read_arrow(one["pos"]) for number, one in edges.items() if "pos" in one},
-        boxes={name: _rect(one["bb"]) for name, one in boxes.items()},
+        boxes={name: read_rect(one["bb"]) for name, one in boxes.items()},
         title_heights={name: float(one.get("lheight", 0.3)) * 72 for name, one in boxes.items()},
         texts={number: read_point(one["lp"]) for number, one in edges.items() if "lp" in one},
     )
 
 
-def _rect(text: str) -> Rect:
-    return Rect(*map(float, text.split(",")))
-
-
-def _around(middle: str, width: str, height: str) -> Rect:
-    """A rectangle by its middle and its size in inches."""
-    (x, y), half_width, half_height = read_point(middle), float(width) * 36, float(height) * 36
-    return Rect(x - half_width, y - half_height, x + half_width, y + half_height)
+def _rect(middle: str, width: str, height: str) -> Rect:
+    """A rectangle by its middle, and its size in inches."""
+    return Rect.around(read_point(middle), float(width) * 72, float(height) * 72)

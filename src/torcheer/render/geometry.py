@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass
 from itertools import pairwise
-from typing import Any
 
 Point = tuple[float, float]
 CELL = 60.0  # points; the grid that things nearby are found with
@@ -33,12 +32,26 @@ class Rect:
         return (self.low + self.high) / 2
 
     @property
+    def middle(self) -> Point:
+        return self.x, self.y
+
+    @property
     def width(self) -> float:
         return self.right - self.left
 
     @property
     def height(self) -> float:
         return self.high - self.low
+
+    @classmethod
+    def around(cls, middle: Point, width: float, height: float) -> Rect:
+        """The rectangle of a size around a point."""
+        x, y = middle
+        return cls(x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+
+    def mapped(self, change: Callable[[Point], Point]) -> Rect:
+        """The rectangle with both corners changed."""
+        return bounds_of((), [change((self.left, self.low)), change((self.right, self.high))])
 
     def moved(self, by: Point) -> Rect:
         """The rectangle elsewhere."""
@@ -72,11 +85,16 @@ class Rect:
                 yield x, y
 
 
-def node_rect(node: dict[str, Any]) -> Rect:
-    """Where a node is, as Graphviz writes it."""
-    x, y = map(float, node["pos"].split(","))
-    half_width, half_height = float(node["width"]) * 36, float(node["height"]) * 36
-    return Rect(x - half_width, y - half_height, x + half_width, y + half_height)
+def bounds_of(rects: Iterable[Rect], points: Iterable[Point] = ()) -> Rect:
+    """The smallest rectangle around others, and around points."""
+    corners = [corner for rect in rects for corner in ((rect.left, rect.low), (rect.right, rect.high))]
+    xs, ys = zip(*corners, *points, strict=True)
+    return Rect(min(xs), min(ys), max(xs), max(ys))
+
+
+def moved(point: Point, by: Point) -> Point:
+    """A point elsewhere."""
+    return point[0] + by[0], point[1] + by[1]
 
 
 def sides(rect: Rect) -> Iterator[tuple[Point, Point]]:
@@ -90,13 +108,28 @@ def read_point(text: str) -> Point:
     return float(x), float(y)
 
 
+def write_point(point: Point) -> str:
+    """A point as Graphviz reads it."""
+    return f"{point[0]:.2f},{point[1]:.2f}"
+
+
+def read_rect(text: str) -> Rect:
+    """A rectangle, as Graphviz writes it."""
+    return Rect(*map(float, text.split(",")))
+
+
+def write_rect(rect: Rect) -> str:
+    """A rectangle as Graphviz reads it."""
+    return ",".join(f"{side:.2f}" for side in astuple(rect))
+
+
 @dataclass(frozen=True, slots=True)
 class Arrow:
     """A Bézier curve of 3n + 1 points from tail to head, and the tips beyond its ends where it has them."""
 
     curve: tuple[Point, ...]
     head: Point | None = None
-    tail: Point | None = None  # of one that was laid out the other way round
+    tail: Point | None = None  # of an arrow that was laid out the other way round
 
     def mapped(self, change: Callable[[Point], Point]) -> Arrow:
         """The arrow with every point changed."""
@@ -105,14 +138,14 @@ class Arrow:
 
     def moved(self, by: Point) -> Arrow:
         """The arrow elsewhere."""
-        return self.mapped(lambda point: (point[0] + by[0], point[1] + by[1]))
+        return self.mapped(lambda point: moved(point, by))
 
     def reversed(self) -> Arrow:
         """The same line, begun at its other end."""
         return Arrow(self.curve[::-1], self.tail, self.head)
 
     def line(self) -> list[Point]:
-        """It as a line with many corners, from tail to head."""
+        """The arrow as a line with many corners, from tail to head."""
         way = [self.tail] if self.tail is not None else []
         way += self.curve[:1]
         for i in range(0, len(self.curve) - 3, 3):
@@ -133,11 +166,6 @@ def write_arrow(arrow: Arrow) -> str:
     """An arrow as Graphviz reads it."""
     tips = [f"{name},{write_point(tip)}" for name, tip in (("s", arrow.tail), ("e", arrow.head)) if tip is not None]
     return " ".join([*tips, *map(write_point, arrow.curve)])
-
-
-def write_point(point: Point) -> str:
-    """A point as Graphviz reads it."""
-    return f"{point[0]:.2f},{point[1]:.2f}"
 
 
 def _curve(points: Sequence[Point]) -> Iterator[Point]:

@@ -12,7 +12,7 @@ from .columns import in_columns
 from .dot import Places, box_name, dot_text, title_lines, title_width
 from .drawing import Drawing, DrawnEdge, DrawnNode, make_drawing
 from .found import Found, read_layout
-from .geometry import Point, Rect, along_curve, read_arrow, read_point
+from .geometry import Point, Rect, along_curve, bounds_of
 from .graphviz import TooSlow, run_graphviz
 from .options import PictureOptions
 from .placing import place_words
@@ -82,11 +82,8 @@ class Layout:
     @property
     def bounds(self) -> Rect:
         """The rectangle around all of it."""
-        places = [node.place for node in self.nodes] + [box.place for box in self.boxes]
-        points = [point for edge in self.edges for point in edge.curve]
-        xs = [x for place in places for x in (place.left, place.right)] + [x for x, _ in points]
-        ys = [y for place in places for y in (place.low, place.high)] + [y for _, y in points]
-        return Rect(min(xs), min(ys), max(xs), max(ys))
+        places = [*(node.place for node in self.nodes), *(box.place for box in self.boxes)]
+        return bounds_of(places, [point for edge in self.edges for point in edge.curve])
 
 
 def lay_out(
@@ -188,24 +185,19 @@ def _read(drawing: Drawing, graph: Graph, found: Found) -> Layout:
         for one in drawing.nodes
         if one.id in found.nodes
     ]
-    edges = [_edge(number, edge, places) for number, edge in enumerate(drawing.edges) if places.edges.get(number)]
+    edges = [_edge(number, edge, places) for number, edge in enumerate(drawing.edges) if number in places.edges]
     boxes = []
     for number, box in enumerate(drawing.boxes):
         if (name := box_name(number)) in places.boxes:
-            bounds, title = places.boxes[name]
-            place = Rect(*map(float, bounds.split(",")))
-            lines = title_lines(box, places.cuts.get(name, 0))
-            x, y = read_point(title)
-            boxes.append(
-                LaidOutBox(lines, box.depth, place, (max(x - title_width(lines, drawing.style) / 2, place.left + 5), y))
-            )
+            place, (x, y) = places.boxes[name], places.titles[name]
+            lines = title_lines(box, places.cuts[name])
+            left = max(x - title_width(lines, drawing.style) / 2, place.left + 5)
+            boxes.append(LaidOutBox(lines, box.depth, place, (left, y)))
     return Layout(drawing.title, graph, tuple(nodes), tuple(edges), tuple(boxes))
 
 
 def _edge(number: int, edge: DrawnEdge, places: Places) -> LaidOutEdge:
-    arrow = read_arrow(places.edges[number])
-    points, end = (arrow.curve[::-1], arrow.tail) if edge.is_backward else (arrow.curve, arrow.head)  # laid out the other way
-    is_noted = number in places.edge_texts
-    text_place = read_point(places.edge_texts[number]) if is_noted else (0.0, 0.0)
-    text = edge.text if is_noted else ""
-    return LaidOutEdge(points, end or points[-1], edge.line, text, text_place, edge.target[0] == "g")
+    arrow = places.edges[number].reversed() if edge.is_backward else places.edges[number]  # laid out the other way
+    text = edge.text if number in places.edge_texts else ""
+    text_place = places.edge_texts.get(number, (0.0, 0.0))
+    return LaidOutEdge(arrow.curve, arrow.head or arrow.curve[-1], edge.line, text, text_place, edge.target[0] == "g")

@@ -18,7 +18,7 @@ from .found import read_layout
 from .graphviz import run_graphviz
 from .layout import LEAST, first_laid_out
 from .options import PictureOptions
-from .placing import place_words, size_of
+from .placing import place_words
 from .svg import light_svg
 from .tikz import tikz_text
 from .views import View, check_drawable, views
@@ -60,7 +60,7 @@ class Picture:
     @property
     def tikz(self) -> str:
         """The picture as TikZ, for LaTeX."""
-        return tikz_text(self._drawing, self._places, self.size[0] / size_of(self._places)[0])
+        return tikz_text(self._drawing, self._places, self.size[0] / self._places.bounds.width)
 
     @cached_property
     def svg(self) -> str:
@@ -98,10 +98,9 @@ class Picture:
     @property
     def size(self) -> tuple[float, float]:
         """Width and height, in points."""
-        width, height = size_of(self._places)
-        if self._width is None:
-            return width, height
-        return self._width.points, height * self._width.points / width
+        bounds = self._places.bounds
+        width = bounds.width if self._width is None else self._width.points
+        return width, bounds.height * width / bounds.width
 
     def save(self, target: str | os.PathLike[str] | IO[bytes] | IO[str], format: str | None = None) -> None:
         """Write the picture to a path, whose ending says the form, or to a file object.

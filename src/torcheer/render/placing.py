@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from .dot import ROOM_AROUND, Places, box_name, title_lines, title_width
 from .drawing import Drawing
 from .found import Found
-from .geometry import Arrow, Point, Rect, arrow_around, sides, write_arrow, write_point
+from .geometry import Arrow, Point, Rect, arrow_around, bounds_of, sides
 from .legend import legend_height
 
 _GAP = 4.0
@@ -28,8 +28,7 @@ class _Grid:
             self.rects.setdefault(cell, []).append(rect)
 
     def add_line(self, a: Point, b: Point, owner: int) -> None:
-        around = Rect(min(a[0], b[0]), min(a[1], b[1]), max(a[0], b[0]), max(a[1], b[1]))
-        for cell in around.cells():
+        for cell in bounds_of((), (a, b)).cells():
             self.lines.setdefault(cell, []).append((a, b, owner))
 
     def cost(self, rect: Rect, owner: int, *, is_on_arrow: bool = False) -> float:
@@ -74,7 +73,7 @@ def place_words(found: Found, drawing: Drawing) -> Places:
     texts = dict(found.texts)
     grounds = {}
     for number, place in texts.items():
-        grid.add_rect(_text_rect(place, _text_size(drawing.edges[number].text, drawing.style.edge_size)))
+        grid.add_rect(Rect.around(place, *_text_size(drawing.edges[number].text, drawing.style.edge_size)))
     for number, edge in enumerate(drawing.edges):
         if edge.text and number in ways and number not in texts:
             way = ways[number][::-1] if edge.is_backward else ways[number]
@@ -83,15 +82,15 @@ def place_words(found: Found, drawing: Drawing) -> Places:
             if edge.is_text_on_arrow:
                 grounds[number] = _box_at(texts[number], found)
     return Places(
-        bounds=",".join(f"{side:.2f}" for side in astuple(found.bounds)),
-        head=write_point((found.head.x, found.head.y)) if found.head is not None else "",
+        bounds=found.bounds,
+        head=found.head.middle if found.head is not None else None,
         legend=(found.head.left + 1, found.head.low + legend_height(drawing)) if found.head is not None else (0.0, 0.0),
-        nodes={name: write_point((rect.x, rect.y)) for name, rect in found.nodes.items()},
-        rects=found.nodes,
-        edges={number: write_arrow(arrow) for number, arrow in arrows.items()},
-        edge_texts={number: write_point(place) for number, place in texts.items()},
+        nodes=found.nodes,
+        edges=arrows,
+        edge_texts=texts,
         edge_grounds=grounds,
-        boxes=titles,
+        boxes=found.boxes,
+        titles=titles,
         cuts=cuts,
     )
 
@@ -113,14 +112,8 @@ def _box_at(point: Point, found: Found) -> str:
     return min(around, key=lambda name: found.boxes[name].width * found.boxes[name].height, default="")
 
 
-def size_of(places: Places) -> tuple[float, float]:
-    """Width and height of a picture, in points."""
-    left, low, right, high = map(float, places.bounds.split(","))
-    return right - left, high - low
-
-
-def _title_place(bounds: Rect, height: float, widths: list[float], grid: _Grid) -> tuple[tuple[str, str], int]:
-    """Where the title of a box goes, as far left as no arrow runs through it; and which of its forms has room there."""
+def _title_place(bounds: Rect, height: float, widths: list[float], grid: _Grid) -> tuple[Point, int]:
+    """The middle of a box's title, as far left as no arrow runs through it; and which of its forms has room there."""
     middle = bounds.high - height / 2 - 4
     band = Rect(bounds.left, middle - height / 2 - 1, bounds.right, middle + height / 2 + 1)
     taken = []
@@ -133,8 +126,7 @@ def _title_place(bounds: Rect, height: float, widths: list[float], grid: _Grid) 
         if fits:
             break
     grid.add_rect(Rect(left, band.low, left + width, band.high))
-    written = ",".join(f"{side:.2f}" for side in astuple(bounds))
-    return (written, f"{left + width / 2:.2f},{middle:.2f}"), cut
+    return (left + width / 2, middle), cut
 
 
 def _between(a: Point, b: Point, band: Rect) -> list[float]:
@@ -163,15 +155,9 @@ def _text_size(text: str, size: float) -> Point:
     return 0.5625 * size * len(text) + 3, size + 1
 
 
-def _text_rect(middle: Point, size: Point) -> Rect:
-    return Rect(middle[0] - size[0] / 2, middle[1] - size[1] / 2, middle[0] + size[0] / 2, middle[1] + size[1] / 2)
-
-
 _CLEAR = 9.0  # points of an arrow that are seen before a text on it
 _DISTANCES = (13, 18, 24, 31, 40, 52, 68, 88, 112)  # points from the head of an arrow
 _BESIDE = ((1, 2.5), (-1, 2.5), (1, 8.0), (-1, 8.0), (1, 18.0), (-1, 18.0))  # side, and points from the arrow
-
-
 _CROWDED = 45.0  # the cost from which on a text that should be on its arrow may stand beside it
 
 
@@ -181,7 +167,7 @@ def _text_place(way: list[Point], size: Point, number: int, grid: _Grid, *, is_o
     if is_on_arrow and cost > _CROWDED:
         beside, beside_cost = _best_place(way, size, number, grid, is_on_arrow=False)
         best = beside if beside_cost < cost - _CROWDED / 3 else best
-    grid.add_rect(_text_rect(best, size))
+    grid.add_rect(Rect.around(best, *size))
     return best
 
 
@@ -198,7 +184,7 @@ def _best_place(way: list[Point], size: Point, number: int, grid: _Grid, *, is_o
         for side, gap in ((0, 0.0),) if is_on_arrow else _BESIDE:
             aside = (abs(dy) * (width / 2 + gap) + abs(dx) * (height / 2 + gap)) * side
             place = (x - dy * aside, y + dx * aside)
-            cost = grid.cost(_text_rect(place, size), number, is_on_arrow=is_on_arrow) + distance * 0.1 + gap
+            cost = grid.cost(Rect.around(place, *size), number, is_on_arrow=is_on_arrow) + distance * 0.1 + gap
             if cost < best_cost:
                 best, best_cost = place, cost
     return best, best_cost

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from .dot import Places, box_fill, box_name, ground, title_lines, title_width
 from .drawing import Drawing, DrawnBox, DrawnEdge, DrawnNode
-from .geometry import Point, Rect, read_arrow, read_point
+from .geometry import Point, Rect
 
 _HEAD = r"% {title}, drawn by torcheer. The document needs \usepackage{{tikz}}, and \input of this file."
 _ESCAPES = {
@@ -94,13 +94,12 @@ class _Tikz:
 
     def _box(self, box: DrawnBox, name: str) -> Iterator[str]:
         style, theme = self.drawing.style, self.drawing.theme
-        bounds, title = self.places.boxes[name]
         fill = self._color(box.attributes.get("fillcolor", box_fill(box, self.drawing)))
         width = max(0.5, (2.0 - 0.45 * (box.depth - 1)) * style.line)
         look = f"draw={self._color(theme.box_border)}, fill={fill}, line width={self._bp(width)}, rounded corners={self._bp(5)}"
-        yield rf"\path[{look}] {_rectangle(Rect(*map(float, bounds.split(','))))};"
-        lines = title_lines(box, self.places.cuts.get(name, 0))
-        x, y = read_point(title)
+        yield rf"\path[{look}] {_rectangle(self.places.boxes[name])};"
+        lines = title_lines(box, self.places.cuts[name])
+        x, y = self.places.titles[name]
         words = [(line, style.title_size if n == 0 else style.text_size, theme.ink, n == 0) for n, line in enumerate(lines)]
         left = x - title_width(lines, style) / 2
         yield rf"\node[anchor=west, align=left] at {_point((left, y))} {{{self._text(words)}}};"
@@ -109,8 +108,8 @@ class _Tikz:
 
     def _nodes(self) -> Iterator[str]:
         for node in self.drawing.nodes:
-            if node.id in self.places.rects:
-                yield from self._node(node, self.places.rects[node.id])
+            if node.id in self.places.nodes:
+                yield from self._node(node, self.places.nodes[node.id])
 
     def _node(self, node: DrawnNode, rect: Rect) -> Iterator[str]:
         style, theme, look = self.drawing.style, self.drawing.theme, node.look
@@ -131,31 +130,30 @@ class _Tikz:
         else:
             words = [(name, style.name_size, look.text or theme.ink, True)]
             words += [(fact, style.text_size, look.text or theme.ink, False) for fact in facts]
-        yield rf"\node at {_point((rect.x, rect.y))} {{{self._text(words)}}};"
+        yield rf"\node at {_point(rect.middle)} {{{self._text(words)}}};"
 
     # Arrows -------------------------------------------------------------------------------------------------------
 
     def _edges(self) -> Iterator[str]:
         style, theme = self.drawing.style, self.drawing.theme
         for number, edge in enumerate(self.drawing.edges):
-            if self.places.edges.get(number):
+            if number in self.places.edges:
                 color = self._color(edge.attributes.get("color", theme.edge))
                 look = f"-latex, draw={color}, line width={self._bp(0.9 * style.line)}"
                 look += "" if edge.line == "solid" else f", {edge.line}"
                 yield rf"\draw[{look}] {self._way(number, edge)};"
 
     def _way(self, number: int, edge: DrawnEdge) -> str:
-        arrow = read_arrow(self.places.edges[number])
-        curve, tip = (arrow.curve[::-1], arrow.tail) if edge.is_backward else (arrow.curve, arrow.head)
-        points = [_point(point) for point in curve]
+        arrow = self.places.edges[number].reversed() if edge.is_backward else self.places.edges[number]
+        points = [_point(point) for point in arrow.curve]
         parts = [points[0]]
         parts += [f".. controls {points[i]} and {points[i + 1]} .. {points[i + 2]}" for i in range(1, len(points) - 2, 3)]
-        return " ".join([*parts, f"-- {_point(tip)}"] if tip is not None else parts)
+        return " ".join([*parts, f"-- {_point(arrow.head)}"] if arrow.head is not None else parts)
 
     def _edge_texts(self) -> Iterator[str]:
         for number, edge in enumerate(self.drawing.edges):
             if edge.text and number in self.places.edge_texts:
-                place = _point(read_point(self.places.edge_texts[number]))
+                place = _point(self.places.edge_texts[number])
                 words = self._text([(edge.text, self.drawing.style.edge_size, self.drawing.theme.faint, False)])
                 behind = self.places.edge_grounds.get(number)
                 how = f"[fill={self._color(ground(self.drawing, behind))}, inner sep=1bp]" if behind is not None else ""

@@ -28,7 +28,7 @@ _HEAD_GAP = 10.0
 
 
 def in_columns(found: Found, drawing: Drawing, options: PictureOptions) -> tuple[Found, Drawing]:
-    """The layout in as many columns as were asked for; where none were, in as many as make it fit a page."""
+    """The layout in the number of columns that was asked for, or else in as many as make it fit a page."""
     flow = Flow(drawing.direction)
     turned = _turned(found, flow)
     if options.columns == 1 or not turned.nodes or (options.columns is None and not _is_tall(turned, options)):
@@ -43,7 +43,7 @@ def in_columns(found: Found, drawing: Drawing, options: PictureOptions) -> tuple
             break
         made = _set_columns(found, drawing, flow, turned, chosen)
         cost = _cost(made[0], options)
-        if cost >= before:  # more columns are only further from a good shape
+        if cost >= before:  # more columns would be further from a good shape
             break
         best, before = made, cost
     return best
@@ -193,7 +193,7 @@ class _Setter:
         return found
 
     def _piece(self, whole: Rect, contents: list[Rect], title: float, is_end: tuple[bool, bool]) -> Rect:
-        """A part of a box: around what is in it, with room for a title. Its ends (`is_end`) are those of the box."""
+        """A part of a box: around what is in it, with room for a title. `is_end`: whether it begins, and ends, with the box."""
         around, direction = bounds_of(contents), self.drawing.direction
         start = around.low - self.margin - (title if direction == "down" else 0.0)
         end = around.high + self.margin + (title if direction == "up" else 0.0)
@@ -233,7 +233,7 @@ class _Setter:
         return found
 
     def _origin(self, number: int) -> str:
-        """The node in the earlier of its columns."""
+        """The node of an arrow that is in the earlier column."""
         edge = self.drawing.edges[number]
         return min(edge.source, edge.target, key=lambda name: self.home[name])
 

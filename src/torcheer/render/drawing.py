@@ -1,4 +1,4 @@
-"""The drawing: plain nodes, edges and boxes with their words and looks, before anybody decides where they go."""
+"""The drawing: plain nodes, edges and boxes with their words and looks, before the layout places them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class DrawnEdge:
     text: str = ""
     line: str = "solid"
     weight: int = 1
-    is_free: bool = False  # has no say in the layout
+    is_free: bool = False  # does not constrain the layout
     is_backward: bool = False  # goes against the order of the nodes
     is_text_on_arrow: bool = False
     around: str = ""  # of an arrow to the next block, which goes around it: the key of its box, or the id of its node
@@ -180,18 +180,18 @@ class _Draughtsman:
         if edge.positions and text and not text.startswith("pass"):
             self.seen["positions"] = None
         source, target = self.ids[edge.source], self.ids[edge.target]
-        is_only = len(self.graph.edges_in[edge.target]) == 1  # a branch begins where it can, not where it must
+        is_only = len(self.graph.edges_in[edge.target]) == 1  # pulls a branch up to where it begins
         weight = 100 if (edge.source, edge.target) in self.straight else 2 if is_only else 1
         is_backward = edge.is_feedback and int(source[1:]) > int(target[1:])
         own = self._overrides("edge", edge)
-        if edge.is_gradient:  # beside the data it goes against, and no reason to lay anything out otherwise
+        if edge.is_gradient:  # runs beside the edge of the data, and does not change the layout
             own = {"color": self.theme.gradient, **own}
             return DrawnEdge(source, target, "", "dashed", 0, True, attributes=own)
         is_on_arrow = bool(edge.pass_note) and "pass" in text
         return DrawnEdge(source, target, text, line, weight, edge.is_feedback, is_backward, is_on_arrow, attributes=own)
 
     def _is_around(self, edge: Edge) -> bool:
-        """Whether one arrow around a block, or around the node of a collapsed one, says the same."""
+        """Whether the arrow around a repeated block, or around the node of a collapsed one, stands for an edge."""
         if not edge.is_to_next_block:
             return False
         ends = [self.graph.by_key[key].modules for key in (edge.source, edge.target)]
@@ -210,7 +210,7 @@ class _Draughtsman:
             yield DrawnEdge(last, first, line="dashed", weight=0, is_free=True, around=around)
 
     def _refer(self, hubs: References, nodes: list[DrawnNode], edges: list[DrawnEdge]) -> None:
-        """Draw what feeds very many, or is fed by them, as a small reference at each of them."""
+        """Draw the edges of hubs as small references: at its other end each has a node that names the hub."""
         theme = self.theme
         look = Look(theme.page, theme.looks["internal"].border, 0.8, "dotted", theme.faint)
         for number, edge in enumerate((*hubs.cut, *hubs.ending)):
@@ -278,7 +278,7 @@ def _shape(node: Node) -> str:
 
 
 def _boxes_drawn(graph: Graph) -> set[str]:
-    """The modules that get a box: all but those whose one node says by itself which module returned it."""
+    """The modules that get a box: all except those with one node, which says itself which module returned it."""
     inside: Counter[str] = Counter(key for node in graph.nodes for key in node.modules)
     alone = set()
     for node in graph.nodes:

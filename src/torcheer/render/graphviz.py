@@ -1,4 +1,4 @@
-"""Calls Graphviz, in another process and with a time limit, whichever way it is there: in pygraphviz, or as `dot`."""
+"""Calls Graphviz in another process, with a time limit: the one in pygraphviz, or else the `dot` command."""
 
 from __future__ import annotations
 
@@ -35,14 +35,9 @@ def run_graphviz(source: str, engine: str, form: str, limit: float) -> bytes:
 
 def _commands(engine: str, form: str) -> list[list[str]]:
     """The ways to run Graphviz on this machine, the best first."""
-    found = []
-    folder = _pygraphviz_folder()
-    if folder is not None and sys.executable:
-        found.append([sys.executable, "-I", str(Path(worker.__file__)), folder, engine, form])
-    system = shutil.which("dot")
-    if system is not None:
-        found.append([system, f"-K{engine}", f"-T{form}"])
-    return found
+    folder, system = _pygraphviz_folder(), shutil.which("dot")
+    own = [[sys.executable, "-I", str(Path(worker.__file__)), folder, engine, form]] if folder and sys.executable else []
+    return [*own, [system, f"-K{engine}", f"-T{form}"]] if system is not None else own
 
 
 def _pygraphviz_folder() -> str | None:
@@ -50,9 +45,7 @@ def _pygraphviz_folder() -> str | None:
         spec = find_spec("pygraphviz")
     except (ImportError, ValueError):
         return None
-    if spec is None or spec.origin is None:
-        return None
-    return str(Path(spec.origin).parent.parent)
+    return str(Path(spec.origin).parent.parent) if spec is not None and spec.origin is not None else None
 
 
 def _run(command: list[str], source: str, limit: float) -> subprocess.CompletedProcess[bytes]:

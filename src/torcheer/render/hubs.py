@@ -1,6 +1,6 @@
 """Nodes that feed very many others, or are fed by them: masks, rotary tables, shared inputs, outputs of every layer.
 
-Drawn as such they tie a layout into a knot.
+Drawn with all their edges, they would tie a layout into a knot.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Companions:
 class LaidOutNode:
     """A node with its words and its place."""
 
-    node: Node  # of the graph: which it is, stands beside, or (a small reference) stands for
+    node: Node  # the node of the graph that it is, that it stands beside, or that a small reference stands for
     lines: tuple[str, ...]
     place: Rect
     is_reference: bool = False
@@ -54,7 +54,7 @@ class LaidOutEdge:
     is_beside: bool = False  # leads to a node that stands beside one of the graph
 
     def sampled(self, steps: int = 6) -> list[Point]:
-        """Points along the curve, as many for each part of it, and the tip."""
+        """Points along the curve, `steps` for each of its parts, and the tip."""
         parts = [self.curve[start : start + 4] for start in range(0, len(self.curve) - 3, 3)]
         return [self.curve[0], *(point for part in parts for point in along_curve(part, steps)), self.tip]
 
@@ -104,9 +104,9 @@ def lay_out(
     Args:
         graph: what to lay out; as in pictures, what is too large or too slow is laid out with fewer modules open.
         options: as of a picture; it has columns only where `columns` says so.
-        most: a graph of up to so many nodes is laid out as it is; of a larger one, a view that has no more and leaves no
-            operations out. Where there is none, `DrawingFailed` is raised.
-        beside: gives further nodes for the view that is laid out.
+        most: a graph of up to so many nodes is laid out as it is; a larger one as a view with at most so many nodes that leaves
+            no operations out. `DrawingFailed` is raised where there is no such view.
+        beside: returns further nodes for the view that is laid out.
     """
     options = options or PictureOptions()
     check_drawable(graph)
@@ -160,7 +160,7 @@ def first_laid_out(
 def _with_companions(drawing: Drawing, graph: Graph, companions: Companions) -> Drawing:
     """The drawing with further nodes, whose names begin with `g`, and the arrows between them.
 
-    For the layout, arrows that go against the graph's own are turned round, so that both stand side by side.
+    For the layout, arrows against the order of the graph are reversed, so that both stand side by side.
     """
     ids = {node.key: node.id for node in drawing.nodes if not node.is_reference}
     back = {node.key: f"g{ids[node.key]}" for node in graph.nodes if node.key in companions.lines}

@@ -34,7 +34,7 @@ _WORDS = {
 }
 SAMPLE = (22.0, 12.0)  # points
 _ROW = 15.0
-_WIDER = 1.2  # how much wider than Helvetica a font may be that a picture is drawn with
+_WIDER = 1.2  # how much wider than Helvetica the font of a picture may be
 _SHAPES = {"collapsed": "box3d", "buffer": "cylinder"}
 _ROUND = ("function output", "internal", "decision", "in place", "opaque", "failed")
 _COLUMN = 165.0  # points
@@ -124,7 +124,7 @@ def _columns(drawing: Drawing) -> int:
 
 def legend_sample(name: str, theme: Theme, is_colored: bool) -> tuple[Look, str, bool]:
     """The look and the shape of a node of this kind, and whether its line is double."""
-    look = theme.looks.get(name, theme.looks["function"])  # type: ignore[call-overload]  # what is no look is drawn plain
+    look = theme.looks.get(name, theme.looks["function"])  # type: ignore[call-overload]  # other names have the plain look
     if name == "reference":
         look = Look(theme.page, theme.looks["internal"].border, 1.0, "dotted")
     if name == "stub":

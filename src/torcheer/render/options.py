@@ -162,9 +162,7 @@ class PictureOptions:
     def picks(self) -> list[Pick]:
         """What `collapse` names, as a list."""
         named = self.collapse
-        if isinstance(named, (int, str, type)) or not isinstance(named, Iterable):
-            return [named]
-        return list(named)
+        return [named] if isinstance(named, (int, str, type)) or not isinstance(named, Iterable) else list(named)
 
 
 def _refuse_class(name: str, value: Any, of: str) -> None:
@@ -177,7 +175,7 @@ def _is_of_torch(value: Any) -> bool:
 
 
 def picture_options(options: Mapping[str, Any]) -> PictureOptions:
-    """The options that keywords mean; `vis_opt="rolled"` is another way to say `rolled=True`."""
+    """The options that keywords mean; `vis_opt="rolled"` is another spelling of `rolled=True`."""
     named = dict(options)
     base = named.pop("options", None)
     if base is not None and not isinstance(base, PictureOptions):
@@ -186,7 +184,6 @@ def picture_options(options: Mapping[str, Any]) -> PictureOptions:
         mode = named.pop("vis_opt")
         _one_of("vis_opt", mode, ("unrolled", "rolled"))
         named.setdefault("rolled", mode == "rolled")
-    check_names(named, [f.name for f in fields(PictureOptions)], "a picture has")
     return replace(base, **named) if base is not None else PictureOptions(**named)
 
 

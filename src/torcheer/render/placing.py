@@ -137,7 +137,7 @@ def _between(a: Point, b: Point, band: Rect) -> list[float]:
 
 
 def _free_place(left: float, right: float, width: float, taken: Iterable[tuple[float, float]]) -> tuple[float, bool]:
-    """The leftmost place that is wide enough; failing that, the start of the widest one, and that it is not."""
+    """The leftmost place that is wide enough, and True; without one, the start of the widest, and False."""
     best, best_room = left, -1.0
     here = left
     for start, end in (*sorted(taken), (right, right)):
@@ -162,7 +162,7 @@ _CROWDED = 45.0  # the cost from which on a text that should be on its arrow may
 
 
 def _text_place(way: list[Point], size: Point, number: int, grid: _Grid, *, is_on_arrow: bool) -> Point:
-    """Where the note on an edge goes: beside the arrow or on it, near its head, clear of everything where that can be."""
+    """Where the note on an edge goes: beside the arrow or on it, near its head, and clear of everything if possible."""
     best, cost = _best_place(way, size, number, grid, is_on_arrow=is_on_arrow)
     if is_on_arrow and cost > _CROWDED:
         beside, beside_cost = _best_place(way, size, number, grid, is_on_arrow=False)
@@ -172,7 +172,7 @@ def _text_place(way: list[Point], size: Point, number: int, grid: _Grid, *, is_o
 
 
 def _best_place(way: list[Point], size: Point, number: int, grid: _Grid, *, is_on_arrow: bool) -> tuple[Point, float]:
-    """The place where least is in the way, and how much that is; very much where an arrow is too short for a text on it."""
+    """The place where least is in the way, and how much that is; infinite where an arrow is too short for a text on it."""
     width, height = size
     best, best_cost = way[-1], math.inf
     length = sum(math.dist(a, b) for a, b in pairwise(way))

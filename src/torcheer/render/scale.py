@@ -47,7 +47,7 @@ _MEASURES: dict[str, tuple[str, Callable[[Node], float | None], Callable[[float]
 
 
 def make_scale(graph: Graph, color_by: str | Callable[[Any], float | None] | None) -> Scale | None:
-    """The scale that an option means; None for none."""
+    """The scale of the option `color_by`; None without it."""
     if color_by is None:
         return None
     if color_by in ("flops", "grad"):
@@ -55,7 +55,7 @@ def make_scale(graph: Graph, color_by: str | Callable[[Any], float | None] | Non
     if isinstance(color_by, str):
         title, value, words = _MEASURES[color_by]
     else:
-        title, value, words = clean_name(color_by), color_by, lambda number: f"{number:.3g}"
+        title, value, words = _name_of(color_by), color_by, lambda number: f"{number:.3g}"
     values = {node.key: float(found) for node in graph.nodes if (found := value(node)) is not None}
     known = {key: number for key, number in values.items() if math.isfinite(number)}
     low, high = (min(known.values()), max(known.values())) if known else (0.0, 0.0)
@@ -64,7 +64,7 @@ def make_scale(graph: Graph, color_by: str | Callable[[Any], float | None] | Non
     return Scale(title, known, above if is_log else low, high, is_log, words)
 
 
-def clean_name(function: Callable[..., Any]) -> str:
+def _name_of(function: Callable[..., Any]) -> str:
     """What a user's function is called."""
     name = getattr(function, "__name__", "")
-    return "value" if not name or name == "<lambda>" else name.strip("_").replace("_", " ")
+    return "value" if name in ("", "<lambda>") else name.strip("_").replace("_", " ")

@@ -27,9 +27,9 @@ class Style:
     box_margin: float  # in points
     arrow: float
     line: float  # factor for the widths of lines
-    tallest: float  # height for its width, from which on a picture is drawn in columns
-    tall: float  # points that a picture has at least, to be drawn in columns
-    best: float  # height for its width that columns aim at
+    tallest: float  # the ratio of height to width from which on a picture is drawn in columns
+    tall: float  # the height from which on a picture is drawn in columns, in points
+    best: float  # the ratio of height to width that columns aim at
 
 
 STYLES = {

@@ -24,11 +24,12 @@ _STYLES = (
     "stroke-dasharray",
     "stroke-opacity",
     "text-anchor",
-    "font-family",
     "font-size",
     "font-weight",
     "font-style",
 )
+_OPAQUE = ("fill-opacity", "1")  # as everything is
+_DROPPED = ("space", "id", "class", "href", "title", "target", "font-family")  # the sheet names the fonts once
 _KEPT = {
     "svg",
     "g",
@@ -146,14 +147,12 @@ def _measure(text: ElementTree.Element, sides: Sides | None, is_centered: bool) 
 
 def _restyle(element: ElementTree.Element, classes: dict[str, str]) -> None:
     tag = element.tag.rpartition("}")[2]
-    style = ";".join(
-        f"{name}:{_unit(name, value)}" for name in _STYLES if (value := element.get(name)) and _is_needed(name, value)
-    )
+    style = ";".join(_rule(name, value) for name in _STYLES if (value := element.get(name)) and (name, value) != _OPAQUE)
     for name in list(element.attrib):
         local = name.rpartition("}")[2]
         if (tag, name) in (("linearGradient", "id"), ("g", "class")):  # node, edge or cluster
             continue
-        if name in _STYLES or local in ("space", "id", "class", "href", "title", "target") or name.lower().startswith("on"):
+        if name in _STYLES or local in _DROPPED or name.lower().startswith("on"):
             del element.attrib[name]
         else:
             element.set(name, _NUMBER.sub(lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), element.get(name, "")))
@@ -164,11 +163,5 @@ def _restyle(element: ElementTree.Element, classes: dict[str, str]) -> None:
         element.text = ""
 
 
-def _unit(name: str, value: str) -> str:
-    if name != "font-size":
-        return value
-    return f"{float(value):g}px"
-
-
-def _is_needed(name: str, value: str) -> bool:
-    return name != "font-family" and (name, value) != ("fill-opacity", "1")
+def _rule(name: str, value: str) -> str:
+    return f"{name}:{float(value):g}px" if name == "font-size" else f"{name}:{value}"

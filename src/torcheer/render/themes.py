@@ -1,4 +1,4 @@
-"""Colours. They are told apart by colour-blind readers, by their lightness in grey print, and by shape or word besides."""
+"""Colours. Colour-blind readers can tell them apart; in grey print their lightness does, and shapes and words do besides."""
 
 from __future__ import annotations
 

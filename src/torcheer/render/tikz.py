@@ -41,7 +41,7 @@ def tikz_text(drawing: Drawing, places: Places, scale: float = 1.0) -> str:
 
 
 def tex_text(text: str) -> str:
-    r"""Text as LaTeX reads it; what its usual fonts do not have is a question mark.
+    r"""Text as LaTeX reads it; characters that its usual fonts lack become question marks.
 
     >>> print(tex_text("100% of a_b: 3×3 → 1"))
     100\% of a\_b: 3$\times$3 $\to$ 1

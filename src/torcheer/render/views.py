@@ -50,7 +50,7 @@ class View:
 
 def views(graph: Graph, options: PictureOptions) -> Iterator[View]:
     """The views to try, the best first. Each is made when it is asked for."""
-    asked = _asks_for_detail(options)
+    asked = options.nesting_depth is not None or bool(options.picks)
     smallest: View | None = None
     began = False
     for view in _ladder(_base(graph, options), options):
@@ -75,7 +75,7 @@ def views(graph: Graph, options: PictureOptions) -> Iterator[View]:
 
 def _focuses(options: PictureOptions) -> bool:
     """Whether only a part is drawn; the empty address is the model itself."""
-    return not (options.focus is None or (isinstance(options.focus, str) and options.focus == ""))
+    return options.focus is not None and not (isinstance(options.focus, str) and options.focus == "")
 
 
 def _focus_note(options: PictureOptions) -> tuple[str, ...]:
@@ -85,12 +85,8 @@ def _focus_note(options: PictureOptions) -> tuple[str, ...]:
     return (f"Only {clean(named)} and what is next to it.",)
 
 
-def _asks_for_detail(options: PictureOptions) -> bool:
-    return options.nesting_depth is not None or bool(options.picks)
-
-
 def _base(graph: Graph, options: PictureOptions) -> Graph:
-    """What the options ask for outright."""
+    """The graph with what the options ask for, whatever its size."""
     if _focuses(options):
         graph = focus(graph, options.focus)
     if not options.show_constants:
@@ -114,11 +110,7 @@ def _collapsed(graph: Graph, pick: object) -> Graph:
 def _to_depth(graph: Graph, depth: int) -> Graph:
     """Modules at this depth as one node each; a module of one operation stays that operation."""
     levels = _levels(unroll(graph))
-
-    def is_closed(box: ModuleBox) -> bool:
-        return levels.get(box.key) == depth
-
-    return collapse(graph, where=is_closed)
+    return collapse(graph, where=lambda box: levels.get(box.key) == depth)
 
 
 def _levels(graph: Graph) -> dict[str, int]:
@@ -143,22 +135,23 @@ def _levels(graph: Graph) -> dict[str, int]:
 def _ladder(graph: Graph, options: PictureOptions) -> Iterator[View]:
     """From everything to little: as it is, folded, rolled, then with fewer and fewer levels of modules open."""
     start = options.nesting_depth
-    deepest = max(_levels(unroll(graph)).values(), default=0) + 1
+    above = max(_levels(unroll(graph)).values(), default=0) + 1
     if start is None or start == "all":
         yield from _opened(graph, options)
-        below = deepest - 1
     else:
         yield from _opened(_to_depth(graph, start), options)
-        below = min(start, deepest) - 1
+        above = min(start, above)
     known = len(graph.nodes)
-    for depth in range(below, 0, -1):
+    for depth in range(above - 1, 0, -1):
         shut = _to_depth(graph, depth)
         if len(shut.nodes) < known:
             known = len(shut.nodes)
-            asked = "" if start is None else " to depth " + str(depth)
-            why = f"Modules are collapsed at depth {depth}" if start is None else f"Too large as asked for: collapsed{asked}"
-            hint = f"; nesting_depth={depth + 1} opens more, 'all' everything." if start is None else "."
-            yield from list(_opened(shut, options, (f"{why}, of {graph.num_operations:,} operations{hint}",)))[-1:]
+            all_ = f"of {graph.num_operations:,} operations"
+            note = f"Too large as asked for: collapsed to depth {depth}, {all_}."
+            if start is None:
+                hint = f"nesting_depth={depth + 1} opens more, 'all' everything."
+                note = f"Modules are collapsed at depth {depth}, {all_}; {hint}"
+            yield from list(_opened(shut, options, (note,)))[-1:]
 
 
 def _opened(graph: Graph, options: PictureOptions, notes: tuple[str, ...] = ()) -> Iterator[View]:
@@ -166,7 +159,7 @@ def _opened(graph: Graph, options: PictureOptions, notes: tuple[str, ...] = ()) 
     if options.rolled:
         graph = roll(graph)
     is_small = len(graph.nodes) <= SMALL
-    if options.fold_repeats is not True and (is_small or options.fold_repeats is False or _asks_for_all(options)):
+    if options.fold_repeats is not True and (is_small or options.fold_repeats is False or options.nesting_depth == "all"):
         yield View(graph, notes)
     if options.fold_repeats is not False:
         folded = fold_repeats(graph)
@@ -178,10 +171,6 @@ def _opened(graph: Graph, options: PictureOptions, notes: tuple[str, ...] = ()) 
         rolled = roll(graph)
         if len(rolled.nodes) < len(graph.nodes):
             yield View(rolled, (*notes, "Passes are rolled up: ×N is how often a layer ran."))
-
-
-def _asks_for_all(options: PictureOptions) -> bool:
-    return options.nesting_depth == "all"
 
 
 def check_drawable(graph: Graph) -> None:

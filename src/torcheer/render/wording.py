@@ -94,8 +94,7 @@ def _name(node: Node, graph: Graph) -> str:
         return f"{node.num_operations} {node.kind}s"
     if node.kind == "identity":
         return clean(node.label if graph.is_rolled or node.num_passes == 1 else node.key)
-    name = clean(node.title if node.parts else node.label, 60)
-    return name + _turns(node, graph)
+    return clean(node.title if node.parts else node.label, 60) + _turns(node, graph)
 
 
 def _is_several(node: Node) -> bool:
@@ -121,9 +120,8 @@ def _turns(node: Node, graph: Graph) -> str:
         return f" ×{len(node.passes)}" if len(node.passes) > 1 else ""
     if node.num_passes == 1:
         return ""
-    noun = "call" if node.kind == "module" else "pass"
-    several = f"{noun}{'es' if noun == 'pass' else 's'}"
-    return f" ({noun if len(node.passes) == 1 else several} {format_passes(node.passes)}/{node.num_passes})"
+    one, several = ("call", "calls") if node.kind == "module" else ("pass", "passes")
+    return f" ({one if len(node.passes) == 1 else several} {format_passes(node.passes)}/{node.num_passes})"
 
 
 def _address(node: Node, graph: Graph) -> str | None:
@@ -147,17 +145,12 @@ def _tensor(node: Node) -> str:
 
 def _marks(node: Node) -> list[str]:
     """What is unusual about it, in words."""
-    words = []
-    if node.is_inplace:
-        words.append("in place")
-    if node.kind == "opaque":
-        words.append("opaque")
+    words = [*(["in place"] if node.is_inplace else []), *(["opaque"] if node.kind == "opaque" else [])]
     lines = [" · ".join(words)] if words else []
-    for read in node.python_reads[:1]:
-        how = read.function.strip("_")
-        values = list(dict.fromkeys(str(one.value) for one in node.python_reads if one.value is not None))
-        got = f" = {' and '.join(values[:2])}{' …' if len(values) > 2 else ''}" if values else ""
-        lines.append(f"left for Python: {how}{clean(got, 30) and ' ' + clean(got, 30)}")
+    if node.python_reads:
+        values = list(dict.fromkeys(str(read.value) for read in node.python_reads if read.value is not None))
+        got = clean(f"= {' and '.join(values[:2])}{' …' if len(values) > 2 else ''}", 30) if values else ""
+        lines.append(f"left for Python: {node.python_reads[0].function.strip('_')} {got}".rstrip())
     return lines
 
 
@@ -191,9 +184,7 @@ def _module_lines(node: Node, graph: Graph) -> list[str]:
     lines.append(" · ".join(facts))
     if node.input_shapes or node.output_shapes:
         lines.append(f"{_shapes(node.input_shapes)} → {_shapes(node.output_shapes)}")
-    if node.error:
-        lines += _raised(node.error)
-    return lines
+    return [*lines, *_raised(node.error)] if node.error else lines
 
 
 def own_repeats(node: Node, graph: Graph) -> int:
@@ -300,9 +291,7 @@ def _position(edge: Edge, graph: Graph) -> str:
     for place in sorted(edge.positions, key=_in_order):
         if len(heads) == 1:  # all in one list: torch.cat([a, b])
             place = place[len(next(iter(heads))) :] or place
-        name = re.fullmatch(r"kwargs\[['\"](.*)['\"]\](.*)", place)
-        number = re.fullmatch(r"args\[(\d+)\](.*)", place)
-        found = name or number
+        found = re.fullmatch(r"kwargs\[['\"](.*)['\"]\](.*)", place) or re.fullmatch(r"args\[(\d+)\](.*)", place)
         short.append(f"{found[1]}{found[2]}" if found else place)
     return clean(", ".join(short) if len(short) < 4 else f"{short[0]} … {short[-1]}", 24)
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-import zlib
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,8 +16,8 @@ from ..history import Operation
 from ..history.attention import Attention, Part, attention_of, is_attention
 from ..history.index import Index
 from ..measure import real, short
+from ..web.page import packed
 from ..web.schema import Plain, lean
-from .values import page_bytes
 
 _SIDES = (48, 40, 32, 24, 16)  # pixels of a map
 _HEADS = (64, 32, 16, 8, 4, 2, 1)  # of one attention that are shown, where not all fit
@@ -39,9 +37,9 @@ class _Planned:
 
 
 def add_patterns(index: Index, nodes: tuple[Node, ...], plains: list[Plain], room: int) -> tuple[int, int]:
-    """Add the patterns of every attention whose activations were kept, as far as `room` bytes of a page go.
+    """Add the patterns of every attention whose activations were kept, until they take `room` bytes of a page.
 
-    Returns the bytes they take, and of how many attentions they are left out.
+    Returns the bytes they take, and how many attentions are left out.
     """
     planned = [found for node, plain in zip(nodes, plains, strict=True) if (found := _planned(index, node, plain)) is not None]
     side, heads = _fitting(planned)
@@ -49,7 +47,7 @@ def add_patterns(index: Index, nodes: tuple[Node, ...], plains: list[Plain], roo
     for one in planned:
         drawn += one.pixels(side, heads)
         made = _patterns(one.attention, side, heads) if drawn <= _PIXELS and taken < room else None
-        size = page_bytes(len(zlib.compress(json.dumps(made).encode())))
+        size = len(packed(json.dumps(made).encode()))
         if made is None or taken + size > room:
             left_out += 1
             continue
@@ -70,7 +68,7 @@ def _planned(index: Index, node: Node, plain: Plain) -> _Planned | None:
 
 
 def _fitting(planned: list[_Planned]) -> tuple[int, int]:
-    """How large maps may be, and of how many heads of each attention, so that all of them fit into a page."""
+    """The side of a map and the number of heads of each attention with which all maps fit into a page."""
     sizes = [(side, _HEADS[0]) for side in _SIDES] + [(_SIDES[-1], heads) for heads in _HEADS[1:]]
     fitting = (size for size in sizes if sum(one.pixels(*size) for one in planned) <= _PIXELS)
     return next(fitting, sizes[-1])
@@ -86,22 +84,24 @@ def _patterns(attention: Attention, side: int, heads: int) -> Plain | None:
     maps = _summed(pattern, queries, step, height, width).clamp_(min=0)
     high = float(maps.max())
     codes = (maps / high).sqrt_().mul_(255).round_().to(torch.uint8) if high > 0 else maps.to(torch.uint8)
-    found: dict[str, Any] = {
-        "heads": count,
-        "shown": maps.shape[0],
-        "queries": queries,
-        "keys": keys,
-        "width": width,
-        "height": height,
-        "data": base64.b64encode(bytes(codes.flatten().tolist())).decode(),
-        "high": short(high),
-        "samples": samples,
-    }
-    return lean("attention", found)
+    return lean(
+        "attention",
+        {
+            "heads": count,
+            "shown": maps.shape[0],
+            "queries": queries,
+            "keys": keys,
+            "width": width,
+            "height": height,
+            "data": base64.b64encode(bytes(codes.flatten().tolist())).decode(),
+            "high": short(high),
+            "samples": samples,
+        },
+    )
 
 
 def _summed(pattern: Tensor, queries: int, step: int, height: int, width: int) -> Tensor:
-    """Fewer rows and columns: the weight that some queries, on average, give to some keys together. Rows still add up to 1."""
+    """The mean of several queries in a row, the sum of several keys in a column. Rows still add up to 1."""
     rows = [-(-edge // step) for edge in _edges(queries, height)]
     columns = _edges(pattern.shape[-1], width)
     by_keys = torch.stack([pattern[..., a:b].sum(-1) for a, b in pairwise(columns)], -1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -15,12 +14,11 @@ from ..history.printing.text import human_size
 from ..output_files import write_output
 from ..torch_internals import DisableTorchFunction
 from ..web.colors import COST_RAMPS
+from ..web.schema import Plain
 from .contents import cut, words_of
 from .groups import ports_in
 from .payload import Recorded
 from .values import Values
-
-Plain = dict[str, Any]
 
 
 def to_model_explorer(history: Recorded, path: str | os.PathLike[str] | None = None, *, node_data: bool = True) -> Plain:

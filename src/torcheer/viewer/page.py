@@ -91,8 +91,7 @@ def make_page(
 
 def _payload(shown: Viewable, previews: bool, room: int, metrics: Metrics | None) -> Plain:
     if isinstance(shown, Mapping):
-        check_payload(shown)
-        return dict(shown)
+        return dict(check_payload(shown))
     if not hasattr(shown, "graph"):
         raise InvalidArgument(f"a page shows a history or a payload; got {type(shown).__name__}.")
     return payload_of(shown, previews=previews, max_bytes=room, metrics=metrics)

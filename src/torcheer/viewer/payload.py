@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import zlib
 from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,11 +20,12 @@ from ..history.printing.text import human_size, plural
 from ..output_files import write_output
 from ..records import Failure
 from ..torch_internals import DisableTorchFunction
+from ..web.page import packed
 from ..web.schema import FORMAT, VERSION, Plain, lean
 from .attention import add_patterns
 from .contents import Contents
 from .groups import ports_in, runs_in
-from .values import Metrics, Values, page_bytes
+from .values import Metrics, Values
 from .weights import Weights
 
 MAX_BYTES = 12_000_000  # of a page that a browser opens at once
@@ -120,7 +120,7 @@ def _payload(history: Recorded, previews: bool, max_bytes: int, metrics: Metrics
     weights = Weights(history._index)
     shown = weights.plain()
     facts = _facts(history)
-    payload: Plain = {
+    whole: Plain = {
         "format": FORMAT,
         "version": VERSION,
         "made_by": f"torcheer {_version()}",
@@ -135,7 +135,7 @@ def _payload(history: Recorded, previews: bool, max_bytes: int, metrics: Metrics
         "weights": shown,
         "metrics": list(metrics),
     }
-    payload = lean("payload", payload)
+    payload = lean("payload", whole)
     left_out, size = _lightened(payload, max_bytes)
     pairs = list(zip(shown, weights.tensors.values(), strict=True))
     if previews:
@@ -233,8 +233,8 @@ def text_of(payload: Plain) -> str:
 
 
 def packed_size(payload: Plain) -> int:
-    """How long a payload is as it stands in a page."""
-    return page_bytes(len(zlib.compress(text_of(payload).encode())))
+    """The bytes that a payload takes in a page."""
+    return len(packed(text_of(payload).encode()))
 
 
 def to_json(

@@ -26,8 +26,8 @@ _NARROWEST = 4  # how much longer than wide a tile may be
 _AVERAGED = 4  # values in a row that one pixel averages, at most
 _OUTLIERS = 0.005  # the part of the values at either end that does not set the scale
 _FIRST_ROWS = 0.02  # the same of attention, where the first tokens have few to look at
-_ALOOF = 1e4  # so many times the ordinary magnitude is no value but a mark, such as the -1e9 of a mask
-_LOOKED_AT = 4096  # values that tell what is ordinary
+_ALOOF = 1e4  # values beyond so many times the median magnitude are marks, such as the -1e9 of a mask
+_LOOKED_AT = 4096  # values that the median is taken of
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +94,7 @@ def _fitted(height: int, width: int, side: int) -> tuple[int, int]:
     """Height and width in pixels: no more than there are values, and not too narrow to be seen."""
     scale = min(1.0, side / max(height, width))
     least = side // _NARROWEST
-    return (
-        min(height, max(round(height * scale), least, 1)),
-        min(width, max(round(width * scale), least, 1)),
-    )
+    return min(height, max(round(height * scale), least, 1)), min(width, max(round(width * scale), least, 1))
 
 
 def _sampled(count: int) -> list[str]:
@@ -118,7 +115,7 @@ def _joined(notes: list[str]) -> str:
 
 
 def preview_of(tensor: Tensor, plan: Plan) -> dict[str, Any] | None:
-    """The preview of a tensor, as the payload holds it; None of one whose values cannot be read."""
+    """The preview of a tensor, as the payload holds it; None where its values cannot be read."""
     with DisableTorchFunction(), torch.no_grad():
         values = dense(tensor)
         if values is None or values.shape != tensor.shape:
@@ -181,7 +178,7 @@ def _attention_plan(values: Tensor) -> Plan:
 
 
 def _shrunk(stack: Tensor, height: int, width: int) -> tuple[Tensor, str]:
-    """Averaged down to so many pixels, and what to say of that; of very large pictures not every value is read."""
+    """A stack averaged down to a size, with a note on what was changed; not every value of a very large stack is read."""
     tall, wide = stack.shape[-2:]
     values = real(stack[..., :: max(tall // (height * _AVERAGED), 1), :: max(wide // (width * _AVERAGED), 1)])
     values, note = _tamed(values)
@@ -190,7 +187,7 @@ def _shrunk(stack: Tensor, height: int, width: int) -> tuple[Tensor, str]:
 
 
 def _tamed(values: Tensor) -> tuple[Tensor, str]:
-    """Values without infinities and marks, which would leave no contrast to the rest, and what to say of that."""
+    """Values without infinities and marks, which would leave the rest no contrast, with a note on what was changed."""
     flat = values.flatten()
     sizes = flat[:: max(flat.numel() // _LOOKED_AT, 1)].abs()
     sizes = sizes[(sizes > 0) & sizes.isfinite()]

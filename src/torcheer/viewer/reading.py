@@ -23,29 +23,20 @@ def read_payload(path: str | os.PathLike[str]) -> Plain:
 
     Raises `InvalidArgument` for anything else, and for a version this torcheer cannot read. Nothing in a file is ever run.
     """
-    place = Path(path)
+    name = str(Path(path))
     try:
-        text = place.read_text(encoding="utf-8")
+        found = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_refuse)
     except OSError as error:
-        raise InvalidArgument(f"{str(place)!r} cannot be read: {error.strerror or error}.") from error
+        raise InvalidArgument(f"{name!r} cannot be read: {error.strerror or error}.") from error
     except UnicodeDecodeError as error:
-        raise InvalidArgument(f"{str(place)!r} is not JSON: it is not text.") from error
-    return parse_payload(text, str(place))
-
-
-def parse_payload(text: str, name: str = "the payload") -> Plain:
-    """The payload in a text; `name` says where it came from."""
-    try:
-        found = json.loads(text, parse_constant=_refuse)
+        raise InvalidArgument(f"{name!r} is not JSON: it is not text.") from error
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"{name} is not JSON that can be read ({error}).") from error
-    check_payload(found, name)
-    payload: Plain = found
-    return payload
+    return check_payload(found, name)
 
 
-def check_payload(found: Any, name: str = "the payload") -> None:
-    """Raises unless this is a payload that the viewer of this version can read."""
+def check_payload(found: Any, name: str = "the payload") -> Plain:
+    """Returns what it is given, if that is a payload that this version of the viewer can read, and raises otherwise."""
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         said = f" (its format is {found['format']!r:.60})" if isinstance(found, dict) and "format" in found else ""
         raise InvalidArgument(f"{name} is not a history for the viewer{said}: history.to_json(path) writes those.")
@@ -58,6 +49,7 @@ def check_payload(found: Any, name: str = "the payload") -> None:
         kind = list if declared.type.endswith("[]") else {"string": str, "number": int}.get(declared.type, dict)
         if (declared.is_required or key in found) and not isinstance(found.get(key), kind):
             raise InvalidArgument(f"{name} is damaged: {key!r} is missing or not what it should be.")
+    return found
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeVar
@@ -18,6 +17,7 @@ from ..history import Operation
 from ..history.index import Index
 from ..history.printing.text import plural
 from ..measure import Statistics, short, statistics_of
+from ..web.page import packed
 from ..web.schema import GRAPH, Plain, lean
 from .previews import Plan, plan_of, preview_of
 
@@ -42,12 +42,9 @@ class Values:
     @property
     def notes(self) -> list[str]:
         """What could not be read, and why."""
-        if not self._unread:
-            return self._metric_notes
-        return [
-            *self._metric_notes,
-            f"The values of {plural(len(self._unread), 'tensor')} could not be read; the first: {self._unread[0]}",
-        ]
+        tensors = plural(len(self._unread), "tensor")
+        unread = [f"The values of {tensors} could not be read; the first: {self._unread[0]}"] if self._unread else []
+        return [*self._metric_notes, *unread]
 
     # Statistics -----------------------------------------------------------------------------------------------------
 
@@ -62,12 +59,10 @@ class Values:
                 value = operation.tensor_contents
                 if isinstance(value, Tensor):
                     self._tensors[number] = value
-                    self._set(plain, "stats", self._statistics(node, value))
+                    plain |= self._statistics(node, value)
             gradient = operation.grad_contents
             if gradient is not None:
-                found: Plain = {"shape": tuple(gradient.shape)}
-                self._set(found, "stats", self._statistics(node, gradient))
-                plain["grad"] = found
+                plain["grad"] = {"shape": tuple(gradient.shape), **self._statistics(node, gradient)}
 
     def add_metrics(self, plains: list[Plain], metrics: Metrics) -> None:
         """Say of each node whose tensor was kept what the reader's own functions make of it."""
@@ -91,8 +86,10 @@ class Values:
             raise InvalidArgument(f"metrics[{name!r}] is a function from a tensor to one number; {said}.") from error
         return short(figure) if math.isfinite(figure) else None
 
-    def _statistics(self, node: Node, tensor: Tensor) -> Plain | None:
-        return self._read(node, lambda: self._looked_up(tensor))
+    def _statistics(self, node: Node, tensor: Tensor) -> Plain:
+        """The key `stats`, where the tensor has statistics."""
+        found = self._read(node, lambda: self._looked_up(tensor))
+        return {"stats": found} if found is not None else {}
 
     def _looked_up(self, tensor: Tensor) -> Plain | None:
         key = _memory(tensor)
@@ -107,11 +104,6 @@ class Values:
             self._unread.append(f"{node.key}, {type(error).__name__}: {error!s:.200}")
             return None
 
-    @staticmethod
-    def _set(plain: Plain, name: str, found: Any) -> None:
-        if found is not None:
-            plain[name] = found
-
     # Previews -------------------------------------------------------------------------------------------------------
 
     def add_previews(self, plains: list[Plain], weights: list[tuple[Plain, Tensor]], room: int) -> int:
@@ -124,7 +116,7 @@ class Values:
             preview = look()
             if preview is None:
                 continue
-            size = page_bytes(int(len(zlib.compress(json.dumps(preview).encode())) * _TOGETHER))
+            size = int(len(packed(json.dumps(preview).encode())) * _TOGETHER)
             if size > room:
                 left_out += 1
                 continue
@@ -138,10 +130,11 @@ class Values:
             node, tensor = self._nodes[number], self._tensors[number]
             if _is_pattern(plains[number], tensor):
                 continue
-            yield plains[number], _plan(node, tensor), partial(self._preview, node, tensor)
+            plan = None if tensor.is_nested else plan_of(tuple(tensor.shape), is_input=node.kind == "input")
+            yield plains[number], plan, partial(self._read, node, partial(_preview, tensor, plan))
         for plain, tensor in weights:
             plan = plan_of(tuple(tensor.shape), is_input=False)
-            yield plain, plan, partial(_weight_preview, tensor, plan)
+            yield plain, plan, partial(_preview, tensor, plan)
 
     def _rank(self, number: int) -> tuple[int, int]:
         """Inputs and outputs, what leaves a module, maps of attention; then first passes, then the rest."""
@@ -152,15 +145,8 @@ class Values:
             return 0, number
         return (1 if node.passes[0] == 1 and (node.exits or is_square) else 2 if node.passes[0] == 1 else 3), number
 
-    def _preview(self, node: Node, tensor: Tensor) -> Plain | None:
-        plan = _plan(node, tensor)
-        if plan is None:
-            return None
-        found = self._read(node, lambda: preview_of(tensor, plan))
-        return lean("preview", found) if found is not None else None
 
-
-def _weight_preview(tensor: Tensor, plan: Plan | None) -> Plain | None:
+def _preview(tensor: Tensor, plan: Plan | None) -> Plain | None:
     found = preview_of(tensor, plan) if plan is not None else None
     return lean("preview", found) if found is not None else None
 
@@ -171,17 +157,8 @@ def _is_pattern(plain: Plain, tensor: Tensor) -> bool:
     return shown is not None and tuple(tensor.shape[-2:]) == (shown["queries"], shown["keys"])
 
 
-def _plan(node: Node, tensor: Tensor) -> Plan | None:
-    return None if tensor.is_nested else plan_of(tuple(tensor.shape), is_input=node.kind == "input")
-
-
-def page_bytes(count: int) -> int:
-    """What so many bytes take as base64."""
-    return -(-count // 3) * 4
-
-
 def _memory(tensor: Tensor) -> object:
-    """The same for tensors that are the same values; None where that cannot be told."""
+    """Equal for tensors that share all their values; None where that cannot be told."""
     is_plain = type(tensor) is Tensor and tensor.layout is torch.strided and tensor.device.type != "meta"
     if not is_plain or tensor.is_nested or tensor.is_neg() or not tensor.is_contiguous():
         return None

@@ -50,15 +50,11 @@ class Weights:
             )
 
     def plain(self) -> list[Plain]:
-        """Every one, with its statistics and the digest of its values."""
-        made = []
-        for name, tensor in self.tensors.items():
-            found: Plain = {"name": name, "values_id": digest_of(tensor)}
-            stats = shown_statistics(tensor)
-            if stats is not None:
-                found["stats"] = stats
-            made.append(lean("weight", found))
-        return made
+        """All of them, with their statistics and the digests of their values."""
+        return [
+            lean("weight", {"name": name, "values_id": digest_of(tensor), "stats": shown_statistics(tensor)})
+            for name, tensor in self.tensors.items()
+        ]
 
 
 def _is_plain(value: Any) -> bool:

@@ -92,7 +92,7 @@ export class App implements Guide {
   /** Goes to the operation that a comparison names; whether there is one. */
   private goToCulprit(): boolean {
     const named = this.docs.filter(({ payload }) => payload.culprits.length > 0);
-    for (const { side, payload } of named.reverse()) this.goToNode(side, payload.culprits[0]!); // in a last: that is selected
+    for (const { side, payload } of named.reverse()) this.goToNode(side, payload.culprits[0]!); // the last stays selected: a
     return named.length > 0;
   }
 

@@ -1,12 +1,12 @@
 // A window for tests and measurements: what is seen, where it is, and how long drawing took. It changes nothing.
 
 import type { App } from "./app";
-import { isBox } from "./model/hierarchy";
+import { type Box, isBox } from "./model/hierarchy";
 import type { Rect } from "./drawing/picture";
 
-export interface SeenItem extends Rect {
+interface SeenItem extends Rect {
   key: string; // of the node or the module, run, step or segment
-  kind: "operation" | "module" | "run" | "step" | "segment" | "list" | "ports";
+  kind: "operation" | Box["kind"];
   isOpen: boolean;
   references: number;
 }
@@ -21,7 +21,7 @@ export function hookOf(app: App): object {
       const box = isBox(item.child) ? boxes[~item.child]! : null;
       return {
         key: box ? box.key : units[item.child]!.key,
-        kind: box ? (box.kind as SeenItem["kind"]) : "operation",
+        kind: box ? box.kind : "operation",
         isOpen: item.isOpen,
         references: item.references.length,
         ...stage.pane.onScreen(i + 1),

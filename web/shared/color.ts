@@ -5,7 +5,7 @@ import { clamp } from "./scale";
 
 export * from "./generated/colors";
 
-/** What kind of step a node is. The page is told; a name it does not know is arithmetic. */
+/** What kind of step a node is; an unknown kind counts as arithmetic. */
 export function categoryOf(node: { category: string }): Category {
   return node.category in CATEGORY_TITLES ? (node.category as Category) : "arithmetic";
 }

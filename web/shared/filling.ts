@@ -2,7 +2,7 @@
 
 interface Check {
   is: string; // "string", "number", "boolean", "list" or "object"
-  of?: string; // the part that the object, or every one of the list, is
+  of?: string; // the part that the object, or every element of the list, is
   isNullable?: boolean;
 }
 
@@ -23,7 +23,7 @@ export class DataError extends Error {
     super(place ? `${place}: ${reason}` : reason);
   }
 
-  /** The same, as seen from around the place. */
+  /** The same error, with the place that holds this one before it. */
   inside(place: string): DataError {
     return new DataError(this.reason, this.place ? `${place}.${this.place}` : place);
   }

@@ -57,7 +57,7 @@ function threeDigits(value: number): string {
   return value.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : 2);
 }
 
-/** A measured value: so many significant figures, exponents only where needed; a dash where there is none. */
+/** A measured value with so many significant figures, and exponents only where needed; a dash for null. */
 export function figure(value: number | null, digits = 4): string {
   if (value === null) return "–";
   if (Number.isNaN(value)) return "NaN";
@@ -91,7 +91,7 @@ export function shape(sizes: number[] | null): string {
   return sizes.map((size) => (size < 0 ? "?" : String(size))).join("×") || "scalar";
 }
 
-/** Where an input was given or an output returned, without what goes without saying: `kwargs['mask']` is `mask`. */
+/** Where an input was given or an output returned, in short: `kwargs['mask']` is `mask`. */
 export function role(text: string): string {
   return text.replace(/^(?:kwargs|output)\['([^']+)'\]/, "$1");
 }
@@ -107,7 +107,7 @@ export function passes(numbers: Iterable<number>): string {
   return runs.map(([low, high]) => (low === high ? String(low) : `${low}–${high}`)).join(",");
 }
 
-/** Text in which what would turn the reading direction, or cannot be seen, has a sign of its own. */
+/** Text with a visible sign for every character that would turn the reading direction or cannot be seen. */
 export function clean(text: string): string {
   return text.replace(/[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g, "\ufffd");
 }

@@ -7,8 +7,9 @@ import type { Guide } from "../guide";
 import { isBox } from "../model/hierarchy";
 import { type Direction, inOrder, neighbour } from "../state/navigate";
 import { childShown, itemOf, selectionOf } from "../model/model_index";
+import { metricsOf } from "../model/measures";
 import { carriedOpen, carriedSelection } from "../state/rolling";
-import { type Action, HIDE_DETAILS, type Part, SHOW_DETAILS } from "../state/state";
+import { type Action, HIDE_DETAILS, type Part, SHOW_DETAILS, toggledTrace } from "../state/state";
 import { boxItemKey } from "../layout/view";
 import { clamp } from "../../shared/scale";
 
@@ -187,6 +188,18 @@ export class Actions {
 
   togglePart(part: Part): void {
     this.guide.dispatch({ type: "part", part, isOpen: !this.guide.state.parts.has(part) });
+  }
+
+  trace(wanted: "ancestors" | "descendants"): void {
+    this.guide.dispatch({ type: "trace", trace: toggledTrace(this.guide.state.trace, wanted) });
+  }
+
+  nextMetric(by: number): void {
+    const metrics = metricsOf(this.guide.docs.map((doc) => doc.payload));
+    const at = metrics.findIndex((metric) => metric.name === this.guide.state.metric);
+    const next = metrics[(at + by + metrics.length) % metrics.length]!;
+    this.guide.say(`Coloured by ${next.title}`);
+    this.guide.dispatch({ type: "metric", metric: next.name });
   }
 
   switchTheme(): void {

@@ -1,23 +1,12 @@
 // The keys of the application.
 
 import type { App } from "../app";
-import { metricsOf } from "../model/measures";
-import { toggledTrace } from "../state/state";
 import type { Command } from "./keyboard";
 
 const STEP = 80; // pixels that an arrow key moves
 
 export function commandsOf(app: App): Command[] {
   const { actions } = app;
-  const trace = (wanted: "ancestors" | "descendants"): void =>
-    app.dispatch({ type: "trace", trace: toggledTrace(app.state.trace, wanted) });
-  const nextMetric = (by: number): void => {
-    const metrics = metricsOf(app.docs.map((doc) => doc.payload));
-    const at = metrics.findIndex((metric) => metric.name === app.state.metric);
-    const next = metrics[(at + by + metrics.length) % metrics.length]!;
-    app.say(`Coloured by ${next.title}`);
-    app.dispatch({ type: "metric", metric: next.name });
-  };
   const groups: Record<Command["group"], [keys: string, title: string, run: (event: KeyboardEvent) => void][]> = {
     Move: [
       ["←", "left", () => actions.pan(STEP, 0)],
@@ -37,14 +26,14 @@ export function commandsOf(app: App): Command[] {
       ["e", "open everything", () => actions.openAll()],
       ["c", "close everything", () => actions.toDepth(1)],
       ["1 2 3 4 5 6 7 8 9", "open down to that depth", (event) => actions.toDepth(Number(event.key))],
-      ["[ ]", "the block before or after, of equal blocks", (event) => actions.stepRun(event.key === "]" ? 1 : -1)],
+      ["[ ]", "previous or next of equal blocks", (event) => actions.stepRun(event.key === "]" ? 1 : -1)],
       ["r", "rolled or unrolled", () => actions.roll()],
       ["h", "from left to right, or from top to bottom", () => actions.turn()],
     ],
     Find: [
       ["/ Ctrl-F", "search", () => app.parts.finder.focus()],
       ["n", "next result", () => app.parts.finder.step(1)],
-      ["N", "result before", () => app.parts.finder.step(-1)],
+      ["N", "previous result", () => app.parts.finder.step(-1)],
     ],
     Select: [
       ["Shift-↓", "what it leads to", () => actions.moveSelection("down")],
@@ -52,18 +41,18 @@ export function commandsOf(app: App): Command[] {
       ["Shift-←", "to its left", () => actions.moveSelection("left")],
       ["Shift-→", "to its right", () => actions.moveSelection("right")],
       [".", "next in order", () => actions.moveSelection(1)],
-      [",", "before in order", () => actions.moveSelection(-1)],
+      [",", "previous in order", () => actions.moveSelection(-1)],
       ["u", "the module around it", () => actions.selectParent()],
-      ["a", "highlight its ancestors", () => trace("ancestors")],
-      ["d", "highlight its descendants", () => trace("descendants")],
-      ["Esc", "leave the highlight, the selection, the search", () => actions.escape()],
+      ["a", "highlight its ancestors", () => actions.trace("ancestors")],
+      ["d", "highlight its descendants", () => actions.trace("descendants")],
+      ["Esc", "end the highlight, the selection, the search", () => actions.escape()],
     ],
     Show: [
       ["m", "outline", () => app.parts.toggleTree()],
       ["i", "details", () => actions.togglePart("panel")],
       ["t", "table", () => actions.togglePart("table")],
-      ["b", "colour by the next figure", () => nextMetric(1)],
-      ["B", "colour by the figure before", () => nextMetric(-1)],
+      ["b", "colour by the next figure", () => actions.nextMetric(1)],
+      ["B", "colour by the previous figure", () => actions.nextMetric(-1)],
       ["g", "light or dark", () => actions.switchTheme()],
       ["s", "save as SVG", () => void actions.save("svg", true)],
       ["S", "save as PNG", () => void actions.save("png", true)],
@@ -71,7 +60,7 @@ export function commandsOf(app: App): Command[] {
     ],
     Compare: [
       ["v", "next difference", () => app.parts.differences?.step(1)],
-      ["V", "difference before", () => app.parts.differences?.step(-1)],
+      ["V", "previous difference", () => app.parts.differences?.step(-1)],
       ["l", "list of differences", () => actions.togglePart("differences")],
     ],
   };

@@ -134,10 +134,11 @@ export class Finder {
     const { hierarchy, palette } = this.guide.modelIndex(this.guide.side);
     const { payload, units, rolled } = hierarchy;
     const child = this.found.children[index]!;
+    const aria = { selected: index === this.guide.state.match };
     const made = (mark: HTMLElement, title: string, detail: string, note: string): HTMLElement =>
       el(
         "div",
-        { class: "result", role: "option", aria: { selected: index === this.guide.state.match }, on: { click: () => this.choose(index) } },
+        { class: "result", role: "option", aria, on: { click: () => this.choose(index) } },
         mark,
         el("span", { class: "result-title", text: title }),
         el("span", { class: "row-detail", text: detail }),

@@ -3,7 +3,7 @@
 import { FAMILY } from "./look";
 import type { Shape } from "./shapes";
 
-export type Align = "left" | "center" | "right";
+type Align = "left" | "center" | "right";
 
 export interface Line {
   color: string;
@@ -144,7 +144,7 @@ function number(value: number): string {
 const ESCAPES: Record<string, string> = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" };
 
 /** Text for XML: special characters escaped, those XML has no place for left out. */
-export function escaped(text: string): string {
+function escaped(text: string): string {
   return text
     .replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]/g, "")
     .replace(/[&<>"']/g, (found) => ESCAPES[found]!);

@@ -30,7 +30,7 @@ export class Solver {
     return this.layouts.length === this.plan.length;
   }
 
-  /** Works until done or until a moment has passed, but not without getting on; returns whether it is done. */
+  /** Lays out at least one box, and goes on until done or until a moment has passed; returns whether it is done. */
   work(until: number, now: () => number): boolean {
     let made = 0;
     while (!this.isDone) {

@@ -7,8 +7,8 @@ const WIDE_ROW = 480; // pixels
 const ALONE_IN_A_ROW = 3;
 
 /**
- * A child stands as high as the children that lead to it allow; without an input among those, just above the next child. Children
- * without edges (a hub feeds them) stand below all others, a few in a row: one row of all would push the model out of sight.
+ * A child stands as high as the children that lead to it allow, or just above the next child where no input leads to it.
+ * Children without edges (a hub feeds them) stand below all others, a few in a row: a single row would be too wide.
  */
 export function rowsOf(task: Task): number[] {
   const count = task.widths.length;
@@ -43,7 +43,7 @@ export function rowsOf(task: Task): number[] {
   return rows;
 }
 
-/** Moves children that lead to nothing, such as outputs, out of wide rows into the next, so that a model fits a narrow window. */
+/** Moves children that lead to nothing, such as outputs, from wide rows to the next, so that a model fits a narrow window. */
 function lowerEnds(task: Task, rows: number[], out: TaskPiece[][]): void {
   const count = task.widths.length;
   for (let row = 0; row <= Math.max(-1, ...rows.slice(0, count)); row++) {

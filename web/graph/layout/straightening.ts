@@ -54,8 +54,8 @@ function alignedSegments(layers: Layers): Set<Segment> {
 }
 
 /**
- * By node, its middle short edge down and up; none where there are two middles, for then it stands between them. Edges to what
- * leads to nothing do not count beside others: a model stays above what it goes on with, and its outputs beside that.
+ * By node: its middle short edge down, and up. A node with an even number of edges has none and stands between the middle two.
+ * Edges to ends (nodes that lead to nothing) count only where there are no others, so that outputs stand beside the model.
  */
 function mainNeighbours(layers: Layers, placeOf: number[]): [Map<number, Segment>, Map<number, Segment>] {
   const { segments, isPassing, isEnd } = layers;
@@ -66,15 +66,10 @@ function mainNeighbours(layers: Layers, placeOf: number[]): [Map<number, Segment
     return !isEnd[at];
   };
   const [down, up] = [new Map<number, Segment[]>(), new Map<number, Segment[]>()];
-  const put = (map: Map<number, Segment[]>, node: number, one: Segment): void => {
-    const known = map.get(node);
-    if (known) known.push(one);
-    else map.set(node, [one]);
-  };
   for (const one of segments) {
     if (one.span > 2) continue;
-    put(down, one.above, one);
-    put(up, one.below, one);
+    down.set(one.above, [...(down.get(one.above) ?? []), one]);
+    up.set(one.below, [...(up.get(one.below) ?? []), one]);
   }
   const middles = (map: Map<number, Segment[]>, end: "above" | "below"): Map<number, Segment> => {
     const found = new Map<number, Segment>();

@@ -67,7 +67,7 @@ export function buildView(hierarchy: Hierarchy, openness: Openness, hasShapes = 
   return view;
 }
 
-/** Makes the items. `strangers` says, for units of blocks that are not shown, the outermost run where that is so. */
+/** Makes the items. `strangers` has, for every unit of a block that is not shown, the outermost run that hides it. */
 function addItems(view: View, openness: Openness, strangers: Int32Array): void {
   const { hierarchy, items, itemOfUnit } = view;
   const { boxes, units, order } = hierarchy;
@@ -112,7 +112,7 @@ function addItems(view: View, openness: Openness, strangers: Int32Array): void {
   visit(~0, -1);
 }
 
-/** Joins wires between the same two items into links. What only leads from one block of a run to another is left out. */
+/** Joins wires between the same two items into links. Wires from one block of a run to another are left out. */
 function joinItems(view: View, strangers: Int32Array, hasShapes: boolean): void {
   const { hierarchy, items, links, itemOfUnit } = view;
   const { wires, boxes, position } = hierarchy;

@@ -64,7 +64,7 @@ export function compare(left: Payload, right: Payload): Comparison {
   return { toRight, toLeft, differences, counts };
 }
 
-/** With a verdict, values that differ count only where the operation has an error of its own: the others inherited theirs. */
+/** With a verdict, different values count only where the operation has an error of its own: the others inherited theirs. */
 function ofTheirOwn(left: Payload, right: Payload, all: Difference[]): Difference[] {
   const [ours, theirs] = [new Set(left.culprits), new Set(right.culprits)];
   return all.flatMap((one) => {
@@ -78,7 +78,7 @@ function ofTheirOwn(left: Payload, right: Payload, all: Difference[]): Differenc
   });
 }
 
-/** Nodes correspond when they stand at the same place in modules with the same key; a module of one node is no place. */
+/** Nodes correspond when they stand at the same place in modules with the same key; modules of one node do not count. */
 function matchNodes(left: Payload, right: Payload): Int32Array {
   const matched = new Int32Array(left.nodes.length).fill(-1);
   const [ours, theirs] = [byModule(left), byModule(right)];
@@ -105,7 +105,7 @@ function byModule(payload: Payload): Map<string, number[]> {
   return found;
 }
 
-/** Aligns what runs in one module: what is equal first, then, between those, as many as are left on both sides. */
+/** Aligns the nodes of one module: equal ones first, then those between them, where both sides have the same number. */
 function alignNodes(left: Payload, right: Payload, ours: number[], theirs: number[], matched: Int32Array): void {
   const name = (payload: Payload, node: number): string => `${payload.nodes[node]!.kind} ${payload.nodes[node]!.type}`;
   const pairs = longestCommon(
@@ -152,7 +152,7 @@ function tabled(one: string[], other: string[], start: number, rows: number, col
   return pairs;
 }
 
-/** Differences in the order of the first model, what is only in the second after what it follows there. */
+/** Differences in the order of the first model; a node that only the second has comes after the node it follows there. */
 function inOrder(left: Payload, right: Payload, toRight: Int32Array, toLeft: Int32Array): Difference[] {
   const found: Difference[] = [];
   let next = 0;

@@ -7,7 +7,7 @@
 import { type Box, type Unit, addGroup, childKey, isBox } from "./hierarchy";
 import type { Payload, Port, Run } from "./payload";
 
-/** Wraps the runs and ports of a payload. When rolled, what was a run of passes is one block, and stays as it is. */
+/** Wraps the runs and ports of a payload. When rolled, the passes of a run are one block, which is not wrapped. */
 export function wrapGroups(payload: Payload, units: Unit[], boxes: Box[]): void {
   const byModule = new Map<number, number>([[-1, 0]]);
   boxes.forEach((box, b) => {

@@ -7,13 +7,13 @@ import { wrapGroups } from "./grouping";
 import { type Outline, rolledOutline, unrolledOutline } from "./outline";
 import type { ModuleCall, OpNode, Payload } from "./payload";
 
-export type BoxKind = "root" | "module" | "run" | "step" | "segment" | "list" | "ports";
+type BoxKind = "root" | "module" | "run" | "step" | "segment" | "list" | "ports";
 
 export interface Unit {
   key: string;
   members: number[]; // nodes of the payload
   parent: number; // a box
-  shell: number[]; // boxes of the outline that hold nothing else, innermost first, as modules of the payload
+  shell: number[]; // module calls of the payload that hold this unit and nothing else, innermost first
 }
 
 export interface Box {
@@ -94,7 +94,7 @@ export function buildHierarchy(payload: Payload, rolled: boolean): Hierarchy {
   };
 }
 
-/** Joins the edges between the same two units. Gradients travel the same wires the other way, so they are none of their own. */
+/** Joins the edges between the same two units. Gradients travel the same wires backwards and have none of their own. */
 function wiresOf(payload: Payload, outline: Outline, unitOfNode: Int32Array): Wires {
   const count = outline.units.length;
   const known = new Map<number, number>();

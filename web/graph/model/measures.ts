@@ -4,7 +4,7 @@ import { type Hierarchy, isBox, startOf, unitsOf } from "./hierarchy";
 import type { OpNode, Payload } from "./payload";
 import * as format from "../../shared/format";
 
-export type OwnMetric = `own ${number}`; // one of the payload's `metrics`
+type OwnMetric = `own ${number}`; // one of the payload's `metrics`
 export type MetricName =
   "type" | "time" | "memory" | "flops" | "params" | "norm" | "zeros" | "gradient" | "nonfinite" | OwnMetric;
 
@@ -15,7 +15,7 @@ export interface Metric {
   write: (value: number) => string;
 }
 
-export const METRICS: Metric[] = [
+const METRICS: Metric[] = [
   { name: "type", title: "Type", rule: "", write: String },
   { name: "time", title: "Time", rule: "sum of what is inside", write: format.time },
   { name: "memory", title: "Memory", rule: "sum of the tensors made inside", write: format.bytes },

@@ -2,13 +2,13 @@
 
 import type { ModuleCall, Payload } from "./payload";
 
-export interface OutlineUnit {
+interface OutlineUnit {
   key: string;
   members: number[]; // nodes of the payload, in order
   parent: number; // a box of the outline, or -1
 }
 
-export interface OutlineBox {
+interface OutlineBox {
   key: string;
   modules: number[]; // module calls of the payload, in order
   parent: number;

@@ -6,7 +6,7 @@ import * as format from "../../shared/format";
 
 export interface Found {
   children: number[]; // units, and complements of boxes, in order of execution
-  isInvalid: boolean; // the query is no regular expression
+  isInvalid: boolean; // the query is not a valid regular expression
 }
 
 type Test = (text: string) => boolean;
@@ -48,7 +48,7 @@ export class Search {
     boxes.forEach((box, b) => {
       if (box.kind === "module" && test(boxText(b))) children.push(~b);
     });
-    const at = (child: number): number => startOf(this.hierarchy, child) - (isBox(child) ? 0.5 : 0); // a box before its first unit
+    const at = (child: number): number => startOf(this.hierarchy, child) - (isBox(child) ? 0.5 : 0); // before its first unit
     children.sort((a, b) => at(a) - at(b) || b - a);
     return { children, isInvalid: false };
   }
@@ -63,7 +63,7 @@ export class Search {
 }
 
 /** What a query asks of a text: a regular expression between slashes, or words that must all be there. */
-export function testOf(query: string): Test | null {
+function testOf(query: string): Test | null {
   const regular = /^\/(.+)\/[a-z]*$/.exec(query);
   if (regular) {
     try {

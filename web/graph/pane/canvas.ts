@@ -80,7 +80,7 @@ export class Pane {
     this.ask();
   }
 
-  /** All of the model, if only its titles can be read. */
+  /** All of the model, if at least its titles can be read. */
   private firstLook(scene: Scene): Camera {
     return opening(rectOf(scene, 0), this.width, this.height, TITLES);
   }

@@ -46,8 +46,9 @@ export class Minimap {
     if (this.drawn?.scene !== scene || this.drawn.coloring !== picture.coloring) this.redraw(picture);
     const { across, down } = this.drawn!;
     const { x, y, w, h } = rectOf(scene, 0);
-    const [left, right] = [area.x, area.x + area.w].map((side) => clamp((side - x) * across, 0, w * across)) as [number, number];
-    const [top, bottom] = [area.y, area.y + area.h].map((side) => clamp((side - y) * down, 0, h * down)) as [number, number];
+    const [left, top] = [clamp((area.x - x) * across, 0, w * across), clamp((area.y - y) * down, 0, h * down)];
+    const right = clamp((area.x + area.w - x) * across, 0, w * across);
+    const bottom = clamp((area.y + area.h - y) * down, 0, h * down);
     const [width, height] = [Math.max(4, right - left), Math.max(4, bottom - top)];
     Object.assign(this.frame.style, { left: `${left}px`, top: `${top}px`, width: `${width}px`, height: `${height}px` });
   }

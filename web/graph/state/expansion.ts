@@ -10,7 +10,7 @@ export interface Opened {
 
 export const DEEPEST = 12; // levels that are opened together
 
-/** Everything open down to a depth: 1 shows what the model itself calls. A run is as deep as its blocks. Groups of equal inputs or outputs stay closed. */
+/** Everything open down to a depth: 1 shows what the model calls. A run is as deep as its blocks; equal ports stay closed. */
 export function openToDepth(hierarchy: Hierarchy, depth: number): Opened {
   const opened: Opened = { open: new Set(), shown: new Map() };
   const visit = (b: number, left: number): void => {

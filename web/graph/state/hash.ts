@@ -7,36 +7,21 @@ const KINDS = { unit: "node", box: "module" } as const;
 /** `node=relu_1_2:1`, `module=features.6:1`, `edge=a&to=b`; with `side=2` for the second of two models. */
 export function writeHash(selection: Selection | null): string {
   if (!selection) return "";
-  const parts: [string, string][] =
-    selection.kind === "edge"
-      ? [
-          ["edge", selection.from],
-          ["to", selection.to],
-        ]
-      : [[KINDS[selection.kind], selection.key]];
-  if (selection.side) parts.push(["side", String(selection.side + 1)]);
-  return parts.map(([name, value]) => `${name}=${encodeURIComponent(value)}`).join("&");
+  const parts: Record<string, string> =
+    selection.kind === "edge" ? { edge: selection.from, to: selection.to } : { [KINDS[selection.kind]]: selection.key };
+  if (selection.side) parts["side"] = String(selection.side + 1);
+  return Object.entries(parts)
+    .map(([name, value]) => `${name}=${encodeURIComponent(value)}`)
+    .join("&");
 }
 
 export function readHash(hash: string): Selection | null {
-  const found = new Map<string, string>();
-  for (const part of hash.replace(/^#/, "").split("&")) {
-    const at = part.indexOf("=");
-    if (at > 0) found.set(part.slice(0, at), decoded(part.slice(at + 1)));
-  }
+  const found = new URLSearchParams(hash.replace(/^#/, "").replaceAll("+", "%2B")); // a plus is a plus here
   const side = found.get("side") === "2" ? 1 : 0;
   const [node, module, edge, to] = ["node", "module", "edge", "to"].map((name) => found.get(name));
   if (node) return { kind: "unit", key: node, side };
   if (module) return { kind: "box", key: module, side };
   return edge && to ? { kind: "edge", from: edge, to, side } : null;
-}
-
-function decoded(text: string): string {
-  try {
-    return decodeURIComponent(text);
-  } catch {
-    return text; // typed by hand
-  }
 }
 
 /** Keeps the address and the selection in step. In a frame the history belongs to the page around it and is left alone. */

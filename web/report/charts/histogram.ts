@@ -8,7 +8,7 @@ import { clamp } from "../../shared/scale";
 import type { Run, Series } from "../data/run";
 import { type Pen, type Plot, SHARE_PIXELS, drawGaps, drawNow, drawSteps, keep } from "./frame";
 
-/** The bins that any snapshot fills, with one to spare, and the fullest of them but for zero, which often has most values. */
+/** The bins that any snapshot fills, with one to spare, and the largest part in one of them; that of zero is often larger. */
 export interface Filled {
   first: number;
   last: number;

@@ -55,7 +55,7 @@ function leftOut(run: Run, without: number[]): string[] {
   return said;
 }
 
-/** What many snapshots say is said once. */
+/** A note of many snapshots is given once, with their steps. */
 function notesOnce(run: Run): string[] {
   const found = new Map<string, number[]>();
   for (const [at, texts] of run.facts.notes) for (const text of texts) found.set(text, [...(found.get(text) ?? []), at]);

@@ -81,7 +81,7 @@ export class Run {
     return this.value(series, "nan", at) + this.value(series, "inf", at) + (this.value(series, "grad_nonfinite", at) || 0);
   }
 
-  /** The part of the values that lie in a bin; told to within some hundredths of itself. */
+  /** The part of the values that lie in a bin, to within a few hundredths of itself. */
   part(series: Series, bin: number, at: number): number {
     if (series.kind === SUMMARY) return 0;
     return this.parts[this.histograms[(series.index * this.bins + bin) * this.count + at]!]!;
@@ -121,7 +121,7 @@ function framesOf(chunk: Chunk): Frame[] {
   });
 }
 
-/** Numbers of which the first bytes come first, then the second, third and fourth. */
+/** Floats whose first bytes all come first, then all second, third and fourth bytes. */
 function fromPlanes(planes: Uint8Array): Float32Array {
   const length = planes.length / 4;
   const bytes = new Uint8Array(planes.length);

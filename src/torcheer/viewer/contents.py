@@ -30,7 +30,7 @@ _LONGEST_ERROR = 4000
 
 
 class Contents:
-    """One history in the making: what nodes, edges and modules share is worked out once."""
+    """Makes the parts of one payload; what nodes, edges and modules share is worked out once."""
 
     def __init__(self, index: Index, graph: Graph, cost: Cost) -> None:
         self.index = index
@@ -128,21 +128,15 @@ class Contents:
         made = []
         for box, span in zip(self.graph.all_boxes, spans, strict=True):
             names, numel = held.get(box.address, ((), 0))
-            total = flops.over(span)
-            made.append(
-                lean(
-                    "module",
-                    {
-                        **self._box(box),
-                        "flops": total if total or not unknown.over(span) else None,
-                        "bytes": sizes.over(span),
-                        "num_params": numel,
-                        "first": span[0],
-                        "end": span[1],
-                        "params_id": _digest(names) if names else "",
-                    },
-                )
-            )
+            totals = {
+                "flops": flops.over(span) or (None if unknown.over(span) else 0),
+                "bytes": sizes.over(span),
+                "num_params": numel,
+                "first": span[0],
+                "end": span[1],
+                "params_id": _digest(names) if names else "",
+            }
+            made.append(lean("module", {**self._box(box), **totals}))
         return made
 
     def _box(self, box: ModuleBox) -> Plain:
@@ -163,7 +157,7 @@ class Contents:
         }
 
     def _spans(self) -> list[tuple[int, int]]:
-        """The nodes inside each box, from the first to before the last; -1 where there is none."""
+        """The first node inside each box, and the node after the last; -1 and -1 for a box without nodes."""
         found: dict[str, tuple[int, int]] = {}
         for number, node in enumerate(self.graph.all_nodes):
             for key in node.modules:
@@ -172,7 +166,7 @@ class Contents:
 
 
 class _Sums:
-    """Sums over runs of a list."""
+    """Sums over spans of a list."""
 
     def __init__(self, numbers: list[int]) -> None:
         self._before = [0, *accumulate(numbers)]
@@ -188,7 +182,7 @@ def _python_read(read: PythonRead) -> str:
 
 
 def category_of(node: Node) -> str:
-    """What kind of step a node is, by which pictures colour it. What computes with parameters is a layer."""
+    """What kind of step a node is, for its colour. A step that computes with parameters is a layer."""
     if node.kind in _BY_KIND:
         return _BY_KIND[node.kind]
     found = node.facts.category if node.facts is not None else "arithmetic"

@@ -40,7 +40,7 @@ def _is_in_one_piece(run: Run, numbers: dict[str, int]) -> bool:
 
 
 def _offsets(start: int, found: list[tuple[int, list[int]]]) -> list[int]:
-    """How far a run in the first block of other runs is from the same one in their other blocks."""
+    """The distances from a run inside the first block of other runs to its copies in their other blocks."""
     offsets = [0]
     for size, starts in found:
         if starts[0] <= start < starts[0] + size:

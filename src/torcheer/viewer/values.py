@@ -49,7 +49,7 @@ class Values:
     # Statistics -----------------------------------------------------------------------------------------------------
 
     def add_statistics(self, plains: list[Plain]) -> None:
-        """Say of each node what its tensor and its gradient are like."""
+        """Add the statistics of each node's tensor, and of its gradient."""
         for number, (node, plain) in enumerate(zip(self._nodes, plains, strict=True)):
             if not node.operations:
                 continue
@@ -65,7 +65,7 @@ class Values:
                 plain["grad"] = {"shape": tuple(gradient.shape), **self._statistics(node, gradient)}
 
     def add_metrics(self, plains: list[Plain], metrics: Metrics) -> None:
-        """Say of each node whose tensor was kept what the reader's own functions make of it."""
+        """Add what the user's functions return for the tensor of each node, where it was kept."""
         for number, tensor in self._tensors.items() if metrics else ():
             plains[number]["metrics"] = [self._figure(name, function, number, tensor) for name, function in metrics.items()]
         for name in metrics:
@@ -125,7 +125,7 @@ class Values:
         return left_out
 
     def _pictures(self, plains: list[Plain], weights: list[tuple[Plain, Tensor]]) -> Iterator[tuple[Plain, Plan | None, Look]]:
-        """What previews belong to, what can be seen of it, and how to look; activations first."""
+        """For each preview: the plain value it belongs to, its plan, and a function that draws it; activations first."""
         for number in sorted(self._tensors, key=self._rank):
             node, tensor = self._nodes[number], self._tensors[number]
             if _is_pattern(plains[number], tensor):

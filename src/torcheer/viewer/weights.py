@@ -1,4 +1,4 @@
-"""What the parameters and buffers that operations read are like: statistics, a small picture, and a digest of their values."""
+"""Statistics, a small picture and a digest of the values of each parameter and buffer that operations read."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Bundle:
 
 
 def read_bundle(program: Program, folder: Path | None = None) -> Bundle:
-    """A program that came with the package, or one in another folder."""
+    """A program that came with the package, or that is in another folder."""
     place = folder if folder is not None else resources.files(__package__) / "static"
     try:
         script, style, body = ((place / f"{program}.{kind}").read_text(encoding="utf-8") for kind in ("js", "css", "html"))
@@ -95,18 +95,18 @@ def packed(data: bytes) -> str:
 
 
 def plain_title(title: str) -> str:
-    """A title on one line, without what cannot be seen."""
+    """A title on one line, without invisible characters."""
     plain = _UNSEEN.sub(" ", title).strip()
     return (plain if len(plain) <= _LONGEST_TITLE else plain[: _LONGEST_TITLE - 1] + "…") or "model"
 
 
 def _inlined(text: str, element: str) -> str:
-    """Text that stands in an element, and says the same there: nothing in it ends the element or opens a comment."""
+    """Text as it can stand in an element: nothing in it ends the element or opens a comment."""
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")  # as a browser reads it, or no hash fits
     text = re.sub(f"</(?={element})", r"<\\/", text, flags=re.IGNORECASE)
     return text.replace("<!--", r"\x3c!--") if element == "script" else text
 
 
 def hash_of(text: str) -> str:
-    """The hash by which a page's policy knows a script or style that stands in it."""
+    """The hash by which a page's policy allows a script or style in the page."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

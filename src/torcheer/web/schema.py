@@ -293,7 +293,7 @@ def required(part: Part) -> list[str]:
 
 
 def lean(part: str, found: Plain) -> Plain:
-    """What differs from the default.
+    """Only the keys whose values differ from the defaults.
 
     >>> lean("param", {"name": "weight", "trainable": True})
     {'name': 'weight'}
@@ -303,7 +303,7 @@ def lean(part: str, found: Plain) -> Plain:
 
 
 def whole(part: str, given: Plain) -> Plain:
-    """With every key that was left out."""
+    """A part with the keys that were left out, at their defaults."""
     return {**_DEFAULTS[part], **given}
 
 

@@ -21,7 +21,7 @@ export interface Guide {
   dispatch(action: Action, anchor?: Anchor | null): void;
   /** Several changes at once; `then` runs when the picture is there. */
   apply(actions: Action[], anchor: Anchor | null, then?: () => void): void;
-  /** Selects a unit or (complement) a box, opens what it is in, and brings it into sight. */
+  /** Selects a unit, or a box by its complement; opens the boxes around it and brings it into sight. */
   go(side: number, child: number): void;
   goToNode(side: number, node: number): void;
   /** Opens or closes a box. */
@@ -32,7 +32,7 @@ export interface Guide {
   selectedChild(): number | null;
   /** Brings what is selected into sight, in the middle if `always`. */
   reveal(always: boolean): void;
-  /** What stays in place when boxes open or close elsewhere: what is selected, if it is there. */
+  /** What stays in place when boxes open or close elsewhere: the selection, if it is in the picture. */
   anchor(): Anchor | null;
   copy(text: string): void;
   /** Tells a screen reader; `isSeen` shows it to everyone for a moment. */

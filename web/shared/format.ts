@@ -96,6 +96,11 @@ export function role(text: string): string {
   return text.replace(/^(?:kwargs|output)\['([^']+)'\]/, "$1");
 }
 
+/** The name of a file, without its folders. */
+export function baseName(path: string): string {
+  return path.split(/[\\/]/).at(-1)!;
+}
+
 /** Passes in few characters: 1–3,7. */
 export function passes(numbers: Iterable<number>): string {
   const runs: [number, number][] = [];

@@ -1,4 +1,4 @@
-// Where a few words about what is under the pointer go.
+// Places tips beside the pointer.
 
 import { clamp } from "./scale";
 

@@ -135,14 +135,15 @@ def _levels(graph: Graph) -> dict[str, int]:
 def _ladder(graph: Graph, options: PictureOptions) -> Iterator[View]:
     """From everything to little: as it is, folded, rolled, then with fewer and fewer levels of modules open."""
     start = options.nesting_depth
-    above = max(_levels(unroll(graph)).values(), default=0) + 1
+    deepest = max(_levels(unroll(graph)).values(), default=0) + 1
     if start is None or start == "all":
         yield from _opened(graph, options)
+        below = deepest - 1
     else:
         yield from _opened(_to_depth(graph, start), options)
-        above = min(start, above)
+        below = min(start, deepest) - 1
     known = len(graph.nodes)
-    for depth in range(above - 1, 0, -1):
+    for depth in range(below, 0, -1):
         shut = _to_depth(graph, depth)
         if len(shut.nodes) < known:
             known = len(shut.nodes)

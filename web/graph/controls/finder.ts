@@ -121,7 +121,7 @@ export class Finder {
     event.stopPropagation();
   }
 
-  /** Closes the list and goes back to the graph, where n and N go on; where there is no list, ends the search. */
+  /** Closes the list and focuses the graph, where n and N step through the results; without a list, ends the search. */
   private leave(): void {
     if (!this.isOpen) this.field.value = "";
     this.flush();

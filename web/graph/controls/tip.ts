@@ -83,15 +83,14 @@ function unitLines({ hierarchy, measures }: ModelIndex, unit: number): string[] 
   const { shell } = hierarchy.units[unit]!;
   const node = firstNode(hierarchy, unit);
   const { stats } = node;
-  const place = node.stack[node.source];
-  const code = place ? payload.files[place[0]]?.lines[String(place[1])]?.trim() : "";
-  const file = place ? payload.files[place[0]]?.path.split(/[\\/]/).pop() : "";
+  const [file = -1, line = -1] = node.stack[node.source] ?? [];
+  const source = payload.files[file];
   return [
     payload.modules[shell[0] ?? node.module]?.address ?? "",
     node.arguments ? format.shortened(`${node.function}(${node.arguments})`, 90) : "",
     stats && stats.mean !== null ? spread(stats) : "",
     costLine(measures, unit, payload.facts.seconds),
-    place ? format.shortened(`${file}:${place[1]}  ${code ?? ""}`, 90) : "",
+    source ? format.shortened(`${format.baseName(source.path)}:${line}  ${source.lines[line]?.trim() ?? ""}`, 90) : "",
   ];
 }
 

@@ -1,4 +1,4 @@
-// Saves what is seen as SVG or PNG, through a link that holds the file itself.
+// Saves the picture as SVG or PNG, by a link that holds the file itself.
 
 import { el } from "../../shared/dom";
 import { type Picture, type Rect, rectOf } from "./picture";

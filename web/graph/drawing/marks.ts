@@ -36,7 +36,7 @@ export function marksOf(view: View, modelIndex: ModelIndex, state: State, select
   return marks;
 }
 
-/** What leads to a child, what it leads to, or both, as the state says. */
+/** The links from ancestors of a child, to its descendants, or both, as the state says. */
 function traceLinks(view: View, state: State, child: number, marks: Marks, links: Links): void {
   const { hierarchy } = view;
   const units = unitsOf(hierarchy, child);
@@ -50,7 +50,7 @@ function traceLinks(view: View, state: State, child: number, marks: Marks, links
   marks.bright = itemsShowing(view, all);
 }
 
-/** What leads to the selected item and what it leads to. Of an open box: what crosses its border. */
+/** The links to and from the selected item; of an open box, the links across its border. */
 function neighbourLinks(view: View, child: number, item: number, links: Links): void {
   const { boxes, position, wires } = view.hierarchy;
   if (!view.items[item]!.isOpen) {

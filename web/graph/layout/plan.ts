@@ -1,4 +1,4 @@
-// The order of work for a whole view: one task per open box, inner ones first, since a box is as large as what is inside.
+// The order of work for a whole view: one task per open box, inner ones first, since a box is as large as its contents.
 
 import { type Layout, type Task, type TaskPiece, layoutBox } from "./layout";
 

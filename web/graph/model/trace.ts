@@ -30,7 +30,7 @@ export interface Path {
   isReversed: boolean;
 }
 
-/** Everything on a way from one child to another, or back when there is none forth. */
+/** Everything on a way from one child to another; where there is none, on a way back. */
 export function pathBetween(hierarchy: Hierarchy, one: number, other: number): Path {
   const forth = onTheWay(hierarchy, one, other);
   if (forth.steps >= 0) return forth;

@@ -1,4 +1,4 @@
-// A long list of which only the rows on the screen exist.
+// A long list of which the page holds only the rows on the screen.
 
 import { el } from "../../shared/dom";
 

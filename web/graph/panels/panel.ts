@@ -1,4 +1,4 @@
-// The side that says everything about what is selected; the model itself when nothing is.
+// The panel with everything known about the selection, or about the model when nothing is selected.
 
 import { button, el, replace } from "../../shared/dom";
 import { edgePanel } from "./edge_panel";

@@ -53,7 +53,7 @@ export function openTo(hierarchy: Hierarchy, child: number, openness: Openness):
   return opened;
 }
 
-/** When a run shows another block: what is open in the one it showed, for the one it will show. */
+/** The keys to open in the block that a run will show, for those that are open in the block it shows now. */
 export function carriedOver(hierarchy: Hierarchy, run: string, to: number, openness: Openness): string[] {
   const box = hierarchy.boxes[hierarchy.boxByKey.get(run) ?? 0]!;
   const from = openness.shown.get(run) ?? 0;

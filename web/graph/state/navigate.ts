@@ -4,7 +4,7 @@ import type { Scene } from "../layout/scene";
 
 export type Direction = "up" | "down" | "left" | "right";
 
-/** The item next to another in a direction; the first of all when there is none to start from; -1 when there is nothing. */
+/** The item next to another in a direction; without an item to start from, the first; -1 where there is none. */
 export function neighbour(scene: Scene, from: number, direction: Direction): number {
   const { items, links } = scene.view;
   if (from < 0) return items.length > 1 ? 1 : -1;

@@ -132,7 +132,7 @@ export function stretches(count: number, isKnown: (at: number) => boolean, draw:
   }
 }
 
-/** A line through what is known; a lone value is a square. */
+/** A line through the known values; a value without known neighbours is a square. */
 export function drawCurve(
   pen: Pen,
   count: number,

@@ -168,7 +168,7 @@ export function legendTicks({ measure, low, high, isLow, isHigh }: Grid): [numbe
   return found;
 }
 
-/** The cell that one column of a picture shows, where there is less room than snapshots: what is not finite goes first. */
+/** The cell that a column of a picture shows, where there are fewer columns than snapshots: values that are not finite first. */
 export function cellFor(row: Cell[], column: number, columns: number): Cell | undefined {
   const first = Math.floor((column * row.length) / columns);
   const among = row.slice(first, Math.max(Math.floor(((column + 1) * row.length) / columns), first + 1));

@@ -26,25 +26,21 @@ export class Solver {
     private readonly cache: Cache,
   ) {}
 
-  get isDone(): boolean {
-    return this.layouts.length === this.plan.length;
-  }
-
   /** Lays out at least one box, and goes on until done or until a moment has passed; returns whether it is done. */
   work(until: number, now: () => number): boolean {
     let made = 0;
-    while (!this.isDone) {
+    while (this.layouts.length < this.plan.length) {
       const at = this.layouts.length;
       const task = this.task(this.plan[at]!);
-      if (!this.cache.has(signature(task)) && made++ > 0 && now() > until) return false;
-      this.solve(at, task);
+      const key = signature(task);
+      if (!this.cache.has(key) && made++ > 0 && now() > until) return false;
+      this.solve(at, task, key);
       this.untangle(at);
     }
     return true;
   }
 
-  private solve(at: number, task: Task): void {
-    const key = signature(task);
+  private solve(at: number, task: Task, key: string): void {
     const layout = this.cache.get(key) ?? layoutBox(task);
     this.cache.set(key, layout);
     this.keys[at] = key;
@@ -58,7 +54,9 @@ export class Solver {
     const layout = this.layouts[at]!;
     const tangled = box.open.filter((inner, child) => inner >= 0 && isBetterMirrored(box, layout, child, this.layouts[inner]!));
     for (const inner of tangled) this.mirror(inner);
-    if (tangled.length) this.solve(at, this.task(box));
+    if (!tangled.length) return;
+    const task = this.task(box);
+    this.solve(at, task, signature(task));
   }
 
   private mirror(at: number): void {

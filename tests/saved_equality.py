@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from typing import Any
 
@@ -11,13 +10,17 @@ from torch import Tensor
 
 import torcheer
 from torcheer.errors import TorcheerError
+from torcheer.render.dot import dot_text
+from torcheer.render.drawing import make_drawing
+from torcheer.render.options import PictureOptions
+from torcheer.render.views import views
 
 
 def texts_of(history: torcheer.ModelHistory) -> dict[str, Any]:
-    """Everything printed, drawn and paged of a history."""
+    """Everything printed and paged of a history, and what Graphviz is given to draw it."""
     found: dict[str, Any] = {
         "print": str(history),
-        "html": history._repr_html_(),
+        "card": history._card_text(),
         "modules": str(history.modules),
         "module": [str(one) for one in history.modules.values()],
         "calls": [str(call) for one in history.modules.values() for call in one.calls],
@@ -41,8 +44,8 @@ def texts_of(history: torcheer.ModelHistory) -> dict[str, Any]:
         "times": history.time_by_phase,
     }
     for options in ({"rolled": True}, {"rolled": False, "nesting_depth": 2}, {"rolled": True, "show_buffers": True}):
-        picture = history.draw(io.BytesIO(), format="dot", **options)
-        found[f"dot {options}"] = picture.dot
+        chosen = PictureOptions(**options)
+        found[f"dot {options}"] = dot_text(make_drawing(next(views(history.graph, chosen)), chosen))
     return found
 
 

@@ -485,6 +485,7 @@ def test_a_loaded_history_can_do_what_others_can(tmp_path):
     loaded = saved(history, tmp_path, params=True)
     again = torcheer.load(loaded.save(tmp_path / "again.safetensors", params=True))
     assert differences(history, again) == []
+    assert again._repr_html_() == history._repr_html_()
     twin = copy.deepcopy(loaded)
     assert all(torch.equal(one.activation, history[one.label].activation) for one in twin.saved)
     loaded.save_new_activations(model, torch.ones(2, 4))

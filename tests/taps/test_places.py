@@ -18,6 +18,7 @@ from torcheer import changes
 
 IMAGE = torch.rand(2, 3, 64, 64)
 vision = torchvision.models
+OWN_ARGUMENT = ("contiguous", "to")  # may return their argument itself: a log cannot tell later uses of the two apart
 
 ZOO = {
     "mlp": (lambda: Mlp(), (torch.rand(2, 4),), {}),
@@ -28,14 +29,7 @@ ZOO = {
     "several": (lambda: Several(), (torch.rand(3),), {}),
     "lstm": (lambda: nn.LSTM(4, 5, num_layers=2), (torch.rand(3, 2, 4),), {}),
     "transformer": (lambda: nn.Transformer(8, 2, 1, 1, 16, batch_first=True), (torch.rand(2, 3, 8), torch.rand(2, 4, 8)), {}),
-    "alexnet": (lambda: vision.alexnet(num_classes=10), (IMAGE,), {}),
     "resnet18": (lambda: vision.resnet18(num_classes=10), (IMAGE,), {}),
-    "densenet121": (lambda: vision.densenet121(num_classes=10), (IMAGE,), {}),
-    "googlenet": (
-        lambda: vision.googlenet(num_classes=10, aux_logits=False, init_weights=False),
-        (IMAGE,),
-        {},
-    ),
     "mobilenet_v3_small": (lambda: vision.mobilenet_v3_small(num_classes=10), (IMAGE,), {}),
     "shufflenet_v2": (lambda: vision.shufflenet_v2_x0_5(num_classes=10), (IMAGE,), {}),
     "vit": (lambda: vision.VisionTransformer(64, 16, 2, 2, 32, 48, num_classes=10), (IMAGE,), {}),
@@ -86,10 +80,10 @@ def test_every_operation_of_a_model_is_read_as_the_log_kept_it(name):
 
 @pytest.mark.parametrize("name", ZOO)
 def test_a_change_on_the_log_is_the_same_change_live(name):
-    """Of ten operations of each model: what a replay gives is what the model gives, bit for bit."""
+    """Of six operations of each model: what a replay gives is what the model gives, bit for bit."""
     model, args, kwargs, history = logged(name)
     layers = [one for one in history.operations if _is_changeable(one) and can_be_watched(history, one.label)]
-    for one in layers[:: max(1, len(layers) // 10)]:
+    for one in layers[:: max(1, len(layers) // 6)]:
         change = {one.label: changes.scale(0.5)}
         try:
             replayed = history.replay(changes=change)
@@ -109,7 +103,7 @@ def test_a_change_of_what_modules_get_and_give_is_the_same_on_the_log_and_live(n
     model, args, kwargs, history = logged(name)
     keys = [key for call in history._log.modules if call.address for key in (f"input:{call.address}", call.address)]
     keys = [key for key in dict.fromkeys(keys) if _means_floats(history, key)]
-    for key in keys[:: max(1, len(keys) // 12)]:
+    for key in keys[:: max(1, len(keys) // 6)]:
         change = {key: changes.scale(0.5)}
         try:
             replayed = history.replay(changes=change)
@@ -135,7 +129,9 @@ def _means_floats(history, key):
 
 def _is_changeable(one):
     value = one.tensor_contents
-    return isinstance(value, Tensor) and value.is_floating_point() and not one.is_output_layer and not one.is_input_layer
+    if one.is_output_layer or one.is_input_layer or one.func_applied_name in OWN_ARGUMENT:
+        return False
+    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -156,16 +152,12 @@ def test_every_operation_of_a_random_program_is_read_as_the_log_kept_it(steps):
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(programs, st.integers(0, 30))
 def test_a_change_in_a_random_program_is_that_of_its_replay(steps, at):
-    """In evaluation and without gradients; what a replay refuses is left out.
-
-    So is `contiguous`, which may return its own argument: a log cannot tell later uses of the two apart.
-    """
+    """In evaluation and without gradients; what a replay refuses is left out."""
     model, x = Program(steps).eval(), torch.randn(ROWS, COLUMNS)
     with torch.no_grad():
         history = torcheer.log_forward_pass(model, x, random_seed=0)
         assume(not history.python_reads)  # a replay takes the branch that was taken, the model perhaps another one
         labels = [one.label for one in history.operations if _is_changeable(one) and can_be_watched(history, one.label)]
-        labels = [label for label in labels if not label.startswith("contiguous")]
         assume(labels)
         change = {labels[at % len(labels)]: changes.scale(0.5)}
         try:

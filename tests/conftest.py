@@ -1,4 +1,4 @@
-"""Shared by all tests: torchvision's declarations, one thread per worker, a fixed seed, a garbage collector with little to do."""
+"""Shared by all tests: torchvision's declarations, one thread per worker, a fixed seed, little garbage collection."""
 
 from __future__ import annotations
 

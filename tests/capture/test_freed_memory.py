@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
+import copy
+import warnings
 
 import pytest
-
-_START = """
-import warnings
-import torch, torcheer, copy
+import torch
 from torch import nn
+
+import torcheer
+from forked import in_a_copy_of_the_process
 from torcheer.errors import StateNotRestored
-warnings.simplefilter("error")
-torch.manual_seed(0)
+
 x = torch.rand(2, 1000)
 
 
@@ -33,7 +31,7 @@ class Frees(nn.Module):
 
 
 class Sharded(nn.Module):
-    '''Fills its weight before the pass and frees it after, as FSDP does.'''
+    """Fills its weight before the pass and frees it after, as FSDP does."""
 
     def __init__(self):
         super().__init__()
@@ -65,179 +63,164 @@ def expect_warning(name, action):
         warnings.simplefilter("always")
         result = action()
     found = [str(w.message) for w in caught if issubclass(w.category, StateNotRestored)]
-    assert len(found) == 1 and name in found[0], found
+    assert len(found) == 1, found
+    assert name in found[0]
     return result
-"""
 
 
-def run(code):
-    """Run a program in a process of its own: it may crash."""
-    program = _START + textwrap.dedent(code)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-
-
+@in_a_copy_of_the_process
 def test_a_buffer_freed_in_the_pass_is_named_and_views_of_it_are_refused():
-    run("""
-        model = Frees()
-        history = expect_warning("'b'", lambda: torcheer.log_forward_pass(model, x))
-        assert any("'b'" in note for note in history.notes), history.notes
-        print(history), print(history.summary()), history.to_pandas()
-        view = history["getitem_1"]
-        assert lost(lambda: view.tensor_contents)
-        assert lost(lambda: history["add_1"].creation_args)
-        assert history["linear_1"].tensor_contents.shape == (2, 3)
-        assert view.tensor_shape == (1000,)
-        report = history.validate()
-        assert not report and "b" in str(report) and "freed" in str(report), str(report)
-        copied = copy.deepcopy(history)
-        assert lost(lambda: copied["getitem_1"].tensor_contents)
-        model.b.untyped_storage().resize_(4_000_000)  # filled again, with something else
-        assert lost(lambda: view.tensor_contents)
-    """)
+    model = Frees()
+    history = expect_warning("'b'", lambda: torcheer.log_forward_pass(model, x))
+    assert any("'b'" in note for note in history.notes), history.notes
+    print(history), print(history.summary()), history.to_pandas()
+    view = history["getitem_1"]
+    assert lost(lambda: view.tensor_contents)
+    assert lost(lambda: history["add_1"].creation_args)
+    assert history["linear_1"].tensor_contents.shape == (2, 3)
+    assert view.tensor_shape == (1000,)
+    report = history.validate()
+    assert not report, str(report)
+    assert "b" in str(report)
+    assert "freed" in str(report)
+    copied = copy.deepcopy(history)
+    assert lost(lambda: copied["getitem_1"].tensor_contents)
+    model.b.untyped_storage().resize_(4_000_000)  # filled again, with something else
+    assert lost(lambda: view.tensor_contents)
 
 
-def test_the_page_of_a_history_with_freed_memory_is_made():
-    run("""
-        model = Frees()
-        history = expect_warning("'b'", lambda: torcheer.log_forward_pass(model, x))
-        import tempfile
-        with tempfile.TemporaryDirectory() as folder:
-            history.to_html(folder + "/page.html")
-    """)
+@in_a_copy_of_the_process
+def test_the_page_of_a_history_with_freed_memory_is_made(tmp_path):
+    model = Frees()
+    history = expect_warning("'b'", lambda: torcheer.log_forward_pass(model, x))
+    history.to_html(tmp_path / "page.html")
 
 
+@in_a_copy_of_the_process
 def test_validation_puts_freed_memory_back():
-    run("""
-        model = Frees()
-        before = model.b.clone()
-        report = torcheer.validate_forward_pass(model, x)
-        assert report, str(report)
-        assert torch.equal(model.b, before)
-    """)
+    model = Frees()
+    before = model.b.clone()
+    report = torcheer.validate_forward_pass(model, x)
+    assert report, str(report)
+    assert torch.equal(model.b, before)
 
 
+@in_a_copy_of_the_process
 def test_a_model_that_fills_its_weight_and_frees_it_is_logged_and_validated():
-    run("""
-        model = Sharded()
-        history = torcheer.log_forward_pass(model, x)  # any warning is an error
-        assert torch.allclose(history["output"].tensor_contents, x @ model.whole.t())
-        assert model.weight.untyped_storage().nbytes() == 0
-        assert lost(lambda: history["t_1"].tensor_contents)
-        torcheer.validate_forward_pass(model, x)
-        assert model.weight.untyped_storage().nbytes() == 0
-        assert torch.allclose(model(x), x @ model.whole.t())
-    """)
+    model = Sharded()
+    history = torcheer.log_forward_pass(model, x)  # any warning is an error
+    assert torch.allclose(history["output"].tensor_contents, x @ model.whole.t())
+    assert model.weight.untyped_storage().nbytes() == 0
+    assert lost(lambda: history["t_1"].tensor_contents)
+    torcheer.validate_forward_pass(model, x)
+    assert model.weight.untyped_storage().nbytes() == 0
+    assert torch.allclose(model(x), x @ model.whole.t())
 
 
+@in_a_copy_of_the_process
 def test_a_tensor_closed_over_and_freed_does_not_crash_the_proof():
-    run("""
-        b = torch.rand(1000, 1000)
+    b = torch.rand(1000, 1000)
 
-        def model(t):
-            y = t + b[0]
-            b.untyped_storage().resize_(0)
-            return y
+    def model(t):
+        y = t + b[0]
+        b.untyped_storage().resize_(0)
+        return y
 
-        history = torcheer.log_forward_pass(model, x)
-        history.validate()
-        for layer in history:
-            try:
-                layer.tensor_contents.sum()
-            except torcheer.ActivationLost:
-                pass
-    """)
+    history = torcheer.log_forward_pass(model, x)
+    history.validate()
+    for layer in history:
+        try:
+            layer.tensor_contents.sum()
+        except torcheer.ActivationLost:
+            pass
 
 
-@pytest.mark.parametrize(
-    "write",
-    [
-        "self.b.resize_(0)",
-        "self.b.set_()",
-        "self.b.data = torch.empty(0)",
-        "self.b.untyped_storage().copy_(torch.zeros(1000, 1000).untyped_storage())",
-        "self.to_empty(device='cpu')",
-        "self.b.untyped_storage().resize_(8_000_000)",
-        "self.b.untyped_storage().share_memory_()",
-    ],
-)
+WRITES = {
+    "resize": lambda model: model.b.resize_(0),
+    "set": lambda model: model.b.set_(),
+    "data": lambda model: setattr(model.b, "data", torch.empty(0)),
+    "copy": lambda model: model.b.untyped_storage().copy_(torch.zeros(1000, 1000).untyped_storage()),
+    "empty": lambda model: model.to_empty(device="cpu"),
+    "grow": lambda model: model.b.untyped_storage().resize_(8_000_000),
+    "share": lambda model: model.b.untyped_storage().share_memory_(),
+}
+
+
+class Relative(nn.Module):
+    def __init__(self, write):
+        super().__init__()
+        self.register_buffer("b", torch.rand(1000, 1000))
+        self.write = write
+
+    def forward(self, t):
+        row = self.b[0]
+        y = t + row
+        self.write(self)
+        return y * 2
+
+
+@pytest.mark.parametrize("write", WRITES)
+@in_a_copy_of_the_process
 def test_relatives_of_freeing_do_not_crash_and_validation_leaves_no_trace(write):
-    run(f"""
-        class Relative(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.register_buffer("b", torch.rand(1000, 1000))
-
-            def forward(self, t):
-                row = self.b[0]
-                y = t + row
-                {write}
-                return y * 2
-
-        model = Relative()
-        before = model.b.clone()
-        warnings.simplefilter("ignore", StateNotRestored)
-        torcheer.validate_forward_pass(model, x)
-        assert torch.equal(model.b, before), "after validation"
-        history = torcheer.log_forward_pass(model, x)
-        for layer in history:
-            try:
-                layer.tensor_contents.sum()
-            except torcheer.ActivationLost:
-                pass
-        history.validate()
-    """)
+    model = Relative(WRITES[write])
+    before = model.b.clone()
+    warnings.simplefilter("ignore", StateNotRestored)
+    torcheer.validate_forward_pass(model, x)
+    assert torch.equal(model.b, before), "after validation"
+    history = torcheer.log_forward_pass(model, x)
+    for layer in history:
+        try:
+            layer.tensor_contents.sum()
+        except torcheer.ActivationLost:
+            pass
+    history.validate()
 
 
+@in_a_copy_of_the_process
 def test_an_output_whose_memory_is_freed_does_not_crash():
-    run("""
-        def model(t):
-            y = t * 2
-            z = y + 1
-            with torch._C.DisableTorchFunction():
-                y.untyped_storage().resize_(0)
-            return y, z
+    def model(t):
+        y = t * 2
+        z = y + 1
+        with torch._C.DisableTorchFunction():
+            y.untyped_storage().resize_(0)
+        return y, z
 
-        history = torcheer.log_forward_pass(model, x)
-        assert lost(lambda: history["mul_1"].tensor_contents)
-        assert torch.equal(history["add_1"].tensor_contents, x * 2 + 1)
-        torcheer.validate_forward_pass(model, x)
-    """)
+    history = torcheer.log_forward_pass(model, x)
+    assert lost(lambda: history["mul_1"].tensor_contents)
+    assert torch.equal(history["add_1"].tensor_contents, x * 2 + 1)
+    torcheer.validate_forward_pass(model, x)
 
 
+@in_a_copy_of_the_process
 def test_memory_freed_after_the_pass_is_refused():
-    run("""
-        kept = []
+    kept = []
 
-        def model(t):
-            y = t * 2
-            with torch._C.DisableTorchFunction():
-                kept.append(y.untyped_storage())
-            return y + 1
+    def model(t):
+        y = t * 2
+        with torch._C.DisableTorchFunction():
+            kept.append(y.untyped_storage())
+        return y + 1
 
-        history = torcheer.log_forward_pass(model, x)
-        kept[0].resize_(0)
-        assert lost(lambda: history["mul_1"].tensor_contents)
-        history.validate()
-        copy.deepcopy(history)
-    """)
+    history = torcheer.log_forward_pass(model, x)
+    kept[0].resize_(0)
+    assert lost(lambda: history["mul_1"].tensor_contents)
+    history.validate()
+    copy.deepcopy(history)
 
 
+@in_a_copy_of_the_process
 def test_a_recording_with_freed_memory_does_not_crash():
-    run("""
-        model = Frees()
-        with torcheer.recording(model) as history:
-            model(x)
-        assert lost(lambda: history["getitem_1"].tensor_contents)
-        history.validate()
-    """)
+    model = Frees()
+    with torcheer.recording(model) as history:
+        model(x)
+    assert lost(lambda: history["getitem_1"].tensor_contents)
+    history.validate()
 
 
+@in_a_copy_of_the_process
 def test_an_input_without_memory_is_logged_and_validated_by_its_shape():
-    run("""
-        empty = torch.rand(4, 4)
-        empty.untyped_storage().resize_(0)
-        model = lambda t: t.reshape(16).view(2, 8).shape[0] + torch.ones(3)
-        torcheer.log_forward_pass(model, empty)
-        torcheer.validate_forward_pass(model, empty)
-    """)
+    empty = torch.rand(4, 4)
+    empty.untyped_storage().resize_(0)
+    model = lambda t: t.reshape(16).view(2, 8).shape[0] + torch.ones(3)
+    torcheer.log_forward_pass(model, empty)
+    torcheer.validate_forward_pass(model, empty)

@@ -13,6 +13,8 @@ from pathlib import Path
 import coverage
 import pytest
 
+import forked
+
 _folder = Path(os.environ["MUTANTS_COVERAGE"])
 _worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
 _coverage = coverage.Coverage(
@@ -24,6 +26,22 @@ _passed: dict[str, bool] = {}
 _contexts = [""]
 
 _coverage.start()
+
+
+def _follow_into_a_copy() -> None:
+    """The lines that a forked process runs count for the test that forked it."""
+    _coverage.stop()
+    own = coverage.Coverage(
+        data_file=str(_folder / f"lines-child-{os.getpid()}"),
+        source=[os.environ["MUTANTS_SOURCES"]],
+        config_file=False,
+        context=_contexts[-1],
+    )
+    own.start()
+    forked.before_exit[:] = [own.stop, own.save]
+
+
+os.register_at_fork(after_in_child=_follow_into_a_copy)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
 
+from forked import run_in_a_copy
 from torcheer import Xray
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-def run_example(name, *options, cwd):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(EXAMPLES / name), *options]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=200)
+def printed_by(name, *options, cwd):
+    """What an example prints. It runs in a copy of this process."""
+
+    def work():
+        os.chdir(cwd)
+        warnings.simplefilter("default")  # as in a process of its own
+        sys.argv = [name, *options]
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+
+    code, printed = run_in_a_copy(work)
+    assert code == 0, printed
+    return printed
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +40,9 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("example")
     with Xray(torch.nn.Linear(2, 2), (1, 2), ["linear_1"], folder=folder / "out" / "run") as earlier:
         earlier.take_graphs(99)
-    done = run_example("train_xray.py", "--steps", "12", "--folder", "out", cwd=folder)
+    command = [sys.executable, str(EXAMPLES / "train_xray.py"), "--steps", "12", "--folder", "out"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=200)
     assert done.returncode == 0, done.stderr
     return done, folder / "out"
 
@@ -70,9 +83,8 @@ def test_the_training_example_leaves_a_report_an_animation_and_a_figure(trained)
 
 def test_the_ablation_example_finds_the_heads_that_recall(tmp_path):
     """The trained model recalls; without the heads of either layer it guesses, and the figure is drawn."""
-    done = run_example("ablate_heads.py", "--figure", "ablation.png", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    found = {name.strip(): float(value) for name, value in re.findall(r"^(.+?) +(\d\.\d+)$", done.stdout, flags=re.MULTILINE)}
+    printed = printed_by("ablate_heads.py", "--steps", "250", "--figure", "ablation.png", cwd=tmp_path)
+    found = {name.strip(): float(value) for name, value in re.findall(r"^(.+?) +(\d\.\d+)$", printed, flags=re.MULTILINE)}
     assert found["nothing"] > 0.95
     assert found["layer 0, head 0 and 1"] < 0.3
     assert found["layer 1, head 0 and 1"] < 0.3
@@ -82,9 +94,8 @@ def test_the_ablation_example_finds_the_heads_that_recall(tmp_path):
 
 def test_the_steering_example_flips_the_class(tmp_path):
     """The difference of the means flips nearly all points, a random vector of its length nearly none."""
-    done = run_example("steer.py", "--figure", "steering.png", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    rows = re.findall(r"strength +([\d.]+): ([\d.]+) called class 1, random vector ([\d.]+)", done.stdout)
+    printed = printed_by("steer.py", "--figure", "steering.png", cwd=tmp_path)
+    rows = re.findall(r"strength +([\d.]+): ([\d.]+) called class 1, random vector ([\d.]+)", printed)
     flipped = {float(strength): (float(one), float(other)) for strength, one, other in rows}
     assert flipped[0.0] == (0.0, 0.0)
     assert flipped[1.5][0] > 0.95
@@ -95,11 +106,10 @@ def test_the_steering_example_flips_the_class(tmp_path):
 
 def test_the_example_of_features_finds_that_two_networks_are_alike(tmp_path):
     """Layers of the same depth are more similar than others; pictures and a heat map are drawn."""
-    done = run_example("extract_features.py", "--steps", "120", "--figures", "figures", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    same, others = map(float, re.search(r"layers of the same depth ([\d.]+), others ([\d.]+)", done.stdout).groups())
+    printed = printed_by("extract_features.py", "--steps", "120", "--figures", "figures", cwd=tmp_path)
+    same, others = map(float, re.search(r"layers of the same depth ([\d.]+), others ([\d.]+)", printed).groups())
     assert same > others + 0.1
-    assert re.search(r"unit 0 of body\.5 likes samples (\d+, ){9}\d+ best", done.stdout)
+    assert re.search(r"unit 0 of body\.5 likes samples (\d+, ){9}\d+ best", printed)
     for name in ("similarity.png", "units.png"):
         with Image.open(tmp_path / "figures" / name) as figure:
             assert min(figure.size) > 400

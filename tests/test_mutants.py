@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import textwrap
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def test_every_fault_in_the_package_is_valid_python_and_changes_it() -> None:
     """A mutant that cannot be imported would count as noticed without any test's merit."""
     for path in sorted(SOURCES.rglob("*.py"))[::7]:
         text = path.read_text()
-        for fault in faults_in(text, path.name):
+        for fault in itertools.islice(faults_in(text, path.name), 0, None, 6):
             changed = fault.applied(text)
             ast.parse(changed)
             assert changed != text
@@ -62,7 +63,7 @@ def test_assertions_are_left_alone() -> None:
 
 
 def test_the_same_seed_chooses_the_same_faults_in_as_many_lines() -> None:
-    first, again, other = choose(SOURCES, 40, 3), choose(SOURCES, 40, 3), choose(SOURCES, 40, 4)
+    first, again, other = (choose(SOURCES / "torcheer" / "graph", 40, seed) for seed in (3, 3, 4))
     assert first == again
     assert first != other
     assert len({(fault.file, fault.line) for fault in first}) == 40

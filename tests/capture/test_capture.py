@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import warnings
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
 import torcheer
+from forked import in_a_copy_of_the_process
 from models import Branching, Mlp, hooked, labels, log, relu_twice, same
 
 x = torch.arange(12.0).reshape(3, 4) / 7 - 0.5
@@ -679,16 +678,15 @@ def test_modules_hold_what_forward_hooks_saw(model):
                 assert torch.equal(history[f"{address}:{number}"].tensor_contents, tensor)
 
 
+@in_a_copy_of_the_process
 def test_a_very_long_chain_with_gradients_can_be_dropped():
     """Torch frees nodes whose `grad_fn` was read by recursion; a process that overflows its stack is gone, so one is spent."""
-    program = """
-import torch, torcheer
-def model(t):
-    for _ in range(100_000):
-        t = t * 2
-    return t
-history = torcheer.log_forward_pass(model, torch.ones(1, requires_grad=True), layers_to_save="none")
-assert {row[7] for row in history._log.rows[1:]} == {"MulBackward0"}
-del history
-"""
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+    def model(t):
+        for _ in range(100_000):
+            t = t * 2
+        return t
+
+    history = torcheer.log_forward_pass(model, torch.ones(1, requires_grad=True), layers_to_save="none")
+    assert {row[7] for row in history._log.rows[1:]} == {"MulBackward0"}
+    del history

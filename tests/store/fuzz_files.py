@@ -1,4 +1,4 @@
-"""Opens broken files, some hundred or some thousand: `python tests/store/fuzz_files.py 300`.
+"""Opens broken files, some dozen or some thousand: `python tests/store/fuzz_files.py 300`.
 
 A program of its own, because it watches everything the interpreter does while a file is opened: what is imported, opened,
 compiled or started. Whatever a file contains, there is either a history, which can be printed, drawn and read, or an error of

@@ -270,14 +270,14 @@ def test_a_training_goes_on_when_its_folder_is_removed(tmp_path, removed):
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         for step in range(8, 24):
-            xray.take_graphs(step, show=True)
+            xray.take_graphs(step, show=step % 8 == 0)
         repr(xray), xray.saved(), xray.run.steps(), str(xray.saved())
         xray.flush()
         xray.close()
     assert all(one.category is SnapshotLost for one in told), [str(one.message) for one in told]
-    if removed in (".", "snapshots", "run.json"):
+    if removed in (".", "snapshots"):
         assert told
-    if removed not in (".", "snapshots"):
+    else:
         assert 23 in Xray.open(tmp_path / "run").run.steps()
 
 

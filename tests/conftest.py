@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from firefox import firefox  # noqa: F401  # a fixture
 torchvision_operators.declare()
 torch.set_num_threads(1)
 gc.disable()
+os.fsync = lambda handle: None  # no test can take the power away, and a disk takes milliseconds
 
 
 def pytest_collection_finish() -> None:

@@ -6,7 +6,6 @@ import functools
 import os
 import signal
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable
 from typing import IO, Any, NoReturn
@@ -15,19 +14,29 @@ before_exit: list[Callable[[], object]] = []
 """What else a copy does before it ends."""
 
 
+def start_a_copy(work: Callable[[], object]) -> tuple[int, IO[str]]:
+    """Let a copy of this process do something. Returns its number, and what it prints or is raised in it."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        _work(work, writing)
+    os.close(writing)
+    return child, open(reading, errors="replace")
+
+
 def run_in_a_copy(work: Callable[[], object]) -> tuple[int, str]:
-    """The exit code of a copy of this process that did something, and what it printed or was raised in it."""
-    with tempfile.TemporaryFile() as said:
-        child = os.fork()
-        if child == 0:
-            _work(work, said)
+    """Let a copy of this process do something. Returns its exit code, and what it printed or was raised in it."""
+    child, said = start_a_copy(work)
+    with said:
         try:
-            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            text = said.read()
         except BaseException:  # it takes too long
             os.kill(child, signal.SIGKILL)
             raise
-        said.seek(0)
-        return code, said.read().decode(errors="replace")
+        finally:
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return code, text
 
 
 def in_a_copy_of_the_process(test: Callable[..., None]) -> Callable[..., None]:
@@ -41,12 +50,13 @@ def in_a_copy_of_the_process(test: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _work(work: Callable[[], object], said: IO[bytes]) -> NoReturn:
+def _work(work: Callable[[], object], writing: int) -> NoReturn:
     """What the copy does; it never returns."""
     code = 1
     try:
-        os.dup2(said.fileno(), 1)
-        os.dup2(said.fileno(), 2)
+        os.dup2(writing, 1)
+        os.dup2(writing, 2)
+        os.close(writing)
         sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
         work()
         code = 0

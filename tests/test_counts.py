@@ -25,7 +25,7 @@ MODELS = {
 }
 
 
-@pytest.fixture(params=MODELS)
+@pytest.fixture(params=MODELS, scope="module")
 def history(request) -> torcheer.ModelHistory:
     torch.manual_seed(0)
     return log(*MODELS[request.param]())

@@ -6,7 +6,6 @@ import io
 import os
 import pty
 import re
-import subprocess
 import sys
 from html.parser import HTMLParser
 
@@ -15,6 +14,7 @@ import torch
 from torch import nn
 
 import torcheer
+from forked import run_in_a_copy
 from torcheer.display import Column, Fold, Shown, Table, has_colors, print_shown, sparkline, terminal_width
 
 _TABLE = Table(
@@ -105,15 +105,22 @@ def test_what_is_printed_for_a_terminal_is_colored(terminal):
     assert "\x1b[1mLayer linear_1_1" in out.getvalue()
 
 
-def test_the_command_line_colors_a_terminal_and_leaves_a_pipe_plain(tmp_path):
-    program = "import torch, torcheer; from torcheer.display import print_shown; " + (
-        "print_shown(torcheer.log_forward_pass(torch.nn.ReLU(), torch.ones(1)))"
-    )
-    environment = {**{k: v for k, v in os.environ.items() if k != "NO_COLOR"}, "TERM": "xterm"}
-    piped = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
-    assert "\x1b" not in piped.stdout
+def test_the_command_line_colors_a_terminal_and_leaves_a_pipe_plain(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    history = torcheer.log_forward_pass(nn.ReLU(), torch.ones(1))
+    code, piped = run_in_a_copy(lambda: print_shown(history))
+    assert code == 0
+    assert "Log of ReLU" in piped
+    assert "\x1b" not in piped
     ours, theirs = pty.openpty()
-    subprocess.run([sys.executable, "-c", program], stdout=theirs, env=environment, check=True)
+
+    def print_to_terminal():
+        sys.stdout = open(theirs, "w")  # noqa: SIM115
+        print_shown(history)
+        sys.stdout.flush()
+
+    assert run_in_a_copy(print_to_terminal) == (0, "")
     os.close(theirs)
     assert b"\x1b[1mLog of ReLU" in os.read(ours, 10_000)
     os.close(ours)

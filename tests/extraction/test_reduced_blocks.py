@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import time
+from functools import cache
 
 import pytest
 import torch
@@ -88,7 +89,8 @@ def bits_of(blocks: ReducedBlocks, layers=LAYERS) -> list[bytes]:
     return found
 
 
-def merged_by_hand(numbers: list[int], layers=LAYERS) -> list[bytes]:
+@cache
+def merged_by_hand(numbers: tuple[int, ...], layers=LAYERS) -> list[bytes]:
     """The same, by a recursion over plain lists that halves the smallest power of two that covers all blocks."""
 
     def state(layer, at, begin, size):
@@ -120,7 +122,7 @@ def test_any_order_of_blocks_gives_the_same_bits(tmp_path_factory, order):
     for done, number in enumerate(order, 1):
         write_block(blocks, number)
         assert blocks.blocks() == set(order[:done])
-    assert bits_of(blocks) == merged_by_hand(list(order))
+    assert bits_of(blocks) == merged_by_hand(tuple(order))
     assert len(storage.files) == bin(len(order)).count("1")  # one file for each power of two in the number of blocks
 
 
@@ -144,7 +146,7 @@ def test_any_kills_and_any_repeated_work_give_the_same_bits(tmp_path_factory, da
     blocks = ReducedBlocks(storage, REDUCERS)
     for number in set(range(count)) - blocks.blocks():
         write_block(blocks, number)
-    wanted = merged_by_hand(list(range(count)))
+    wanted = merged_by_hand(tuple(range(count)))
     assert bits_of(blocks) == wanted
     blocks.settle()
     assert bits_of(blocks) == wanted
@@ -204,12 +206,12 @@ def test_another_process_may_do_the_same_work_at_any_moment(tmp_path, at):
     storage.at, storage.other = at, other
     write_block(blocks, 3)
     for layer in LAYERS:  # what is there when it is asked for, all of it
-        possible = [merged_by_hand([0, 1, 2, 3, 4], [layer]), merged_by_hand([0, 1, 2, 3, 4, 5], [layer])]
+        possible = [merged_by_hand(tuple(range(count)), (layer,)) for count in (5, 6)]
         assert bits_of(blocks, [layer]) in possible
     if storage.at == at:  # it has not come in between
         other()
     blocks.settle()
-    assert bits_of(blocks) == merged_by_hand(list(range(6)))
+    assert bits_of(blocks) == merged_by_hand(tuple(range(6)))
     assert sorted(storage.files) == ["reduced-01-00000002.safetensors", "reduced-02-00000000.safetensors"]
 
 
@@ -233,7 +235,7 @@ def started(folder, shares, parties=None):
 def test_two_processes_that_merge_at_once_give_the_same_bits(tmp_path):
     """Real processes, on one folder: each with its share, and both with all of it."""
     torch.set_num_threads(1)
-    wanted = merged_by_hand(list(range(24)))
+    wanted = merged_by_hand(tuple(range(24)))
     for name, shares in {"shared": [range(0, 24, 2), range(1, 24, 2)], "twice": [range(24), range(24)]}.items():
         processes, _ = started(tmp_path / name, shares)
         reading = ReducedBlocks(LocalStorage(tmp_path / name), REDUCERS)
@@ -253,7 +255,7 @@ def test_two_processes_that_merge_at_once_give_the_same_bits(tmp_path):
 def test_a_process_that_is_killed_while_it_merges_loses_at_most_its_block(tmp_path):
     """Real kills at ten moments; then one process does what is missing."""
     torch.set_num_threads(1)
-    wanted = merged_by_hand(list(range(12)))
+    wanted = merged_by_hand(tuple(range(12)))
     for moment in range(10):
         folder = tmp_path / str(moment)
         (process,), begin = started(folder, [range(12)], parties=2)
@@ -276,7 +278,7 @@ def test_blocks_may_be_missing_anywhere(tmp_path):
     for number in (9, 3, 2, 40):
         write_block(blocks, number)
     assert blocks.blocks() == {2, 3, 9, 40}
-    assert bits_of(blocks) == merged_by_hand([2, 3, 9, 40])
+    assert bits_of(blocks) == merged_by_hand((2, 3, 9, 40))
 
 
 def test_a_node_covers_its_blocks():

@@ -335,7 +335,7 @@ def test_many_layers_are_printed_by_the_most_similar_one():
     assert len(max(text.splitlines(), key=len)) < 100
 
 
-@pytest.mark.parametrize("count", [1, 2, 12, 50, 300])
+@pytest.mark.parametrize("count", [1, 12, 150])
 def test_the_heat_map_has_a_cell_for_each_pair(tmp_path, count):
     """The colour in the middle of a cell is that of its number."""
     values = np.linspace(0, 1, count * count).reshape(count, count)

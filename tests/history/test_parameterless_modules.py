@@ -123,7 +123,7 @@ simple_inner = st.lists(
     min_size=1,
     max_size=3,
 )
-common = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+common = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def drawn(history: torcheer.ModelHistory) -> list[object]:

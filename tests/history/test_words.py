@@ -421,10 +421,10 @@ def test_summary_is_that_of_a_history(model, history):
 )
 def test_picture_options_as_an_object_and_as_keywords_mean_the_same(model, options):
     history = log(model, x)
-    by_name = history.draw(io.BytesIO(), format="svg", **options)
-    by_object = history.draw(io.BytesIO(), format="svg", options=PictureOptions(**options))
-    assert by_object.svg == by_name.svg
-    shown = torcheer.show_model_graph(model, x, path=io.BytesIO(), format="svg", options=PictureOptions(**options))
+    by_name = history.draw(io.BytesIO(), format="dot", **options)
+    by_object = history.draw(io.BytesIO(), format="dot", options=PictureOptions(**options))
+    assert by_object.dot == by_name.dot
+    shown = torcheer.show_model_graph(model, x, path=io.BytesIO(), format="dot", options=PictureOptions(**options))
     assert shown.title == by_name.title
 
 

@@ -434,11 +434,11 @@ def test_what_cannot_be_laid_out_at_all_is_an_error_that_says_what_to_do(history
         make_picture(history.graph)
 
 
-def test_a_hub_that_feeds_2000_nodes_is_drawn():
-    logged = torcheer.log_forward_pass(Stack(10, 50), (torch.ones(1, 4), torch.ones(4)), layers_to_save="none")
+def test_a_hub_that_feeds_1000_nodes_is_drawn():
+    logged = torcheer.log_forward_pass(Stack(5, 50), (torch.ones(1, 4), torch.ones(4)), layers_to_save="none")
     began = time.monotonic()
     drawn = make_picture(logged.graph, picture_options({"nesting_depth": "all", "time_limit": 20}))
-    assert len(drawn.graph.nodes) == 2003
+    assert len(drawn.graph.nodes) == 1003
     assert time.monotonic() - began < 30
     assert ElementTree.fromstring(drawn.svg) is not None
 

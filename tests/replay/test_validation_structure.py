@@ -6,9 +6,8 @@ so that a death is a failure and not the end of the tests.
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
+import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -16,9 +15,9 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import torcheer
+from forked import run_in_a_copy
 from torcheer.replay.edges import STRUCTURE
 
-HERE = Path(__file__).parents[1]
 x = torch.rand(3, 4)
 many = torch.tensor([7, 5, 3, 2])
 few = torch.tensor([2, 3, 1, 2])
@@ -130,9 +129,10 @@ PROGRAMS = {
 }
 
 
-def main(names: list[str]) -> None:
+def validate(names: list[str]) -> None:
     """Validate programs by name, and say after each what came of it. What a process of its own runs."""
     torch.manual_seed(0)
+    warnings.simplefilter("ignore")  # torch calls sparse tensors a beta
     for name in names:
         model, args = PROGRAMS[name]
         report = torcheer.validate_forward_pass(model, args)
@@ -145,12 +145,11 @@ def said() -> dict[str, str]:
     found: dict[str, str] = {}
     waiting = list(PROGRAMS)
     while waiting:
-        command = [sys.executable, "-W", "ignore", __file__, *waiting]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, cwd=HERE)
-        found.update(line.split(": ", 1) for line in done.stdout.splitlines() if ": " in line)
+        code, printed = run_in_a_copy(partial(validate, waiting))
+        found.update(line.split(": ", 1) for line in printed.splitlines() if ": " in line)
         here = next((name for name in waiting if name not in found), None)
         if here is not None:
-            found[here] = f"ended the process ({done.returncode}): {done.stderr[-300:]}"
+            found[here] = f"ended the process ({code}): {printed[-300:]}"
         waiting = [name for name in waiting if name not in found]
     return found
 
@@ -273,7 +272,3 @@ def test_a_dependency_on_a_write_before_the_argument_was_made_is_disproved():
     last = history["mul_2"].passes[0]._number
     history._log.detail(last).also = (history["mul_1"].passes[0]._number,)
     assert not history.validate()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-import textwrap
 import time
 
 import pytest
@@ -17,6 +14,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import torcheer
+from forked import start_a_copy
 from models import Branching, Convolutional, Mlp, Stateful
 from saved_equality import tensor_differences
 from torcheer.errors import InvalidArgument
@@ -132,25 +130,18 @@ def test_a_pass_that_is_interrupted_leaves_what_was_there(error, tmp_path):
 
 
 def test_a_process_that_is_killed_leaves_nothing(tmp_path):
-    program = textwrap.dedent(
-        """
-        import sys, time, torch, torcheer
+    def waits(x):
+        y = torch.relu(x)
+        print("running")
+        time.sleep(60)
+        return y
 
-        def waits(x):
-            y = torch.relu(x)
-            print("running", flush=True)
-            time.sleep(60)
-            return y
-
-        torcheer.log_forward_pass(waits, torch.rand(1000, 1000), save_to=sys.argv[1])
-        """
-    )
-    running = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "run.safetensors")], stdout=subprocess.PIPE)
-    assert running.stdout.readline() == b"running\n"
-    running.send_signal(signal.SIGKILL)
-    running.wait(30)
-    running.stdout.close()
-    time.sleep(0.1)
+    x = torch.rand(1000, 1000)
+    running, said = start_a_copy(lambda: torcheer.log_forward_pass(waits, x, save_to=tmp_path / "run.safetensors"))
+    with said:
+        assert said.readline() == "running\n"
+        os.kill(running, signal.SIGKILL)
+        os.waitpid(running, 0)
     assert os.listdir(tmp_path) == []
 
 

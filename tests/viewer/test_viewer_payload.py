@@ -488,7 +488,7 @@ def test_a_limit_that_is_no_size_is_refused(limit):
         payload_of(log(Mlp(), torch.randn(1, 4)), max_bytes=limit)
 
 
-def test_ten_thousand_operations_take_a_modest_page():
+def test_thousands_of_operations_take_a_modest_page():
     """Without previews, in nested modules."""
 
     class Leaf(nn.Module):
@@ -499,12 +499,12 @@ def test_ten_thousand_operations_take_a_modest_page():
         def forward(self, x: Tensor) -> Tensor:
             return torch.tanh(self.linear(x)) * 0.5 + x
 
-    model = nn.Sequential(*(nn.Sequential(*(Leaf() for _ in range(25))) for _ in range(100)))
+    model = nn.Sequential(*(nn.Sequential(*(Leaf() for _ in range(10))) for _ in range(100)))
     with torch.no_grad():
         history = log(model, torch.rand(3, 4))
-    assert history.num_operations > 10_000
+    assert history.num_operations > 4_000
     payload = payload_of(history, previews=False)
-    assert packed_size(payload) < 3_000_000
+    assert packed_size(payload) < 1_200_000
     assert "left_out" not in payload["facts"]
     assert len(payload["runs"]) == 101
 

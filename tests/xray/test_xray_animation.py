@@ -401,6 +401,11 @@ def test_what_is_no_terminal_sees_nothing(tmp_path, capsys):
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.fixture(scope="module")
+def long_run(tmp_path_factory):
+    return run_of(tmp_path_factory.mktemp("long") / "run", [torch.ones(1, 2, 2)] * 300)
+
+
 @pytest.mark.parametrize(
     ("options", "steps"),
     [
@@ -413,19 +418,18 @@ def test_what_is_no_terminal_sees_nothing(tmp_path, capsys):
         ({"frames": 1000}, 300),
     ],
 )
-def test_frames_are_chosen_evenly(tmp_path, options, steps, monkeypatch):
+def test_frames_are_chosen_evenly(tmp_path, long_run, options, steps, monkeypatch):
     """At most 120 by default, the first and the last among them; every so many-th if that is asked for."""
     shown: list[int] = []
     monkeypatch.setattr(animation, "as_gif", lambda frames, *_: b"".join(bytes(frame[:0]) for frame in frames))
     plain = animation._Reel.shot
     monkeypatch.setattr(animation._Reel, "shot", lambda reel, at: (shown.append(reel.snapshots[at].step), plain(reel, at))[1])
-    run = run_of(tmp_path / "run", [torch.ones(1, 2, 2)] * 300)
-    write_gif(run, "conv1", "layer", tmp_path / "a.gif", **options)
+    write_gif(long_run, "conv1", "layer", tmp_path / "a.gif", **options)
     assert len(shown) == steps
     assert shown == sorted(set(shown))
-    assert shown[0] == run.steps()[0]
+    assert shown[0] == long_run.steps()[0]
     if "every" not in options and steps > 1:
-        assert shown[-1] == run.steps()[-1]
+        assert shown[-1] == long_run.steps()[-1]
 
 
 @pytest.mark.parametrize("ending", ["gif", "webp"])

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import math
 import os
 import shutil
-import subprocess
-import sys
-import textwrap
 import warnings
 
 import pytest
 import torch
 from torch import nn
 
+from forked import run_in_a_copy
 from torcheer import InvalidArgument, RunNotFound, SnapshotLost, SnapshotNotFound, Xray
 from torcheer.capture.intercept.autocast import autocast_as
 from torcheer.xray.figures.figure import figure_of_snapshot
+from torcheer.xray.store import files
 
 
 def network():
@@ -220,36 +220,29 @@ def test_a_run_whose_description_is_nonsense_is_an_error_of_ours(folder, change_
 
 # Warnings that are errors, folders that are removed -------------------------------------------------------------------
 
-_TRAINING = """
-    import errno, sys
-    import torch
-    from torch import nn
-    from torcheer import Xray
-    import torcheer.xray.store.files as files
+
+def test_a_full_disk_does_not_stop_a_training_where_warnings_are_errors(tmp_path):
+    """What would be a warning is said on stderr, once."""
 
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    model = nn.Linear(4, 2)
-    xray = Xray(model, (2, 4), folder=sys.argv[1])
-    xray.take_graphs(0)
-    xray.flush()
-    files.write_tensors = files.write_whole = full
-    for step in range(1, 4):
-        xray.take_graphs(step)
-        xray.show_last_graphs()
-    xray.close()
-    print("trained")
-"""
+    def train():
+        warnings.simplefilter("error", UserWarning)
+        xray = Xray(nn.Linear(4, 2), (2, 4), folder=tmp_path / "run")
+        xray.take_graphs(0)
+        xray.flush()
+        files.write_tensors = files.write_whole = full
+        for step in range(1, 4):
+            xray.take_graphs(step)
+            xray.show_last_graphs()
+        xray.close()
+        print("trained")
 
-
-def test_a_full_disk_does_not_stop_a_training_where_warnings_are_errors(tmp_path):
-    """What would be a warning is said on stderr, once."""
-    program = [sys.executable, "-W", "error::UserWarning", "-c", textwrap.dedent(_TRAINING), str(tmp_path / "run")]
-    ran = subprocess.run(program, capture_output=True, text=True, check=False, env={**os.environ})
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.splitlines()[-1] == "trained"
-    assert ran.stderr.count("the snapshot of step 1 was lost: OSError") == 1
+    code, said = run_in_a_copy(train)
+    assert code == 0, said
+    assert "trained" in said.splitlines()
+    assert said.count("the snapshot of step 1 was lost: OSError") == 1
 
 
 def _remove(path):

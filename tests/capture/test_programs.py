@@ -16,7 +16,7 @@ from models import unchanged
 from programs import COLUMNS, ROWS, Program, programs
 from torcheer.containers import find_tensors, get_path
 
-common = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+common = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def run_both(steps, training, **options):

@@ -67,9 +67,9 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Twelve blocks."""
+    """Eight blocks."""
 
-    def __init__(self, width: int = 32, heads: int = 4, depth: int = 12) -> None:
+    def __init__(self, width: int = 32, heads: int = 4, depth: int = 8) -> None:
         super().__init__()
         self.tokens = nn.Embedding(50, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(depth))

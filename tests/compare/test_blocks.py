@@ -17,7 +17,7 @@ from torcheer.replay.machine import call_again
 @pytest.fixture(scope="module")
 def model():
     torch.manual_seed(0)
-    return Decoder(depth=8).eval().requires_grad_(False)
+    return Decoder().eval().requires_grad_(False)
 
 
 @pytest.fixture(scope="module")

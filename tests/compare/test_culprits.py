@@ -98,15 +98,15 @@ def test_another_rotary_pairing_is_named_at_the_index(model, ids):
 
 
 def test_a_missing_scale_is_named_though_only_one_side_runs_it(model, ids):
-    comparison = tl.compare_models(model, changed(model, "blocks.9.attention", has_scale=False), ids)
+    comparison = tl.compare_models(model, changed(model, "blocks.6.attention", has_scale=False), ids)
     assert comparison.culprit.b is None
     assert comparison.culprit.a.layer_type == "div"
-    assert comparison.culprit.module == "blocks.9.attention"
+    assert comparison.culprit.module == "blocks.6.attention"
     assert [one.label for one in comparison.unmatched.a] == [comparison.culprit.label]
 
 
 def test_a_scale_that_only_b_has_is_named(model, ids):
-    culprit = tl.compare_models(changed(model, "blocks.9.attention", has_scale=False), model, ids).culprit
+    culprit = tl.compare_models(changed(model, "blocks.6.attention", has_scale=False), model, ids).culprit
     assert culprit.a is None
     assert culprit.b.layer_type == "div"
 
@@ -152,7 +152,7 @@ def test_a_block_that_is_skipped_is_named(model, ids):
     assert "'blocks.5'" in comparison.headline
 
 
-@pytest.mark.parametrize("place", [1, 5, 10])
+@pytest.mark.parametrize("place", [1, 5, 6])
 def test_a_block_that_is_not_there_is_named_though_the_others_moved_up(model, ids, place):
     other = copy.deepcopy(model)
     del other.blocks[place]
@@ -202,10 +202,10 @@ def test_models_with_other_weights_are_told_by_the_number_of_parameters(model, i
 
 def test_a_difference_beside_other_weights_is_named_too(model, ids):
     torch.manual_seed(3)
-    other = changed(Decoder(), "blocks.8.norm2", eps=1e-2).eval()
+    other = changed(Decoder(), "blocks.6.norm2", eps=1e-2).eval()
     comparison = tl.compare_models(model, other, ids)
     assert "parameters differ, and layernorm" in comparison.headline
-    assert "blocks.8.norm2" in comparison.headline
+    assert "blocks.6.norm2" in comparison.headline
 
 
 class Gpt2ByHand(nn.Module):

@@ -21,6 +21,7 @@ os.fsync = lambda handle: None  # no test can take the power away, and a disk ta
 def pytest_collection_finish() -> None:
     """What is imported by now stays, so the garbage collector never looks at it: that would take a tenth of all time."""
     gc.freeze()
+    gc.set_threshold(700, 10, 50)  # what tests import later stays too
     gc.enable()
 
 

@@ -15,7 +15,7 @@ from torch import nn
 
 import torcheer
 from forked import run_in_a_copy
-from torcheer.display import Column, Fold, Shown, Table, has_colors, print_shown, sparkline, terminal_width
+from torcheer.display import Column, Fold, Shown, Table, few, has_colors, print_shown, sparkline, terminal_width
 
 _TABLE = Table(
     [Column("module"), Column("class"), Column("params", is_number=True)],
@@ -43,6 +43,13 @@ def terminal(monkeypatch):
         return out
 
     return begin
+
+
+def test_the_first_of_a_list_are_named_and_the_others_counted():
+    assert few([], 2) == ""
+    assert few(["a", 2], 2) == "a, 2"
+    assert few(iter("abcde"), 2) == "a, b and 3 more"
+    assert few("abcde", 2, "; ") == "a; b; and 3 more"
 
 
 def test_a_table_is_as_wide_as_what_is_in_it():

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..display import few
 from ..errors import ActivationNotSaved, InvalidArgument
 from ..history.printing.text import plural
 from ..model_history import ModelHistory
@@ -247,8 +248,7 @@ def _other_arguments(inquiry: Inquiry) -> tuple[str, ...]:
     found = inquiry.arguments_without_effect()
     if not found:
         return ()
-    more = f"; and {len(found) - 3} more" if len(found) > 3 else ""
-    return (f"arguments differ, by which no operation that can be measured differs: {'; '.join(found[:3])}{more}",)
+    return (f"arguments differ, by which no operation that can be measured differs: {few(found, 3, '; ')}",)
 
 
 def _other_outputs(alignment: Alignment) -> tuple[str, ...]:

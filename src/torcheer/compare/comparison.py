@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
-from ..display import Column, Fold, Shown, ShownTable, Table, data_frame
+from ..display import Column, Fold, Shown, ShownTable, Table, data_frame, few
 from ..errors import InvalidArgument
 from ..history import Operation
 from ..history.printing.text import plural
@@ -392,9 +392,8 @@ class Comparison(Shown):
 def _parameter_words(parameters: list[ParameterDifference]) -> str:
     both = [one for one in parameters if one.is_in_both]
     alone = [sum(one.name_b is None for one in parameters), sum(one.name_a is None for one in parameters)]
-    shown = "; ".join(map(str, both[:3])) + (f"; and {len(both) - 3} more" if len(both) > 3 else "")
     counts = [f"{count} only in {side}" for count, side in zip(alone, "ab", strict=True) if count]
-    words = [f"{len(both)} {'differs' if len(both) == 1 else 'differ'}: {shown}"] if both else []
+    words = [f"{len(both)} {'differs' if len(both) == 1 else 'differ'}: {few(both, 3, '; ')}"] if both else []
     return ", ".join([*words, *counts])
 
 

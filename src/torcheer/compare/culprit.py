@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..display import few
 from ..history import Operation
 from ..history.printing.text import plural
 from ..records import TENSOR
@@ -152,10 +153,7 @@ def _modules(operations: tuple[Operation, ...]) -> str:
 
 
 def _types(operations: tuple[Operation, ...]) -> str:
-    if not operations:
-        return "nothing"
-    shown = ", ".join(one.layer_type for one in operations[:6])
-    return f"{shown} and {len(operations) - 6} more" if len(operations) > 6 else shown
+    return few((one.layer_type for one in operations), 6) or "nothing"
 
 
 def _tf32(operation: Operation) -> str:

@@ -15,3 +15,4 @@ from .table import data_frame as data_frame
 from .terminal import has_colors as has_colors
 from .terminal import paint as paint
 from .terminal import terminal_width as terminal_width
+from .wording import few as few

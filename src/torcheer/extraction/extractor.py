@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from ..capture.addresses import innermost
+from ..display import few
 from ..errors import InvalidArgument
 from ..inputs import described, taken_by
 from .layers.calling import Call
@@ -228,8 +229,7 @@ def _check_batch(batch: Any) -> None:
 
 def _named(batch: Batch) -> str:
     """The columns of a batch, in words."""
-    said = [f"{name!r} ({_kind(column)})" for name, column in list(batch.items())[:_MOST]]
-    return ", ".join(said) + (f" and {len(batch) - _MOST} more" if len(batch) > _MOST else "")
+    return few((f"{name!r} ({_kind(column)})" for name, column in batch.items()), _MOST)
 
 
 def _kind(column: Any) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ..display import few
 from ..errors import FeaturesExist, FeaturesMismatch, UnreadableFile
 from .blocks.storage import Storage
 
@@ -149,4 +150,4 @@ def read_end(storage: Storage) -> tuple[int, int] | None:
 
 
 def _few(names: list[str]) -> str:
-    return ", ".join(names[:_FEW]) + (f" and {len(names) - _FEW} more" if len(names) > _FEW else "") or "none"
+    return few(names, _FEW) or "none"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..display import few
 from ..errors import AmbiguousKey, InvalidArgument, LayerNotFound
 from ..keys import Key, Meaning, Position, Several, Text, end_of, parse_key
 from .index import Index
@@ -98,10 +99,9 @@ class Lookup:
         matches = meaning.matches
         call = matches[0].call
         if call is not None and isinstance(key, Text):
-            options = ", ".join(f"{match.name} ({self.index.label(match.number)})" for match in matches[:_SHOWN])
-            more = f" and {len(matches) - _SHOWN} more" if len(matches) > _SHOWN else ""
+            options = few((f"{match.name} ({self.index.label(match.number)})" for match in matches), _SHOWN)
             times = len(self.names.calls(call.address))
-            return f"module {key} was called {times} times: say which, by {options}{more}."
+            return f"module {key} was called {times} times: say which, by {options}."
         layers = list(dict.fromkeys(map(self._table.layer_of, meaning.numbers)))
         end = end_of(key.text) if isinstance(key, Text) else None
         if end is not None:
@@ -121,8 +121,7 @@ class Lookup:
         return Position(fitting[0].number).meaning(names) if fitting else None
 
     def _list(self, layers: Sequence[LayerEntry]) -> str:
-        labels = [self._table.label(layer) for layer in layers]
-        return ", ".join(labels[:_SHOWN]) + (f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else "")
+        return few(map(self._table.label, layers), _SHOWN)
 
     # The keys of a layer ------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from ..capture.keep.keeper import alias, copied, of_same_class
 from ..capture.restore.randomness import RandomState
 from ..container_kinds import SavedObject
 from ..containers import PLAIN, fill_call, find_leaves, get_path
+from ..display import few
 from ..errors import InvalidArgument, ReplayFailed
 from ..functions import groups
 from ..history import History
@@ -306,8 +307,7 @@ def refuse_changed_states(history: History) -> None:
 
 
 def _names(history: History, states: list[StateRecord]) -> str:
-    names = ", ".join(repr(history._index.state_name(state)) for state in states[:3])
-    return names + (f" and {len(states) - 3} more" if len(states) > 3 else "")
+    return few((repr(history._index.state_name(state)) for state in states), 3)
 
 
 def outcome(record: OperationRecord, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

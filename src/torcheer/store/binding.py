@@ -7,6 +7,7 @@ from typing import Any
 from torch.nn import Module
 
 from ..capture.addresses import addressed, innermost, roots_of
+from ..display import few
 from ..errors import InvalidArgument, ModelMismatch
 from ..records import Log, RegisteredModule
 from ..state_records import AbsentTensor, is_parameter
@@ -34,9 +35,8 @@ def bind(log: Log, model: Any) -> None:
             if difference:
                 differences.append(f"{registered.full_name(name)!r} {difference}")
     if differences:
-        more = f", and {len(differences) - _NAMED} more" if len(differences) > _NAMED else ""
         raise ModelMismatch(
-            f"the model is not the one that {log.title!r} was logged with: {'; '.join(differences[:_NAMED])}{more}. Load its "
+            f"the model is not the one that {log.title!r} was logged with: {few(differences, _NAMED, '; ')}. Load its "
             "weights of then first, or load without model=; a history saved with params=True needs no model."
         )
     for registered in log.registered.values():

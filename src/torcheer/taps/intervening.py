@@ -11,6 +11,7 @@ from torch.nn import Module
 
 from ..capture.session import note_change
 from ..changes import Change, Given, HeadAxis, as_change
+from ..display import few
 from ..errors import InvalidArgument
 from ..history import History, Operation
 from ..history.attention import head_axis
@@ -35,9 +36,7 @@ class Edit:
 
     def __str__(self) -> str:
         reached = [spot for spot in self.spots if spot.reached]
-        places = "; ".join(str(spot.place) for spot in reached[:3]) + (
-            f"; and {len(reached) - 3} more" if len(reached) > 3 else ""
-        )
+        places = few((spot.place for spot in reached), 3, "; ")
         times = "once" if self.times == 1 else f"{self.times} times"
         return f"{self.key!r}: {self.change}, {times} ({places})" if reached else f"{self.key!r}: {self.change}, not reached"
 

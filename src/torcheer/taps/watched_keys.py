@@ -11,6 +11,7 @@ from torch.nn import Module
 
 from ..capture.addresses import innermost
 from ..capture.intercept.fused import FUSING
+from ..display import few
 from ..errors import InvalidArgument, PlaceNotReached
 from ..history import History
 from ..keys import OfClass, OfFunction, Range, Several, Text, Where, parse_key
@@ -58,10 +59,9 @@ class WatchedKeys:
         for key, spots in self.spots:
             missing = [spot.place for spot in spots if not spot.reached and not spot.is_outranked]
             if missing and (len(missing) == len(spots) or spots[0].place.label or not is_plural(key)):
-                more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
                 threads = any(place.module in self.watch.elsewhere for place in missing)
                 why = "; it ran on another thread, which is not watched" if threads else ""
-                said.append(f"{key!r} was not reached ({missing[0]}{more}{why})")
+                said.append(f"{key!r} was not reached ({few(missing, 1)}{why})")
         return said
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from ..api import recording
+from ..display import few
 from ..errors import InvalidArgument, RunMismatch, TorcheerError
 from ..files import file_name
 from ..functions.groups import UNSCALES
@@ -384,7 +385,7 @@ def _check_resumed(files: FileManager, about: dict[str, Any]) -> None:
     if different:
         files.close()
         raise RunMismatch(
-            f"the run in {files.folder} cannot be resumed with this model: {'; '.join(different)}. Resume with the model "
+            f"the run in {files.folder} cannot be resumed with this model: {few(different, 5, '; ')}. Resume with the model "
             f"it was made with, or begin a new run in a folder of its own, such as folder={str(free_folder(files.folder))!r}."
         )
     layers = {**recorded.get("layers", {}), **about["layers"]}

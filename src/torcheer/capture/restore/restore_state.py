@@ -22,6 +22,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
 
 from ...containers import PLAIN
+from ...display import few
 from ...errors import StateNotRestored
 from ...tensor_memory import has_memory
 from ...torch_internals import DisableTorchFunction
@@ -195,9 +196,7 @@ class StateRestorer:
     def finish(self, notes: list[str], is_failing: bool = False) -> None:
         """Name what could not be restored, in `notes` and by a warning. Goes on with an interrupt that came while restoring."""
         if self.problems:
-            names = "; ".join(self.problems[:5])
-            more = f"; and {len(self.problems) - 5} more" if len(self.problems) > 5 else ""
-            message = f"not everything is as it was before the pass. Not restored: {names}{more}."
+            message = f"not everything is as it was before the pass. Not restored: {few(self.problems, 5, '; ')}."
             notes.append(message)
             if not is_failing:  # the error of the pass is what the user has to see
                 warnings.warn(message, StateNotRestored, stacklevel=2)

@@ -6,6 +6,7 @@ import warnings
 
 from torch.nn import Module
 
+from ...display import few
 from ...errors import TrainingModeWarning
 
 _ACTS = "Dropout BatchNorm InstanceNorm RReLU StochasticDepth DropPath Attention LSTM GRU RNN".split()  # differently in it
@@ -24,11 +25,9 @@ def warn_of_training(model: Module, *, stacklevel: int) -> None:
     modules = dict(model.named_modules())
     acting = [address for address in training if any(word in type(modules[address]).__name__ for word in _ACTS)]
     named = [*acting, *(address for address in training if address not in acting)]
-    said = ", ".join(f"{address or 'the model itself'} ({type(modules[address]).__name__})" for address in named[:5])
-    more = f" and {len(named) - 5} more" if len(named) > 5 else ""
+    said = few((f"{address or 'the model itself'} ({type(modules[address]).__name__})" for address in named), 5)
     warnings.warn(
-        f"modules are in training mode: {said}{more}. Features of a trained model are mostly wanted in its other mode: "
-        "model.eval().",
+        f"modules are in training mode: {said}. Features of a trained model are mostly wanted in its other mode: model.eval().",
         TrainingModeWarning,
         stacklevel=stacklevel + 1,
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor
 
+from ...display import few
 from ...errors import InvalidArgument
 from ..snapshots.records import KINDS, WORDS, Entry, Kind, Snapshot
 from ..snapshots.run import Run
@@ -181,13 +182,11 @@ def _remarks(run: Run, snapshot: Snapshot, shown: list[str], left_out: list[str]
     """What is not in the figure, and what the snapshot says of itself."""
     said = []
     if left_out:
-        named = ", ".join(left_out[:6]) + (f" and {len(left_out) - 6} more" if len(left_out) > 6 else "")
-        said.append(f"Left out: {named}. Name them to see them: layers=[…].")
+        said.append(f"Left out: {few(left_out, 6)}. Name them to see them: layers=[…].")
     there = {entry.layer for entry in snapshot.entries}
     missing = [layer for layer in run.layers if layer not in there]
     if missing:
-        named = ", ".join(missing[:6]) + (f" and {len(missing) - 6} more" if len(missing) > 6 else "")
-        said.append(f"Not in this snapshot: {named}.")
+        said.append(f"Not in this snapshot: {few(missing, 6)}.")
     return [*said, *snapshot.notes]
 
 

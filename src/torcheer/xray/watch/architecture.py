@@ -16,8 +16,6 @@ from typing import Any, cast
 from torch.nn import Module
 from torch.nn.parameter import is_lazy
 
-_SHOWN = 5  # differences that are told
-
 
 def architecture_of(model: Module) -> dict[str, Any]:
     """The classes and settings of modules, and the shapes of parameters, by name, as JSON can hold them."""
@@ -82,7 +80,7 @@ def differences(recorded: dict[str, Any], now: dict[str, Any]) -> list[str]:
     found += _of_modules(recorded.get("modules", {}), now["modules"], is_complete="settings" in recorded)
     if "settings" in recorded:
         found += _of_settings(recorded["settings"], now["settings"])
-    return found[:_SHOWN] + ([f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else [])
+    return found
 
 
 def _of_parameters(before: dict[str, Any], after: dict[str, Any]) -> list[str]:

@@ -57,6 +57,13 @@ def function(ids, x):
 def broken():
     raise ValueError("no weights here\\nsecond line")
 number = 7
+def hooked():
+    model = torch.nn.Linear(4, 2)
+    model.register_forward_pre_hook(lambda module, args: args or (torch.ones(1, 4),))
+    return model
+class Named(torch.nn.Module):
+    def forward(self, x: torch.Tensor, *, mask: torch.Tensor = None) -> torch.Tensor:
+        return x
 """
 
 
@@ -78,6 +85,7 @@ def models(tmp_path, monkeypatch):
         (["some_models:made", "--input", "1,4", "--theme", "dark"], "linear_1_1"),
         (["some_models:function", "--input", "3:int64", "--input", "5,2", "--direction", "right"], "getitem_1_2"),
         (["some_models:net", "--input", "1,4", "--depth", "all"], "linear_1_1"),
+        (["some_models:hooked"], "linear_1_1"),
         (["some_models:net", "--input", "1,4", "--depth", "1"], "linear_1_1"),
         (["some_models:net", "--input", "1,4", "--style", "paper", "--width", "8.5cm", "--columns", "1"], 'width="8.5cm"'),
         (["some_models:net", "--input", "1,4", "--focus", "relu_1_2"], "Only relu_1_2 and what is next to it."),
@@ -115,6 +123,7 @@ def test_draw_without_an_output_shows(models, capsys):
         (["some_models:net", "--input", "1,4:int64"], "some_models:net with --input 1,4:int64 raised RuntimeError"),
         (["torch:relu"], "torch:relu with no --input raised TypeError"),
         (["torch.nn:ReLU"], "torch.nn:ReLU takes (input), and cannot be called with 0 of --input"),
+        (["some_models:Named"], "some_models:Named takes (x, *, mask=None), and cannot be called with 0 of --input"),
         (
             ["torch.nn:ReLU", "--input", "2", "--input", "3"],
             "too many positional arguments. Give the shape of each: --input 1,3",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from .demo import AlexNet, Gpt2, SimpleRecurrent
 from .display import print_shown
 from .errors import InvalidArgument, LayerNotFound, TorcheerError
 from .history import History
+from .inputs import misfit_of, taken_by
 from .keys import Key, parse_key
 from .model_history import ModelHistory
 from .render import PictureOptions
@@ -83,21 +83,12 @@ def logged(options: argparse.Namespace, layers_to_save: str = "all") -> ModelHis
 def _model_and_inputs(options: argparse.Namespace) -> tuple[Callable[..., Any], tuple[torch.Tensor, ...]]:
     """The model that a command line names, and a tensor for each --input; as many as the model takes."""
     model, inputs = find_model(options.model), tuple(make_input(shape) for shape in options.input)
-    called = model.forward if isinstance(model, torch.nn.Module) else model
-    try:
-        taken = inspect.signature(called)
-    except (TypeError, ValueError):
-        return model, inputs
-    try:
-        taken.bind(*inputs)
-    except TypeError as error:
-        shown = taken.replace(
-            parameters=[p.replace(annotation=p.empty) for p in taken.parameters.values()], return_annotation=taken.empty
-        )
+    misfit = misfit_of(model, taken_by(model), inputs, {})
+    if misfit is not None:
         raise InvalidArgument(
-            f"{options.model} takes {shown}, and cannot be called with {len(inputs)} of --input: {error}. "
+            f"{options.model} takes {misfit.taken}, and cannot be called with {len(inputs)} of --input: {misfit.why}. "
             "Give the shape of each: --input 1,3,224,224, or --input 2,6:int64 for whole numbers."
-        ) from None
+        )
     return model, inputs
 
 

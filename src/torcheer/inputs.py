@@ -199,16 +199,32 @@ def _refuse(model: Any, taken: Taken, args: tuple[Any, ...], kwargs: dict[str, A
     """Raise when the model cannot be called with these arguments."""
     if isinstance(model, Module) and len(args) == 1 and isinstance(args[0], (DataLoader, Dataset)):
         raise InvalidArgument(f"{call}() runs the model on one batch; got {described(args[0])}. {_right_call(args[0], call)}")
+    misfit = misfit_of(model, taken, args, kwargs)
+    if misfit is not None:
+        raise InvalidArgument(
+            f"{_name(model)} takes {misfit.taken} and cannot be called with {_given(args, kwargs)}: {misfit.why}. "
+            f"{_right_call_for(misfit.taken, args, kwargs, call)}"
+        )
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """What a model takes, without annotations, and why it cannot be called with the arguments given."""
+
+    taken: Signature
+    why: str
+
+
+def misfit_of(model: Any, taken: Taken, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Misfit | None:
+    """Why a model cannot be called with these arguments; None where it can be, or where only calling it can tell."""
     if taken.called is None or _has_pre_hooks(model):
-        return
+        return None
     try:
         taken.called.bind(*args, **kwargs)
     except TypeError as error:
-        shown = taken.written if taken.written is not None else taken.called
-        raise InvalidArgument(
-            f"{_name(model)} takes {_words(shown)} and cannot be called with {_given(args, kwargs)}: {error}. "
-            f"{_right_call_for(shown, args, kwargs, call)}"
-        ) from None
+        parameters = (taken.written or taken.called).parameters.values()
+        return Misfit(Signature([p.replace(annotation=Parameter.empty) for p in parameters]), str(error))
+    return None
 
 
 def _has_pre_hooks(model: Any) -> bool:
@@ -337,10 +353,6 @@ def _name(model: Any) -> str:
     if isinstance(model, Module):
         return f"{type(model).__name__}.forward"
     return str(getattr(model, "__qualname__", None) or type(model).__name__)
-
-
-def _words(taken: Signature) -> str:
-    return f"({', '.join(str(p.replace(annotation=Parameter.empty)) for p in taken.parameters.values())})"
 
 
 def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

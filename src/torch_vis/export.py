@@ -44,11 +44,7 @@ def export_computational_graph(
     path = _checked(filepath)  # what is wrong is told before the model runs
     data = track_computational_graph_execution(model, input_tensor, include_loss=include_loss).get_graph_data()
     text = json.dumps(data, allow_nan=False, ensure_ascii=False, indent=1)
-    try:
-        write_whole(path, text.encode())
-    except OSError as error:
-        raise InvalidArgument(f"the graph cannot be written to {str(path)!r}: {error.strerror or error}.") from error
-    return str(path)
+    return str(write_whole(path, text.encode(), "graph"))
 
 
 def _checked(filepath: Any) -> Path:

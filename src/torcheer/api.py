@@ -20,6 +20,7 @@ from .capture.refusals import refuse_inside_compiled_code
 from .capture.restore.randomness import RandomState
 from .containers import Arguments
 from .errors import InvalidArgument, ModelMismatch
+from .files import output_path
 from .history.keeping.filling import explain, finish, open_session, run
 from .history.keeping.options import LogOptions, Options, read_options, shows_options
 from .history.keeping.selection import LayersToSave
@@ -90,7 +91,9 @@ def log_forward_pass(
     if save_to is None:
         run(history, model, arguments, random_seed, random_state)
     else:
-        history = _streamed(history, Path(save_to), model, arguments, random_seed, random_state)
+        history = _streamed(
+            history, output_path(save_to, "history", "run.safetensors"), model, arguments, random_seed, random_state
+        )
     if vis_opt != "none":
         try:
             present(make_picture(history.graph, picture_options({"vis_opt": vis_opt})))

@@ -20,6 +20,14 @@ class InvalidArgument(TorcheerError, ValueError):
     """A call was given something it cannot work with."""
 
 
+class NotWritten(InvalidArgument, OSError):
+    """A file could not be written where it was asked for."""
+
+
+class FolderNotFound(NotWritten, FileNotFoundError):
+    """A file was to be written into a folder that does not exist."""
+
+
 class LayerNotFound(TorcheerError, KeyError):
     """A lookup key fits no layer."""
 

@@ -1,4 +1,4 @@
-"""Writes files whole or not at all, and names them."""
+"""Writes files whole or not at all, names them, and says why one cannot be written."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
+from .errors import FolderNotFound, InvalidArgument, NotWritten
+
 _PIECE = 1 << 24  # bytes that are copied at once
 _LARGE = 1 << 20  # bytes that are worth telling the disk about
 # On Linux pages that are not written yet are kept, and their writing begins.
@@ -19,19 +21,41 @@ _BEGIN_WRITING_BACK = os.POSIX_FADV_DONTNEED if sys.platform == "linux" else Non
 _ANONYMOUS = getattr(os, "O_TMPFILE", 0)  # a file without a name, which is gone when its process is
 
 
-def write_whole(path: Path, data: bytes, what: str = "file") -> None:
+def output_path(path: str | os.PathLike[str], what: str, example: str) -> Path:
+    """A path that a user gave, checked before the work; `what` is written there, and `example`, a file name, are for errors."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise InvalidArgument(f"path says where the {what} is written, such as {example!r}; got {path!r:.80}.")
+    target = Path(path)
+    if target.is_dir() or not target.parent.is_dir():
+        raise _not_written(target, what, example=example)
+    return target
+
+
+def make_folder(path: Path, what: str) -> None:
+    """Make a folder and those around it, unless it exists; `what` is written into it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK):
+            raise PermissionError("Permission denied")
+    except OSError as error:
+        reason = error.strerror or error
+        raise NotWritten(f"{what} cannot be written to the folder {str(path)!r}: {reason}. Give another folder.") from error
+
+
+def write_whole(path: Path, data: bytes, what: str = "file") -> Path:
     """Write a file under another name, flush it to the disk and rename it, so that a half-written file is never seen.
 
-    Raises an OSError of the same class, which says that this `what` cannot be written.
+    Raises NotWritten, which says that this `what` cannot be written. Returns the path.
     """
     with WholeFile(path, what) as file:
         file.write(data)
+    return path
 
 
 class WholeFile:
     """A file that gets its name when the block ends without an error, flushed to the disk. Until then the old file has it.
 
-    Raises the OSError that came, saying that this `what` cannot be written.
+    Raises NotWritten, which says that this `what` cannot be written.
     """
 
     def __init__(self, path: Path, what: str = "file") -> None:
@@ -41,6 +65,8 @@ class WholeFile:
         self._name: str | None = None  # what it is called until it is whole; None while it has no name
 
     def __enter__(self) -> WholeFile:
+        if self.path.is_dir():
+            raise _not_written(self.path, self._what)
         with self._explained():
             self._handle = _without_name(self.path.parent)
             if self._handle < 0:
@@ -125,8 +151,21 @@ class WholeFile:
         try:
             yield
         except OSError as error:
-            said = f"the {self._what} cannot be written: {error.strerror or error}"
-            raise type(error)(error.errno, said, str(self.path)) from error
+            raise _not_written(self.path, self._what, error) from error
+
+
+def _not_written(path: Path, what: str, error: OSError | None = None, example: str = "") -> NotWritten:
+    """The error for a path that nothing can be written to: a folder, a file in a missing folder, or what the system says."""
+    cls = NotWritten
+    if path.is_dir():
+        reason = f"it is a folder. Give the path of a file in it{f', such as {str(path / example)!r}' if example else ''}"
+    elif not path.parent.is_dir():
+        cls, reason = FolderNotFound, f"there is no folder {str(path.parent)!r}. Make it first, or choose another path"
+    else:
+        reason = f"{error.strerror or error if error is not None else 'unknown'}. Choose another path"
+    made = cls(f"the {what} cannot be written to {str(path)!r}: {reason}.")
+    made.errno = error.errno if error is not None else None
+    return made
 
 
 def _without_name(folder: Path) -> int:

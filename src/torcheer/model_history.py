@@ -16,6 +16,7 @@ from .analysis.summary import DEFAULT_COLUMNS, count_of
 from .changes import Given
 from .display import Fold, image, preformatted
 from .errors import TorcheerError
+from .files import output_path
 from .graph import Graph
 from .history import History, Layer, Module, Operation
 from .history.attention import attention_in
@@ -141,7 +142,7 @@ class ModelHistory(History):
         docs/saving.md says what a file contains. What no file can give back, such as a tensor of a class of your own, raises
         `CannotBeSaved`, which names it.
         """
-        place = Path(path)
+        place = output_path(path, "history", "run.safetensors")
         save_history(self, place, activations=activations, params=params, gradients=gradients, sources=sources, dtype=dtype)
         return place
 

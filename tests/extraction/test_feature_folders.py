@@ -38,6 +38,14 @@ def test_a_file_is_replaced_whole_and_deleted_twice(tmp_path):
         storage.read_tensors("block")
 
 
+def test_a_folder_that_cannot_be_made_is_told(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    storage = open_storage(str(tmp_path / "file" / "features"))
+    assert storage.names() == []
+    with pytest.raises(InvalidArgument, match=r"features cannot be written to the folder .*Not a directory\. Give another"):
+        storage.write("plan", b"")
+
+
 def test_what_cannot_be_is_refused(tmp_path):
     (tmp_path / "file").write_bytes(b"not tensors")
     with pytest.raises(UnreadableFile, match=r"file cannot be read: it does not begin"):

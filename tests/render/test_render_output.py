@@ -21,7 +21,7 @@ from torch import nn
 import torcheer
 from models import Mlp, log
 from torcheer.demo import AlexNet, SimpleRecurrent
-from torcheer.errors import DrawingFailed, GraphvizNotFound, InvalidArgument
+from torcheer.errors import DrawingFailed, FolderNotFound, GraphvizNotFound, InvalidArgument, NotWritten
 from torcheer.render import graphviz, layout, make_picture, picture_options, showing, worker
 from torcheer.render.dot import dot_text
 from torcheer.render.graphviz import TooSlow, run_graphviz
@@ -82,8 +82,14 @@ def test_what_is_neither_path_nor_file_is_refused(history):
 
 
 def test_a_folder_that_is_not_there_is_told_with_its_path(history, tmp_path):
-    with pytest.raises(FileNotFoundError, match="cannot be written"):
+    message = r"the picture cannot be written to .*picture\.svg': there is no folder .*nowhere'\. Make it first"
+    with pytest.raises(FolderNotFound, match=message) as caught:
         history.draw(tmp_path / "nowhere" / "picture.svg")
+    assert isinstance(caught.value, FileNotFoundError)
+    with pytest.raises(FolderNotFound, match=r"the table cannot be written to .*there is no folder"):
+        history.to_csv(tmp_path / "nowhere" / "table.csv")
+    with pytest.raises(NotWritten, match=r"the table cannot be written to .*it is a folder"):
+        history.to_csv(tmp_path)
 
 
 def test_nothing_half_written_is_left_when_writing_fails(history, tmp_path, monkeypatch):

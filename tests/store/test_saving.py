@@ -606,8 +606,15 @@ def test_a_full_disk_leaves_what_was_there(tmp_path):
 
 def test_a_folder_that_is_not_there_is_told(tmp_path):
     history = log(torch.relu, torch.ones(2))
-    with pytest.raises(FileNotFoundError, match="the history cannot be written"):
-        history.save(tmp_path / "nowhere" / "run.safetensors")
+    for path, message in (
+        (tmp_path / "nowhere" / "run.safetensors", "the history cannot be written to .*there is no folder .*Make it first"),
+        (tmp_path, r"the history cannot be written to .*it is a folder.*run\.safetensors"),
+        (7, r"path says where the history is written, such as 'run\.safetensors'; got 7"),
+    ):
+        with pytest.raises(torcheer.InvalidArgument, match=message):
+            history.save(path)
+        with pytest.raises(torcheer.InvalidArgument, match=message):
+            torcheer.log_forward_pass(torch.relu, torch.ones(2), save_to=path)
     with pytest.raises(torcheer.HistoryNotFound, match="there is no file"):
         torcheer.load(tmp_path / "nothing.safetensors")
 

@@ -127,3 +127,6 @@ def test_it_is_written_to_a_file(tmp_path):
     assert json.loads((tmp_path / "graph.json").read_text(encoding="utf-8")) == found
     with pytest.raises(InvalidArgument, match="cannot be written"):
         history.to_model_explorer(tmp_path / "nowhere" / "graph.json")
+    for write in (history.to_model_explorer, history.to_html, history.to_json):
+        with pytest.raises(InvalidArgument, match=r"path says where the .* is written, such as 'model"):
+            write(7)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 
 import torch
 
+from ..files import output_path, write_whole
 from ..graph import Edge, Graph, ModuleBox, Node
 from ..history import Operation
 from ..history.printing.text import human_size
-from ..output_files import write_output
 from ..torch_internals import DisableTorchFunction
 from ..web.colors import COST_RAMPS
 from ..web.schema import Plain
@@ -42,10 +41,10 @@ def to_model_explorer(history: Recorded, path: str | os.PathLike[str] | None = N
     found = {"label": graph.title, "graphs": [{"id": graph.title, "nodes": _nodes(graph)}]}
     if path is None:
         return found
-    place = write_output(Path(path), json.dumps(found, allow_nan=False).encode(), "graph")
+    place = write_whole(output_path(path, "graph", "model.json"), json.dumps(found, allow_nan=False).encode(), "graph")
     for name, data in node_data_of(history).items() if node_data else ():
         beside = place.with_name(f"{place.stem}.{name}.json")
-        write_output(beside, json.dumps(data, allow_nan=False).encode(), "node data")
+        write_whole(beside, json.dumps(data, allow_nan=False).encode(), "node data")
     return found
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidArgument
+from ..files import output_path, write_whole
 from ..history.printing.text import human_size
-from ..output_files import write_output
 from ..web.page import Bundle, packed, plain_title, read_bundle
 from ..web.schema import Plain
 from .payload import MAX_BYTES, Recorded, check_limit, payload_of, text_of
@@ -48,7 +48,7 @@ class Page:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the page to a file, which is there whole or not at all."""
-        return write_output(Path(path), self.html.encode(), "page")
+        return write_whole(output_path(path, "page", "model.html"), self.html.encode(), "page")
 
     def _repr_html_(self) -> str:
         """The page inside a notebook, in a frame that can reach nothing of it."""

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -14,10 +13,10 @@ import torch
 from ..analysis import Cost
 from ..capture.restore.gc_pause import fewer_collections
 from ..errors import InvalidArgument
+from ..files import output_path, write_whole
 from ..graph import Graph, add_gradient_edges
 from ..history.index import Index
 from ..history.printing.text import human_size, plural
-from ..output_files import write_output
 from ..records import Failure
 from ..torch_internals import DisableTorchFunction
 from ..web.page import packed
@@ -256,5 +255,5 @@ def to_json(
     """
     text = text_of(payload_of(history, previews=previews, max_bytes=max_bytes, metrics=metrics))
     if path is not None:
-        write_output(Path(path), text.encode(), "payload")
+        write_whole(output_path(path, "payload", "model.json"), text.encode(), "payload")
     return text

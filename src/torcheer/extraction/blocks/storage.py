@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...errors import InvalidArgument, UnreadableFile
-from ...files import WholeFile, write_whole
+from ...files import WholeFile, make_folder, write_whole
 from ...tensor_files import ALIGNED, Place, TensorFile, TensorWriter, write_tensors
 
 _LARGE = 4096  # bytes
@@ -118,7 +118,7 @@ class LocalStorage(Storage):
         found: dict[str, int] = {}
         try:
             entries = list(os.scandir(self.folder))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return found
         for entry in entries:
             if not entry.name.startswith("."):
@@ -135,7 +135,7 @@ class LocalStorage(Storage):
             return None
 
     def write(self, name: str, data: bytes) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder, "features")
         write_whole(self.folder / name, data, "file of features")
 
     def read_tensors(self, name: str) -> TensorFile:
@@ -146,11 +146,11 @@ class LocalStorage(Storage):
             raise UnreadableFile(f"{path} cannot be read: {error}.") from None
 
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder, "features")
         write_tensors(self.folder / name, tensors, metadata, "block of features")
 
     def new_tensors(self, room: int) -> TensorsInWork:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder, "features")
         return TensorsInWork(self.folder, room)
 
     def delete(self, name: str) -> None:

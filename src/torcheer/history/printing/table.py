@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ...errors import InvalidArgument
+from ...files import write_whole
 from ..operation import Operation
 
 
@@ -44,8 +45,7 @@ def write_csv(rows: list[dict[str, Any]], path: str | os.PathLike[str] | IO[Any]
     writer.writeheader()
     writer.writerows(rows)
     if isinstance(path, (str, os.PathLike)):
-        Path(path).write_bytes(text.getvalue().encode())
-        return Path(path)
+        return write_whole(Path(path), text.getvalue().encode(), "table")
     if not hasattr(path, "write"):
         raise InvalidArgument(f"to_csv takes a path or a file object; got {type(path).__name__}: {path!r:.60}.")
     try:

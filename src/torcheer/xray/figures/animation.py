@@ -14,7 +14,7 @@ import numpy as np
 
 from ...display import Progress
 from ...errors import InvalidArgument, SnapshotNotFound
-from ...output_files import output_path, write_output
+from ...files import output_path, write_whole
 from ..snapshots.records import WORDS, Entry, Kind, Snapshot
 from ..snapshots.run import Run, evenly
 from ..store import Snapshots
@@ -92,7 +92,7 @@ def write_gif(
             data = as_gif(map(frame_at, range(total)), reel.stage.paints, milliseconds)
         else:
             data = as_webp(frame_at, total, reel.stage.paints, milliseconds)
-    return write_output(target, data, "picture")
+    return write_whole(target, data, "picture")
 
 
 def write_strip(
@@ -129,7 +129,7 @@ def write_strip(
     reel = _make_reel(run, chosen, layer, cast(Kind, kind), scale, tile, _STRIP_FRAME, is_gif=False)
     data = io.BytesIO()
     reel.stage.paints.as_image(_strip(reel)).save(data, format="PNG")
-    return write_output(target, data.getvalue(), "picture")
+    return write_whole(target, data.getvalue(), "picture")
 
 
 # Reading ------------------------------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from typing import Any
 
 from ...display import Progress
 from ...errors import InvalidArgument, SnapshotNotFound
+from ...files import output_path, write_whole
 from ...measure import BIN_EDGES
-from ...output_files import output_path, write_output
 from ...web.page import Bundle, read_bundle
 from ..snapshots.records import KINDS, WORDS
 from ..snapshots.run import Run, evenly
@@ -88,7 +88,7 @@ def write_report(
     pictures = _fitting(content, len(bare), Progress(f"{target.name}: pictures", _TRIES + 1, "rounds", progress))
     blocks = statistics | {f"pictures-{number}": block for number, block in enumerate(pictures.blocks)}
     data = _page(bundle, content, pictures, blocks)
-    return write_output(target, data, "report")
+    return write_whole(target, data, "report")
 
 
 # Which pictures fit -----------------------------------------------------------------------------------------------

@@ -29,8 +29,8 @@ from typing import IO, Any
 import numpy as np
 from torch import Tensor
 
-from ...errors import InvalidArgument, RunExists, RunInUse, SnapshotNotFound
-from ...files import write_whole
+from ...errors import RunExists, RunInUse, SnapshotNotFound
+from ...files import make_folder, write_whole
 from ...tensor_files import write_tensors
 from ..snapshots.records import VERSION, Kind, Snapshot, snapshot_from_json, snapshot_to_json, tensor_key
 from . import lock, snapshot_file
@@ -75,13 +75,8 @@ class FileManager:
         Refused while another process writes to it, and, without `resume`, where there is a run already.
         """
         path = as_folder(folder)
-        try:
-            (path / "snapshots").mkdir(parents=True, exist_ok=True)
-            held = locked(path)
-        except OSError as error:
-            raise InvalidArgument(
-                f"a run cannot be written to the folder {str(path)!r}: {error.strerror or error}. Give another folder."
-            ) from error
+        make_folder(path / "snapshots", "a run")
+        held = locked(path)
         try:
             there = path / "run.json"
             if has_snapshots(path) and not (resume and there.exists()):

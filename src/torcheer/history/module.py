@@ -217,17 +217,17 @@ class Modules(ShownTable, Mapping[str, Module]):
     def __init__(self, index: Index) -> None:
         self._index = index
 
-    def __getitem__(self, key: str) -> Any:
-        """A module by its address (any of them), or one of its calls: `'features.6:1'`."""
+    def __getitem__(self, key: str) -> Module:
+        """A module by its address (any of them); `'features.6:1'` means its first call, as `modules['features.6'][1]` does."""
         registered = self._index.log.registered
         address = self._index.first_addresses.get(key, key) if isinstance(key, str) else key
         if address in registered:
             return Module(self._index, registered[address])
         name, number = split_turn(key) if isinstance(key, str) else (key, None)
         if number is not None and self._index.first_addresses.get(name, name) in registered:
-            module: Module = self[name]
+            module = self[name]
             if 1 <= number <= module.num_calls:
-                return module[number]
+                return module[number]  # type: ignore[return-value]  # typed as the module, which is what nearly all keys mean
             raise LayerNotFound(f"module {module.address!r} was called {module.num_calls} times, so there is no {key!r}.")
         near = difflib.get_close_matches(str(key), list(registered), n=5, cutoff=0.5)
         hint = f" The nearest are {', '.join(map(repr, near))}." if near else ""

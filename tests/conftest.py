@@ -10,6 +10,7 @@ import torch
 
 import torchvision_operators
 from browser import browser, page  # noqa: F401  # fixtures
+from command_line import refused, user_module  # noqa: F401  # fixtures
 from firefox import firefox  # noqa: F401  # a fixture
 
 torchvision_operators.declare()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import sys
 
 import pytest
 
@@ -28,12 +27,9 @@ def test_the_demo_prints_a_history_a_layer_and_its_files(tmp_path, capsys):
         assert (tmp_path / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_folder_that_cannot_be_written_is_an_error_in_words(tmp_path, capsys):
+def test_a_folder_that_cannot_be_written_is_an_error_in_words(tmp_path, refused):
     (tmp_path / "file").write_text("")
-    with pytest.raises(SystemExit) as caught:
-        main(["demo", "--folder", str(tmp_path / "file")])
-    assert caught.value.code == 2
-    assert "cannot write" in capsys.readouterr().err
+    assert "cannot write" in refused(["demo", "--folder", str(tmp_path / "file")])
 
 
 def test_the_version_is_told(capsys):
@@ -68,12 +64,8 @@ class Named(torch.nn.Module):
 
 
 @pytest.fixture
-def models(tmp_path, monkeypatch):
-    (tmp_path / "some_models.py").write_text(MODELS)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    yield tmp_path
-    sys.modules.pop("some_models", None)
+def models(user_module):
+    return user_module("some_models", MODELS)
 
 
 @pytest.mark.parametrize(
@@ -135,10 +127,7 @@ def test_draw_without_an_output_shows(models, capsys):
         (["some_models:net", "--input", "1,4", "--columns", "0"], "columns is a number from 1"),
     ],
 )
-def test_draw_tells_what_is_wrong(models, arguments, message, capsys):
-    with pytest.raises(SystemExit) as caught:
-        main(["draw", *arguments])
-    assert caught.value.code == 2
-    told = capsys.readouterr().err
+def test_draw_tells_what_is_wrong(models, arguments, message, refused):
+    told = refused(["draw", *arguments])
     assert message in told
     assert len(told.splitlines()) == 1

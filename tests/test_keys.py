@@ -277,11 +277,9 @@ def test_the_command_line_means_it(model, history, name, monkeypatch, capsys):
     assert printed == [history._index.label(number) for number in sorted(meant)]
 
 
-def test_the_command_line_says_what_a_key_that_fits_nothing_is_like(monkeypatch, capsys, model):
+def test_the_command_line_says_what_a_key_that_fits_nothing_is_like(monkeypatch, refused, model):
     monkeypatch.setattr(sys.modules[__name__], "shell_model", model, raising=False)
-    with pytest.raises(SystemExit):
-        main(["find", f"{__name__}:shell_model", "--input", "2,4", "bloks.1"])
-    assert "'blocks.1'" in capsys.readouterr().err
+    assert "'blocks.1'" in refused(["find", f"{__name__}:shell_model", "--input", "2,4", "bloks.1"])
 
 
 # Modules ----------------------------------------------------------------------------------------------------------

@@ -53,11 +53,8 @@ def test_a_saved_history_is_drawn_shown_summed_up_and_searched(path, tmp_path, c
         ),
     ],
 )
-def test_what_is_wrong_is_told(path, arguments, words, capsys):
-    with pytest.raises(SystemExit) as raised:
-        main([one.format(path=path) for one in arguments])
-    assert raised.value.code == 2
-    assert words in capsys.readouterr().err
+def test_what_is_wrong_is_told(path, arguments, words, refused):
+    assert words in refused([one.format(path=path) for one in arguments])
 
 
 def test_summary_also_takes_a_model(capsys):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 import torch
 
@@ -20,12 +18,8 @@ net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU())
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    (tmp_path / "shown_models.py").write_text(MODELS)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    yield tmp_path
-    sys.modules.pop("shown_models", None)
+def folder(user_module):
+    return user_module("shown_models", MODELS)
 
 
 NET = ["shown_models:net", "--input", "1,3,8,8"]
@@ -77,12 +71,9 @@ def test_view_makes_a_page_of_a_payload_and_opens_it(folder, capsys, monkeypatch
         (["view", "page.html", "-o", "other.html"], "only opened"),
     ],
 )
-def test_what_is_wrong_is_told(folder, arguments, message, capsys):
+def test_what_is_wrong_is_told(folder, arguments, message, refused):
     (folder / "page.html").write_text("<!doctype html>")
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    assert caught.value.code == 2
-    assert message in capsys.readouterr().err
+    assert message in refused(arguments)
 
 
 def test_the_decoder_of_the_demo_is_the_size_of_gpt2():

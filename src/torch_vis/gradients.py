@@ -21,7 +21,7 @@ class Gradients:
         self._graph = graph
         self._ran = [(passed, passed.operations) for passed in history.backward_passes]
         self.by_operation: dict[int, list[str]] = {}  # the ids of the nodes that belong to each forward operation, in order
-        self.count = 0  # of all nodes but those that belong to nothing that was logged
+        self.count = 0  # of all nodes that belong to something that was logged
         self._ids: list[list[str]] = []  # by pass, of every node that ran
         for passed, ran in self._ran:
             self._ids.append([graph.add(_node(one, passed.number, place)).id for place, one in enumerate(ran)])

@@ -20,7 +20,7 @@ _ANYTHING = PictureOptions(legend=False)
 
 @dataclass(frozen=True, slots=True)
 class PlacedNode:
-    """A node with its place. `kind` is None for what is no operation, such as an output."""
+    """A node with its place. `kind` is None for an output and other nodes that are no operation."""
 
     key: str
     lines: tuple[str, ...]
@@ -64,7 +64,7 @@ def make_scene(tracker: ComputationalGraphTracker) -> Scene:
 
 
 def _without_orphans(graph: Graph) -> Graph:
-    """Without what neither comes from an input nor leads to an output, such as the counters of normalisation layers."""
+    """The graph without operations that no input leads to and that lead to no output, such as counters of batch norms."""
     kept = {node.key for node in graph.nodes if node.from_input or node.to_output}
     return restrict(graph, kept) if kept else graph
 

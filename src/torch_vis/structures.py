@@ -80,7 +80,7 @@ class TrackedGraph:
     def connect(
         self, source: str, target: str, kind: str, shape: Shape | None = None, *, turn: int = 0, **metadata: Any
     ) -> None:
-        """Add an edge between nodes that are there; nothing is connected with itself. `turn` tells several of a kind apart."""
+        """Add an edge between two nodes of the graph that are not the same. `turn` tells several edges of one kind apart."""
         if source != target and source in self.nodes and target in self.nodes:
             self._edges.setdefault((source, target, kind, turn), GraphEdge(source, target, kind, shape, metadata or None))
 

@@ -142,7 +142,7 @@ class ComputationalGraphTracker:
     def _options(self) -> dict[str, Any]:
         """What torcheer is to record: everything that ran, no tensors, and times where the work is done."""
         chosen: dict[str, Any] = {"layers_to_save": "none", "keep_orphans": True, "time_on_device": self._on_device}
-        return {**chosen, "save_gradients": lambda operation: False}  # of none is the gradient kept: where it went is wanted
+        return {**chosen, "save_gradients": lambda operation: False}  # follow gradients, and keep none
 
     def _sample(self) -> dict[str, int]:
         """What the process and all CUDA devices hold, where that can be read."""

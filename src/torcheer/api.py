@@ -129,7 +129,7 @@ def _streamed(
 def load(
     path: str | os.PathLike[str], *, model: Callable[..., object] | None = None, functions: Iterable[Callable[..., object]] = ()
 ) -> ModelHistory:
-    """Open a history that `history.save` wrote. It answers everything that one did; tensors are read when they are asked for.
+    """Open a history that `history.save` wrote. It answers all that the saved one did; tensors are read when asked for.
 
     >>> import tempfile, torch, torcheer
     >>> history = torcheer.log_forward_pass(torch.nn.ReLU(), torch.ones(2))
@@ -144,7 +144,7 @@ def load(
         functions: functions of yours that `replay` and `validate` may call: functions, modules, `torch.ops.my_library`. Others
             than these and torch's own are known by name alone.
 
-    A file may come from anybody: nothing in it is imported or run. One that is damaged raises `UnreadableFile`.
+    Nothing in the file is imported or run, whoever wrote it. A damaged file raises `UnreadableFile`.
     """
     log, options = load_log(Path(path), functions)
     if model is not None:

@@ -119,7 +119,7 @@ class BackwardLog:
 
     @property
     def passes(self) -> list[BackwardRecord]:
-        """Those in which a node ran."""
+        """The passes in which a node ran."""
         return [one for one in self._begun if one.nodes]
 
     @property
@@ -132,7 +132,7 @@ class BackwardLog:
         return self._wanted is None or number < 0 or number in self._wanted
 
     def only(self, numbers: set[int]) -> None:
-        """Keep the gradients of these operations, and let go of others."""
+        """Keep the gradients of these operations, and release all others."""
         self._wanted = numbers
         for one in self._begun:
             for gradients in (one.gradients, one.summed):
@@ -168,7 +168,7 @@ class BackwardLog:
         return new
 
     def known(self, task: int) -> BackwardRecord | None:
-        """The pass with torch's number `task`, or in which such a pass runs."""
+        """The pass with torch's number `task`, or the one inside which that pass runs."""
         for one in reversed(self._begun):
             if one.task == task or task in one.inner:
                 return one

@@ -110,7 +110,7 @@ class WholeFile:
             return os.pread(self._handle, size, place)
 
     def cut(self, size: int) -> None:
-        """Let the file end after so many bytes."""
+        """Cut the file to `size` bytes."""
         with self._explained():
             os.ftruncate(self._handle, size)
 
@@ -155,7 +155,7 @@ class WholeFile:
 
 
 def _not_written(path: Path, what: str, error: OSError | None = None, example: str = "") -> NotWritten:
-    """The error for a path that nothing can be written to: a folder, a file in a missing folder, or what the system says."""
+    """The error for a path that cannot be written to: a folder, a file in a missing folder, or what the system says."""
     cls = NotWritten
     if path.is_dir():
         reason = f"it is a folder. Give the path of a file in it{f', such as {str(path / example)!r}' if example else ''}"

@@ -121,40 +121,38 @@ class Taken:
     @property
     def most(self) -> float:
         """How many positional arguments there may be."""
-        kinds = [p.kind for p in self.written.parameters.values()] if self.written is not None else []
-        return math.inf if Parameter.VAR_POSITIONAL in kinds or self.written is None else len(self._positional)
+        takes_any = self.written is None or any(p.kind is Parameter.VAR_POSITIONAL for p in self._parameters)
+        return math.inf if takes_any else len(self._positional)
 
     @property
     def names(self) -> list[str]:
         """The names that arguments can be given by."""
-        parameters = self.written.parameters.values() if self.written is not None else ()
-        return [p.name for p in parameters if p.kind in _NAMED]
+        return [p.name for p in self._parameters if p.kind in _NAMED]
 
     @property
     def takes_any_name(self) -> bool:
         """Whether there is a `**kwargs`."""
-        parameters = self.written.parameters.values() if self.written is not None else ()
-        return any(p.kind is Parameter.VAR_KEYWORD for p in parameters)
+        return any(p.kind is Parameter.VAR_KEYWORD for p in self._parameters)
+
+    @property
+    def _parameters(self) -> list[Parameter]:
+        return list(self.written.parameters.values()) if self.written is not None else []
 
     @property
     def _positional(self) -> list[Parameter]:
-        return [p for p in self.written.parameters.values() if p.kind in _POSITIONAL] if self.written is not None else []
+        return [p for p in self._parameters if p.kind in _POSITIONAL]
 
     def names_all(self, given: Mapping[Any, Any]) -> bool:
         """Whether these are named arguments: every key is a parameter's name, or some are and `**kwargs` takes the rest."""
         if self.written is None or not all(isinstance(key, str) for key in given):
             return False
-        parameters = self.written.parameters.values()
         if not given:
-            return not any(p.kind in _POSITIONAL for p in parameters)
-        names = {p.name for p in parameters if p.kind in _NAMED}
+            return not self._positional
+        names = set(self.names)
         if names.issuperset(given):
             return True
-        if not any(p.kind is Parameter.VAR_KEYWORD for p in parameters):
-            return False
-        is_positional = any(p.kind in (*_POSITIONAL, Parameter.VAR_POSITIONAL) for p in parameters)
-        needed = {p.name for p in parameters if p.kind in _POSITIONAL and p.default is Parameter.empty}
-        return needed.issubset(given) and (not is_positional or not names.isdisjoint(given))
+        needed = {p.name for p in self._positional if p.default is Parameter.empty}
+        return self.takes_any_name and needed.issubset(given) and (self.most == 0 or not names.isdisjoint(given))
 
 
 def taken_by(model: Any) -> Taken:
@@ -248,7 +246,7 @@ def _right_call_for(taken: Signature, args: tuple[Any, ...], kwargs: dict[str, A
         return f"Not a parameter: {', '.join(map(repr, strange[:5]))}. Leave out what it does not take: {by_name}."
     if len(args) == 1 and isinstance(args[0], (list, tuple)):
         return _right_call(args[0], call)
-    if len(args) > 1 and _is_shape(args):
+    if len(args) > 1 and is_shape(args):
         return _right_call(args, call)
     if positional:
         return f"Arguments go into a tuple, {call}(model, {_joined(positional)}), or by name: {by_name}."
@@ -298,7 +296,7 @@ def _refusal(model: Any, error: BaseException, arguments: Arguments, call: str) 
         if is_tensor(value) or (value is None and len(places) > 1) or type(value).__name__ not in text:
             continue
         where = f"argument {place!r}" if place in kwargs else f"argument {int(place) + 1}" if len(args) > 1 else "the input"
-        meant = args if len(args) > 1 and _is_shape(args) else value
+        meant = args if len(args) > 1 and is_shape(args) else value
         return InvalidArgument(
             f"the model does not take {described(value)} as {where}: {type(error).__name__}: {text:.300}\n"
             f"{_right_call(meant, call)}"
@@ -312,7 +310,7 @@ def _right_call(value: Any, call: str) -> str:
         return f"Take one batch: batch = next(iter(loader)), then {call}(model, batch[0])."
     if isinstance(value, Dataset):
         return f"Take one sample and make it a batch: {call}(model, dataset[0][0].unsqueeze(0))."
-    if _is_shape(value):
+    if is_shape(value):
         return f"For an input of this shape: {call}(model, torch.rand({', '.join(map(str, value))}))."
     if isinstance(value, (list, tuple)):
         items = _joined([f"items[{n}]" for n in range(min(max(len(value), 1), 3))])
@@ -335,10 +333,14 @@ def _right_call(value: Any, call: str) -> str:
     return f"Give tensors, or whatever else the model's forward takes: {call}(model, x)."
 
 
-def _is_shape(value: Any) -> bool:
-    if not isinstance(value, (tuple, list)) or not value:
-        return False
-    return all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in value)
+def is_shape(value: Any, least: float = 0) -> bool:
+    """Whether a value is a list or tuple of whole numbers from `least` on, and not empty."""
+    return isinstance(value, (tuple, list)) and bool(value) and all(is_whole(size, least) for size in value)
+
+
+def is_whole(value: Any, least: float) -> bool:
+    """Whether a value is a whole number from `least` on; a truth value is not."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _is_array(value: Any) -> bool:
@@ -370,7 +372,7 @@ def described(value: Any) -> str:
     if value is None:
         return "None"
     if isinstance(value, (list, tuple)):
-        return f"the shape {tuple(value)!r:.60}" if _is_shape(value) else f"a {cls} of {len(value)}"
+        return f"the shape {tuple(value)!r:.60}" if is_shape(value) else f"a {cls} of {len(value)}"
     if cls == "ndarray":
         return f"a NumPy array of shape {value.shape}"
     if isinstance(value, Mapping):

@@ -44,7 +44,7 @@ def bytes_of(shape: tuple[int, ...], dtype: torch.dtype) -> int:
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a new tensor. One of which a dimension has a single element may be contiguous with others."""
+    """The strides of a new tensor. Other strides are contiguous, too, where they differ in dimensions of size 1 only."""
     strides, step = [], 1
     for size in reversed(shape):
         strides.append(step)

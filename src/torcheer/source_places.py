@@ -40,7 +40,7 @@ class Sources:
     """The files of the running program: their lines, and whose they are."""
 
     def line(self, file: str, number: int) -> str | None:
-        """A line as it is in the file, without its end; None where there is none."""
+        """A line of a file without its newline; None where the file does not have it."""
         lines = linecache.getlines(file)
         return lines[number - 1].rstrip() if 1 <= number <= len(lines) else None
 

@@ -70,7 +70,7 @@ class TrainingStep:
     def watch_modules(self, *, timing: bool = True) -> ModuleCalls:
         """Run the step and watch its modules only.
 
-        Nobody sees what such a step writes to, so parameters, buffers and inputs are copied first.
+        Writes are not watched in such a step, so parameters, buffers and inputs are copied first.
         """
         self.module_calls = None
         model = without_parallelism(self.model)

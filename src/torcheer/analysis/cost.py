@@ -156,7 +156,7 @@ class Cost:
     def layer(self, key: Any) -> Expense:
         """All passes of a layer together."""
         entry = key._entry if isinstance(key, Layer) else Lookup(self._index, Operation).find(key).layer
-        return _sum([self._parts.of_operation(number) for number in entry.passes])
+        return sum_of([self._parts.of_operation(number) for number in entry.passes])
 
     def module(self, key: Any) -> ModuleCost:
         """All calls of a module together, by address; `""` is the model itself."""
@@ -218,8 +218,8 @@ class _Sweep:
                 self.by_operation[bearer] = expense
                 self.payers.update(dict.fromkeys(call.numbers, bearer))
             by_call.setdefault(call.module, []).append(expense)
-        self.by_call = {number: _sum(expenses) for number, expenses in by_call.items()}  # NONE: in no module
-        self.hidden = _sum(hidden)
+        self.by_call = {number: sum_of(expenses) for number, expenses in by_call.items()}  # NONE: in no module
+        self.hidden = sum_of(hidden)
 
     def _expense(
         self,
@@ -258,7 +258,7 @@ class _Parts:
         self._own = {number: _with(sweep.by_call.get(number, _FREE), backward.by_call[number]) for number in numbers}
         self.hidden = _with(sweep.hidden, backward.by_operation[NONE])
         self.elsewhere = self._own.get(NONE, _FREE)
-        self.total = _with(_sum([*self._own.values()]), backward.by_address.total())
+        self.total = _with(sum_of([*self._own.values()]), backward.by_address.total())
 
     def of_operation(self, number: int) -> Expense:
         return _with(self._sweep.by_operation.get(number, _FREE), self._backward.by_operation[number])
@@ -278,8 +278,8 @@ class _Parts:
             own = sum(call.elapsed - inside[call.number] for call in calls)
             found[address] = ModuleCost(
                 address,
-                _sum([self._own.get(call.number, _FREE) for call in calls]),
-                _sum([total.get(call.number, _FREE) for call in outermost]),
+                sum_of([self._own.get(call.number, _FREE) for call in calls]),
+                sum_of([total.get(call.number, _FREE) for call in outermost]),
                 sum(call.elapsed for call in outermost) / 1e9,
                 own / 1e9,
             )
@@ -299,11 +299,12 @@ def _not_called(address: str) -> ModuleCost:
 
 
 def _with(expense: Expense, nanoseconds: int) -> Expense:
-    """An expense, and so much backward time besides."""
+    """An expense with more backward time."""
     return replace(expense, backward_seconds=expense.backward_seconds + nanoseconds / 1e9) if nanoseconds else expense
 
 
-def _sum(expenses: list[Expense]) -> Expense:
+def sum_of(expenses: list[Expense]) -> Expense:
+    """Several expenses together."""
     if len(expenses) == 1:
         return expenses[0]
     return Expense(*(sum(getattr(expense, name) for expense in expenses) for name in _FIELDS))

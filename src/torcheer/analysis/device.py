@@ -1,4 +1,4 @@
-"""Memory of the process and of the device, as they are now. Nothing of it is asked during a pass."""
+"""Memory of the process and of the device, as they are now. Not measured during a pass."""
 
 from __future__ import annotations
 

@@ -12,9 +12,10 @@ from ..history import History, Module, Operation
 from ..history.param import not_counted
 from ..history.printing.module_text import describe_shapes
 from ..history.printing.text import human_size, human_time, plural
+from ..inputs import is_whole
 from ..records import Origin
 from .calls import FactsOf, calls_of
-from .cost import Cost, Expense, cost_of
+from .cost import Cost, Expense, cost_of, sum_of
 from .storage import Storages
 
 _ROWS_SHOWN = 400
@@ -125,7 +126,7 @@ def summary_of(history: History, columns: Iterable[str] = DEFAULT_COLUMNS, *, de
     if unknown or not wanted:
         named = f"no column is called {', '.join(map(repr, unknown))}" if unknown else "no column was asked for"
         raise InvalidArgument(f"{named}. The columns are {', '.join(map(repr, COLUMNS))}.")
-    if depth is not None and (isinstance(depth, bool) or not isinstance(depth, int) or depth < 0):
+    if depth is not None and not is_whole(depth, 0):
         raise InvalidArgument(f"depth must be a whole number of levels, 0 for the model alone, or None for all; got {depth!r}.")
     return _Table(history, wanted, depth).summary()
 
@@ -166,7 +167,7 @@ class _Table:
         is_last_level = self.depth is not None and level >= self.depth
         inside = self._below(module) if is_last_level else [module]
         params = self._params(inside)
-        own = _plus([self.cost.module(one.address).own for one in inside])
+        own = sum_of([self.cost.module(one.address).own for one in inside])
         calls = module.calls
         facts = {
             "calls": len(calls),
@@ -214,10 +215,6 @@ class _Table:
         return sum(param.numel for param in new), sum(param.numel for param in new if param.is_trainable)
 
 
-def _plus(expenses: list[Expense]) -> Expense:
-    return sum(expenses[1:], start=expenses[0])
-
-
 def slowest(history: History, n: int = 10) -> list[Operation]:
     """The operations that took longest, slowest first; of a call that made several tensors, the first.
 
@@ -250,6 +247,6 @@ def largest(history: History, n: int = 10) -> list[Operation]:
 
 
 def _positive(n: int) -> int:
-    if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+    if not is_whole(n, 0):
         raise InvalidArgument(f"n must be a whole number, how many operations to return; got {n!r}.")
     return n

@@ -11,7 +11,7 @@ _EVERY = 0.2  # seconds between two prints of bytes
 
 
 class Progress:
-    """How many of so many things are done. `is_wanted` says whether to print at all."""
+    """Prints how many of `total` things are done, where `is_wanted`."""
 
     def __init__(self, name: str, total: int, things: str, is_wanted: bool = True) -> None:
         self._name, self._total, self._things = name, total, things
@@ -19,7 +19,7 @@ class Progress:
         self._has_said = False
 
     def reached(self, count: int) -> None:
-        """So many are done."""
+        """Print that `count` are done."""
         done = count * _WIDTH // max(self._total, 1)
         self._say(f"{self._name} [{'#' * done}{'.' * (_WIDTH - done)}] {count}/{self._total} {self._things}")
 
@@ -47,7 +47,7 @@ class BytesProgress(Progress):
         self._next = monotonic() + self.after
 
     def reached(self, count: int) -> None:
-        """So many bytes are written."""
+        """Print that `count` bytes are written."""
         if self._is_shown and (now := monotonic()) >= self._next:
             self._next = now + _EVERY
             of = f" of {self._total / 1e9:.2f} GB, {100 * count // self._total} %" if self._total else " GB"

@@ -1,19 +1,15 @@
 """Numbers about a tensor, for everybody who shows some: the graph page, Xray, its report."""
 
-from .reading import dense, dot, magnitudes, norm, real, short
-from .statistics import BIN_EDGES, LINEAR_BINS, NUM_BINS, ZERO_BIN, Statistics, statistics_of
-
-__all__ = [
-    "BIN_EDGES",
-    "LINEAR_BINS",
-    "NUM_BINS",
-    "ZERO_BIN",
-    "Statistics",
-    "dense",
-    "dot",
-    "magnitudes",
-    "norm",
-    "real",
-    "short",
-    "statistics_of",
-]
+from .reading import dense as dense
+from .reading import dot as dot
+from .reading import finite as finite
+from .reading import magnitudes as magnitudes
+from .reading import norm as norm
+from .reading import real as real
+from .reading import short as short
+from .statistics import BIN_EDGES as BIN_EDGES
+from .statistics import LINEAR_BINS as LINEAR_BINS
+from .statistics import NUM_BINS as NUM_BINS
+from .statistics import ZERO_BIN as ZERO_BIN
+from .statistics import Statistics as Statistics
+from .statistics import statistics_of as statistics_of

@@ -79,6 +79,11 @@ def pieces(flat: Tensor) -> tuple[Tensor, ...]:
     return torch.split(flat, size) if flat.numel() else ()
 
 
+def finite(value: float) -> float | None:
+    """The number; None if it is not finite, which JSON cannot hold."""
+    return value if math.isfinite(value) else None
+
+
 def short(value: float | None) -> float | None:
     """A number with six digits; None where it is not finite."""
     return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None

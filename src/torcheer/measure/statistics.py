@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..torch_internals import DisableTorchFunction
-from .reading import dense, pieces, real, stored
+from .reading import dense, finite, pieces, real, stored
 
 _POWERS = range(-27, 15)  # 2**-27 is 7.5e-9, 2**14 is 16,384
 _POSITIVE = [2.0**power for power in _POWERS]
@@ -31,10 +31,10 @@ Bins = Literal["fixed", "linear"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """Of all values of a tensor: truth values are 0 and 1, of complex numbers the magnitudes are taken.
+    """Statistics of all values of a tensor: truth values count as 0 and 1, complex numbers by their magnitudes.
 
-    Those of values are over the finite ones; None where there are none. The standard deviation is that of these values, not the
-    estimate from a sample.
+    Mean, deviation, extremes and norm are over the finite values, None where there are none. The standard deviation is that of
+    these values, not the estimate from a sample.
     """
 
     count: int
@@ -58,7 +58,7 @@ class Statistics:
 
 
 def statistics_of(tensor: Tensor, bins: Bins = "fixed") -> Statistics | None:
-    """Statistics of a tensor, worked out on its own device; None of one that holds no values, such as one of device meta.
+    """Statistics of a tensor, worked out on its own device; None where it has no values, as on the meta device.
 
     >>> import torch
     >>> found = statistics_of(torch.tensor([0.0, 1.0, 2.0, float("nan")]))
@@ -114,15 +114,15 @@ class _Sums:
         self.known = total
 
     def statistics(self, count: int, times: int, histogram: tuple[int, ...]) -> Statistics:
-        """Of `count` values, each of which stands for several."""
+        """The statistics of `count` values, each of which stands for `times`."""
         some = self.known > 0
         return Statistics(
             count=count * times,
-            mean=_finite(self.mean) if some else None,
-            std=_finite(math.sqrt(self.spread / self.known)) if some else None,
+            mean=finite(self.mean) if some else None,
+            std=finite(math.sqrt(self.spread / self.known)) if some else None,
             min=self.low if some else None,
             max=self.high if some else None,
-            norm=_finite(math.sqrt((self.spread + self.known * self.mean * self.mean) * times)) if some else None,
+            norm=finite(math.sqrt((self.spread + self.known * self.mean * self.mean) * times)) if some else None,
             zeros=self.zeros * times,
             nan=self.nan * times,
             inf=self.inf * times,
@@ -137,10 +137,6 @@ def _has_ordinary_squares(low: float, high: float) -> bool:
 
 def _wide(values: Tensor) -> Tensor:
     return values.double() if values.device.type != "mps" else values
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _exponents(piece: Tensor) -> Tensor:
@@ -164,7 +160,7 @@ def _binned(exponents: list[int]) -> tuple[int, ...]:
 
 
 def _linear(flat: Tensor, sums: _Sums) -> tuple[int, ...]:
-    """Counts in equal bins from the smallest to the largest value; nothing where there is one value only."""
+    """Counts in equal bins from the smallest to the largest value; empty where all values are the same."""
     width = sums.high - sums.low
     if not 0.0 < width < math.inf:
         return ()

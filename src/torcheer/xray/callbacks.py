@@ -36,7 +36,7 @@ class _Watching:
         self._last: int | None = None
 
     def close(self) -> None:
-        """Write what is left and let go of the folder. The end of a training does this."""
+        """Write what is left and release the folder. The end of a training does this."""
         if self.xray is not None:
             self.xray.close()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import math
 import warnings
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -17,8 +17,9 @@ from ..errors import InvalidArgument, SnapshotLost, SnapshotNotFound
 from ..measure import BIN_EDGES, Statistics
 from .figures.captions import title_of
 from .figures.colors import chosen_scale, paint, scales_of
+from .figures.frames import enlarged
 from .figures.tiles import make_mosaic
-from .snapshots.records import Entry, Snapshot
+from .snapshots.records import Entry, Snapshot, Summary
 from .snapshots.run import Run
 from .store import Snapshots
 
@@ -49,9 +50,8 @@ def to_tensorboard(run: Run, writer: Any, *, pictures: bool = True, after: int =
         after: only snapshots with a higher number.
 
     Numbers are tagged `layer/kind/mean`, those of summaries `layer/summary/norm`, metrics `metrics/loss`, histograms and
-    pictures `layer/kind`. What is not finite is counted in
-    `layer/kind/nonfinite` and is in no other number. A tensor without a finite value has no histogram. TensorBoard shows ten
-    pictures of a tag by default (`--samples_per_plugin images=100`).
+    pictures `layer/kind`. What is not finite is counted in `layer/kind/nonfinite` and is in no other number. A tensor without a
+    finite value has no histogram. TensorBoard shows ten pictures of a tag by default (`--samples_per_plugin images=100`).
     """
     needed = ["add_scalar", "add_histogram_raw", *(["add_image"] if pictures else [])]
     _must_have(writer, needed, "a writer such as torch.utils.tensorboard.SummaryWriter (of Lightning: logger.experiment)")
@@ -61,10 +61,10 @@ def to_tensorboard(run: Run, writer: Any, *, pictures: bool = True, after: int =
         for name, value in _numbers_of(snapshot).items():
             writer.add_scalar(name, value, **at)
         for entry in snapshot.entries:
-            for name, value in scalars_of(entry).items():
-                writer.add_scalar(f"{entry.key}/{name}", value, **at)
             if (bins := bins_of(entry.statistics)) is not None:
-                writer.add_histogram_raw(entry.key, **_sums(entry.statistics), **_buckets(*bins), **at)
+                edges, counts = bins
+                buckets = {"bucket_limits": edges, "bucket_counts": [0, *counts]}  # a limit is the upper end of its bucket
+                writer.add_histogram_raw(entry.key, **_sums(entry.statistics), **buckets, **at)
             if pictures and (picture := painter.paint(snapshot, entry)) is not None:
                 writer.add_image(entry.key, picture, **at, dataformats="HWC")
     return int(max(snapshots.table["number"], default=after))
@@ -99,7 +99,6 @@ def to_wandb(run: Run, wandb_run: Any, *, pictures: bool = True, after: int = -1
     for snapshot in snapshots:
         values: dict[str, Any] = dict(_numbers_of(snapshot))
         for entry in snapshot.entries:
-            values.update({f"{entry.key}/{name}": value for name, value in scalars_of(entry).items()})
             if (bins := bins_of(entry.statistics)) is not None:
                 values[f"{entry.key}/histogram"] = _wandb_histogram(wandb, *bins)
             if pictures and wandb is not None and (picture := painter.paint(snapshot, entry)) is not None:
@@ -123,19 +122,24 @@ def _must_have(given: Any, names: list[str], expected: str) -> None:
 
 
 def _numbers_of(snapshot: Snapshot) -> dict[str, float]:
-    """The metrics of a snapshot, and the summaries of its layers, by tag."""
+    """The metrics of a snapshot, and the numbers of its summaries and entries, by tag."""
     found: dict[str, float] = {f"metrics/{name}": value for name, value in snapshot.metrics.items()}
     for one in snapshot.summaries:
-        dead = one.dead / one.units if one.dead is not None and one.units else None
         known = {
             "norm": one.norm,
             "grad_norm": one.grad_norm,
             "update_ratio": one.update_ratio,
             "nonfinite": one.nonfinite + one.grad_nonfinite,
-            "dead_fraction": dead,
+            "dead_fraction": _dead_fraction(one),
         }
         found |= {f"{one.layer}/summary/{name}": float(value) for name, value in known.items() if value is not None}
+    for entry in snapshot.entries:
+        found |= {f"{entry.key}/{name}": value for name, value in scalars_of(entry).items()}
     return found
+
+
+def _dead_fraction(one: Summary | Entry) -> float | None:
+    return one.dead / one.units if one.dead is not None and one.units else None
 
 
 def scalars_of(entry: Entry) -> dict[str, float]:
@@ -148,7 +152,7 @@ def scalars_of(entry: Entry) -> dict[str, float]:
         "zero_fraction": known.zero_fraction if known.count else None,
         "nonfinite": known.nonfinite,
         "update_ratio": entry.update_ratio,
-        "dead_fraction": entry.dead / entry.units if entry.dead is not None and entry.units else None,
+        "dead_fraction": _dead_fraction(entry),
     }
     return {name: float(value) for name, value in found.items() if value is not None}
 
@@ -171,11 +175,6 @@ def _sums(statistics: Statistics) -> dict[str, Any]:
     number = statistics.count - statistics.nonfinite
     mean, norm = statistics.mean or 0.0, statistics.norm or 0.0
     return {"min": statistics.min, "max": statistics.max, "num": number, "sum": mean * number, "sum_squares": norm * norm}
-
-
-def _buckets(edges: list[float], counts: list[int]) -> dict[str, Any]:
-    """Buckets in TensorBoard's form: the upper end of each, with an empty first one that ends where the histogram begins."""
-    return {"bucket_limits": edges, "bucket_counts": [0, *counts]}
 
 
 def _wandb_histogram(wandb: Any, edges: list[float], counts: list[int]) -> Any:
@@ -206,7 +205,7 @@ class Painter:
     def paint(self, snapshot: Snapshot, entry: Entry) -> np.ndarray[Any, Any] | None:
         """A picture in bytes of red, green and blue; None, with one warning for a snapshot, when its file cannot be read."""
         try:
-            kept = self._run.files.tensor(snapshot, entry.layer, entry.kind).float().numpy()
+            kept = self._run.kept(snapshot, entry.layer, entry.kind)
         except SnapshotNotFound as error:
             if snapshot.number not in self._lost:
                 warnings.warn(f"Xray: pictures of step {snapshot.step} are not sent: {error}", SnapshotLost, stacklevel=3)
@@ -224,5 +223,4 @@ def _enlarged(picture: np.ndarray[Any, Any], may_stretch: bool) -> np.ndarray[An
     if may_stretch:
         down = max(down, across * width // (_FLATTEST * height))
         across = max(across, down * height // (_FLATTEST * width))
-    enlarged: np.ndarray[Any, Any] = picture.repeat(down, axis=0).repeat(across, axis=1)
-    return enlarged
+    return cast("np.ndarray[Any, Any]", enlarged(picture, (down, across)))

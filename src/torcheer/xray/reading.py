@@ -84,7 +84,7 @@ class Reader:
             self._tell_failures()
 
     def _tell_failures(self) -> None:
-        """Warn of what went wrong behind the training, of each thing once."""
+        """Warn of failures behind the training, once for each kind."""
         failures, self._drawer.failures = self._drawer.failures, []
         if self._writer is not None:
             failures, self._writer.failures = [*self._writer.failures, *failures], []

@@ -8,7 +8,6 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from time import perf_counter
 from types import TracebackType
 from typing import Any
@@ -20,9 +19,9 @@ from torch.nn import Module
 from ..api import recording
 from ..display import few
 from ..errors import InvalidArgument, RunMismatch, TorcheerError
-from ..files import file_name
 from ..functions.groups import UNSCALES
 from ..history import History
+from ..inputs import is_whole
 from ..keys import AnyKey
 from ..model_history import ModelHistory
 from .drawing import Drawer
@@ -31,7 +30,7 @@ from .snapshots.metrics import checked_metrics
 from .snapshots.sampling import Limits
 from .snapshots.writing import Taken, Writer
 from .store import FileManager
-from .store.folder import free_folder
+from .store.folder import free_folder, new_folder
 from .watch.architecture import architecture_of, differences
 from .watch.compiled import refusal_of_compiled_code, refuse_compiled
 from .watch.layer_finder import Watch, find, parse_layers
@@ -77,7 +76,7 @@ class Xray(Reader):
         limits: how many are too many.
         every: only steps that are a multiple of it are taken.
         budget: how much of the time may go into snapshots, such as `"1%"`; fewer are taken to stay under it.
-        max_bytes: how much may lie on disk; beyond it whole snapshots are let go, evenly over the run. None for no limit.
+        max_bytes: how much may lie on disk; beyond it whole snapshots are deleted, evenly over the run. None for no limit.
         optimizer: the update ratio is then measured around one of its steps. Without it, it is a mean between snapshots.
         training: whether the probe runs in training mode.
         dtype: of kept maps. Weights and gradients are kept as they are.
@@ -116,7 +115,7 @@ class Xray(Reader):
         _check_options(limits, max_bytes, dtype, seed)
         choices = Choices(selector, RandomFilterSelectorType(seed))
         limits = limits if limits is not None else Limits()
-        looked = probe.look()
+        looked = probe.run("none")
         self.layers: list[Watch] = parse_layers(layers, looked)
         found = [find(looked, watch, must_exist=True) for watch in self.layers]
         self._summariser = Summariser(probe.model, looked)
@@ -131,7 +130,7 @@ class Xray(Reader):
             raise InvalidArgument("resume=True goes on with the run in a folder: give it, folder='runs/first'.")
         kinds = {watch.name: sorted(watch.kinds) for watch in self.layers}
         about = {"title": title, "seed": seed, "layers": kinds, "architecture": architecture_of(probe.model)}
-        folder = folder if folder is not None else _new_folder(title)
+        folder = folder if folder is not None else new_folder(title)
         files = self._files = FileManager.create(folder, about, max_bytes, resume=resume)
         _check_resumed(files, about)
         self._next = max(files.snapshots.steps, default=-1) + 1
@@ -265,7 +264,7 @@ class Xray(Reader):
     def _hand_over(
         self, step: int, history: History, gradients: dict[str, Tensor], loss: str, said_of_outputs: Sequence[str] = ()
     ) -> None:
-        """Everything that was asked for, from a history, to the writer."""
+        """Take everything that was asked for from a history, and hand it to the writer."""
         assert self._writer is not None
         assert self._probe is not None
         measuring = Measuring(self._probe.model, gradients, loss, list(self._notes.values()), said_of_outputs)
@@ -370,7 +369,7 @@ def _check_options(limits: Any, max_bytes: Any, dtype: Any, seed: Any) -> None:
     """Check options that would otherwise fail only when a snapshot is written."""
     if limits is not None and not isinstance(limits, Limits):
         raise InvalidArgument(f"limits must be Limits(channels=…, …) of torcheer.xray; got {type(limits).__name__}.")
-    if max_bytes is not None and (isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 1):
+    if max_bytes is not None and not is_whole(max_bytes, 1):
         raise InvalidArgument(f"max_bytes must be a whole number from 1 on, or None for no limit; got {max_bytes!r}.")
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise InvalidArgument(f"dtype must be one of torch's for floating-point numbers, such as torch.float16; got {dtype!r}.")
@@ -398,8 +397,3 @@ def _is_my_turn(rank: int | None) -> bool:
     if rank is None or not distributed.is_available() or not distributed.is_initialized():
         return True
     return distributed.get_rank() == rank
-
-
-def _new_folder(title: str) -> Path:
-    """A folder that is not there yet, named after the model and the time."""
-    return free_folder(Path("xray") / f"{file_name(title)}-{time.strftime('%Y%m%d-%H%M%S')}")

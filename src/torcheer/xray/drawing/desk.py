@@ -17,7 +17,7 @@ from typing import Any
 _LIMIT = 300.0  # seconds a figure may take
 _MOST_WAITING = 8  # figures; of more the oldest are left out
 
-# The paths of this process, so that the same packages are found; none of them is the folder it was started in.
+# It gets the absolute paths of this process, so that it finds the same packages wherever it is started.
 _PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from torcheer.xray.drawing.worker import main; main()"
 
 

@@ -5,7 +5,6 @@ It reads the run from its folder, as any reader does, so the process that trains
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ...files import write_whole
-from ..figures.figure import figure_of_snapshot
+from ..figures.figure import figure_of_snapshot, png_of
 from ..snapshots.run import Run
 from ..store import FileManager
 
@@ -66,9 +65,7 @@ def draw(request: dict[str, Any], runs: dict[str, FileManager]) -> tuple[int, by
         runs[folder] = FileManager.open(folder)
     run = Run(runs[folder])
     step = run.readable_step(request["step"])
-    data = io.BytesIO()
-    figure_of_snapshot(run, step, layers=request["layers"], scale=request["scale"]).savefig(data, format="png")
-    return step, data.getvalue()
+    return step, png_of(figure_of_snapshot(run, step, layers=request["layers"], scale=request["scale"]))
 
 
 if __name__ == "__main__":

@@ -55,14 +55,14 @@ def write_gif(
         run: the run to read from.
         layer: as it was named when the run was made.
         kind: one of `torcheer.xray.snapshots.records.KINDS`, such as `"weight"` or `"activation"`.
-        path: ends with `.gif`, or with `.webp` for an animated WebP, which is smaller and takes longer. The file is
-            there whole or not at all.
-        frames: at most so many snapshots are shown, evenly over the run, the first and the last among them. By default 120; all
-            of them where `every` is given.
+        path: ends with `.gif`, or with `.webp` for an animated WebP, which is smaller and takes longer. The file is there
+            whole or not at all.
+        frames: how many snapshots are shown at most, evenly over the run, the first and the last among them. By default 120, or
+            all of them where `every` is given.
         every: only every n-th snapshot.
         fps: frames for each second, up to 50. By default as many as make the whole last some twelve seconds, 4 to 15.
         scale: `"run"` has the same colours for the same values over the whole run; `"frame"` has colours that fit each step. By
-            default gradients have the latter, since they shrink. The picture says which.
+            default `"frame"` for gradients, since they shrink, else `"run"`. The picture says which.
         tile: about how many pixels wide one channel is, or one value of a matrix; by default a picture has some 600 pixels.
         progress: a bar on stderr, if that is a terminal.
 
@@ -116,7 +116,7 @@ def write_strip(
         path: ends with `.png`. The file is there whole or not at all.
         frames: how many steps, the first and the last among them; fewer where there are fewer snapshots.
         scale: `"run"` has the same colours for the same values over the whole run; `"frame"` has colours that fit each step. By
-            default gradients have the latter.
+            default `"frame"` for gradients, else `"run"`.
         tile: about how many pixels wide one channel is, or one value of a matrix; by default a picture has some 260 pixels.
 
     A snapshot that cannot be read is left out, with a warning.
@@ -199,7 +199,7 @@ def _make_reel(
 
     def picture(snapshot: Snapshot) -> tuple[Entry, Mosaic]:
         entry = snapshot.entries[0]
-        return entry, make_mosaic(run.files.tensor(snapshot, layer, kind).float().numpy(), entry)
+        return entry, make_mosaic(run.kept(snapshot, layer, kind), entry)
 
     return _Reel(snapshots, stage, scale, picture, scale_for)
 

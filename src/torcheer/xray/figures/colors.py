@@ -53,11 +53,11 @@ class ColorScale:
         return np.clip((np.asarray(values, np.float64) - self.low) / (width or 1.0), 0.0, 1.0)
 
     def levels(self, values: Array, count: int = NUM_COLORS) -> Array:
-        """Which of so many colours each value has; the first where it is NaN."""
+        """Which of `count` colours each value has; the first where it is NaN."""
         return np.rint(np.nan_to_num(self.shares(values)) * (count - 1)).astype(np.uint8)
 
     def colors(self, count: int = NUM_COLORS) -> Array:
-        """So many colours from the lowest value to the highest, as bytes of red, green and blue."""
+        """`count` colours from the lowest value to the highest, as bytes of red, green and blue."""
         anchors = colors.BOTH_SIGNS if self.is_diverging else colors.NEVER_NEGATIVE
         stops = np.array([_bytes(anchor) for anchor in anchors], np.float64)
         at = np.linspace(0.0, len(stops) - 1.0, count)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -63,7 +63,7 @@ def figure_of(run: Run, layer: str, kind: str, step: int | None = None, *, scale
         kind: `"weight"`, `"layer"`, `"activation"`, `"grad"` or `"layer_grad"`.
         step: of the training; by default the last that has this layer and kind and can be read.
         scale: `"run"` has the same colours for the same values over the whole run, so that change is seen; `"frame"` has
-            colours that fit this step alone. By default gradients have the latter, since they shrink. The figure says which.
+            colours that fit this step alone. By default `"frame"` for gradients, since they shrink. The figure says which.
 
     Only what was kept is shown, and the figure says how much of the tensor that is; the statistics are of the whole tensor.
     """
@@ -93,16 +93,21 @@ def present(figure: Figure, path: str | Path, display_id: str | None = None, *, 
     Returns the display id; None where a file was written. `Displays` remembers the ids of figures that are shown repeatedly.
     """
     if notebook() is None:
-        write_whole(Path(path), _png(figure))
+        write_whole(Path(path), png_of(figure), "figure")
         print(f"Picture: {path}")
         return None
     display = sys.modules["IPython"].display
-    picture = display.Image(data=_png(figure), format="png", width=round(figure.get_figwidth() * 96))
+    picture = _image(png_of(figure), figure.get_figwidth())
     _shown_here(figure)
     if update and display_id is not None:
         display.update_display(picture, display_id=display_id)
         return display_id
     return cast(str, display.display(picture, display_id=display_id or True).display_id)
+
+
+def _image(png: bytes, inches: float) -> Any:
+    """A picture as a notebook shows it, so many inches wide."""
+    return sys.modules["IPython"].display.Image(data=png, format="png", width=round(inches * 96))
 
 
 def _shown_here(figure: Figure) -> None:
@@ -111,8 +116,7 @@ def _shown_here(figure: Figure) -> None:
 
     def display() -> None:
         if getattr(notebook(), "execution_count", 0) != shown:
-            module = sys.modules["IPython"].display
-            module.display(module.Image(data=_png(figure), format="png", width=round(figure.get_figwidth() * 96)))
+            sys.modules["IPython"].display.display(_image(png_of(figure), figure.get_figwidth()))
 
     figure._ipython_display_ = display  # type: ignore[attr-defined]  # what IPython asks an object for
 
@@ -145,12 +149,12 @@ class Displays:
 
 def show_png(png: bytes, display_id: str) -> None:
     """Show a picture in a place of a notebook."""
-    display = sys.modules["IPython"].display
     width = int.from_bytes(png[16:20], "big")  # of the header
-    display.update_display(display.Image(data=png, format="png", width=round(width * 96 / DPI)), display_id=display_id)
+    sys.modules["IPython"].display.update_display(_image(png, width / DPI), display_id=display_id)
 
 
-def _png(figure: Figure) -> bytes:
+def png_of(figure: Figure) -> bytes:
+    """A figure as the bytes of a PNG file."""
     data = io.BytesIO()
     figure.savefig(data, format="png")
     return data.getvalue()

@@ -64,7 +64,7 @@ class Letters:
         return np.asarray(image)
 
     def fitting(self, text: str, size: int, width: int) -> Array:
-        """A line of text no wider than so many pixels; if it is too long its beginning is cut off."""
+        """A line of text of at most `width` pixels; if it is too long its beginning is cut off."""
         line = self.line(text, size)
         while line.shape[1] > width and len(text) > 2:
             text = "…" + text[2:]

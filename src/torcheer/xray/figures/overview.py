@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from torch import Tensor
 from ...display import few
 from ...errors import InvalidArgument
 from ..snapshots.records import KINDS, WORDS, Entry, Kind, Snapshot
-from ..snapshots.run import Run
+from ..snapshots.run import Run, near_names
 from .captions import nonfinite_in_words, number, shape_of, shown_of, statistics_in_words
 from .colors import FAINT_SHARE, SCALE_WORDS, ScaleName, check_scale, chosen_scale, scales_of, share_reached
 from .tensor_figure import (
@@ -59,11 +58,12 @@ def figure_of_snapshot(
         layers: which layers, at most 40. By default those of the first 24 pictures, and the figure names those
             it leaves out.
         scale: `"run"` has the same colours for the same values of a layer and kind over the whole run; `"frame"` has colours
-            that fit this step alone. By default gradients have the latter. The figure says which.
+            that fit this step alone. By default `"frame"` for gradients, else `"run"`. The figure says which.
     """
     import_matplotlib()
     check_scale(scale)
-    snapshot, tensors = _read(run, step)
+    snapshot = run.snapshot(step) if step is not None else run.last_readable()
+    tensors = run.files.tensors(snapshot)
     shown, left_out = _chosen(run, snapshot, layers)
     kinds = [kind for kind in KINDS if any(snapshot.find(layer, kind) for layer in shown)]
     with Sheet.style():
@@ -76,7 +76,7 @@ def figure_of_snapshot(
         is_table = len(cells) > len(shown) and len(cells) >= _FILLED * len(shown) * len(kinds)
         rows = _by_layer(shown, kinds, cells) if is_table else _side_by_side(cells)
         words = "; ".join(_scale_words(kinds, scale))
-        return _overview(run, snapshot, rows, _remarks(run, snapshot, shown, left_out), words)
+        return _overview(run, snapshot, rows, _remarks(run, snapshot, left_out), words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +118,6 @@ def _side_by_side(cells: dict[tuple[str, Kind], _Cell]) -> list[_Row]:
     return [_Row("", named[at : at + across]) for at in range(0, len(named), across)]
 
 
-def _read(run: Run, step: int | None) -> tuple[Snapshot, dict[str, Tensor]]:
-    """A snapshot and everything that was kept in it."""
-    if step is not None:
-        snapshot = run.snapshot(step)
-        return snapshot, run.files.tensors(snapshot)
-    snapshot = run.last_readable()
-    return snapshot, run.files.tensors(snapshot)
-
-
 def _scale_words(kinds: list[Kind], scale: ScaleName | None) -> list[str]:
     """What the colours mean: one sentence, or one for each kind where they differ."""
     by_scale: dict[str, list[str]] = {}
@@ -165,10 +156,9 @@ def check_layers(layers: Sequence[str], known: Sequence[str] | None = None) -> l
     asked = list(dict.fromkeys(layers))
     if not asked or len(asked) > _LAYERS_ASKED:
         raise InvalidArgument(f"a figure shows 1 to {_LAYERS_ASKED} layers; got {len(asked)}. Make several figures.")
-    unknown = [layer for layer in asked if known is not None and layer not in known]
-    if unknown:
-        near = difflib.get_close_matches(str(unknown[0]), known or (), n=5, cutoff=0.3) or list(known or ())[:5]
-        raise InvalidArgument(f"layer {unknown[0]!r} is not in this run. There are pictures of {', '.join(map(repr, near))}.")
+    for layer in asked:
+        if known is not None and layer not in known:
+            raise InvalidArgument(f"layer {layer!r} is not in this run. There are pictures of {near_names(layer, known)}.")
     return asked
 
 
@@ -178,7 +168,7 @@ def _no_such_layer(run: Run, snapshot: Snapshot, layer: str) -> None:
     run.entry(layer, known[0] if known else "weight", snapshot.step)
 
 
-def _remarks(run: Run, snapshot: Snapshot, shown: list[str], left_out: list[str]) -> list[str]:
+def _remarks(run: Run, snapshot: Snapshot, left_out: list[str]) -> list[str]:
     """What is not in the figure, and what the snapshot says of itself."""
     said = []
     if left_out:

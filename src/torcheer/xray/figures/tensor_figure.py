@@ -57,7 +57,7 @@ def line_height(size: float) -> float:
 
 
 def wrapped(parts: list[str], width: float, size: float, weight: str = "normal", joint: str = " · ") -> list[str]:
-    """Parts joined into lines no wider than so many pixels; a part that is wider by itself is cut into pieces."""
+    """Parts joined into lines of at most `width` pixels; a part that is wider by itself is cut into pieces."""
     lines: list[str] = []
     for part in parts:
         if lines and text_width(lines[-1] + joint + part, size, weight) <= width:
@@ -146,7 +146,7 @@ class Plate:
 
 
 def make_plate(mosaic: Mosaic, entry: Entry, scale: ColorScale, box: tuple[float, float], size: float) -> Plate:
-    """A picture that fits into a box of so many pixels, numbers beside it not counted."""
+    """A picture that fits into a box (width and height in pixels), numbers beside it not counted."""
     across, down = _zoom(mosaic, *box)
     numbered: tuple[Tile, ...] = ()
     rows: list[tuple[float, float, str]] = []
@@ -203,7 +203,7 @@ def draw_plate(sheet: Sheet, plate: Plate, left: float, top: float) -> Any:
 
 
 def draw_color_bar(sheet: Sheet, plate: Plate, shown: Any, place: tuple[float, float, float, float], size: float) -> None:
-    """The colours of a plate and their values, at a place: left, top, width, height. None where no value has such a colour."""
+    """The colours of a plate and their values, at a place: left, top, width, height. Not drawn where no value is finite."""
     if not np.isfinite(plate.mosaic.values).any():
         return
     below, above = reaches_beyond(plate.mosaic, plate.scale)
@@ -258,7 +258,7 @@ def _has_margin(mosaic: Mosaic, tile: Tile, across: float, size: float) -> bool:
 
 
 def _thin_rows(rows: list[tuple[float, float, str]], size: float) -> list[tuple[float, float, str]]:
-    """Every so many rows, so that their numbers do not touch; the same rows in every block."""
+    """Every n-th row, so that their numbers do not touch; the same rows in every block."""
     tops = sorted({top for top, *_ in rows})
     if len(tops) < 2:
         return rows
@@ -267,7 +267,7 @@ def _thin_rows(rows: list[tuple[float, float, str]], size: float) -> list[tuple[
 
 
 def _thin_columns(columns: list[tuple[float, str]], size: float) -> list[tuple[float, str]]:
-    """Every so many columns, so that their numbers do not touch, counted from the first of each block."""
+    """Every n-th column, so that their numbers do not touch, counted from the first of each block."""
     if len(columns) < 2:
         return columns
     widest = max(text_width(text, size) for _, text in columns)

@@ -165,7 +165,7 @@ def _choose_blocks(count: int, height: int, width: int, aspect: float) -> int:
 
 
 def _side_by_side(maps: Array, across: int) -> tuple[Array, Array]:
-    """Tiles row by row, and where there is none."""
+    """Tiles row by row, and a mask of the pixels without a value."""
     count, height, width, *color = maps.shape
     down = math.ceil(count / across)
     values = np.full((down * across, height + _GAP, width + _GAP, *color), np.nan, maps.dtype)

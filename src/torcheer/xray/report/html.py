@@ -15,6 +15,7 @@ from typing import Any
 from ...display import Progress
 from ...errors import InvalidArgument, SnapshotNotFound
 from ...files import output_path, write_whole
+from ...inputs import is_whole
 from ...measure import BIN_EDGES
 from ...web.page import Bundle, read_bundle
 from ..snapshots.records import KINDS, WORDS
@@ -72,7 +73,7 @@ def write_report(
         progress: a bar on stderr, if that is a terminal.
     """
     target = output_path(path, "report", "report.html")
-    if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 1:
+    if not is_whole(max_bytes, 1):
         raise InvalidArgument(f"max_bytes is a number of bytes above 0; got {max_bytes!r:.80}.")
     bundle = read_bundle("report")
     everything = run.snapshots

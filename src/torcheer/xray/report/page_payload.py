@@ -17,10 +17,10 @@ import numpy as np
 
 from ...display import Progress
 from ...errors import SnapshotNotFound
-from ...measure import NUM_BINS
+from ...measure import NUM_BINS, finite
 from ...web.page import packed
 from ..figures.captions import axes_of, totals_of
-from ..snapshots.records import KINDS, Entry, Kind, Summary, finite
+from ..snapshots.records import KINDS, Entry, Kind, Summary
 from ..snapshots.run import Run, limits_of
 from ..store import Snapshots
 
@@ -119,7 +119,7 @@ def read_numbers(run: Run, snapshots: Snapshots, bar: Progress) -> Numbers:
         bar.reached(at + 1)
         try:
             snapshot = snapshots[at]
-        except SnapshotNotFound:  # let go of meanwhile
+        except SnapshotNotFound:  # deleted meanwhile
             continue
         for entry in snapshot.entries:
             pictured.setdefault((entry.layer, entry.kind), Series(entry.layer, entry.kind, count)).add(at, entry)
@@ -215,7 +215,7 @@ class Album:
         try:
             snapshot = self._snapshots[at]
             kept = self._run.files.tensors(snapshot)
-        except SnapshotNotFound as error:  # let go of by the process that writes, or damaged: the page says so, too
+        except SnapshotNotFound as error:  # deleted by the process that writes, or damaged: the page says so, too
             self._run.tell(int(self._snapshots.table["number"][at]), str(error))
             self._unreadable.add(at)
             return frames
@@ -228,7 +228,7 @@ class Album:
 
 
 def _thinned(frame: Frame, stride: int) -> Frame:
-    """Every so many pixels of feature maps, filters, or rows and columns of a matrix."""
+    """Every n-th pixel of feature maps, every n-th filter, or every n-th row and column of a matrix."""
     if stride == 1:
         return frame
     codes = frame.codes[::stride] if frame.codes.ndim == 4 else frame.codes[..., ::stride, ::stride]

@@ -18,8 +18,8 @@ _NOT_FINITE = (math.inf, -math.inf)
 def reader(kind: Any) -> Callable[[Any], Any]:
     """A function that returns a value as one of this type, lists as tuples, or raises ValueError.
 
-    Whole numbers count something, so they are not negative; other numbers are finite, or None where they may be. What a record
-    does not know is left out.
+    Whole numbers are counts, so they are not negative; other numbers are finite, or None where the type allows it. Fields that
+    a record does not have are ignored.
 
     >>> reader(tuple[int, ...])([1, 2])
     (1, 2)
@@ -60,7 +60,7 @@ def reader(kind: Any) -> Callable[[Any], Any]:
 def _checked(
     kind: Any, holds: Callable[[Any], bool] | None, classes: Any, convert: Callable[[Any], Any] | None = None
 ) -> Callable[[Any], Any]:
-    """A reader of values of some classes for which something holds."""
+    """A reader that takes values of some classes, for which `holds` is true."""
 
     def read(value: Any) -> Any:
         is_right = isinstance(value, classes) and (classes is bool or not isinstance(value, bool))

@@ -40,7 +40,7 @@ class Entry:
 
     layer: str  # as the user named it
     kind: Kind
-    source: str  # what it is of: `features.0.weight`, `relu_1_2`
+    source: str  # the parameter or operation: `features.0.weight`, `relu_1_2`
     shape: tuple[int, ...]  # of the whole tensor; -1 for a ragged dimension
     dtype: str
     layout: Layout
@@ -171,8 +171,3 @@ def _from_numbers(found: Any, most: int) -> list[int] | None:
 def _short(record: Any) -> dict[str, Any]:
     """The fields of a record that differ from their defaults."""
     return {one.name: value for one in fields(record) if (value := getattr(record, one.name)) != one.default}
-
-
-def finite(value: float) -> float | None:
-    """The number; None if it is not finite, which JSON cannot hold."""
-    return value if math.isfinite(value) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
@@ -129,15 +129,17 @@ class Run:
         """What was kept of it, as float32, laid out as its entry's `layout` says. By default of the last that can be read."""
         if step is None:
             return self.last_picture(layer, kind)[2]
-        snapshot = self._locate(layer, kind, step)
+        return self.kept(self._locate(layer, kind, step), layer, kind)
+
+    def kept(self, snapshot: Snapshot, layer: str, kind: str) -> numpy.ndarray[Any, Any]:
+        """What a snapshot kept of a kind of a layer, as float32."""
         return cast("numpy.ndarray[Any, Any]", self.files.tensor(snapshot, layer, cast(Kind, kind)).float().numpy())
 
     def summary(self, layer: str, step: int | None = None) -> Summary:
         """The summary of a layer with parameters at a step, by default the last."""
         found = self.snapshot(step).summary(layer)
         if found is None:
-            near = difflib.get_close_matches(str(layer), self.summarised, n=5, cutoff=0.3) or self.summarised[:5]
-            raise SnapshotNotFound(f"there is no summary of {layer!r}. There are some of {', '.join(map(repr, near))}.")
+            raise SnapshotNotFound(f"there is no summary of {layer!r}. There are some of {near_names(layer, self.summarised)}.")
         return found
 
     def limits(self, layer: str, kind: str) -> tuple[float, float]:
@@ -153,7 +155,7 @@ class Run:
         for at in range(len(snapshots)):
             try:
                 snapshot = snapshots[at]
-                kept = self.files.tensor(snapshot, layer, cast(Kind, kind)).float().numpy()
+                kept = self.kept(snapshot, layer, kind)
             except SnapshotNotFound as error:
                 self.tell(int(snapshots.table["number"][at]), str(error))
                 continue
@@ -195,9 +197,8 @@ class Run:
             raise InvalidArgument(f"a kind is one of {', '.join(map(repr, KINDS))}; got {kind!r}.")
         layers = self.layers
         if layer not in layers:
-            near = difflib.get_close_matches(str(layer), layers, n=5, cutoff=0.3) or layers[:5]
             kept = "it has a summary, but no pictures were kept" if layer in self.summarised else "it is not in this run"
-            raise SnapshotNotFound(f"layer {layer!r}: {kept}. There are pictures of {', '.join(map(repr, near))}.")
+            raise SnapshotNotFound(f"layer {layer!r}: {kept}. There are pictures of {near_names(layer, layers)}.")
         if kind not in self.kinds(layer):
             there = ", ".join(map(repr, self.kinds(layer)))
             raise SnapshotNotFound(f"{kind!r} of {layer!r} was not kept in this run; {there} of it was.")
@@ -218,6 +219,11 @@ def _limits(kind: str, low: float | None, high: float | None, least: float | Non
         reach = max(-low, high) or 1.0
         return -reach, reach
     return 0.0, high or 1.0
+
+
+def near_names(name: object, known: Sequence[str]) -> str:
+    """The five names most like one that is not known, in quotes; the first five where none is like it."""
+    return ", ".join(map(repr, difflib.get_close_matches(str(name), known, n=5, cutoff=0.3) or known[:5]))
 
 
 def _nearest(steps: list[int], step: int | None) -> str:

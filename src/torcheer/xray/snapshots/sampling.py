@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...errors import InvalidArgument, TorcheerError
-from ...measure import dense, magnitudes, statistics_of
+from ...inputs import is_whole
+from ...measure import dense, finite, magnitudes, statistics_of
 from ...shapes import shape_of
 from ..watch.selectors import CONVOLUTION, Choices
-from .records import Entry, Kind, Layout, finite
+from .records import Entry, Kind, Layout
 
 _EDGE = 0.01  # colours span what lies between this part of the values and the rest from above
 
@@ -30,10 +31,9 @@ class Limits:
     side: int = 128  # of a feature map: pixels
 
     def __post_init__(self) -> None:
-        for name in ("channels", "inputs", "units", "samples", "side"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InvalidArgument(f"limits: {name} must be a whole number from 1 on; got {value!r}.")
+        for one in fields(self):
+            if not is_whole(value := getattr(self, one.name), 1):
+                raise InvalidArgument(f"limits: {one.name} must be a whole number from 1 on; got {value!r}.")
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class Measured:
     kind: Kind
     source: str
     tensor: Tensor
-    dimensions: int = 0  # of a convolution: 2 for pictures; 0 for what is none
+    dimensions: int = 0  # of a convolution: 2 for pictures; 0 for other layers
     has_inputs_first: bool = False  # of a weight: the inputs, then the units; of a transposed convolution, an embedding
     notes: list[str] = field(default_factory=list)
     update_ratio: float | None = None

@@ -12,16 +12,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...measure import finite
 from ...measure.reading import pieces
 from ..store import FileManager
 from ..watch.selectors import Choices
 from ..watch.summarising import Reading
 from ..watch.updates import Pairs
-from .records import Snapshot, Summary, finite
+from .records import Snapshot, Summary
 from .sampling import Limits, Measured, as_written, is_above_zero, keep, units_of
 from .trouble import Failure
 
 SNAPSHOTS_TO_BE_DEAD = 3
+
+_Seen = dict[str, tuple[int, Tensor]]  # by layer: the step at which its values were seen last, and those
 
 
 @dataclass(slots=True)
@@ -47,8 +50,8 @@ class Writer:
         self.failures: list[Failure] = []
         self._choices, self._limits, self._dtype = choices, limits, dtype
         self._noted = dict(choices.made)
-        self._weights: dict[str, tuple[int, Tensor]] = {}  # by layer: the last one seen, and its step
-        self._samples: dict[str, tuple[int, Tensor]] = {}  # the same of samples of all layers
+        self._weights: _Seen = {}
+        self._samples: _Seen = {}  # of all layers
         self._quiet: dict[str, tuple[int, Tensor]] = {}  # by layer: snapshots seen, and for how many each unit was silent
         self._queue: queue.Queue[Taken | Callable[[], None] | None] = queue.Queue()
         self._thread: threading.Thread | None = None
@@ -75,7 +78,7 @@ class Writer:
             self._queue.join()
 
     def close(self) -> None:
-        """Write what is left, and let go of the folder."""
+        """Write what is left, and release the lock on the folder."""
         self.flush()
         if self._thread is not None and self._thread.is_alive():
             self._queue.put(None)
@@ -91,7 +94,11 @@ class Writer:
         for measured in taken.measured:
             if measured.make is not None:
                 measured.tensor, measured.make = measured.make(), None
-            self._note_update(measured, taken)
+            if measured.kind == "weight":
+                ratio, steps = _update(self._weights, measured.layer, measured.tensor, taken.step, taken.updates)
+                measured.update_ratio = ratio
+                if steps > 1:
+                    measured.notes.append(f"update ratio is a mean over {steps} steps")
             entry, kept = keep(measured, self._choices, self._limits, self._dead(measured))
             entries.append(entry)
             tensors[entry.key] = as_written(kept, measured.kind, self._dtype)
@@ -109,33 +116,9 @@ class Writer:
         )
         self.files.write(snapshot, tensors)
 
-    def _note_update(self, measured: Measured, taken: Taken) -> None:
-        """How far one step moved a weight, measured around the optimizer's step, or as a mean since the last snapshot."""
-        if measured.kind != "weight":
-            return
-        layer, weight = measured.layer, measured.tensor
-        last = self._weights.get(layer)
-        self._weights[layer] = (taken.step, weight)
-        if layer in taken.updates:
-            measured.update_ratio = _ratio(*taken.updates[layer])
-        elif last is not None and last[0] < taken.step and last[1].shape == weight.shape:
-            steps = taken.step - last[0]
-            ratio = _ratio(last[1], weight)
-            measured.update_ratio = ratio / steps if ratio is not None else None
-            if steps > 1:
-                measured.notes.append(f"update ratio is a mean over {steps} steps")
-
     def _summary(self, reading: Reading, taken: Taken) -> Summary:
         """The few numbers of a layer, from what was read of it."""
-        last = self._samples.get(reading.layer)
-        if reading.sample is not None:
-            self._samples[reading.layer] = (taken.step, reading.sample)
-        ratio = None
-        if reading.layer in taken.moved:
-            ratio = _ratio(*taken.moved[reading.layer])
-        elif reading.sample is not None and last is not None and last[0] < taken.step and last[1].shape == reading.sample.shape:
-            ratio = _ratio(last[1], reading.sample)
-            ratio = ratio / (taken.step - last[0]) if ratio is not None else None
+        ratio, _ = _update(self._samples, reading.layer, reading.sample, taken.step, taken.moved)
         activation = reading.activation
         return Summary(
             layer=reading.layer,
@@ -176,12 +159,27 @@ def _work(writer: Writer, waiting: queue.Queue[Taken | Callable[[], None] | None
                 continue
             with torch.no_grad():
                 writer.write(taken)
-        except Exception as error:  # the training goes on; whoever takes the next snapshot is told
+        except Exception as error:  # the training goes on; the next call of the Xray warns
             what = f"the snapshot of step {taken.step} was lost" if isinstance(taken, Taken) else "a figure could not be drawn"
             writer.failures.append(Failure(f"snapshot: {type(error).__name__}", f"{what}: {type(error).__name__}: {error}"))
         finally:
             taken = None
             waiting.task_done()
+
+
+def _update(seen: _Seen, layer: str, now: Tensor, step: int, measured: Pairs) -> tuple[float | None, int]:
+    """How far a step of the optimizer moved values of a layer, as a part of their norm, and over how many steps that is a mean.
+
+    One, where it was measured around the step; else those since the values that were seen last.
+    """
+    last = seen.get(layer)
+    seen[layer] = step, now
+    if layer in measured:
+        return _ratio(*measured[layer]), 1
+    if last is None or last[0] >= step or last[1].shape != now.shape:
+        return None, 1
+    ratio, steps = _ratio(last[1], now), step - last[0]
+    return ratio / steps if ratio is not None else None, steps
 
 
 def _ratio(before: Tensor, after: Tensor) -> float | None:

@@ -127,7 +127,7 @@ class FileManager:
 
     @property
     def bytes(self) -> int:
-        """On disk: tensors, statistics, everything."""
+        """The size on disk: snapshots and index."""
         return self.rows.bytes + _size(self._index)
 
     @property
@@ -254,7 +254,7 @@ class FileManager:
             for entry in entries:
                 name, _, ending = entry.name.partition(".")
                 if ending == "safetensors" and name.isdigit():
-                    with contextlib.suppress(FileNotFoundError):  # let go of meanwhile
+                    with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
                         found[int(name)] = entry.stat().st_size
         return found
 
@@ -271,7 +271,7 @@ class FileManager:
         plain = {key: tensor.detach().cpu() for key, tensor in tensors.items()}
         text = json.dumps(snapshot_to_json(replace(snapshot, bytes=0)), separators=(",", ":"))
         write_tensors(target, plain, {"snapshot": text}, "snapshot")
-        if not (self.folder / "run.json").exists():  # removed: without it nobody could read the run
+        if not (self.folder / "run.json").exists():  # removed: without it the run could not be read
             self.note()
         written = replace(snapshot, bytes=_size(target))
         at, length = self._append(f'{{"bytes":{written.bytes},{text[1:]}\n'.encode())
@@ -298,10 +298,13 @@ class FileManager:
             if at and not _ends_with_newline(self._index):
                 at += index.write(b"\n")  # after a torn line
             index.write(line)
-            index.flush()
-            status = os.fstat(index.fileno())
-        self._index_file, self._read_to = (status.st_dev, status.st_ino), status.st_size
+        self._index_is_read()
         return at, len(line)
+
+    def _index_is_read(self) -> None:
+        """Note that the whole index is known: this process wrote it."""
+        status = self._index.stat()
+        self._index_file, self._read_to = (status.st_dev, status.st_ino), status.st_size
 
     def _make_room(self) -> None:
         """Delete snapshots until `max_bytes` is kept, those closest together in steps first.
@@ -330,22 +333,19 @@ class FileManager:
             return
         if places is not None:
             self.rows.move(places)
-            status = self._index.stat()
-            self._index_file, self._read_to = (status.st_dev, status.st_ino), status.st_size
+            self._index_is_read()
             self._compaction, self._dead = None, 0
 
     def _rewrite(self, snapshots: Iterable[Snapshot]) -> None:
         """Write the index anew, with these snapshots."""
-        rows, places, lines, at = Rows(), dict[int, int](), list[bytes](), 0
+        rows, lines, at = Rows(), list[bytes](), 0
         for snapshot in sorted(snapshots, key=lambda one: one.number):
             line = json.dumps(snapshot_to_json(snapshot), separators=(",", ":")).encode() + b"\n"
             lines.append(line)
             rows.add(snapshot, at, len(line))
-            places[snapshot.number] = at
             at += len(line)
         write_whole(self._index, b"".join(lines))
-        status = self._index.stat()
-        self._index_file, self._read_to = (status.st_dev, status.st_ino), status.st_size
+        self._index_is_read()
         self.rows, self._lines, self._dead = rows, len(lines), 0
 
     def _clean_up(self) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from ...errors import InvalidArgument, RunInUse, RunNotFound
+from ...files import file_name
 from ..snapshots.checking import reader
 from ..snapshots.records import VERSION
 from . import lock
@@ -44,6 +46,11 @@ def free_folder(folder: Path) -> Path:
         count += 1
         path = folder.with_name(f"{folder.name}-{count}")
     return path
+
+
+def new_folder(title: str) -> Path:
+    """A folder that is not there yet, named after the model and the time."""
+    return free_folder(Path("xray") / f"{file_name(title)}-{time.strftime('%Y%m%d-%H%M%S')}")
 
 
 def as_folder(folder: Any) -> Path:

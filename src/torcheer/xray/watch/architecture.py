@@ -1,8 +1,8 @@
-"""What a model is made of, to tell whether a run that is resumed is of the same one.
+"""The architecture of a model, to check that a run is resumed with the model it was made with.
 
-That is the classes of all modules, the shapes of all parameters, and the settings of modules: numbers, texts, and functions
-such as an activation, that `__init__` puts on a module and no other method changes. What other methods assign is counted or
-learned; what nobody assigns in `__init__` was put there by the training.
+It is the classes of all modules, the shapes of all parameters, and the settings of modules: numbers, texts and functions (such
+as an activation) that `__init__` assigns and no other method does. An attribute that another method assigns is a counter or is
+learned; one that `__init__` does not assign was set by the training.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def _plain(value: Any) -> Any:
 
 
 def differences(recorded: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """How a model differs from the recorded one, in words; nothing where it does not.
+    """How a model differs from the recorded one, a sentence each; empty where it does not.
 
-    Runs of older versions have no settings, and of modules only those with parameters.
+    Runs of older versions recorded no settings, and only the modules that have parameters.
     """
     found = _of_parameters(recorded.get("parameters", {}), now["parameters"])
     found += _of_modules(recorded.get("modules", {}), now["modules"], is_complete="settings" in recorded)

@@ -33,7 +33,7 @@ MOST_WATCHED = 256  # tensors that one key may mean
 class Watch:
     """One layer that is watched."""
 
-    name: str  # a key that means one operation: as the user gave it, or one of those that it means
+    name: str  # a key that means one operation: the user's own, or made for one of several that the user's means
     kinds: frozenset[str]  # of `ASKED`
 
     def wants(self, kind: str) -> bool:
@@ -86,7 +86,7 @@ def _keys_and_kinds(layers: Any) -> list[tuple[Any, frozenset[str]]]:
 
 
 def _names(history: History, key: Any) -> list[str]:
-    """The names under which what a key means is watched: as it was given, where that means one operation, else one for each."""
+    """The names under which a key's operations are watched: the key itself where it means one operation, else one for each."""
     matches = _matches(history, key)
     if len(matches) > MOST_WATCHED:
         raise InvalidArgument(
@@ -106,21 +106,15 @@ def _matches(history: History, key: Any) -> list[Match]:
 
 
 def _kinds(name: Any, kinds: Any) -> frozenset[str]:
-    if isinstance(kinds, str):
-        kinds = [kinds]
-    if isinstance(kinds, Mapping):
-        unknown = [kind for kind in kinds if kind not in ASKED]
-        wanted = [kind for kind, is_wanted in kinds.items() if is_wanted]
-    elif isinstance(kinds, Iterable):
-        wanted = list(kinds)
-        unknown = [kind for kind in wanted if kind not in ASKED]
-    else:
+    if not isinstance(kinds, Iterable):
         raise InvalidArgument(f"the kinds of layer {name!r} are a dictionary or a list of {', '.join(ASKED)}; got {kinds!r}.")
+    given = [kinds] if isinstance(kinds, str) else list(kinds)
+    unknown = [kind for kind in given if kind not in ASKED]
     if unknown:
         near = difflib.get_close_matches(str(unknown[0]), ASKED, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise InvalidArgument(f"layer {name!r}: a kind is one of {', '.join(map(repr, ASKED))}; got {unknown[0]!r}.{hint}")
-    return frozenset(wanted)
+    return frozenset(kind for kind in given if not isinstance(kinds, Mapping) or kinds[kind])
 
 
 def default_watches(history: History) -> list[Watch]:
@@ -198,7 +192,7 @@ def find(history: History, watch: Watch, *, must_exist: bool = False) -> Found:
         if found.activation is None:
             notes.append(f"{watch.name}: no activation function consumes it")
     if watch.wants("attention"):
-        found.attention = _attention(history, call, output, notes)
+        found.attention = _attention(call, output, notes)
         if found.attention is None and watch.kinds != frozenset(ASKED):
             notes.append(f"{watch.name}: makes no attention pattern")
     found.notes = tuple(notes)
@@ -212,7 +206,7 @@ def _locate(history: History, name: str) -> tuple[Call | None, Operation]:
     return call, Operation(history._index, match.number)
 
 
-def _attention(history: History, call: Call | None, output: Operation, notes: list[str]) -> Operation | None:
+def _attention(call: Call | None, output: Operation, notes: list[str]) -> Operation | None:
     """What makes the attention pattern in a layer: the operation itself, or the first inside the module."""
     found = attentions(call.operations if call is not None else [output])
     if len(found) > 1:
@@ -239,7 +233,7 @@ def _weight_name(call: Call | None, output: Operation) -> str | None:
 def activation_after(output: Operation) -> Operation | None:
     """The output of the activation function that consumes a tensor, whether it is a module or a function.
 
-    What only moves, normalises, pools or adds is looked through; another layer with parameters to multiply by is not.
+    The search goes on behind operations that only move, normalise, pool or add, and stops at another layer that multiplies.
     """
     index = output._index
     waiting = [output._number]
@@ -298,7 +292,7 @@ def _is_passed_through(operation: Operation) -> bool:
 
 
 def _activation_module(operation: Operation, output: Operation) -> Operation | None:
-    """What leaves the activation module an operation runs in, such as a GELU written out in several operations."""
+    """The output of the activation module that an operation runs in, such as a GELU written out in several operations."""
     index = operation._index
     call = index.record(operation._number).module
     around = index.record(output._number).module
@@ -310,7 +304,7 @@ def _activation_module(operation: Operation, output: Operation) -> Operation | N
 
 
 def dimensions_of(core: Operation | None, tensor: Operation | None) -> int:
-    """Of a convolution whose channels are still where it put them: 2 for pictures; 0 for everything else."""
+    """How many dimensions the maps of a convolution have, 2 for pictures; 0 where its channels were moved, or there is none."""
     if core is None or tensor is None or not _is_in(core, groups.CONVOLUTIONS):
         return 0
     digit = re.search(r"\d", core.layer_type)

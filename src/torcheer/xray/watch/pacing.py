@@ -7,13 +7,14 @@ from time import perf_counter
 from typing import Any
 
 from ...errors import InvalidArgument
+from ...inputs import is_whole
 
 
 class Pace:
     """Says whether a snapshot is due, from what the last ones cost."""
 
     def __init__(self, every: int = 1, budget: Any = None) -> None:
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        if not is_whole(every, 1):
             raise InvalidArgument(f"every must be a whole number from 1 on; got {every!r}.")
         self.every = every
         self.budget = parse_budget(budget)
@@ -49,7 +50,7 @@ class Pace:
             return True
 
     def drew(self, seconds: float | None) -> None:
-        """A figure cost so much of the machine's time; None where it was not drawn."""
+        """Note what a figure cost, in seconds of the machine's time; None where it was not drawn."""
         with self._lock:
             self._waiting -= 1
             if seconds is not None:
@@ -58,13 +59,13 @@ class Pace:
                 self.drawing += seconds
 
     def _has_room(self, seconds: float) -> bool:
-        """Whether so much more stays within the budget, with everything spent so far and the figures that wait."""
+        """Whether these seconds, with all that was spent so far and the figures that wait, stay within the budget."""
         assert self.budget is not None
         spent = self.spent + self.drawing + self._waiting * self._last_drawing
         return spent + seconds <= self.budget * (perf_counter() - self._began)
 
     def took(self, seconds: float) -> None:
-        """A snapshot cost so much of the training's time."""
+        """Note what a snapshot cost, in seconds of the training's time."""
         self._taken += 1
         self._last = seconds
         self.spent += seconds

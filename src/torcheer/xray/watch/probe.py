@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +15,7 @@ from ...api import log_forward_pass
 from ...capture.addresses import innermost
 from ...cleaning import cleaning
 from ...errors import InvalidArgument
+from ...history.keeping.selection import LayersToSave
 from ...model_history import ModelHistory
 
 _WHAT_IT_TAKES = (
@@ -47,18 +48,11 @@ class Probe:
         self.target = target
         self.training = training
 
-    def look(self) -> ModelHistory:
-        """What the model does with the input, nothing kept."""
-        with self._explained(), _mode(self.model, self.training), torch.no_grad():
-            return log_forward_pass(self.model, self.args, self.kwargs, layers_to_save="none")
-
-    def run(self) -> ModelHistory:
-        """A pass, everything kept."""
-        with self._explained(), _mode(self.model, self.training), torch.no_grad():
-            return log_forward_pass(self.model, self.args, self.kwargs)
-
-    def _explained(self) -> contextlib.AbstractContextManager[None]:
-        return inputs.explained(self.model, (self.args, self.kwargs), "Xray")
+    def run(self, layers_to_save: LayersToSave = "all") -> ModelHistory:
+        """A pass; by default everything is kept."""
+        explained = inputs.explained(self.model, (self.args, self.kwargs), "Xray")
+        with explained, _mode(self.model, self.training), torch.no_grad():
+            return log_forward_pass(self.model, self.args, self.kwargs, layers_to_save=layers_to_save)
 
     def run_backward(self) -> tuple[ModelHistory, dict[str, Tensor], Tensor]:
         """A pass and the backward pass of the loss: the gradients of parameters by name, and the loss. No `.grad` changes."""
@@ -106,19 +100,13 @@ def _mode(model: Module, training: bool) -> Iterator[None]:
 
 def as_arguments(given: Any, model: Module, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Positional and named arguments from an input, or made, always the same, from sizes."""
-    if _is_size(given):
+    if inputs.is_shape(given, 1):
         return (_made([given], model, seed)[0],), {}
-    if isinstance(given, list) and given and all(_is_size(size) for size in given):
+    if isinstance(given, list) and given and all(inputs.is_shape(size, 1) for size in given):
         return tuple(_made(given, model, seed)), {}
-    if given is None or isinstance(given, (str, int, float)) or _is_size(given, least=None):
+    if given is None or isinstance(given, (str, int, float)) or inputs.is_shape(given, -math.inf):
         raise InvalidArgument(f"{_WHAT_IT_TAKES}; got {given!r}.")
     return inputs.as_arguments(model, given, call="Xray")
-
-
-def _is_size(given: Any, least: int | None = 1) -> bool:
-    if not isinstance(given, (tuple, list)) or not given:
-        return False
-    return all(isinstance(n, int) and not isinstance(n, bool) and (least is None or n >= least) for n in given)
 
 
 def _made(sizes: list[Any], model: Module, seed: int) -> list[Tensor]:

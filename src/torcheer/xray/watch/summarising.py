@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -31,11 +31,10 @@ class Reading:
     parameters: int
     norm: float
     nonfinite: int
+    sample: Tensor  # values of its parameters, always the same ones
+    activation: Measured | None
     grad_norm: float | None = None
     grad_nonfinite: int = 0
-    sample: Tensor | None = None  # values of its parameters, always the same ones
-    activation: Measured | None = None
-    notes: list[str] = field(default_factory=list)
 
 
 def layers_with_parameters(model: Module) -> dict[str, list[str]]:
@@ -63,8 +62,7 @@ class Summariser:
         """By layer, a copy of some values of its parameters; of small ones all. Only of layers whose parameters are all moved,
         where those are given.
         """
-        known = self._parameters()
-        layers = {layer: [name for name in names if name in known] for layer, names in self._layers.items()}
+        known, layers = self._now()
         return {
             layer: _sample([known[name] for name in names])
             for layer, names in layers.items()
@@ -73,12 +71,10 @@ class Summariser:
 
     def read(self, history: History, gradients: dict[str, Tensor]) -> list[Reading]:
         """Every layer as it is now. Gradients that were worked out stand in for those that are missing."""
-        known = self._parameters()
-        layers = {layer: [name for name in names if name in known] for layer, names in self._layers.items()}
-        grads = {name: grad for name, one in known.items() if (grad := _gradient(one, name, gradients)) is not None}
-        norms = _norms(known)
-        grad_norms = _norms(grads)
-        samples = self.samples()
+        known, layers = self._now()
+        found_grads = {name: one.grad if one.grad is not None else gradients.get(name) for name, one in known.items()}
+        grads = {name: grad for name, grad in found_grads.items() if grad is not None}
+        norms, grad_norms, samples = _norms(known), _norms(grads), self.samples()
         found = []
         for layer, names in layers.items():
             if not names:
@@ -88,8 +84,8 @@ class Summariser:
                 sum(known[name].numel() for name in names),
                 math.hypot(*(norms[name][0] for name in names)),
                 sum(norms[name][1] for name in names),
-                sample=samples[layer],
-                activation=self._activation(layer, history),
+                samples[layer],
+                self._activation(layer, history),
             )
             with_gradient = [name for name in names if name in grads]
             if with_gradient:
@@ -98,8 +94,11 @@ class Summariser:
             found.append(reading)
         return found
 
-    def _parameters(self) -> dict[str, Tensor]:
-        return {name: one for name, one in self._model.named_parameters(remove_duplicate=False) if not is_lazy(one)}
+    def _now(self) -> tuple[dict[str, Tensor], dict[str, list[str]]]:
+        """The parameters by name, and by layer the names of those it still has."""
+        named = self._model.named_parameters(remove_duplicate=False)
+        known: dict[str, Tensor] = {name: one for name, one in named if not is_lazy(one)}
+        return known, {layer: [name for name in names if name in known] for layer, names in self._layers.items()}
 
     def _activation(self, layer: str, history: History) -> Measured | None:
         """What the activation function behind a layer returned, if it ran as it did when the model was first looked at."""
@@ -134,12 +133,8 @@ def _activations(looked: History, layers: Iterable[str]) -> dict[str, tuple[str,
     return found
 
 
-def _gradient(parameter: Tensor, name: str, gradients: dict[str, Tensor]) -> Tensor | None:
-    return parameter.grad if parameter.grad is not None else gradients.get(name)
-
-
 def _norms(tensors: dict[str, Tensor]) -> dict[str, tuple[float, int]]:
-    """By name the norm of the finite values, NaN where there is none, and how many are not finite. One wait for each device."""
+    """By name: the norm of the finite values (NaN where there are none), and how many are not finite. Waits once per device."""
     by_device: dict[torch.device, dict[str, Tensor]] = {}
     with torch.no_grad():
         for name, tensor in tensors.items():

@@ -17,9 +17,8 @@ Pairs = dict[str, tuple[Tensor, Tensor]]  # by layer: values before and after on
 class UpdateWatcher:
     """Copies the watched weights, and samples of all, before and after the step that a snapshot is likely to follow.
 
-    Snapshots come at a distance; the distance of the last two, in steps that were completed, says which step the next one
-    follows. A snapshot may be taken inside a step: Lightning runs the backward pass there. What the optimizer does not move, as
-    another one does, is not measured here.
+    The number of completed steps between the last two snapshots says which step the next one is likely to follow. A snapshot
+    may be taken inside a step: Lightning runs the backward pass there. Weights that this optimizer does not move are left out.
     """
 
     def __init__(

@@ -282,12 +282,12 @@ def _add_compare(compared: argparse.ArgumentParser) -> None:
 
 
 def run_compare(options: argparse.Namespace) -> int:
-    """Compare two saved histories; 0 where they are equal or equal within tolerance, 1 where they differ."""
+    """Compare two saved histories; 0 where they are equal or within tolerance, 1 where they differ, 2 if not compared."""
     comparison = compare(load(options.a), load(options.b), tolerance=options.tolerance)
     print_shown(comparison)
     if options.output is not None:
         print(f"Written: {comparison.to_html(options.output)}")
-    return 0 if comparison else 1
+    return {"different": 1, "not compared": 2}.get(comparison.verdict, 0)
 
 
 def _add_view(view: argparse.ArgumentParser) -> None:

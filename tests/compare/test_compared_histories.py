@@ -191,7 +191,7 @@ def test_values_too_small_for_the_dtype_are_told():
 def test_arguments_that_make_no_difference_are_noted(x):
     comparison = tl.compare_models(nn.GELU(), nn.GELU(approximate="tanh"), x * 0)
     assert comparison.verdict == "equal"
-    said = "arguments differ, by which no operation that can be measured differs: gelu_1_1: approximate is 'none' in a"
+    said = "arguments differ, but no operation that can be measured gives other values: gelu_1_1: approximate is 'none' in a"
     assert said in str(comparison)
 
 

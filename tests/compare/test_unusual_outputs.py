@@ -1,10 +1,12 @@
-"""Outputs that are sparse, quantised or nested are compared by their values."""
+"""Outputs that are sparse, quantised or nested are compared by their values; of others the verdict is "not compared"."""
 
 import pytest
 import torch
 
 import torcheer as tl
+from torcheer.cli import main
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns that sparse and nested tensors are in beta
 x = torch.rand(3, 4) + 0.1
 MAKERS = {
     "sparse": lambda t: t.to_sparse(),
@@ -14,7 +16,6 @@ MAKERS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", MAKERS)
 def test_unusual_outputs_that_differ_are_different_and_equal_ones_are_not(kind):
     make = MAKERS[kind]
@@ -27,9 +28,71 @@ def test_unusual_outputs_that_differ_are_different_and_equal_ones_are_not(kind):
     assert "which operation makes it differ cannot be told" in str(other) or other.culprit is not None
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_assert_close_raises_where_a_sparse_output_differs():
     with pytest.raises(AssertionError, match=r"output_1_4 differs by 5\.0e-01 of its scale"), torch.no_grad():
         tl.assert_close(
             tl.log_forward_pass(lambda t: (t + 1).to_sparse() * 2, x), tl.log_forward_pass(lambda t: (t + 1).to_sparse() * 3, x)
         )
+
+
+def huge_sparse(t):
+    return torch.sparse_coo_tensor(torch.arange(12).repeat(2, 1) * 1000, t.flatten(), (100_000, 100_000))
+
+
+UNREADABLE = {
+    "huge sparse": huge_sparse,
+    "meta": lambda t: t.to("meta"),
+    "int4": lambda t: t.to(torch.uint8).view(torch.int4),
+    "bits8": lambda t: t.to(torch.uint8).view(torch.bits8),
+    "float4": lambda t: t.to(torch.uint8).view(torch.float4_e2m1fn_x2),
+}
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
+def test_outputs_whose_values_cannot_be_read_are_not_compared(kind):
+    a, b = (tl.log_forward_pass(lambda t: UNREADABLE[kind](t + 1), x) for _ in range(2))
+    comparison = tl.compare(a, b)
+    assert comparison.verdict == "not compared"
+    assert not comparison
+    assert comparison.output_error is None
+    assert "the values of output_1_" in comparison.headline
+    assert "cannot be read" in comparison.headline
+    assert "Output: not compared" in str(comparison)
+    with pytest.raises(AssertionError, match="cannot be read"):
+        tl.assert_close(a, b)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in (*MAKERS, *UNREADABLE) if kind != "nested"])  # made from a list: a source
+def test_an_operation_that_differs_before_an_unusual_output_is_the_culprit(kind):
+    make = {**MAKERS, **UNREADABLE}[kind]
+    comparison = tl.compare_models(lambda t: make(t + 1), lambda t: make(t + 2), x)
+    assert comparison.verdict == "different"
+    assert comparison.culprit.label == "add_1_1"
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.complex32])
+def test_dtypes_that_torch_converts_but_does_not_compare_are_compared(dtype):
+    assert tl.compare_models(lambda t: (t * 9).to(dtype), lambda t: (t * 9).to(dtype), x).verdict == "equal"
+    comparison = tl.compare_models(lambda t: (t * 9).to(dtype), lambda t: (t * 18).to(dtype), x)
+    assert comparison.culprit.label == "mul_1_1"
+    assert comparison.output_error > 0.3
+
+
+def test_an_output_that_was_not_kept_is_not_compared(tmp_path):
+    a, b = (tl.log_forward_pass(lambda t, by=by: (t + 1) * by, x, layers_to_save=["input", "add_1"]) for by in (2, 3))
+    comparison = tl.compare(a, b)
+    assert comparison.verdict == "not compared"
+    assert "output_1_3 was not kept in a" in comparison.headline
+    paths = [str(one.save(tmp_path / f"{name}.safetensors")) for name, one in (("a", a), ("b", b))]
+    assert main(["compare", *paths]) == 2
+
+
+def test_nested_outputs_with_parts_of_other_shapes_are_different():
+    one, other = (lambda t, at=at: torch.nested.nested_tensor(list(t.flatten().split([at, 12 - at]))) for at in (4, 7))
+    assert tl.compare_models(one, one, x)
+    assert tl.compare_models(one, other, x).verdict == "different"
+
+
+def test_a_sparse_output_is_compared_with_a_dense_one():
+    assert tl.compare_models(lambda t: (t + 1).to_sparse(), lambda t: t + 1, x)
+    assert not tl.compare_models(lambda t: (t + 1).to_sparse() * 2, lambda t: (t + 1) * 3, x)

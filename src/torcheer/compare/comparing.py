@@ -248,7 +248,7 @@ def _other_arguments(inquiry: Inquiry) -> tuple[str, ...]:
     found = inquiry.arguments_without_effect()
     if not found:
         return ()
-    return (f"arguments differ, by which no operation that can be measured differs: {few(found, 3, '; ')}",)
+    return (f"arguments differ, but no operation that can be measured gives other values: {few(found, 3, '; ')}",)
 
 
 def _other_outputs(alignment: Alignment) -> tuple[str, ...]:

@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
+from torch import Tensor
+
 from ..display import Column, Fold, Shown, ShownTable, Table, data_frame, few
 from ..errors import InvalidArgument
 from ..history import Operation
@@ -17,7 +19,7 @@ from ..render import DrawOptions, Picture
 from ..viewer.payload import MAX_BYTES
 from .culprit import Culprit
 from .gradients import GradientCulprit
-from .measures import Difference, unusual_difference
+from .measures import Difference, difference_of_any
 from .page import PageSide, write_page
 from .parameters import ParameterDifference
 from .pictures import culprit_operations, draw_side
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     import pandas
     from typing_extensions import Unpack
 
-Verdict = Literal["equal", "equal within tolerance", "different"]
+Verdict = Literal["equal", "equal within tolerance", "different", "not compared"]
 _LOST = 0.5  # of the scale of an output: from here on it is another one, however it came about
 _MOST = 30  # rows of a table that is printed
 
@@ -136,7 +138,8 @@ def _figure(error: Difference | None) -> str:
 class Comparison(Shown):
     """Where two histories of one input part: a verdict, the culprit, and the error of every operation.
 
-    It is true where the two are equal, or equal within the tolerance.
+    It is true where the two are equal, or equal within the tolerance. The verdict is "not compared" where nothing differs that
+    can be compared, but the values of an output were not kept or cannot be read.
     """
 
     def __init__(
@@ -172,11 +175,18 @@ class Comparison(Shown):
         """The outputs that both have."""
         return [row for row in self.rows if row.a.is_output_layer]
 
+    @cached_property
+    def _output_errors(self) -> list[tuple[ComparedOperation, Difference | None]]:
+        """The error of each output that both have; None where it cannot be told.
+
+        Sparse, quantised and nested outputs are compared here only: which operation makes them differ is not looked for.
+        """
+        return [(row, row.error if row.error is not None else _output_difference(row)) for row in self.outputs]
+
     @property
     def output_error(self) -> float | None:
         """The largest error of an output, relative to its scale; None where no output can be compared."""
-        errors = [row.error.relative for row in self.outputs if row.error is not None]
-        return max(errors, default=None)
+        return max((error.relative for _, error in self._output_errors if error is not None), default=None)
 
     @property
     def has_unknown_errors(self) -> bool:
@@ -189,11 +199,14 @@ class Comparison(Shown):
             return "different"
         if self._unusual_output is not None:
             return "different"
-        if self.parameters and any(one.is_in_both for one in self.parameters):
-            return "equal within tolerance" if self._is_within else "different"
-        is_equal = all(row.error is not None and row.error.is_none for row in self.outputs)
+        errors = [error for _, error in self._output_errors]
+        if None in errors:
+            return "not compared"
+        if any(one.is_in_both for one in self.parameters):
+            return "equal within tolerance" if (self.output_error or 0.0) <= self.tolerance else "different"
+        is_equal = all(error is not None and error.is_none for error in errors)
         own_is_none = all(row.own_error is None or row.own_error.is_none for row in self.rows)
-        return "equal" if is_equal and own_is_none and self.outputs else "equal within tolerance"
+        return "equal" if is_equal and own_is_none and errors else "equal within tolerance"
 
     @property
     def first_lost(self) -> ComparedOperation | None:
@@ -209,23 +222,14 @@ class Comparison(Shown):
         """Whether no output of the two can be compared, as their shapes differ."""
         return not self.outputs and bool(self.a.outputs) and bool(self.b.outputs)
 
-    @cached_property
-    def _unusual_output(self) -> tuple[ComparedOperation, Difference] | None:
-        """The first sparse, quantised or nested output that differs, by how much. Which operation did it is not looked for."""
-        for row in self.outputs:
-            if row.error is None and row.a.has_saved_activations and row.b.has_saved_activations:
-                apart = unusual_difference(row.a.tensor_contents, row.b.tensor_contents)
-                if apart is not None and apart.relative > self.tolerance:
-                    return row, apart
-        return None
-
     @property
-    def _is_within(self) -> bool:
-        error = self.output_error
-        return error is None or error <= self.tolerance
+    def _unusual_output(self) -> tuple[ComparedOperation, Difference] | None:
+        """The first sparse, quantised or nested output that differs, and by how much."""
+        unusual = ((row, apart) for row, apart in self._output_errors if row.error is None and apart is not None)
+        return next((pair for pair in unusual if pair[1].relative > self.tolerance), None)
 
     def __bool__(self) -> bool:
-        return self.verdict != "different"
+        return self.verdict in ("equal", "equal within tolerance")
 
     # Tables -----------------------------------------------------------------------------------------------------------
 
@@ -320,9 +324,13 @@ class Comparison(Shown):
             return f"different: {said}"
         if self.verdict == "equal":
             return f"equal: {plural(len(self.rows), 'operation')} give the same bits"
+        more = f"; {said}" if differing else ""
+        if self.verdict == "not compared":
+            row = next(row for row, error in self._output_errors if error is None)
+            rest = "no operation that can be compared has an error of its own above its tolerance"
+            return f"not compared: {_why_not_compared(row)}; {rest}{more}"
         error = self.output_error
         apart = f"the output differs by {error:.1e} of its scale, " if error else ""
-        more = f"; {said}" if differing else ""
         return f"equal within tolerance: {apart}no operation has an error of its own above its tolerance{more}"
 
     def __str__(self) -> str:
@@ -350,9 +358,7 @@ class Comparison(Shown):
 
     def _totals(self) -> list[str]:
         error = self.output_error
-        apart = f"differs by {error:.1e} of its scale" if error else "the same bits"
-        if error is None:
-            apart = "not compared" if self._unusual_output is None else "differs"
+        apart = "not compared" if error is None else f"differs by {error:.1e} of its scale" if error else "the same bits"
         lines = [f"\tOutput: {apart}"]
         beyond = [row for row in self.rows if row.own_error is not None and row.own_error.relative > row.tolerance]
         if len(self.culprits) > 1 or len(beyond) > 1:
@@ -387,6 +393,20 @@ class Comparison(Shown):
             shown = Table([Column("name"), Column("how")], rows)
             folds.append(Fold(plural(len(self.parameters), "parameter"), shown.html()))
         return folds
+
+
+def _output_difference(row: ComparedOperation) -> Difference | None:
+    is_known = row.a.has_saved_activations and row.b.has_saved_activations
+    return difference_of_any(row.a.tensor_contents, row.b.tensor_contents) if is_known else None
+
+
+def _why_not_compared(row: ComparedOperation) -> str:
+    for name, one in (("a", row.a), ("b", row.b)):
+        if not one.has_saved_activations:
+            return f"{row.label} was not kept in {name}"
+    tensor = row.b.tensor_contents
+    kind = f"{tensor.layout}, {tensor.dtype}, device {tensor.device}" if isinstance(tensor, Tensor) else type(tensor).__name__
+    return f"the values of {row.label} ({kind}) cannot be read"
 
 
 def _parameter_words(parameters: list[ParameterDifference]) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..measure import dot, norm
+from ..measure import dense, dot, norm
 from ..tensor_memory import is_freed
 from ..torch_internals import DisableTorchFunction
 
@@ -50,14 +51,25 @@ def lower(one: torch.dtype, other: torch.dtype) -> torch.dtype:
 
 
 def _is_inexact(dtype: torch.dtype) -> bool:
-    return dtype.is_floating_point or dtype.is_complex
+    return (dtype.is_floating_point or dtype.is_complex) and _is_readable(dtype)
 
 
 def is_measurable(value: Any) -> bool:
-    """Whether values of a tensor can be compared: it has memory, and is of an ordinary layout."""
+    """Whether values of a tensor can be compared and computed with: it has memory, and is of an ordinary layout and dtype."""
     if not isinstance(value, Tensor) or is_freed(value):
         return False
-    return value.layout is torch.strided and not value.is_nested and not value.is_quantized and not value.is_meta
+    is_ordinary = value.layout is torch.strided and not value.is_nested and not value.is_quantized and not value.is_meta
+    return is_ordinary and _is_readable(value.dtype)
+
+
+@cache
+def _is_readable(dtype: torch.dtype) -> bool:
+    """Whether torch converts values of a dtype to numbers. Of `int4`, `bits8` and the like it only stores the bits."""
+    try:
+        torch.empty(1, dtype=dtype).to(torch.complex128)
+    except NotImplementedError:
+        return False
+    return True
 
 
 def difference(one: Tensor, other: Tensor) -> Difference | None:
@@ -68,27 +80,37 @@ def difference(one: Tensor, other: Tensor) -> Difference | None:
         one, other = one.detach(), other.detach()
         if other.device != one.device:
             other = other.to(one.device)
-        if one.dtype == other.dtype and torch.equal(one, other):
-            return NO_DIFFERENCE
-        return _measured(one, other)
+        return NO_DIFFERENCE if has_same_values(one, other) else _measured(one, other)
 
 
-def unusual_difference(one: Any, other: Any) -> Difference | None:
-    """How far two sparse, quantised or nested tensors are apart; None where they are ordinary, or that cannot be said."""
-    if not isinstance(one, Tensor) or not isinstance(other, Tensor) or is_measurable(one) or is_measurable(other):
+def difference_of_any(one: Any, other: Any) -> Difference | None:
+    """The difference of two values of any layout, also sparse, quantised or nested; None where one of them cannot be read."""
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor) or is_freed(one) or is_freed(other):
         return None
+    with DisableTorchFunction(), torch.no_grad():
+        if _part_shapes(one) != _part_shapes(other):
+            return Difference(math.inf, math.inf, math.nan, None)
+        ours, theirs = dense(one), dense(other)
+        return difference(ours, theirs) if ours is not None and theirs is not None else None
+
+
+def _part_shapes(value: Tensor) -> list[torch.Size]:
+    return [part.shape for part in value.unbind()] if value.is_nested else [value.shape]
+
+
+def has_same_values(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have one dtype and equal values."""
+    if one.dtype != other.dtype:
+        return False
     try:
-        with DisableTorchFunction(), torch.no_grad():
-            return difference(_dense(one.detach()), _dense(other.detach()))
-    except (RuntimeError, NotImplementedError):  # torch does not convert it, or it does not fit into memory
-        return None
+        return torch.equal(one, other)
+    except NotImplementedError:  # float8 and complex32, which torch converts but does not compare
+        return torch.equal(_wide(one), _wide(other))
 
 
-def _dense(value: Tensor) -> Tensor:
-    """The values as an ordinary tensor; the parts of a nested one after each other."""
-    if value.is_nested:
-        return torch.cat([part.reshape(-1) for part in value.unbind()])
-    return value.dequantize() if value.is_quantized else value.to_dense()
+def absolute_values(tensor: Tensor) -> Tensor:
+    """The absolute values of a tensor, in a dtype to compute with; of complex numbers those of both parts."""
+    return _wide(tensor.detach()).abs()
 
 
 def _measured(one: Tensor, other: Tensor) -> Difference:

@@ -90,7 +90,10 @@ def _for_model(model: Any, arguments: Arguments) -> Arguments:
 def assert_close(
     a: ModelHistory, b: ModelHistory, *, names: Mapping[str, str] | None = None, tolerance: float | None = None
 ) -> Comparison:
-    """Raise an `AssertionError` with the verdict where two histories differ; return the comparison otherwise."""
+    """Raise an `AssertionError` with the verdict where two histories differ, or an output cannot be compared.
+
+    Returns the comparison otherwise.
+    """
     comparison = compare(a, b, names=names, tolerance=tolerance)
     if not comparison:
         raise AssertionError(str(comparison))

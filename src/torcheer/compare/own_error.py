@@ -24,7 +24,7 @@ from ..replay.machine import Machine, WouldWrite
 from ..replay.walk import tensors_of
 from ..torch_internals import DisableTorchFunction
 from .alignment import Alignment
-from .measures import Difference, difference, is_measurable, lower, tolerance_of
+from .measures import Difference, difference, has_same_values, is_measurable, lower, tolerance_of
 from .sides import Side
 
 _PER_CALL, _MOST = (
@@ -118,7 +118,7 @@ class Observer:
         record = self.side.log.operations[number]
         with DisableTorchFunction(), torch.no_grad():
             target = target.detach().to(value.device, value.dtype)
-            if torch.equal(target, value):
+            if has_same_values(target, value):
                 return value
             is_written = record.overwritten is not None
             if not is_written and (record.origin is not Origin.OPERATION or self._is_view(value)):
@@ -328,8 +328,8 @@ def _that_reach_an_output(alignment: Alignment, run: Run, known: set[int]) -> se
         ends = {step.number for step in side.steps if not side.children.get(step.number)}
     found: set[int] = set()
     for number in range(len(side.log.rows) - 1, -1, -1):
-        is_matched = number in alignment.of_b and number not in run.failed
-        if is_matched and (number not in run.dirty or number in known):
+        is_measured = number in run.own and number not in run.failed
+        if is_measured and (number not in run.dirty or number in known):
             continue
         if number in ends or any(child in found for child in side.children.get(number, ())):
             found.add(number)
@@ -361,7 +361,7 @@ def _next_that_agree(alignment: Alignment, run: Run, number: int) -> list[int]:
         if one in seen:
             continue
         seen.add(one)
-        if one in alignment.of_b and one not in run.dirty:
+        if one in run.own and one not in run.dirty:
             found.add(one)
         else:
             waiting += side.children.get(one, ())

@@ -13,7 +13,7 @@ from ..state_records import AbsentTensor
 from ..tensor_memory import is_freed
 from ..torch_internals import DisableTorchFunction
 from .alignment import Alignment
-from .measures import Difference, difference, tolerance_of
+from .measures import Difference, absolute_values, difference, tolerance_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +197,7 @@ def _exchanged(
 def _size(tensor: Tensor) -> str:
     """The sum of the absolute values, to four digits."""
     with DisableTorchFunction(), torch.no_grad():
-        sizes = tensor.detach() if tensor.dtype is torch.bool else tensor.detach().abs()
-        return f"{float(sizes.sum(dtype=torch.float64)):.4g}"
+        return f"{float(absolute_values(tensor).sum(dtype=torch.float64)):.4g}"
 
 
 def _is_stored_transposed(one: ParameterDifference, contents: dict[str, str]) -> bool:

@@ -14,7 +14,7 @@ from ..errors import InvalidArgument
 from ..history import History, Operation
 from ..records import Origin
 from ..torch_internals import DisableTorchFunction
-from .measures import is_measurable
+from .measures import absolute_values, is_measurable
 
 Signature = tuple[int, float, float]
 _EDGES = (Origin.INPUT, Origin.OUTPUT)
@@ -126,7 +126,7 @@ def _signature(value: Tensor) -> Signature | None:
     if not is_measurable(value) or value.numel() == 0:
         return None
     with DisableTorchFunction(), torch.no_grad():
-        sizes = value.detach().abs() if value.dtype is not torch.bool else value.detach()
+        sizes = absolute_values(value)
         total = float(sizes.sum(dtype=torch.float64))
         return value.numel(), float(f"{total:.4g}"), float(f"{float(sizes.max()):.3g}")
 

@@ -74,7 +74,7 @@ export class Parts {
     const center = el("div", { class: "center" }, middle, this.legend.element, this.differences?.element, this.table.element);
     const body = el("div", { class: "body" }, this.tree.element, center, this.panel.element);
     const { verdict } = guide.docs[0]!.payload;
-    const kind = verdict.startsWith("different") ? "differs" : "agrees";
+    const kind = verdict.startsWith("equal") ? "agrees" : "differs";
     const said = verdict ? el("p", { class: `verdict ${kind}`, role: "status", text: verdict }) : null;
     const app = el("div", { class: "app" }, this.toolbar.element, said, body, tip, this.help.element, messages.live);
     app.classList.toggle("comparing", guide.docs.length > 1);

@@ -1,4 +1,4 @@
-"""Outputs that are sparse, quantised or nested are compared by their values; of others the verdict is "not compared"."""
+"""Sparse, quantised and nested outputs and buffers are compared by their values; outputs that cannot be read are not compared."""
 
 import pytest
 import torch
@@ -96,3 +96,21 @@ def test_nested_outputs_with_parts_of_other_shapes_are_different():
 def test_a_sparse_output_is_compared_with_a_dense_one():
     assert tl.compare_models(lambda t: (t + 1).to_sparse(), lambda t: t + 1, x)
     assert not tl.compare_models(lambda t: (t + 1).to_sparse() * 2, lambda t: (t + 1) * 3, x)
+
+
+@pytest.mark.parametrize("kind", ["sparse", "csr", "quantised"])
+def test_unusual_buffers_are_compared_by_their_values(kind):
+    class Product(torch.nn.Module):
+        def __init__(self, weight):
+            super().__init__()
+            self.register_buffer("weight", MAKERS[kind](weight))
+
+        def forward(self, x):
+            return (self.weight.dequantize() if kind == "quantised" else self.weight) @ x
+
+    weight = torch.rand(4, 3)
+    assert tl.compare_models(Product(weight), Product(weight), x).verdict == "equal"
+    comparison = tl.compare_models(Product(weight), Product(weight.flip(0)), x)
+    assert [one.name for one in comparison.parameters] == ["weight"]
+    assert comparison.parameters[0].difference.largest > 0
+    assert comparison.culprit.is_explained_by_parameters

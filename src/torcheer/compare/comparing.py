@@ -55,7 +55,7 @@ def compare(
     alignment = align(Side(a, renaming(names, a, b)), Side(b))
     _check_inputs(alignment)
     pairs = state_pairs(alignment)
-    parameters = parameter_differences(alignment, pairs, tolerance)
+    parameters = parameter_differences(alignment, tolerance)
     reference = references(alignment, pairs)
     order, synced, run = _culprits(alignment, reference, tolerance)
     inquiry = Inquiry(alignment, synced, _by_state(alignment, parameters))

@@ -264,7 +264,7 @@ class Gradients:
     def _name(self, number: int) -> str:
         a, partner = self._alignment.a, self._partner(number)
         assert partner is not None
-        return a.index.state_name(a.log.states[-1 - partner]) if number < 0 else a.index.label(partner)
+        return a.state_name(partner) if number < 0 else a.index.label(partner)
 
     def _at_fault(self, number: int) -> int:
         """Which of the operations that use one gives it another gradient: its number in b, or -1 less its number in a."""

@@ -185,9 +185,9 @@ class Inquiry:
         a, b = self._alignment.a, self._alignment.b
         theirs = b.log.operations[number].parents[slot]
         if theirs < 0 and not with_states_of_a:
-            return _copied(b.log.states[-1 - theirs].value)
+            return _copied(b.index.state(theirs).value)
         value = a.operation(partner)._argument(slot)
-        like = b.log.states[-1 - theirs].value if theirs < 0 else b.log.operations[theirs]
+        like = b.index.state(theirs).value if theirs < 0 else b.log.operations[theirs]
         dtype = like.dtype if value.is_floating_point() and like.dtype.is_floating_point else value.dtype
         with DisableTorchFunction():
             return _copied(value).to(like.device, dtype)

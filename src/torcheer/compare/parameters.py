@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +14,8 @@ from ..state_records import AbsentTensor
 from ..tensor_memory import is_freed
 from ..torch_internals import DisableTorchFunction
 from .alignment import Alignment
-from .measures import Difference, absolute_values, difference, tolerance_of
+from .measures import Difference, absolute_values, difference, difference_of_any, is_measurable, tolerance_of
+from .sides import Side
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,128 +50,116 @@ class ParameterDifference:
         return f"{self.name}: {how}{f', looks {self.looks}' if self.looks else ''}"
 
 
-def state_pairs(alignment: Alignment) -> dict[int, int]:
-    """The parameters and buffers that matched operations of one type use, by their numbers in the log of a."""
-    a, b = alignment.a, alignment.b
-    steps = {step.number: step for step in a.steps}
-    found: dict[int, int] = {}
-    for step in b.steps:
+def _used_alike(alignment: Alignment) -> Iterator[tuple[int, int]]:
+    """Parameters and buffers that matched operations of one type use at the same place, by their numbers in both logs."""
+    steps = {step.number: step for step in alignment.a.steps}
+    for step in alignment.b.steps:
         partner = steps.get(alignment.of_b.get(step.number, -1))
         if partner is not None and partner.type == step.type and len(partner.states) == len(step.states):
-            for ours, theirs in zip(partner.states, step.states, strict=True):
-                found.setdefault(ours, theirs)
+            yield from zip(partner.states, step.states, strict=True)
+
+
+def state_pairs(alignment: Alignment) -> dict[int, int]:
+    """The parameters and buffers that matched operations use: by number in the log of a, that of its first counterpart in b."""
+    found: dict[int, int] = {}
+    for ours, theirs in _used_alike(alignment):
+        found.setdefault(ours, theirs)
     return found
 
 
-def parameter_differences(alignment: Alignment, pairs: dict[int, int], tolerance: float | None) -> list[ParameterDifference]:
-    """The parameters and buffers that differ: matched by the operations that use them, and by name."""
+def parameter_differences(alignment: Alignment, tolerance: float | None) -> list[ParameterDifference]:
+    """The parameters and buffers that differ: matched by the operations that use them, by name, and by their values."""
     a, b = alignment.a, alignment.b
-    ours, theirs = _named(alignment, of_a=True), _named(alignment, of_a=False)
+    ours, theirs = _named(a), _named(b)
+    used = [(a.state_name(one), b.state_name(other)) for one, other in _used_alike(alignment)]
+    used = [(name_a, name_b) for name_a, name_b in used if name_a in ours and name_b in theirs]
     matched: dict[str, str] = {}
-    for one, other in pairs.items():
-        name_a = a.index.state_name(a.log.states[-1 - one])
-        name_b = b.index.state_name(b.log.states[-1 - other])
-        if name_a in ours and name_b in theirs:
-            matched.setdefault(name_a, name_b)
+    for name_a, name_b in used:
+        matched.setdefault(name_a, name_b)
     for name in ours:
-        renamed = _renamed(name, alignment)
+        renamed = _renamed(name, a)
         if name not in matched and renamed in theirs and renamed not in matched.values():
             matched[name] = renamed
-    contents = _by_content(alignment, ours, theirs, matched)
+    contents = _by_content(ours, theirs, matched)
     matched.update(contents)
-    compared = [_compared(name_a, name_b, ours[name_a], theirs[name_b], tolerance) for name_a, name_b in matched.items()]
+    taken = set(matched.values())
+    tied: dict[str, str] = {}  # what b has where a uses a parameter with another counterpart: a's are tied, b's are not
+    for name_a, name_b in used:
+        if name_b not in taken:
+            tied.setdefault(name_a, name_b)
+    compared = [_compared(*pair, ours, theirs, tolerance) for pair in matched.items()]
     differing = [one for one in compared if one is not None and not _is_stored_transposed(one, contents)]
     found = _exchanged(differing, ours, theirs, tolerance)
-    alone = [ParameterDifference(n, None, tuple(t.shape), None, None, "") for n, t in ours.items() if n not in matched]
-    taken = set(matched.values())
-    for name_a, name_b in _tied(alignment, ours, theirs, taken).items():
-        taken.add(name_b)
-        apart = _compared(name_a, name_b, ours[name_a], theirs[name_b], tolerance)
-        found += [apart] if apart is not None else []
-    alone += [ParameterDifference(None, n, None, tuple(t.shape), None, "") for n, t in theirs.items() if n not in taken]
-    return found + alone
-
-
-def _tied(alignment: Alignment, ours: dict[str, Tensor], theirs: dict[str, Tensor], taken: set[str]) -> dict[str, str]:
-    """Parameters of b that stand where a uses one that has another counterpart already: a's are tied, b's are not."""
-    a, b = alignment.a, alignment.b
-    steps = {step.number: step for step in a.steps}
-    found: dict[str, str] = {}
-    for step in b.steps:
-        partner = steps.get(alignment.of_b.get(step.number, -1))
-        if partner is not None and partner.type == step.type and len(partner.states) == len(step.states):
-            for one, other in zip(partner.states, step.states, strict=True):
-                name_a, name_b = a.index.state_name(a.log.states[-1 - one]), b.index.state_name(b.log.states[-1 - other])
-                if name_b not in taken and name_a in ours and name_b in theirs:
-                    found.setdefault(name_a, name_b)
+    found += [one for pair in tied.items() if (one := _compared(*pair, ours, theirs, tolerance)) is not None]
+    taken.update(tied.values())
+    found += [ParameterDifference(n, None, tuple(t.shape), None, None, "") for n, t in ours.items() if n not in matched]
+    found += [ParameterDifference(None, n, None, tuple(t.shape), None, "") for n, t in theirs.items() if n not in taken]
     return found
 
 
-def _named(alignment: Alignment, *, of_a: bool) -> dict[str, Tensor]:
-    """The parameters of a side, and the buffers that were read; those that were changed since are left out."""
-    side = alignment.a if of_a else alignment.b
+def _named(side: Side) -> dict[str, Tensor]:
+    """The parameters of a side, and the buffers that were read; those whose memory was freed since are left out.
+
+    Of a history that was loaded without its parameters they are `AbsentTensor`s.
+    """
     named: dict[str, Tensor] = dict(side.index.all_parameters())
     for state in side.log.states:
         named[side.index.state_name(state)] = state.value
     return {name: tensor for name, tensor in named.items() if not is_lazy(tensor) and not is_freed(tensor)}
 
 
-def _absent(tensor: Any) -> AbsentTensor | None:
-    """A parameter of a loaded history whose values are not in the file."""
-    return tensor if type(tensor) is AbsentTensor else None
-
-
-def _renamed(name: str, alignment: Alignment) -> str:
+def _renamed(name: str, side: Side) -> str:
     address, _, last = name.rpartition(".")
-    address = alignment.a.rename(address)
+    address = side.rename(address)
     return f"{address}.{last}" if address else last
 
 
-def _by_content(
-    alignment: Alignment, ours: dict[str, Tensor], theirs: dict[str, Tensor], matched: dict[str, str]
-) -> dict[str, str]:
+def _by_content(ours: dict[str, Tensor], theirs: dict[str, Tensor], matched: dict[str, str]) -> dict[str, str]:
     """Parameters that no name and no operation ties, but that hold the same values, also transposed."""
     taken = set(matched.values())
     groups: dict[object, tuple[list[str], list[str]]] = {}
-    for names, place in (([n for n in ours if n not in matched], 0), ([n for n in theirs if n not in taken], 1)):
-        for name in names:
-            tensor = (ours, theirs)[place][name]
-            if _absent(tensor) is None and tensor.is_floating_point() and tensor.numel() and not tensor.is_meta:
+    for place, (named, known) in enumerate(((ours, matched), (theirs, taken))):
+        for name, tensor in named.items():
+            if name not in known and is_measurable(tensor) and tensor.is_floating_point() and tensor.numel():
                 groups.setdefault((tensor.numel(), _size(tensor)), ([], []))[place].append(name)
     return {one: other for a, b in groups.values() if len(a) == len(b) for one, other in zip(a, b, strict=True)}
 
 
-def _compared(name_a: str, name_b: str, one: Tensor, other: Tensor, tolerance: float | None) -> ParameterDifference | None:
-    absent = _absent(one), _absent(other)
-    if absent[0] is not None and absent[1] is not None and absent[0].fingerprint != absent[1].fingerprint:
-        return ParameterDifference(name_a, name_b, absent[0].shape, absent[1].shape, None, "")
-    if absent != (None, None):
-        return None
+def _compared(
+    name_a: str, name_b: str, ours: dict[str, Any], theirs: dict[str, Any], tolerance: float | None
+) -> ParameterDifference | None:
+    """How two parameters differ; None where they do not, or that cannot be told."""
+    one, other = ours[name_a], theirs[name_b]
+    shapes = tuple(one.shape), tuple(other.shape)
+    if isinstance(one, AbsentTensor) or isinstance(other, AbsentTensor):
+        is_known = isinstance(one, AbsentTensor) and isinstance(other, AbsentTensor)
+        is_other = is_known and one.fingerprint != other.fingerprint
+        return ParameterDifference(name_a, name_b, *shapes, None, "") if is_other else None
     with DisableTorchFunction(), torch.no_grad():
         one, other = one.detach(), other.detach().to(one.device)
-        shapes = (tuple(one.shape), tuple(other.shape))
-        allowed = tolerance if tolerance is not None else tolerance_of(one.dtype, other.dtype)
-        if one.dtype == other.dtype and tolerance is None:
-            allowed = 0.0
-        apart = difference(one, other)
-        if apart is not None and apart.relative <= allowed:
+        allowed = tolerance
+        if allowed is None:
+            allowed = 0.0 if one.dtype == other.dtype else tolerance_of(one.dtype, other.dtype)
+        apart = difference_of_any(one, other) if shapes[0] == shapes[1] else None
+        if shapes[0] == shapes[1] and (apart is None or apart.relative <= allowed):
             return None
         return ParameterDifference(name_a, name_b, *shapes, apart, _looks(one, other, allowed))
 
 
 def _looks(one: Tensor, other: Tensor, allowed: float) -> str:
     """Whether one tensor is the other transposed, or with its rows or columns in another order."""
-    if one.dim() < 1 or not one.is_floating_point() or one.numel() != other.numel():
+    if not is_measurable(one) or not is_measurable(other) or not one.is_floating_point():
         return ""
-    if one.dim() == 2 and one.shape == other.T.shape and _is_close(one, other.T, allowed):
+    if one.dim() == other.dim() == 2 and one.shape == other.T.shape and _is_close(one, other.T, allowed):
         return "transposed"
-    if one.shape != other.shape:
+    if one.shape != other.shape or one.dim() < 1:
         return ""
     words = ("rows permuted", "columns permuted") if one.dim() > 1 else ("permuted",)
     for dim, word in enumerate(words):
-        order = _order(one.movedim(dim, 0), other.movedim(dim, 0))
-        if order is not None and _is_close(one.movedim(dim, 0)[order[0]], other.movedim(dim, 0)[order[1]], allowed):
-            moved = int((order[0] != order[1]).sum())
+        rows, others = one.movedim(dim, 0), other.movedim(dim, 0)
+        order, other_order = _order(rows), _order(others)
+        if _is_close(rows[order], others[other_order], allowed):
+            moved = int((order != other_order).sum())
             return f"{word} ({moved} of {one.shape[dim]})"
     return ""
 
@@ -180,14 +170,14 @@ def _exchanged(
     """Where a parameter that differs has the values of another one of a that differs too, say of which."""
     sizes: dict[object, list[str]] = {}
     for one in found:
-        if one.difference is not None and one.name_a is not None:
+        if one.difference is not None and one.name_a is not None and is_measurable(ours[one.name_a]):
             sizes.setdefault((one.shape_a, _size(ours[one.name_a])), []).append(one.name_a)
     said = []
     for one in found:
         name_b = one.name_b
-        if one.difference is not None and not one.looks and name_b is not None:
+        if one.difference is not None and not one.looks and name_b is not None and is_measurable(theirs[name_b]):
             for name in sizes.get((one.shape_b, _size(theirs[name_b])), ()):
-                if name != one.name_a and _compared(name, name_b, ours[name], theirs[name_b], tolerance) is None:
+                if name != one.name_a and _compared(name, name_b, ours, theirs, tolerance) is None:
                     one = replace(one, looks=f"like {name} of a")
                     break
         said.append(one)
@@ -205,12 +195,11 @@ def _is_stored_transposed(one: ParameterDifference, contents: dict[str, str]) ->
     return one.looks == "transposed" and one.name_a in contents
 
 
-def _order(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor] | None:
-    """The rows of both, sorted by a projection that tells them apart."""
-    flat_a, flat_b = one.reshape(len(one), -1).double(), other.reshape(len(other), -1).double()
-    generator = torch.Generator().manual_seed(0)
-    direction = torch.rand(flat_a.shape[1], generator=generator, dtype=torch.float64).to(flat_a.device)
-    return (flat_a @ direction).argsort(), (flat_b @ direction).argsort()
+def _order(rows: Tensor) -> Tensor:
+    """The order of rows by a projection that tells them apart."""
+    flat = rows.reshape(len(rows), -1).double()
+    direction = torch.rand(flat.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return (flat @ direction.to(flat.device)).argsort()
 
 
 def _is_close(one: Tensor, other: Tensor, allowed: float) -> bool:

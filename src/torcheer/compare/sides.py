@@ -74,6 +74,10 @@ class Side:
             self._values[number] = value if is_measurable(value) and not self.log.is_lost(number) else None
         return self._values[number]
 
+    def state_name(self, reference: int) -> str:
+        """The name of the parameter or buffer that a negative number refers to."""
+        return self.index.state_name(self.index.state(reference))
+
     def stack(self, number: int) -> tuple[int, ...]:
         """The numbers of the module calls that an operation ran in, outermost first."""
         call = self.log.operations[number].module
@@ -96,7 +100,7 @@ class Side:
     def state_signature(self, reference: int) -> Signature | None:
         """What a parameter or buffer is recognised by, also when it is transposed or permuted."""
         if reference not in self._state_signatures:
-            self._state_signatures[reference] = _signature(self.log.states[-1 - reference].value)
+            self._state_signatures[reference] = _signature(self.index.state(reference).value)
         return self._state_signatures[reference]
 
     def content(self, step: Step) -> tuple[Signature, ...]:

@@ -1,4 +1,4 @@
-"""Sparse, quantised and nested outputs and buffers are compared by their values; outputs that cannot be read are not compared."""
+"""Sparse, quantised and nested outputs and buffers are compared by value; outputs that cannot be read are not compared."""
 
 import pytest
 import torch

@@ -14,6 +14,9 @@ from torch import nn
 
 import torcheer
 from models import Stateful, unchanged
+from torcheer.taps.spots import Stopped
+from torcheer.taps.taking import Take
+from torcheer.taps.watched_keys import WatchedKeys
 from torcheer.torch_internals import function_modes
 
 
@@ -583,3 +586,23 @@ def test_statements_that_write_in_place_are_read_after_the_write():
         model(x)
     assert torch.equal(values["sigmoid_1"], model.fc(x).sigmoid())
     assert torch.equal(values["act"], model.fc(model.fc(x).sigmoid()).relu())
+
+
+def test_a_pass_of_a_watch_that_lasts_is_one_call_however_often_the_model_runs(net, x):
+    take = Take()
+    watched = WatchedKeys(net, [("cell", take)], None, lasts=True)
+    ((_, (spot,)),) = watched.spots
+    with watched.watch as watch:
+        with watch.one_pass(stops=False):
+            net(x)
+            net(x)
+        assert len(take.values[spot]) == 6
+        with watch.one_pass(stops=True):
+            net(x)
+            pytest.fail("the pass was to end at the first call of the cell")
+        assert len(take.values[spot]) == 1
+        net(x)  # by others: neither stopped nor a part of the pass
+        assert len(take.values[spot]) == 3
+        with pytest.raises(Stopped), watch.one_pass(stops=True):
+            raise Stopped(object())  # of another watch
+    assert hooks_of(net) == 0

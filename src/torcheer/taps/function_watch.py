@@ -1,4 +1,4 @@
-"""The function mode that sees chosen calls of torch functions inside one module."""
+"""The function mode that sees chosen calls of torch functions in the code of one module."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _PASS, _LOOK, _OPEN = range(3)  # what becomes of the calls of a function
 
 
 class FunctionWatch(TorchFunctionMode):
-    """Sees chosen calls of torch functions while one module runs its own code. It steps aside for modules inside.
+    """Sees chosen calls of torch functions while one module runs its own code. It is off while inner modules run.
 
     Args:
-        module: the module in words, for what is noted.
+        module: the module in words, for notes.
         forward: the code of its class's forward.
-        reach: called at a place with its spot and value; returns the value that the model goes on with, if it is another.
+        reach: called at a place with its spot and value; returns the value to go on with, or None for the same one.
         stop_if_done: called where the pass may be stopped. That is not while a function runs: torch takes a mode off for that
             time, and would put it on again after everything was cleaned up.
-        note: takes what went otherwise than logged, in words.
+        note: called with what did not run as logged, in words.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class FunctionWatch(TorchFunctionMode):
         self._at: dict[tuple[int, str], list[Spot]] = {}  # by the number of the site and the function
         self._places: dict[tuple[Frame, ...], int] = {}  # sites within the forward, numbered
         self._place_of: dict[int, int] = {}  # by the number of the whole site
-        self._turns: dict[tuple[int, str], int] = {}  # by place: how often each was reached in this call of the module
+        self._turns: dict[tuple[int, str], int] = {}  # how often each place was reached in this call of the module
         self._call = 0
-        # of calls of the module that run around this one: turns, number, and whether the inner one put the mode on
+        # for each running call of the module: turns and number of the call around it, and whether it put the mode on
         self._outer: list[tuple[dict[tuple[int, str], int], int, bool]] = []
         self._open: list[Any] = []  # composites that are running
-        self._aside: list[bool] = []  # of the modules inside that are running: whether it was on when they began
+        self._aside: list[bool] = []  # for each running inner module: whether the mode was on when it was called
 
     def add(self, spot: Spot) -> None:
         """Watch one more place."""
@@ -94,17 +94,17 @@ class FunctionWatch(TorchFunctionMode):
                 take_off(self)
 
     def step_aside(self, module: Module, args: object, kwargs: object) -> None:
-        """A module inside is called: what it runs is its own."""
+        """The hook before an inner module."""
         self._stop_if_done()
         self._aside.append(take_off(self))
 
     def step_back(self, module: Module, args: object, result: object) -> None:
-        """A module inside returned, or raised."""
+        """The hook after an inner module, also where it raised."""
         if self._aside and self._aside.pop():
             push_function_mode(self)
 
     def reset(self) -> None:
-        """Forget calls that an interrupt left without an end, and leave the stack of modes."""
+        """Forget calls that an interrupt left without an end, and take the mode off."""
         while take_off(self):
             pass
         self._outer.clear()
@@ -128,13 +128,13 @@ class FunctionWatch(TorchFunctionMode):
         function = facts(func)
         if result is not None:
             return self._look(function.name, result, sys._getframe(1))
-        written = function.writes(args, kwargs or {})  # `x[0] = 1` makes what it wrote to
+        written = function.writes(args, kwargs or {})  # `x[0] = 1` returns nothing and writes to x
         if written:
             self._look(function.name, tuple(written) if len(written) > 1 else written[0], sys._getframe(1), is_written=True)
         return None
 
     def _meet(self, func: Any) -> int:
-        """Decide, when a function is met for the first time, what becomes of its calls."""
+        """Decide what becomes of the calls of a function that is called for the first time."""
         function = facts(func)
         if function.kind is Kind.COMPOSITE and function.name in self._composites and function.opened is not None:
             way = _OPEN
@@ -157,7 +157,7 @@ class FunctionWatch(TorchFunctionMode):
             self._open.pop()
 
     def _look(self, name: str, result: Any, frame: FrameType, *, is_written: bool = False) -> Any:
-        """A function that some place is a call of has returned `result`, or has written to it and returned nothing."""
+        """Reach the places that are this call of a function: it returned `result`, or wrote to it and returned nothing."""
         number = self._callsites.at(frame)
         key = (number, name)
         spots = self._at.get(key)
@@ -185,7 +185,7 @@ class FunctionWatch(TorchFunctionMode):
         return result
 
     def _reach_in(self, spot: Spot, result: Any, frame: FrameType | None) -> Any:
-        """Reach a place in what a function returned to `frame`. Returns what it is said to have returned."""
+        """Reach a place in what a function returned to `frame`. Returns what the program gets instead."""
         place = spot.place
         tensor = get_path(result, place.path)
         new = self._reach(spot, tensor)
@@ -200,21 +200,13 @@ class FunctionWatch(TorchFunctionMode):
 
 def take_off(mode: TorchFunctionMode) -> bool:
     """Take the last entry of a mode off the stack of function modes; others stay. Returns whether it was on the stack."""
-    if not count_function_modes():
-        return False
-    top = pop_function_mode()
-    if top is mode:
-        return True
-    push_function_mode(top)
-    modes = function_modes()
-    if not any(one is mode for one in modes):
-        return False
-    above = []
-    while (one := pop_function_mode()) is not mode:
-        above.append(one)
-    for one in reversed(above):
+    above, is_found = [], False
+    while not is_found and count_function_modes():
+        above.append(pop_function_mode())
+        is_found = above[-1] is mode
+    for one in reversed(above[:-1] if is_found else above):
         push_function_mode(one)
-    return True
+    return is_found
 
 
 hand_on(FunctionWatch.__torch_function__.__code__, opening=FunctionWatch._run_open.__code__)

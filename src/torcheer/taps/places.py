@@ -13,7 +13,7 @@ from typing import Literal
 
 from ..errors import InvalidArgument
 from ..history import History
-from ..keys import AnyKey
+from ..keys import AnyKey, Meaning
 from ..records import ClassNames, Composite, Log, ModuleCall, OperationRecord, Origin
 from ..source_places import CodeFacts, Site, SourceLine
 
@@ -74,9 +74,14 @@ class Place:
 
 def locate(history: History, key: AnyKey) -> list[Place]:
     """Where the operations that a key means are: what `tap` and `intervene` watch."""
+    return places_of(history, history._lookup.meaning(key))
+
+
+def places_of(history: History, meaning: Meaning) -> list[Place]:
+    """The places of the operations that a key means."""
     log, found = history._log, []
     turns: _Turns | None = None
-    for match in history._lookup.meaning(key).matches:
+    for match in meaning.matches:
         number, call, label = match.number, match.call, history._index.table.label_of(match.number)
         if call is not None:
             found.append(_module_place(call, number, label, is_input=match.is_input))

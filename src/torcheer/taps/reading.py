@@ -35,7 +35,6 @@ class TappedValues(Mapping[AnyKey, Any]):
         self._strict = strict
         self._take = Take()
         self._watched = WatchedKeys(model, [(key, self._take) for key in keys], like, stops=stop)
-        self._watched.watch.when_called = self._take.begin
 
     # The block ----------------------------------------------------------------------------------------------------
 

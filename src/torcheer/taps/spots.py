@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, FrameType
@@ -16,17 +17,20 @@ from ..containers import replace_tensors
 from .places import Place
 
 
-class Act:
-    """What is done with a value."""
+class Act(ABC):
+    """What is done with the values at places."""
 
     changes = False  # whether the model goes on with another value
 
+    @abstractmethod
     def __call__(self, spot: Spot, tensor: Tensor) -> Tensor | None:
-        """Take a value; return the one that the model is to go on with, or None where that is the same."""
-        raise NotImplementedError
+        """Take a value; return the one that the model goes on with, or None for the same one."""
 
-    def placed(self, spot: Spot, tensor: Tensor, part: int) -> None:
-        """The model goes on with `tensor`, number `part` of what a module returned or was given."""
+    def begin(self) -> None:  # noqa: B027 - most acts have nothing to do here
+        """A call of the model begins."""
+
+    def placed(self, spot: Spot, tensor: Tensor, part: int) -> None:  # noqa: B027 - for acts that change values
+        """The model goes on with `tensor`, number `part` of the tensors that a module returned or was given."""
 
 
 @dataclass(eq=False, slots=True)

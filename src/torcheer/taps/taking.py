@@ -1,10 +1,11 @@
-"""Values that are taken while a model runs: held by reference, or copied where the model overwrites them later."""
+"""Values that are read while a model runs: held by reference, or copied where the model overwrites them later."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from ..capture.keep.keeper import version_of
 from ..torch_internals import DisableTorchFunction, functorch_unwrapped, is_functorch_wrapped, without_transforms
 from .spots import Act, Spot
 
@@ -15,23 +16,20 @@ class TakenValue:
     __slots__ = ("_copy", "_version", "tensor")
 
     def __init__(self, tensor: Tensor, *, copies: bool) -> None:
-        while is_functorch_wrapped(tensor):  # what torch.func wraps means nothing later: the whole batch is held
+        while is_functorch_wrapped(tensor):  # wrappers of torch.func are invalid later: hold the whole batch
             tensor = functorch_unwrapped(tensor)
         self.tensor = tensor
         self._copy: Tensor | None = None
         if copies:
             with DisableTorchFunction(), without_transforms():
                 self._copy = tensor.clone()
-        try:
-            self._version = tensor._version
-        except RuntimeError:  # inference tensors do not count versions
-            self._version = -1
+        self._version = version_of(tensor)
 
     @property
     def may_be_overwritten(self) -> bool:
-        """Whether the tensor was written to since it was read; of inference tensors that is not known.
+        """Whether the tensor was written to since it was read; True for inference tensors, whose writes torch does not count.
 
-        Writes through `.data` count no version of the tensor, so it is compared with the copy, if there is one.
+        Nor does it count writes through `.data`, so the tensor is compared with the copy, if there is one.
         """
         if self._version < 0 or self.tensor._version != self._version:
             return True
@@ -41,21 +39,21 @@ class TakenValue:
             return not torch.equal(self._copy, self.tensor)
 
     def settle(self) -> None:
-        """Hold one tensor only: the copy if the other one was overwritten."""
+        """Hold one tensor only: the copy if the tensor was overwritten."""
         if not self.may_be_overwritten:
             self._copy = None
         elif self._copy is not None:
             self.tensor = self._copy
 
     def get(self) -> Tensor | None:
-        """The value as it was when it was read; None if it is gone."""
+        """The value as it was read; None if it was overwritten and there is no copy."""
         return self._copy if self.may_be_overwritten else self.tensor
 
 
 class Take(Act):
-    """Holds what is at a place in the last call of the model.
+    """Holds the values at places in the last call of the model.
 
-    At the first call every value is copied. Where that call overwrote nothing, later ones are held by reference.
+    In the first call every value is copied. Where that call overwrote nothing, later values are held by reference.
     """
 
     def __init__(self) -> None:
@@ -70,12 +68,9 @@ class Take(Act):
             self.values[spot].append(value)
 
     def begin(self) -> None:
-        """The model is called once more: what it overwrote last time is known now."""
-        for spot, values in self.values.items():
-            if any(value.may_be_overwritten for value in values):
-                self._is_safe.discard(spot)
-            else:
-                self._is_safe.add(spot)
+        """Let go of the values of the last call, and remember which of them it overwrote."""
+        self._is_safe -= self.values.keys()
+        self._is_safe |= {s for s, values in self.values.items() if not any(value.may_be_overwritten for value in values)}
         self.values.clear()
 
     def end(self) -> None:
@@ -85,5 +80,5 @@ class Take(Act):
                 value.settle()
 
     def lost(self, spot: Spot) -> None:
-        """A value was overwritten of which there is no copy: from now on copy it."""
+        """Copy the values at a place from now on: one was overwritten, and there is no copy."""
         self._is_safe.discard(spot)

@@ -27,7 +27,15 @@ _FEW = 2  # this many operations pass through a mode sooner than it is taken off
 class WatchedKeys:
     """The places that keys mean, watched together."""
 
-    def __init__(self, model: Module, keys: Iterable[tuple[Any, Act]], like: History | None, *, stops: bool = False) -> None:
+    def __init__(
+        self,
+        model: Module,
+        keys: Iterable[tuple[Any, Act]],
+        like: History | None,
+        *,
+        stops: bool = False,
+        lasts: bool = False,
+    ) -> None:
         if not isinstance(model, Module):
             raise InvalidArgument(
                 f"values are read and changed by hooks on modules, so model must be an nn.Module; got {type(model).__name__}."
@@ -45,7 +53,8 @@ class WatchedKeys:
             rank = len(places) if places[0].call is not None else math.inf
             self.spots.append((key, [Spot(place, act, rank) for place in places]))
         calls, callees = _called(like) if like is not None else ({}, {})
-        self.watch = Watch(model, [spot for _, spots in self.spots for spot in spots], calls, callees, stops=stops)
+        spots = [spot for _, at_key in self.spots for spot in at_key]
+        self.watch = Watch(model, spots, calls, callees, stops=stops, lasts=lasts)
 
     def check(self, strict: bool, notes: list[str]) -> None:
         """Raise, or note, what was not reached or went otherwise than logged."""

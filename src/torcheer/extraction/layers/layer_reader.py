@@ -9,7 +9,6 @@ whom.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from difflib import get_close_matches
 from threading import get_ident
@@ -28,11 +27,12 @@ from ...history.fingerprint import fingerprint_of
 from ...history.keeping.filling import run
 from ...history.keeping.options import Options
 from ...inputs import described
-from ...taps.places import Place, locate
-from ...taps.spots import Spot, Stopped
+from ...keys import Meaning
+from ...taps.places import Place, places_of
+from ...taps.spots import Spot
 from ...taps.taking import Take
 from ...taps.watched_keys import WatchedKeys, in_words, is_plural
-from ...torch_internals import run_uncompiled, storage_address, storage_use_count
+from ...torch_internals import storage_address, storage_use_count
 from .calling import Call, Calling
 from .transforms import transforms_by_name
 
@@ -74,8 +74,9 @@ class LayerReader:
         self._history = self._logged(first_batch)
         self.structure = fingerprint_of(self._history)  # a hash of what runs
         self._keys = _keys(layers)
-        self._named = _named_places(self._history, self._keys)
-        self._stops = _is_worth_stopping(self._history, self._keys) if stop is None else stop
+        meanings = [self._history._lookup.meaning(key) for _, key in self._keys]
+        self._named = _named_places(self._history, self._keys, meanings)
+        self._stops = _is_worth_stopping(self._history, meanings) if stop is None else stop
         self.names = list(dict.fromkeys(name for name, _ in self._named))
         self.origins = dict(self._named)  # by name: the key that it came from, as text
         self._transforms = transforms_by_name(transform, self.names, self.origins)
@@ -104,9 +105,7 @@ class LayerReader:
         if self._watched is None:
             self._thread = get_ident()
             keys = [(key, self._take) for _, key in self._keys]
-            watched = WatchedKeys(self.calling.model, keys, self._history)
-            watched.watch.when_called = self._take.begin
-            watched.watch.is_lasting = True
+            watched = WatchedKeys(self.calling.model, keys, self._history, lasts=True)
             watched.watch.__enter__()
             self._watched = watched
 
@@ -192,21 +191,14 @@ class LayerReader:
 
     def _run(self, batch: Any, seed: int) -> None:
         assert self._watched is not None
-        watch, state = self._watched.watch, None
+        state = None
         if self._draws:
             state = RandomState.now()
             seed_everything(seed)
-        watch.begin(sys._getframe())
-        watch.stops = self._stops  # not where others run the model that is hooked
         try:
-            with run_uncompiled(has_wrappers=True):
+            with self._watched.watch.one_pass(stops=self._stops):
                 self.calling.run(_copied(batch) if self._writes_batch else batch)
-        except Stopped as stopped:
-            if stopped.args[0] is not watch:
-                raise
         finally:
-            watch.stops = False
-            watch.end()
             for buffer, original in self._written or ():
                 buffer.copy_(original)
             if state is not None:
@@ -338,7 +330,7 @@ def _keys(layers: Any) -> list[tuple[str | None, Any]]:
     return found
 
 
-def _named_places(history: History, keys: list[tuple[str | None, Any]]) -> list[tuple[str, str]]:
+def _named_places(history: History, keys: list[tuple[str | None, Any]], meanings: list[Meaning]) -> list[tuple[str, str]]:
     """The names of the places that the keys mean, in order, each with the key as text.
 
     A text that means one place is its name; one that means several is numbered. What a glob, a class, a function or a position
@@ -346,8 +338,8 @@ def _named_places(history: History, keys: list[tuple[str | None, Any]]) -> list[
     """
     found: list[tuple[str, str]] = []
     known: dict[str, Place] = {}
-    for given, key in keys:
-        places = locate(history, key)
+    for (given, key), meaning in zip(keys, meanings, strict=True):
+        places = places_of(history, meaning)
         text = given if given is not None else key if isinstance(key, str) and not is_plural(key) else None
         for turn, place in enumerate(places, 1):
             if text is None:
@@ -364,9 +356,9 @@ def _named_places(history: History, keys: list[tuple[str | None, Any]]) -> list[
     return found
 
 
-def _is_worth_stopping(history: History, keys: list[tuple[str | None, Any]]) -> bool:
+def _is_worth_stopping(history: History, meanings: list[Meaning]) -> bool:
     """Whether more than a tenth of the operations of a pass come after the last of the layers."""
-    last = max(number for _, key in keys for number in history._lookup.meaning(key).numbers)
+    last = max(number for meaning in meanings for number in meaning.numbers)
     count = len(history._log.rows)
     return count - 1 - last > count / 10
 

@@ -1,0 +1,160 @@
+"""One module with the places in it, and the hooks before and after its forward that reach them."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+from torch.nn import Module
+
+from ..capture.intercept.call_sites import MODULE_CALL
+from ..capture.keep.keeper import version_of
+from ..containers import tensors_in
+from ..torch_internals import current_graph_task
+from .function_watch import FunctionWatch
+from .spots import Spot, counting, put_back, with_tensors
+
+if TYPE_CHECKING:
+    from .watch import Watch
+
+
+class WatchedModule:
+    """One module with the places in it, and the hooks before and after its forward."""
+
+    def __init__(self, watch: Watch, address: str, module: Module, logged_calls: int | None) -> None:
+        self.address = address
+        self.module = module
+        self.outputs: list[Spot] = []
+        self.mode: FunctionWatch | None = None
+        self.calls = 0  # in this call of the model
+        self.given: list[list[tuple[Tensor, int]]] = []  # for each running call: the tensors it was given, and their versions
+        self._watch = watch
+        self._most_calls = logged_calls  # None: any number is fine
+        self._inputs: list[Spot] = []
+        self._only: Spot | None = None  # the only output, if it is read and is the first tensor that the module returns
+        self._changes = False  # whether an output is changed
+
+    def add(self, spot: Spot) -> None:
+        place = spot.place
+        if place.kind == "input":
+            self._inputs.append(spot)
+        elif place.kind == "output":
+            self.outputs.append(spot)
+            self._changes = self._changes or spot.act.changes
+            self._only = spot if len(self.outputs) == 1 and place.part in (0, None) and not spot.act.changes else None
+        else:
+            if self.mode is None:
+                watch = self._watch
+                forward = getattr(getattr(type(self.module), "forward", None), "__code__", None)
+                self.mode = FunctionWatch(place.whose, forward, watch.reach, watch.stop_if_done, watch.note)
+            self.mode.add(spot)
+
+    @property
+    def is_entered(self) -> bool:
+        """Whether something is to be done before its forward."""
+        return bool(self._inputs) or self.mode is not None or self._changes
+
+    @property
+    def _changes_one_of_several(self) -> bool:
+        """Whether a change is for one numbered call of the module, and it may be called several times."""
+        spots = [*self._inputs, *self.outputs, *(self.mode.spots() if self.mode is not None else ())]
+        return self._most_calls != 1 and any(spot.act.changes and spot.place.call is not None for spot in spots)
+
+    def enter(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The hook before the forward: counts the call, reaches its inputs, puts the mode on."""
+        if not self._watch.is_here(self.address):
+            return None
+        self._count()
+        given = None
+        if self._inputs:
+            given = self._reach(self._inputs, (args, kwargs))
+            self._watch.stop_if_done()
+        if self._changes:
+            self.given.append([(one, version_of(one)) for one in (*args, *kwargs.values()) if type(one) is Tensor])
+        if self.mode is not None:
+            self.mode.begin(self.calls)
+        return given
+
+    def leave(self, module: Module, args: object, result: Any) -> Any:
+        """The hook after the forward: takes the mode off, reaches the outputs. `result` is None where the forward raised."""
+        watch = self._watch
+        if not watch.is_here(self.address):
+            return None
+        if not self.is_entered:
+            self._count()
+        elif self.mode is not None:
+            self.mode.end()
+        written = self._written() if self.given else None
+        if result is None:
+            return None
+        only, new = self._only, None
+        if only is not None and type(result) is Tensor:
+            if only.place.call is None or only.place.call == self.calls:
+                watch.reach(only, result)
+        elif self.outputs:
+            new = self._reach(self.outputs, result, written)
+        watch.stop_if_done()
+        return new
+
+    def _count(self) -> None:
+        self.calls = self.calls + 1 if self._watch.is_model_running else 1
+        if is_in_backward():
+            if self._changes_one_of_several:
+                self._watch.note(f"{self.address!r} ran again in a backward pass, where its calls cannot be numbered")
+            return
+        if self._most_calls is not None and self.calls > self._most_calls:
+            name = repr(self.address) if self.address else "the model"
+            times = "once that was" if self._most_calls == 1 else f"{self._most_calls} times that were"
+            self._watch.note(f"{name} was called more often than the {times} logged")
+
+    def _written(self) -> list[Tensor]:
+        """The tensors that the module was given and that were written to since."""
+        return [one for one, version in self.given.pop() if version_of(one) != version]
+
+    def _reach(self, spots: list[Spot], value: Any, written: list[Tensor] | None = None) -> Any:
+        """Reach the places that are tensors of `value`. Returns `value` with the changed ones in it; None without changes."""
+        due = [spot for spot in spots if spot.place.call is None or spot.place.call == self.calls]
+        tensors = tensors_in(value) if due else []
+        by_part: dict[int, list[Spot]] = {}
+        for spot in due:
+            part = spot.place.part
+            if part is not None and part >= len(tensors):
+                verb = "returned" if spot.place.kind == "output" else "was given"
+                self._watch.note(f"{spot.place.whose} {verb} {len(tensors)} tensors; tensor [{part}] was wanted")
+            else:
+                for at in range(len(tensors)) if part is None else [part]:
+                    by_part.setdefault(at, []).append(spot)
+        new: dict[int, Tensor] = {}
+        for at, here in by_part.items():
+            for spot in counting(here):
+                after = self._reach_one(spot, new.get(at, tensors[at]), at, written or [])
+                if after is not None:
+                    new[at] = after
+        return with_tensors(value, new) if new else None
+
+    def _reach_one(self, spot: Spot, before: Tensor, part: int, written: list[Tensor]) -> Tensor | None:
+        """Reach one place. Returns the tensor to put there; None for the same one."""
+        after = self._watch.reach(spot, before)
+        if after is None:
+            return None
+        if any(one is before for one in written):
+            after = put_back(before, after, caller_of_module())
+        spot.act.placed(spot, after, part)
+        return None if after is before else after
+
+
+def is_in_backward() -> bool:
+    """Whether a backward pass is running on this thread."""
+    return current_graph_task() >= 0
+
+
+def caller_of_module() -> FrameType | None:
+    """The frame that called the module whose hook is running."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and id(frame.f_code) not in MODULE_CALL:
+        frame = frame.f_back
+    while frame is not None and id(frame.f_code) in MODULE_CALL:
+        frame = frame.f_back
+    return frame

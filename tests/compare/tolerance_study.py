@@ -14,32 +14,19 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from tests.zoo.cases import Unavailable, all_cases
+from tests.zoo.cases import TYPICAL, Unavailable, all_cases
 from torch import Tensor, nn
 
 import torcheer as tl
 
 ARCHITECTURES = (
-    "torchvision/resnet18",
-    "torchvision/mobilenet_v3_small",
+    *TYPICAL,
     "torchvision/vit_b_16",
     "torchvision/convnext_tiny",
     "torchvision/deeplabv3_mobilenet_v3_large",
-    "transformers/gpt2",
     "transformers/llama",
-    "transformers/bert-MaskedLM",
-    "transformers/t5",
-    "transformers/swin",
-    "transformers/wav2vec2",
-    "transformers/mixtral",
-    "transformers/mamba",
-    "transformers/clip",
     "transformers/whisper",
     "transformers/gemma2",
-    "handwritten/lstm",
-    "handwritten/seq2seq_attention",
-    "handwritten/message_passing",
-    "handwritten/in_place",
     "handwritten/vae",
     "handwritten/unet",
 )

@@ -92,8 +92,7 @@ def zero_rows(address: str, *which: slice) -> Callable[[nn.Module], None]:
     def edit(model: nn.Module) -> None:
         layer = model.get_submodule(address)
         for one in which:
-            weight = layer.weight.T if isinstance(layer, Conv1D) else layer.weight
-            weight[one].zero_()
+            weight_of(layer)[one].zero_()
             if layer.bias is not None:
                 layer.bias[one].zero_()
 
@@ -104,99 +103,73 @@ def zero_columns(address: str, *which: slice) -> Callable[[nn.Module], None]:
     """What a layer is given in these units does not count."""
 
     def edit(model: nn.Module) -> None:
-        layer = model.get_submodule(address)
         for one in which:
-            weight = layer.weight.T if isinstance(layer, Conv1D) else layer.weight
-            weight[:, one].zero_()
+            weight_of(model.get_submodule(address))[:, one].zero_()
 
     return edit
+
+
+def weight_of(layer: nn.Module) -> Tensor:
+    """The weight of a layer, outputs × inputs."""
+    return layer.weight.T if isinstance(layer, Conv1D) else layer.weight
+
+
+Case = tuple[Callable[[], nn.Module], Any, str, int, Callable[[nn.Module], None]]
+
+
+def projection(make: Callable[[], nn.Module], inputs: Any, key: str, head: int, *units: slice) -> Case:
+    """Zero a head of what a layer returns or (`input:…`) is given: by hand, zeros in its weight at these units of the head."""
+    zero = zero_columns if key.startswith("input:") else zero_rows
+    return make, inputs, key, head, zero(key.removeprefix("input:"), *(units or (rows(head),)))
 
 
 GPT2 = {"n_layer": 2, "n_embd": WIDTH, "n_head": HEADS, "vocab_size": 60, "bos_token_id": 0, "eos_token_id": 0}
 LLAMA = {**SMALL, "num_key_value_heads": 2, "max_position_embeddings": 64}
 BLOOM = {"hidden_size": WIDTH, "n_layer": 2, "n_head": HEADS, "vocab_size": 60, "bos_token_id": 0, "eos_token_id": 0}
 T5 = {"d_model": WIDTH, "d_kv": SIZE, "d_ff": 48, "num_layers": 2, "num_heads": HEADS, "vocab_size": 60}
+DECODED = {**IDS, "decoder_input_ids": IDS["input_ids"][:, :3]}
+QKV = [slice(at + 2 * SIZE, at + 3 * SIZE) for at in (0, WIDTH, 2 * WIDTH)]  # head 2 of queries, keys and values in one
 X = torch.randn(5, 3, WIDTH)
 # Model, input, the place, the head, and the edit by hand that is the same.
-CASES: dict[str, tuple[Callable[[], nn.Module], Any, str, int, Callable[[nn.Module], None]]] = {
-    "fairseq q": (Fairseq, X, "q", 2, zero_rows("q", rows(2))),
-    "fairseq v": (Fairseq, X, "v", 1, zero_rows("v", rows(1))),
+CASES: dict[str, Case] = {
+    "fairseq q": projection(Fairseq, X, "q", 2),
+    "fairseq v": projection(Fairseq, X, "v", 1),
     "fairseq pattern": (Fairseq, X, "softmax_1", 3, zero_columns("out", rows(3))),
-    "fairseq what is projected": (Fairseq, X, "input:out", 0, zero_columns("out", rows(0))),
+    "fairseq what is projected": projection(Fairseq, X, "input:out", 0),
     "fairseq permuted, pattern": (lambda: Fairseq("permute"), X, "softmax_1", 3, zero_columns("out", rows(3))),
-    "fairseq permuted, q": (lambda: Fairseq("permute"), X, "q", 3, zero_rows("q", rows(3))),
-    "einsum k": (Einsum, X, "k", 2, zero_rows("k", rows(2))),
+    "fairseq permuted, q": projection(lambda: Fairseq("permute"), X, "q", 3),
+    "einsum k": projection(Einsum, X, "k", 2),
     "einsum pattern": (Einsum, X, "softmax_1", 2, zero_columns("out", rows(2))),
     "einsum product": (Einsum, X, "einsum_2", 2, zero_columns("out", rows(2))),
-    "torch pattern": (Torch, X, "softmax_1", 2, lambda model: model.attention.out_proj.weight[:, rows(2)].zero_()),
-    "torch output": (Torch, X, "bmm_2", 1, lambda model: model.attention.out_proj.weight[:, rows(1)].zero_()),
+    "torch pattern": (Torch, X, "softmax_1", 2, zero_columns("attention.out_proj", rows(2))),
+    "torch output": (Torch, X, "bmm_2", 1, zero_columns("attention.out_proj", rows(1))),
 }
 for attention in ("eager", "sdpa"):
+    gpt2, llama = of_transformers("gpt2", attention, **GPT2), of_transformers("llama", attention, **LLAMA)
+    t5 = of_transformers("t5", attention, **T5)
     CASES |= {
-        f"gpt2 {attention} qkv": (
-            of_transformers("gpt2", attention, **GPT2),
-            IDS,
-            "h.1.attn.c_attn",
-            2,
-            zero_rows("h.1.attn.c_attn", *(slice(at + 2 * SIZE, at + 3 * SIZE) for at in (0, WIDTH, 2 * WIDTH))),
-        ),
-        f"gpt2 {attention} what is projected": (
-            of_transformers("gpt2", attention, **GPT2),
-            IDS,
-            "input:h.1.attn.c_proj",
-            3,
-            zero_columns("h.1.attn.c_proj", rows(3)),
-        ),
-        f"llama {attention} q": (
-            of_transformers("llama", attention, **LLAMA),
-            IDS,
-            "layers.0.self_attn.q_proj",
-            3,
-            zero_rows("layers.0.self_attn.q_proj", rows(3)),
-        ),
-        f"llama {attention} k, which two heads share": (
-            of_transformers("llama", attention, **LLAMA),
-            IDS,
-            "layers.0.self_attn.k_proj",
-            1,
-            zero_rows("layers.0.self_attn.k_proj", rows(1)),
-        ),
-        f"llama {attention} v": (
-            of_transformers("llama", attention, **LLAMA),
-            IDS,
-            "layers.1.self_attn.v_proj",
-            0,
-            zero_rows("layers.1.self_attn.v_proj", rows(0)),
-        ),
-        f"t5 {attention} q": (
-            of_transformers("t5", attention, **T5),
-            {**IDS, "decoder_input_ids": IDS["input_ids"][:, :3]},
-            "encoder.block.1.layer.0.SelfAttention.q",
-            1,
-            zero_rows("encoder.block.1.layer.0.SelfAttention.q", rows(1)),
-        ),
+        f"gpt2 {attention} qkv": projection(gpt2, IDS, "h.1.attn.c_attn", 2, *QKV),
+        f"gpt2 {attention} what is projected": projection(gpt2, IDS, "input:h.1.attn.c_proj", 3),
+        f"llama {attention} q": projection(llama, IDS, "layers.0.self_attn.q_proj", 3),
+        f"llama {attention} k, which two heads share": projection(llama, IDS, "layers.0.self_attn.k_proj", 1),
+        f"llama {attention} v": projection(llama, IDS, "layers.1.self_attn.v_proj", 0),
+        f"t5 {attention} q": projection(t5, DECODED, "encoder.block.1.layer.0.SelfAttention.q", 1),
     }
+bloom = of_transformers("bloom", **BLOOM)
 CASES |= {
-    "bloom qkv, interleaved": (
-        of_transformers("bloom", **BLOOM),
-        IDS,
-        "h.0.self_attention.query_key_value",
-        2,
-        zero_rows("h.0.self_attention.query_key_value", rows(2, 3 * SIZE)),
-    ),
-    "bloom what is projected": (
-        of_transformers("bloom", **BLOOM),
-        IDS,
-        "input:h.0.self_attention.dense",
-        2,
-        zero_columns("h.0.self_attention.dense", rows(2)),
-    ),
+    "bloom qkv, interleaved": projection(bloom, IDS, "h.0.self_attention.query_key_value", 2, rows(2, 3 * SIZE)),
+    "bloom what is projected": projection(bloom, IDS, "input:h.0.self_attention.dense", 2),
 }
 
 
 def output_of(model: nn.Module, inputs: Any) -> Tensor:
     found = model(**inputs) if isinstance(inputs, dict) else model(inputs)
     return (found if isinstance(found, Tensor) else found.last_hidden_state).detach()
+
+
+def logged(model: nn.Module, inputs: Any) -> torcheer.ModelHistory:
+    named = {"input_kwargs": inputs} if isinstance(inputs, dict) else {"input_args": inputs}
+    return torcheer.log_forward_pass(model, **named)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -209,8 +182,7 @@ def test_a_head_is_changed_as_in_a_model_edited_by_hand(name):
     with torch.no_grad():
         edit(edited)
     expected, plain = output_of(edited, inputs), output_of(model, inputs)
-    named = {"input_kwargs": inputs} if isinstance(inputs, dict) else {"input_args": inputs}
-    history = torcheer.log_forward_pass(model, **named)
+    history = logged(model, inputs)
     with torcheer.intervene(model, {key: changes.zero(heads=[head])}, like=history):
         live = output_of(model, inputs)
     assert not torch.allclose(expected, plain, atol=1e-4), "the head does nothing here"
@@ -282,8 +254,7 @@ LAYOUTS = ["fairseq pattern", "fairseq permuted, pattern", "einsum pattern", "to
 def test_heads_of_every_layout_are_batch_heads_length_size(name):
     """Queries and keys give the pattern, the pattern and values the outputs."""
     make, inputs, _, _, _ = CASES[name]
-    named = {"input_kwargs": inputs} if isinstance(inputs, dict) else {"input_args": inputs}
-    history = torcheer.log_forward_pass(make().eval(), **named)
+    history = logged(make().eval(), inputs)
     label = next(one.label for one in history.operations if one.heads is not None)
     heads = history[label].heads
     batch, length = (2, 6) if isinstance(inputs, dict) else (5, 3) if name.startswith(("einsum", "torch")) else (3, 5)

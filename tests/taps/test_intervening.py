@@ -18,16 +18,6 @@ from torcheer import changes
 from torcheer.torch_internals import function_modes
 
 
-@pytest.fixture
-def net():
-    return Net().eval()
-
-
-@pytest.fixture
-def x():
-    return torch.rand(2, 5, 8)
-
-
 class EditedAttention(Attention):
     """The attention, with its pattern changed by hand."""
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torchvision
-from tap_models import Attention, Net, Normed, Ragged, Several, Statement, hook_outputs, hooks_of
+from tap_models import Attention, Normed, Ragged, Several, Statement, hook_outputs, hooks_of
 from torch import nn
 
 import torcheer
@@ -18,17 +18,6 @@ from torcheer.taps.spots import Stopped
 from torcheer.taps.taking import Take
 from torcheer.taps.watched_keys import WatchedKeys
 from torcheer.torch_internals import function_modes
-
-
-@pytest.fixture
-def net():
-    return Net().eval()
-
-
-@pytest.fixture
-def x():
-    return torch.rand(2, 5, 8)
-
 
 KEYS = [
     "blocks.1",

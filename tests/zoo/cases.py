@@ -51,12 +51,10 @@ MODULES = (
     "handwritten_weights",
 )
 
-QUICK = (
+TYPICAL = (  # one model of each common kind
     "torchvision/resnet18",
     "torchvision/mobilenet_v3_small",
-    "torchvision/raft_small",
     "transformers/gpt2",
-    "transformers/llama-generate",
     "transformers/bert-MaskedLM",
     "transformers/t5",
     "transformers/swin",
@@ -67,11 +65,16 @@ QUICK = (
     "handwritten/lstm",
     "handwritten/seq2seq_attention",
     "handwritten/message_passing",
+    "handwritten/in_place",
+)
+QUICK = (
+    *TYPICAL,
+    "torchvision/raft_small",
+    "transformers/llama-generate",
     "handwritten/diffusion_sampling",
     "handwritten/gradient_penalty",
     "handwritten/episode_of_a_policy",
     "handwritten/neural_ode_adaptive",
-    "handwritten/in_place",
 )
 
 

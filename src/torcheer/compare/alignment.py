@@ -1,9 +1,9 @@
 """Which operations of two histories correspond.
 
-Operations that use parameters come first: they are recognised by the address of their module and by the content of the
-parameters, also where modules have other names or a block is missing. Between two such anchors the sequences are short, and are
-aligned by function, shape, address, arguments and values. What is left is matched through its parents, then by values. A match
-always has one shape. Not everything has to be matched: what is not is run as part of the next operation that is.
+Operations that use parameters are matched first, as anchors: by the address of their module and the content of the parameters,
+also where modules have other names or a block is missing. The short sequences between anchors are aligned by function, shape,
+address, arguments and values. Operations that are left are matched by their parents, then by their values. Both operations of
+a match have the same shape. An operation without a match is run as part of the next operation that has one.
 """
 
 from __future__ import annotations
@@ -13,15 +13,19 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from torch import Tensor
+
+from ..history import Operation
 from ..records import TEMPLATE
 from .gaps import move_gaps
-from .measures import difference, tolerance_of
+from .measures import Difference, difference, is_close, tolerance_of
 from .sides import Side, Signature, Step
 
 _LARGEST = 250_000  # cells of one table; longer stretches are divided first
-_SAME_CONTENT, _SAME_ADDRESS = 2.4, 1.25  # so that two swapped layers stay in place, and what follows a missing block moves
+_SAME_CONTENT, _SAME_ADDRESS = 2.4, 1.25  # two swapped layers stay in place, and what follows a missing block moves
 
 
 @dataclass(slots=True)
@@ -42,6 +46,23 @@ class Alignment:
         self.because.pop(b)
         self.of_a.pop(self.of_b.pop(b))
 
+    def pair(self, b: int) -> tuple[Operation, Operation]:
+        """An operation of b, after the one of a that it corresponds to."""
+        return self.a.operation(self.of_b[b]), self.b.operation(b)
+
+    def value_of_a(self, b: int) -> Tensor | None:
+        """The value in a that corresponds to an operation of b; None where there is no match, or it was not kept."""
+        partner = self.of_b.get(b)
+        return self.a.value(partner) if partner is not None else None
+
+    def error(self, b: int) -> Difference | None:
+        """How far the logged values of a match are apart."""
+        return difference(self.value_of_a(b), self.b.value(b))
+
+    def tolerance(self, b: int) -> float:
+        """The tolerance of a match, by its dtypes."""
+        return tolerance_of(self.a.log.operations[self.of_b[b]].dtype, self.b.log.operations[b].dtype)
+
     def only_in(self, side: Side) -> list[int]:
         matched = self.of_a if side is self.a else self.of_b
         return [number for number in side.index.operations if number not in matched]
@@ -52,12 +73,7 @@ def align(a: Side, b: Side) -> Alignment:
     found = Alignment(a, b)
     for ours, theirs in ((a.inputs, b.inputs), (a.outputs, b.outputs)):
         _match_in_order(found, ours, theirs)
-    last_a = last_b = 0
-    for at_a, at_b, why in _anchors(a, b):
-        _align_stretch(found, a.steps[last_a:at_a], b.steps[last_b:at_b])
-        found.match(a.steps[at_a].number, b.steps[at_b].number, why)
-        last_a, last_b = at_a + 1, at_b + 1
-    _align_stretch(found, a.steps[last_a:], b.steps[last_b:])
+    _align_around(found, a.steps, b.steps, _anchors(a, b), _align_stretch)
     move_gaps(found)
     _match_by_wiring(found)
     _match_by_values(found)
@@ -65,8 +81,24 @@ def align(a: Side, b: Side) -> Alignment:
     return found
 
 
+def _align_around(
+    found: Alignment,
+    ours: list[Step],
+    theirs: list[Step],
+    anchors: Iterable[tuple[int, int, str]],
+    align_between: Callable[[Alignment, list[Step], list[Step]], None],
+) -> None:
+    """Match pairs of places that increase on both sides, and align the steps between them."""
+    last_a = last_b = 0
+    for at_a, at_b, why in anchors:
+        align_between(found, ours[last_a:at_a], theirs[last_b:at_b])
+        found.match(ours[at_a].number, theirs[at_b].number, why)
+        last_a, last_b = at_a + 1, at_b + 1
+    align_between(found, ours[last_a:], theirs[last_b:])
+
+
 def _match_in_order(found: Alignment, ours: list[int], theirs: list[int]) -> None:
-    """Inputs and outputs correspond by name, where both sides have these, then in order; those of another shape do not."""
+    """Match inputs or outputs of one shape: by name, where both sides have names, then in order."""
     named = {found.b.operation(number).io_role: number for number in theirs}
     for number in ours:
         role = found.a.operation(number).io_role
@@ -87,14 +119,14 @@ def _match_in_order(found: Alignment, ours: list[int], theirs: list[int]) -> Non
 
 
 def _anchors(a: Side, b: Side) -> list[tuple[int, int, str]]:
-    """Pairs of places of steps with parameters, increasing on both sides, with the most that speaks for them."""
+    """Pairs of steps with parameters, as places that increase on both sides, chosen by what speaks for them."""
     weights: dict[tuple[int, int], float] = defaultdict(float)
     reasons: dict[tuple[int, int], str] = {}
-    for pairs, weight, why in (
-        (_pairs(_by_address(a), _by_address(b)), _SAME_ADDRESS, "address"),
-        (_pairs(_by_content(a), _by_content(b)), _SAME_CONTENT, "parameters"),
+    for key, weight, why in (
+        (lambda side, step: step.states and (step.address, step.call, step.type), _SAME_ADDRESS, "address"),
+        (lambda side, step: side.content(step), _SAME_CONTENT, "parameters"),
     ):
-        for at_a, at_b, is_unique in pairs:
+        for at_a, at_b, is_unique in _pairs(*(_grouped(side.steps, partial(key, side)) for side in (a, b))):
             if a.steps[at_a].shape != b.steps[at_b].shape:
                 continue
             pair = (at_a, at_b)
@@ -103,25 +135,20 @@ def _anchors(a: Side, b: Side) -> list[tuple[int, int, str]]:
     return [(*pair, reasons[pair]) for pair in heaviest_increasing([(*pair, weight) for pair, weight in weights.items()])]
 
 
-def _by_address(side: Side) -> dict[Any, list[int]]:
+def _grouped(steps: Iterable[Step], key: Callable[[Step], Any]) -> dict[Any, list[int]]:
+    """The places of steps by key, without those whose key is empty."""
     found: dict[Any, list[int]] = defaultdict(list)
-    for place, step in enumerate(side.steps):
-        if step.states:
-            found[step.address, step.call, step.type].append(place)
-    return found
-
-
-def _by_content(side: Side) -> dict[Any, list[int]]:
-    found: dict[Any, list[int]] = defaultdict(list)
-    for place, step in enumerate(side.steps):
-        content = side.content(step) if step.states else ()
-        if content:
-            found[content].append(place)
+    for place, step in enumerate(steps):
+        if known := key(step):
+            found[known].append(place)
     return found
 
 
 def _pairs(ours: dict[Any, list[int]], theirs: dict[Any, list[int]]) -> Iterable[tuple[int, int, bool]]:
-    """Places that share a key, the first with the first; keys that occur in other numbers on the two sides are left out."""
+    """Places that share a key, the first with the first, and whether it is the only pair of the key.
+
+    Keys that occur more often on one side than on the other are left out.
+    """
     for key, places in ours.items():
         others = theirs.get(key, [])
         if len(others) == len(places):
@@ -129,7 +156,7 @@ def _pairs(ours: dict[Any, list[int]], theirs: dict[Any, list[int]]) -> Iterable
 
 
 def heaviest_increasing(pairs: Sequence[tuple[int, int, float]]) -> list[tuple[int, int]]:
-    """Of pairs with weights those that increase on both sides and weigh most together.
+    """The pairs that increase on both sides and have the largest sum of weights.
 
     >>> heaviest_increasing([(0, 1, 1.0), (1, 0, 2.0), (2, 2, 1.0)])
     [(1, 0), (2, 2)]
@@ -182,21 +209,11 @@ def _divide(found: Alignment, ours: list[Step], theirs: list[Step]) -> None:
     """Align a long stretch: first steps that occur equally often on both sides, then what is between them."""
     pairs: list[tuple[int, int, float]] = []
     for key in (lambda step: (step.token, step.address, step.call), lambda step: step.token):
-        groups: list[dict[Any, list[int]]] = [defaultdict(list), defaultdict(list)]
-        for group, steps in zip(groups, (ours, theirs), strict=True):
-            for place, step in enumerate(steps):
-                group[key(step)].append(place)
-        pairs = [(one, other, 1.0) for one, other, _ in _pairs(*groups)]
-        if pairs:
-            break
-    if not pairs:  # the same functions in other numbers: from the start as long as they agree, and from the end
+        pairs = pairs or [(one, other, 1.0) for one, other, _ in _pairs(_grouped(ours, key), _grouped(theirs, key))]
+    if not pairs:  # every function runs more often on one side: from the start as long as they agree, and from the end
         pairs = _ends_that_agree(ours, theirs)
-    last_a = last_b = 0
-    for at_a, at_b in heaviest_increasing(pairs):
-        _align_piece(found, ours[last_a:at_a], theirs[last_b:at_b])
-        found.match(ours[at_a].number, theirs[at_b].number, "sequence")
-        last_a, last_b = at_a + 1, at_b + 1
-    _align_piece(found, ours[last_a:], theirs[last_b:])
+    anchors = ((*pair, "sequence") for pair in heaviest_increasing(pairs))
+    _align_around(found, ours, theirs, anchors, _align_piece)
 
 
 def _align_piece(found: Alignment, ours: list[Step], theirs: list[Step]) -> None:
@@ -213,7 +230,7 @@ def _ends_that_agree(ours: list[Step], theirs: list[Step]) -> list[tuple[int, in
 
 
 def _align_table(found: Alignment, ours: list[Step], theirs: list[Step]) -> None:
-    """The matches of two short sequences that have most in common, in order."""
+    """Match two short sequences, in order, so that the sum of likenesses is largest."""
     width = len(theirs) + 1
     scores = [[_likeness(found, a, b) for b in theirs] for a in ours]
     best = [[0.0] * width for _ in range(len(ours) + 1)]
@@ -234,7 +251,7 @@ def _align_table(found: Alignment, ours: list[Step], theirs: list[Step]) -> None
 
 
 def _likeness(found: Alignment, a: Step, b: Step) -> float:
-    """How much speaks for a match; 0 where it is out of the question."""
+    """How much speaks for a match; 0 where it is impossible."""
     if a.shape != b.shape or bool(a.states) != bool(b.states):
         return 0.0
     same_value = _same_value(found.a.value_signature(a.number), found.b.value_signature(b.number))
@@ -246,7 +263,7 @@ def _likeness(found: Alignment, a: Step, b: Step) -> float:
 
 
 def _same_value(one: Signature | None, other: Signature | None) -> float:
-    """How much the values speak for a match: 4 where they are as good as equal, 1 where they are close."""
+    """How much the values speak for a match: 4 where their signatures are equal, 1 where they are close."""
     if one is None or other is None:
         return 0.0
     if one == other:
@@ -266,7 +283,7 @@ def _same_arguments(found: Alignment, a: int, b: int) -> float:
 
 
 def _match_by_wiring(found: Alignment) -> None:
-    """Match the same function of the same parents: what ran in another order."""
+    """Match calls of the same function on the same parents, which ran in another order."""
     free: dict[Any, list[int]] = defaultdict(list)
     for step in found.a.steps:
         if step.number not in found.of_a:
@@ -282,7 +299,7 @@ def _match_by_wiring(found: Alignment) -> None:
 
 
 def _wiring(step: Step, side: Side, in_a: Callable[[int], int]) -> Any:
-    """What a step is and what it is given, in numbers of the first history; None where a parent has no match."""
+    """What identifies a step and its parents, which are given as numbers in a; None where a parent has no match."""
     record = side.log.operations[step.number]
     parents = [in_a(parent) for parent in record.parents if parent >= 0]
     if -1 in parents:
@@ -293,14 +310,13 @@ def _wiring(step: Step, side: Side, in_a: Callable[[int], int]) -> Any:
 
 
 def _match_by_values(found: Alignment) -> None:
-    """Match what has the same values and is the only one that does."""
+    """Match two operations that have the same values, if no others have these."""
     ours, theirs = (_by_value(found, side) for side in (found.a, found.b))
     for key, numbers in theirs.items():
         others = ours.get(key, [])
         if len(numbers) == len(others) == 1:
             a, b = found.a.value(others[0]), found.b.value(numbers[0])
-            apart = difference(a, b) if a is not None and b is not None else None
-            if apart is not None and a is not None and b is not None and apart.relative <= tolerance_of(a.dtype, b.dtype):
+            if a is not None and b is not None and is_close(a, b, tolerance_of(a.dtype, b.dtype)):
                 found.match(others[0], numbers[0], "values")
 
 

@@ -34,8 +34,8 @@ class BackwardReplay(Observer):
     Args:
         value: the value to go on with after an operation; None for the one it has.
         gradient: the incoming gradient of an operation; None for none.
-        is_end: whether a gradient is taken at an operation, and not gone through.
-        only: an operation or (negative) parameter: what each of those that use it gives is kept, in `parts`.
+        ends: the operations at which gradients are taken; autograd goes through the others.
+        only: an operation or (negative) parameter. The gradients that its users give it are kept one by one, in `parts`.
     """
 
     def __init__(
@@ -43,14 +43,16 @@ class BackwardReplay(Observer):
         side: Side,
         value: Callable[[int], Tensor | None],
         gradient: Callable[[int], Tensor | None],
-        is_end: Callable[[int], bool],
+        ends: set[int],
         only: int | None = None,
     ) -> None:
-        self._value, self._gradient, self._is_end, self._only = value, gradient, is_end, only
+        self._value, self._gradient, self._ends, self._only = value, gradient, ends, only
         self.sums: dict[int, Tensor] = {}
         self.unknown: set[int] = set()  # operations whose gradients cannot be computed, as one that uses them cannot be run
         self.parts: dict[int, Tensor] = {}
         super().__init__(side)
+        for number in run_side(side, self, {}):
+            self.unknown.update(side.log.operations[number].parents)
 
     def begin(self) -> None:
         self.sums, self.unknown, self.parts = {}, set(), {}
@@ -113,7 +115,7 @@ class BackwardReplay(Observer):
     def _collect(self, number: int, made: Tensor, sources: list[Source]) -> None:
         if not made.requires_grad:
             return
-        if not self._is_end(number):
+        if number not in self._ends:
             self._inside[number] = made, sources
             return
         incoming = self._gradient(number)
@@ -129,18 +131,3 @@ class BackwardReplay(Observer):
                 self.sums[parent] = self.sums[parent] + gradient if parent in self.sums else gradient
                 if parent == self._only:
                     self.parts[number] = self.parts[number] + gradient if number in self.parts else gradient
-
-
-def replayed(
-    side: Side,
-    value: Callable[[int], Tensor | None],
-    gradient: Callable[[int], Tensor | None],
-    is_end: Callable[[int], bool],
-    only: int | None = None,
-) -> BackwardReplay:
-    """Run a log again and collect the gradients that its calls give."""
-    observer = BackwardReplay(side, value, gradient, is_end, only)
-    failed = run_side(side, observer, {})
-    for number in failed:
-        observer.unknown.update(side.log.operations[number].parents)
-    return observer

@@ -17,7 +17,7 @@ from .comparison import ComparedOperation, Comparison, Unmatched
 from .culprit import Culprit
 from .gradients import GradientErrors, Gradients
 from .inquiry import Inquiry, unsynced
-from .measures import difference, is_measurable, tolerance_of
+from .measures import is_measurable
 from .own_error import Run, errors_that_matter, references, run_on_values_of_a
 from .parameters import ParameterDifference, parameter_differences, state_pairs
 from .sides import Side, renaming
@@ -59,9 +59,8 @@ def compare(
     reference = references(alignment, pairs)
     order, synced, run = _culprits(alignment, reference, tolerance)
     inquiry = Inquiry(alignment, synced, _by_state(alignment, parameters))
-    culprits = [inquiry.culprit(number, run, reference) for number in order]
     others = sorted(run.dirty & synced - set(order))
-    culprits += [inquiry.culprit(n, run, reference) for n in others]
+    culprits = [inquiry.culprit(number, run, reference) for number in (*order, *others)]
     _drop_others(alignment, synced)
     gradients = Gradients(alignment, synced, pairs, tolerance)
     rows = _rows(alignment, run, gradients.errors, tolerance)
@@ -113,19 +112,14 @@ def _check(history: Any, name: str) -> None:
 
 
 def _check_inputs(alignment: Alignment) -> None:
-    """Both must have been given the same input."""
+    """Raise where the two were given other inputs."""
     a, b = alignment.a, alignment.b
     for number in b.inputs:
-        partner = alignment.of_b.get(number)
-        if partner is None:
-            continue
-        ours, theirs = a.value(partner), b.value(number)
-        if ours is None or theirs is None:
-            continue
-        apart = difference(ours, theirs)
-        if apart is not None and apart.relative > tolerance_of(ours.dtype, theirs.dtype):
+        apart = alignment.error(number)
+        if apart is not None and apart.relative > alignment.tolerance(number):
+            ours, theirs = alignment.pair(number)
             raise InvalidArgument(
-                f"the histories are of other inputs: {a.index.label(partner)} of a and {b.index.label(number)} of b differ by "
+                f"the histories are of other inputs: {ours.label} of a and {theirs.label} of b differ by "
                 f"{apart.largest:.3g}. Log both models with the same input, or use torcheer.compare_models(a, b, x)."
             )
     if a.inputs and b.inputs and not any(number in alignment.of_b for number in b.inputs):
@@ -136,8 +130,8 @@ def _check_inputs(alignment: Alignment) -> None:
 
 
 def _culprits(alignment: Alignment, reference: dict[int, Tensor], tolerance: float | None) -> tuple[list[int], set[int], Run]:
-    """The first operations with errors of their own; those after which b may go on with values of a; and the run that does."""
-    everything = {number for number, partner in alignment.of_b.items() if alignment.a.value(partner) is not None}
+    """The first operations with errors of their own; the operations after which b goes on with values of a; that run."""
+    everything = {number for number in alignment.of_b if alignment.value_of_a(number) is not None}
     forced = run_on_values_of_a(alignment, reference, forced=None, tolerance=tolerance)
     found: list[int] = []
     if not forced.dirty:
@@ -157,15 +151,15 @@ def _culprits(alignment: Alignment, reference: dict[int, Tensor], tolerance: flo
 
 
 def _drop_others(alignment: Alignment, synced: set[int]) -> None:
-    """Let go of matches that compute something else on the way to the same: they are no errors, and no counterparts."""
+    """Drop matches that compute something else on the way to the same result: they are no errors, and no counterparts."""
     ends = {*alignment.b.inputs, *alignment.b.outputs}
-    for number, partner in list(alignment.of_b.items()):
-        if number not in synced and number not in ends and alignment.a.value(partner) is not None:
+    for number in list(alignment.of_b):
+        if number not in synced and number not in ends and alignment.value_of_a(number) is not None:
             alignment.drop(number)
 
 
 def _of_one_cause(alignment: Alignment, errors: list[int], forced: Run) -> list[int]:
-    """The first error, and those that come from the same operations without a match: all that use a block that is not there."""
+    """The first error, and those behind the same operations without a match: all users of a block that is missing."""
     first, *others = errors
     a, b = alignment.a, alignment.b
 
@@ -182,6 +176,7 @@ def _of_one_cause(alignment: Alignment, errors: list[int], forced: Run) -> list[
 
 
 def _by_state(alignment: Alignment, parameters: list[ParameterDifference]) -> dict[int, ParameterDifference]:
+    """The parameters that differ, by their (negative) numbers in the log of b."""
     index, states = alignment.b.index, alignment.b.log.states
     named = {one.name_b: one for one in parameters if one.is_in_both}
     return {state.number: named[name] for state in states if (name := index.state_name(state)) in named}
@@ -190,23 +185,13 @@ def _by_state(alignment: Alignment, parameters: list[ParameterDifference]) -> di
 def _rows(
     alignment: Alignment, run: Run, gradients: dict[int, GradientErrors], tolerance: float | None
 ) -> list[ComparedOperation]:
-    a, b = alignment.a, alignment.b
     rows: list[ComparedOperation] = []
     for number in sorted(alignment.of_b):
-        partner = alignment.of_b[number]
-        ours, theirs = a.value(partner), b.value(number)
-        error = difference(ours, theirs) if ours is not None and theirs is not None else None
-        one, other = a.log.operations[partner], b.log.operations[number]
-        allowed = run.tolerances.get(number, tolerance if tolerance is not None else tolerance_of(one.dtype, other.dtype))
-        own, inherited = run.own.get(number), run.inherited.get(number)
+        allowed = run.tolerances.get(number, tolerance if tolerance is not None else alignment.tolerance(number))
+        errors = alignment.error(number), run.own.get(number), run.inherited.get(number)
         gradient = gradients.get(number)
-        rows.append(
-            ComparedOperation(
-                *(a.operation(partner), b.operation(number), error, own, inherited, allowed),
-                alignment.because[number],
-                *((gradient.error, gradient.own, gradient.inherited) if gradient is not None else ()),
-            )
-        )
+        of_gradient = (gradient.error, gradient.own, gradient.inherited) if gradient is not None else ()
+        rows.append(ComparedOperation(*alignment.pair(number), *errors, allowed, alignment.because[number], *of_gradient))
     return rows
 
 
@@ -214,23 +199,21 @@ def _tolerance(alignment: Alignment, tolerance: float | None) -> float:
     """The tolerance of the outputs."""
     if tolerance is not None:
         return tolerance
-    a, b = alignment.a, alignment.b
-    ends = [number for number in b.outputs if number in alignment.of_b] or list(alignment.of_b)
-    pairs = [(a.log.operations[alignment.of_b[number]].dtype, b.log.operations[number].dtype) for number in ends]
-    return max((tolerance_of(*pair) for pair in pairs), default=0.0)
+    ends = [number for number in alignment.b.outputs if number in alignment.of_b] or alignment.of_b
+    return max(map(alignment.tolerance, ends), default=0.0)
 
 
 def _first_unexplained(
     alignment: Alignment, rows: list[ComparedOperation], run: Run, inquiry: Inquiry
 ) -> tuple[int, Culprit] | None:
-    """The first operation whose own error is unknown and that differs, though nothing it was given is known to."""
+    """The first operation that differs with unknown own error, though nothing it was given is known to differ."""
     errors = {row.b._number: row for row in rows}
     for row in rows:
         number = row.b._number
         if row.own_error is not None or row.error is None or row.error.relative <= row.tolerance or number not in run.failed:
             continue
-        given = [errors.get(parent) for parent in alignment.b.log.operations[number].dependencies]
-        if all(one is None or one.error is None or one.error.relative <= one.tolerance for one in given):
+        given = [errors[parent] for parent in alignment.b.log.operations[number].dependencies if parent in errors]
+        if all(one.error is None or one.error.relative <= one.tolerance for one in given):
             return number, inquiry.unexplained(number)
     return None
 
@@ -244,7 +227,7 @@ def _notes(rows: list[ComparedOperation], run: Run) -> tuple[str, ...]:
 
 
 def _other_arguments(inquiry: Inquiry) -> tuple[str, ...]:
-    """That calls have other arguments, where nothing differs by that."""
+    """A note of arguments that differ without other values."""
     found = inquiry.arguments_without_effect()
     if not found:
         return ()
@@ -252,7 +235,7 @@ def _other_arguments(inquiry: Inquiry) -> tuple[str, ...]:
 
 
 def _other_outputs(alignment: Alignment) -> tuple[str, ...]:
-    """That the two do not return the same tensors, though both may compute them."""
+    """A note that one of the two returns more tensors than the other."""
     a, b = alignment.a.outputs, alignment.b.outputs
     matched = sum(number in alignment.of_b for number in b)
     if matched == len(a) == len(b) or not matched:

@@ -1,37 +1,34 @@
-"""Gradients of two histories, compared backwards: own and inherited error, and the operation whose backward is another one.
+"""The gradients of two histories, compared from the loss backwards: own and inherited error, and the wrong backward.
 
 The gradient of an operation is the sum of what the backward of each of its users gives. So the log of b is run on the values
 of a, and each call is given the gradients of a (`backward_replay`). What then differs from a's gradient is own error; the rest
-was inherited from the gradients before. That is right where torch's backward of a call is what ran. Whether it is shows in b
-itself: from its own values and gradients the same replay must give its own gradients. Where it does not (a custom
-`autograd.Function`, a hook, checkpointing), the own error is known only if the incoming gradients of a and b agree: it is then
-all of the error. Otherwise it is unknown.
+was inherited from the gradients before. This holds where torch's own backward of a call is what ran. b itself shows whether it
+did: from b's values and gradients the same replay must give b's gradients. Where it does not (a custom `autograd.Function`,
+a hook, checkpointing), the own error is known only if the incoming gradients of a and b agree: it is then all of the error.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from torch import Tensor
 
 from ..history import Operation
 from .alignment import Alignment
-from .backward_replay import BackwardReplay, replayed
-from .measures import NO_DIFFERENCE, Difference, difference, tolerance_of
-from .sides import Side
+from .backward_replay import BackwardReplay
+from .measures import INFINITE_DIFFERENCE, NO_DIFFERENCE, Difference, difference, tolerance_of
+from .sides import Side, first_after
 
-ONE_SIDED = Difference(math.inf, math.inf, math.nan, None)  # only one of the two has a gradient there
-_LOOSER = 16  # a gradient sums over uses, batch and time, in an order of its own
+_LOOSER = 16  # times the tolerance of values: a gradient is a sum over uses, batch and time, in any order
 
 
 @dataclass(frozen=True, slots=True)
 class GradientCulprit:
-    """The operation whose backward gives another gradient in b than in a, though it is given the same.
+    """The operation whose backward gives another gradient in b than in a for the same incoming gradient.
 
     One of `a` and `b` is None where only the other runs it. `at` is the label (in a) of the operation, or the name of the
-    parameter, whose gradient is another one.
+    parameter, whose gradient differs.
     """
 
     a: Operation | None
@@ -50,16 +47,14 @@ class GradientCulprit:
         return operation.label
 
     def __str__(self) -> str:
-        operation = self.b if self.b is not None else self.a
-        assert operation is not None
         where = "" if self.a is not None and self.b is not None else f" in {'b' if self.a is None else 'a'}"
         called = f" ({self.function} in b)" if self.function else where
         if self.is_none_in:
             other = "a" if self.is_none_in == "b" else "b"
             none = f"no gradient in {self.is_none_in}, which has one in {other}{self.why}"
-            return f"{operation.label}{called} gives {self.at} {none}"
+            return f"{self.label}{called} gives {self.at} {none}"
         far = f"by {self.own_error.relative:.1e} of its scale" if self.own_error is not None else "by how much is unknown"
-        return f"the backward of {operation.label}{called} gives {self.at} another gradient ({far}), though its own is the same"
+        return f"the backward of {self.label}{called} gives {self.at} another gradient ({far}), though its own is the same"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +113,7 @@ class Gradients:
                 continue
             if (ours is None or theirs is None) and not self._both_follow(partner, number):
                 continue
-            apart = difference(ours, theirs) if ours is not None and theirs is not None else ONE_SIDED
+            apart = difference(ours, theirs) if ours is not None and theirs is not None else INFINITE_DIFFERENCE
             if apart is not None:
                 whole[number] = apart
         self._whole = whole
@@ -147,14 +142,10 @@ class Gradients:
         return gradient_of(self._alignment.a, partner) if partner is not None else None
 
     def _on_values_of_a(self, only: int | None = None) -> BackwardReplay:
-        a, of_b = self._alignment.a, self._alignment.of_b
-        return replayed(
-            self._alignment.b,
-            lambda number: a.value(of_b[number]) if number in self._synced else None,
-            self._of_a,
-            lambda number: number in self._ends,
-            only,
-        )
+        def value(number: int) -> Tensor | None:
+            return self._alignment.value_of_a(number) if number in self._synced else None
+
+        return BackwardReplay(self._alignment.b, value, self._of_a, self._ends, only)
 
     @cached_property
     def _with_a(self) -> BackwardReplay:
@@ -163,7 +154,7 @@ class Gradients:
     @cached_property
     def _by_itself(self) -> BackwardReplay:
         b = self._alignment.b
-        return replayed(b, b.value, lambda number: gradient_of(b, number), lambda number: number in self._ends)
+        return BackwardReplay(b, b.value, partial(gradient_of, b), self._ends)
 
     def _own(self, number: int) -> tuple[Difference | None, Difference | None]:
         """The own and the inherited error of the gradient at an operation or parameter of b."""
@@ -172,8 +163,7 @@ class Gradients:
         ours, theirs = self._of_a(number), gradient_of(self._alignment.b, number)
         if self._is_as_torch_does(number):
             given = self._with_a.sums.get(number)
-            own = _apart(ours, given)
-            return own, _apart(theirs, given) if given is not None or theirs is not None else NO_DIFFERENCE
+            return _apart(ours, given), _apart(theirs, given)
         if all(self._is_settled(user) for user in self._incoming(number)):
             return self._whole[number], NO_DIFFERENCE
         return None, None
@@ -182,14 +172,13 @@ class Gradients:
         """Whether the gradient that b has is what torch's backward of its calls gives."""
         if number in self._by_itself.unknown or number in self._with_a.unknown:
             return False
-        found, given = gradient_of(self._alignment.b, number), self._by_itself.sums.get(number)
-        apart = _apart(found, given)
+        apart = _apart(gradient_of(self._alignment.b, number), self._by_itself.sums.get(number))
         return apart is not None and apart.relative <= self._allowed(number)
 
     def _users(self, number: int) -> list[int]:
         b = self._alignment.b
         if number >= 0:
-            return [child for child in b.children.get(number, ()) if child not in b.outputs]
+            return [child for child in b.children(number) if child not in b.outputs]
         return self._users_of_states.get(number, [])
 
     @cached_property
@@ -202,24 +191,12 @@ class Gradients:
 
     def _incoming(self, number: int) -> list[int]:
         """The next operations after one whose gradients are compared."""
-        found: dict[int, None] = {}
-        waiting, seen = list(self._users(number)), set()
-        while waiting:
-            one = waiting.pop()
-            if one in seen:
-                continue
-            seen.add(one)
-            if one in self._whole:
-                found[one] = None
-            else:
-                waiting = [*waiting, *self._users(one)]
-        return list(found)
+        return first_after(self._users(number), self._users, self._whole.__contains__)
 
     def _is_settled(self, number: int) -> bool:
         """Whether the gradients and the values at an operation are the same in both."""
-        ours, theirs = self._alignment.a.value(self._alignment.of_b[number]), self._alignment.b.value(number)
-        apart = difference(ours, theirs) if ours is not None and theirs is not None else None
-        is_same = apart is None or apart.relative <= tolerance_of(*(one.dtype for one in (ours, theirs) if one is not None))
+        apart = self._alignment.error(number)
+        is_same = apart is None or apart.relative <= self._alignment.tolerance(number)
         return is_same and self._whole[number].relative <= self._allowed(number)
 
     # The culprit ------------------------------------------------------------------------------------------------------
@@ -267,7 +244,7 @@ class Gradients:
         return a.state_name(partner) if number < 0 else a.index.label(partner)
 
     def _at_fault(self, number: int) -> int:
-        """Which of the operations that use one gives it another gradient: its number in b, or -1 less its number in a."""
+        """The operation that gives another gradient to one it uses: its number in b, or -1 less its number in a."""
         a, b = self._alignment.a, self._alignment.b
         users = sorted(self._users(number), reverse=True)
         cut = [user for user in users if self._cuts(user)]
@@ -275,10 +252,10 @@ class Gradients:
             return cut[0]
         partner = self._partner(number)
         assert partner is not None
-        cut_in_a = [user for user in sorted(a.children.get(partner, ()), reverse=True) if self._cuts_in_a(user)]
+        cut_in_a = [user for user in sorted(a.children(partner), reverse=True) if self._cuts_in_a(user)]
         if cut_in_a:
             return -1 - cut_in_a[0]
-        in_a = replayed(a, a.value, lambda one: gradient_of(a, one), lambda one: one in self._ends_in_a, only=partner)
+        in_a = BackwardReplay(a, a.value, partial(gradient_of, a), self._ends_in_a, only=partner)
         if in_a.parts or self._with_a.sums.get(number) is not None:
             of_b = self._on_values_of_a(only=number).parts
             for end in sorted({*of_b, *(self._alignment.of_a.get(one, -1) for one in in_a.parts)} - {-1}, reverse=True):
@@ -290,17 +267,15 @@ class Gradients:
 
     def _cuts(self, user: int) -> bool:
         """Whether autograd follows an operation in a and not in b; or b cuts it off by an operation that a does not run."""
-        b, partner = self._alignment.b.log.operations[user], self._alignment.of_b.get(user)
-        if b.gradfunc is not None or not b.dtype.is_floating_point or gradient_of(self._alignment.b, user) is not None:
-            return False
-        return partner is None or self._alignment.a.log.operations[partner].gradfunc is not None
+        partner = self._alignment.of_b.get(user)
+        is_followed_in_a = partner is None or self._alignment.a.log.operations[partner].gradfunc is not None
+        return is_followed_in_a and _has_no_gradient(self._alignment.b, user)
 
     def _cuts_in_a(self, user: int) -> bool:
         """Whether an operation of a cuts the gradient off that b has."""
-        a, partner = self._alignment.a.log.operations[user], self._alignment.of_a.get(user)
-        if a.gradfunc is not None or not a.dtype.is_floating_point or gradient_of(self._alignment.a, user) is not None:
-            return False
-        return partner is None or gradient_of(self._alignment.b, partner) is not None
+        partner = self._alignment.of_a.get(user)
+        has_gradient_in_b = partner is None or gradient_of(self._alignment.b, partner) is not None
+        return has_gradient_in_b and _has_no_gradient(self._alignment.a, user)
 
     def _with_gradient(self, number: int) -> int:
         """The operation that a custom function returns, from one inside its forward."""
@@ -310,21 +285,14 @@ class Gradients:
         return seen if gradient_of(self._alignment.b, seen) is not None else number
 
     def _first_between(self, number: int, end: int) -> int:
-        """The first operation between one and another that uses it which only one side runs; the latter where there is none."""
-        for place, (side, first, last) in enumerate(
-            ((self._alignment.b, number, end), (self._alignment.a, self._partner(number), self._alignment.of_b[end]))
-        ):
-            ends = self._ends if place == 0 else self._ends_in_a
-            between: set[int] = set()
-            waiting = list(side.log.operations[last].dependencies)
-            while waiting:
-                one = waiting.pop()
-                if one not in between and one not in ends:
-                    between.add(one)
-                    waiting += side.log.operations[one].dependencies
-            direct = sorted(one for one in between if first in side.log.operations[one].parents)
-            if direct:
-                return direct[0] if place == 0 else -1 - direct[0]
+        """The first operation that only one side runs between one and `end`, which uses it; `end` where there is none."""
+        a, b = self._alignment.a, self._alignment.b
+        for one in b.behind(end, self._ends):
+            if number in b.log.operations[one].parents:
+                return one
+        for one in a.behind(self._alignment.of_b[end], self._ends_in_a):
+            if self._partner(number) in a.log.operations[one].parents:
+                return -1 - one
         return end
 
     def _function(self, number: int) -> str | None:
@@ -336,9 +304,15 @@ class Gradients:
         return nodes[0].name if nodes else None
 
 
+def _has_no_gradient(side: Side, number: int) -> bool:
+    """Whether an operation has floating-point values, but no grad_fn and no gradient."""
+    record = side.log.operations[number]
+    return record.gradfunc is None and record.dtype.is_floating_point and gradient_of(side, number) is None
+
+
 def _apart(one: Tensor | None, other: Tensor | None) -> Difference | None:
-    """How far two gradients are apart; none at all is not the same as zeros only where the other has values."""
+    """How far two gradients are apart. No gradient is the same as zeros."""
     if one is None or other is None:
         there = one if one is not None else other
-        return NO_DIFFERENCE if there is None or not bool(there.any()) else ONE_SIDED
+        return NO_DIFFERENCE if there is None or not bool(there.any()) else INFINITE_DIFFERENCE
     return difference(one, other)

@@ -1,4 +1,4 @@
-"""Finds out what is different about operations with errors of their own."""
+"""What is different about operations with errors of their own: arguments, parameters, what ran before them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..capture.restore.randomness import RandomState
 from ..containers import fill_call
-from ..errors import ReplayFailed, TorcheerError
+from ..errors import TorcheerError
 from ..functions.signatures import positional_names
 from ..history import Operation
 from ..records import NAMES, TEMPLATE, TENSOR, OperationRecord, Origin
@@ -20,7 +20,7 @@ from ..torch_internals import DisableTorchFunction
 from .alignment import Alignment
 from .culprit import UNSAID, Culprit, short
 from .lone_modules import LoneCalls, LoneModules
-from .measures import Difference, difference, is_measurable
+from .measures import Difference, is_close
 from .own_error import Run
 from .parameters import ParameterDifference
 from .sides import Side
@@ -35,15 +35,14 @@ class Inquiry:
         self._alignment = alignment
         self._synced = synced  # the operations of b after which it goes on with values of a
         self._synced_in_a = {alignment.of_b[one] for one in synced}
-        values = alignment.a.value
-        self._harmless = {b for b, a in alignment.of_b.items() if b not in synced and values(a) is not None}
+        # of b: operations that compute something else on the way to the same result
+        self._harmless = {b for b in alignment.of_b if b not in synced and alignment.value_of_a(b) is not None}
         self._differing = differing  # by parameter or buffer of b, as its log numbers it
 
     def culprit(self, number: int, run: Run, reference: dict[int, Tensor]) -> Culprit:
         """What is different about an operation of b with an error of its own."""
         a, b = self._alignment.a, self._alignment.b
-        partner = self._alignment.of_b[number]
-        pair = (a.operation(partner), b.operation(number))
+        partner, pair = self._alignment.of_b[number], self._alignment.pair(number)
         own, allowed = run.own.get(number), run.tolerances.get(number, 0.0)
         expected = reference.get(partner, a.value(partner))
         parameters = self._parameters(number)
@@ -71,17 +70,17 @@ class Inquiry:
         own: Difference | None,
         inputs: tuple[tuple[Operation, Operation], ...] = (),
     ) -> Culprit:
-        """What is different where one side runs operations that the other does not, or others instead."""
+        """The culprit where one side runs operations that the other does not run, or runs others instead."""
         if (lone := self._lone_modules(missing, extra)) is not None:
             first = lone.operations[0]
             ours, theirs = (first, None) if missing else (None, first)
             return Culprit(ours, theirs, shown_by, own, missing=missing, extra=extra, inputs=inputs, lone=lone)
-        last_a = missing[0 if not extra else -1] if missing else None
-        last_b = extra[0 if not missing else -1] if extra else None
-        return Culprit(last_a, last_b, shown_by, own, missing=missing, extra=extra, inputs=inputs)
+        which = -1 if missing and extra else 0  # the last ones, where each side runs something else; else the first
+        ours, theirs = (side[which] if side else None for side in (missing, extra))
+        return Culprit(ours, theirs, shown_by, own, missing=missing, extra=extra, inputs=inputs)
 
     def lone_output(self) -> Culprit | None:
-        """What leads to the first output that only one side has; None where both compute all that is returned."""
+        """The culprit behind the first output that only one side has; None where both sides have all outputs."""
         sides = (self._alignment.a, self._alignment.of_a), (self._alignment.b, self._alignment.of_b)
         missing, extra = (_behind_lone_output(side, matched) for side, matched in sides)
         if not missing and not extra:
@@ -104,7 +103,7 @@ class Inquiry:
     def _other_arguments(
         self, missing: tuple[Operation, ...], extra: tuple[Operation, ...]
     ) -> tuple[Operation, Operation] | None:
-        """Of operations that both run, but whose values cannot be compared, the first with other arguments."""
+        """The first operation with other arguments of those that both sides run, but whose values cannot be compared."""
         ours = {one._number: one for one in missing}
         for theirs in extra:
             partner = self._alignment.of_b.get(theirs._number, -1)
@@ -114,12 +113,11 @@ class Inquiry:
 
     def unexplained(self, number: int) -> Culprit:
         """What is different about an operation of b that cannot be run again."""
-        partner = self._alignment.of_b[number]
-        pair = (self._alignment.a.operation(partner), self._alignment.b.operation(number))
-        return Culprit(*pair, pair, None, self._arguments(partner, number), self._parameters(number))
+        pair, arguments = self._alignment.pair(number), self._arguments(self._alignment.of_b[number], number)
+        return Culprit(*pair, pair, None, arguments, self._parameters(number))
 
     def arguments_without_effect(self) -> list[str]:
-        """In words: the operations of both that are called with other arguments, though their values agree."""
+        """In words: the operations that are called with other arguments, though their values agree."""
         a, b = self._alignment.a, self._alignment.b
         found = []
         for number, partner in sorted(self._alignment.of_b.items()):
@@ -135,19 +133,17 @@ class Inquiry:
         return found
 
     def _parameters(self, number: int) -> tuple[ParameterDifference, ...]:
-        """The parameters that an operation of b and what is run as part of it use, and that differ."""
+        """The parameters that an operation of b uses and that differ."""
         record = self._alignment.b.log.operations[number]
-        found = {
-            self._differing[parent].name: self._differing[parent] for parent in record.parents if parent in self._differing
-        }
-        return tuple(found.values())
+        found = [self._differing[parent] for parent in record.parents if parent in self._differing]
+        return tuple({one.name: one for one in found}.values())
 
     def _between(self, partner: int, number: int) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
-        """What runs on each side between operations that agree and this pair, as it has no match."""
+        """What each side runs between operations that agree and this pair."""
         return unsynced(self._alignment.a, partner, self._synced_in_a), unsynced(self._alignment.b, number, self._synced)
 
     def _inputs(self, partner: int, number: int) -> tuple[tuple[Operation, Operation], ...]:
-        """The operations the pair is given that do not correspond."""
+        """The parents of the pair that do not correspond."""
         a, b = self._alignment.a, self._alignment.b
         pairs = zip(a.log.operations[partner].parents, b.log.operations[number].parents, strict=False)
         return tuple(
@@ -163,7 +159,7 @@ class Inquiry:
         return one.function.type == other.function.type and same_slots and other.function.func is not None
 
     def _agrees(self, partner: int, number: int, expected: Tensor | None, allowed: float, *, with_states_of_a: bool) -> bool:
-        """Whether the call of b, given exactly what a's was given, gives what a has."""
+        """Whether the call of b gives the value of a when it is given the inputs of a's call."""
         if expected is None or not self._is_same_call(partner, number):
             return False
         b = self._alignment.b
@@ -174,12 +170,11 @@ class Inquiry:
             args, kwargs = fill_call(record.template, record.names, iter(tensors))
             with torch.no_grad():
                 value = outcome(record, call_again(record, args, kwargs), args, kwargs)
-        except (TorcheerError, ReplayFailed, RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError):
+        except (TorcheerError, RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError):
             return False
         finally:
             random.restore()
-        apart = difference(expected, value) if is_measurable(value) else None
-        return apart is not None and apart.relative <= allowed
+        return is_close(expected, value, allowed)
 
     def _given(self, partner: int, number: int, slot: int, with_states_of_a: bool) -> Tensor:
         a, b = self._alignment.a, self._alignment.b
@@ -193,10 +188,11 @@ class Inquiry:
             return _copied(value).to(like.device, dtype)
 
     def _arguments(self, partner: int, number: int) -> tuple[tuple[str, Any, Any], ...]:
-        ours = _arguments_of(self._alignment.a.log.operations[partner])
-        theirs = _arguments_of(self._alignment.b.log.operations[number])
-        if self._alignment.a.log.operations[partner].function.type != self._alignment.b.log.operations[number].function.type:
+        """The arguments that differ in two calls of one function: name, and the value in a and in b."""
+        one, other = self._alignment.a.log.operations[partner], self._alignment.b.log.operations[number]
+        if one.function.type != other.function.type:
             return ()
+        ours, theirs = _arguments_of(one), _arguments_of(other)
         names = dict.fromkeys([*ours, *theirs])
         pairs = [(name, ours.get(name, UNSAID), theirs.get(name, UNSAID)) for name in names]
         return tuple((name, one, other) for name, one, other in pairs if not _is_same(one, other))
@@ -223,16 +219,8 @@ def _other_shape(missing: tuple[Operation, ...], extra: tuple[Operation, ...]) -
 
 
 def unsynced(side: Side, number: int, synced: Container[int]) -> tuple[Operation, ...]:
-    """The operations that lead to one without passing another that agrees, in order."""
-    found: set[int] = set()
-    waiting = list(side.log.operations[number].dependencies)
-    while waiting:
-        one = waiting.pop()
-        if one in synced or one in found:
-            continue
-        found.add(one)
-        waiting += side.log.operations[one].dependencies
-    return tuple(side.operation(one) for one in sorted(found) if one in side.index.positions)
+    """The operations that one depends on, in order, as far back as operations that agree."""
+    return tuple(side.operation(one) for one in side.behind(number, synced) if one in side.index.positions)
 
 
 def _copied(tensor: Tensor) -> Tensor:

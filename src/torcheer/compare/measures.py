@@ -14,11 +14,11 @@ from ..measure import dense, dot, norm
 from ..tensor_memory import is_freed
 from ..torch_internals import DisableTorchFunction
 
-# How many units in the last place, relative to a tensor's scale, two ways to compute one operation may differ by.
+# By how many units in the last place, relative to a tensor's scale, two ways to compute one operation may differ.
 _UNITS = {torch.float64: 32, torch.float32: 32, torch.float16: 8, torch.bfloat16: 4}
-_OUTLIER = 1e4  # a value so many times a typical one, such as a mask's -1e9, does not count for the scale of the others
-_SAMPLE = 4096
-_WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+_OUTLIER = 1e4  # a value that is so many times a typical one, such as a mask's -1e9, does not count for the scale
+_SAMPLE = 4096  # values that are looked at to find a typical one
+_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size in bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Difference:
     largest: float
     relative: float
     cosine: float
-    ulps: int | None  # representable numbers between the two values that are furthest apart; None for other dtypes
+    ulps: int | None  # representable numbers between the two values that are furthest apart; None where dtypes differ
 
     @property
     def is_none(self) -> bool:
@@ -36,10 +36,11 @@ class Difference:
 
 
 NO_DIFFERENCE = Difference(0.0, 0.0, 1.0, 0)
+INFINITE_DIFFERENCE = Difference(math.inf, math.inf, math.nan, None)  # NaN, or nothing at all, in one of the two only
 
 
 def tolerance_of(one: torch.dtype, other: torch.dtype) -> float:
-    """How large a relative error may be where the operation is the same: by the dtype with fewer digits; 0 for integers."""
+    """How large the relative error of two equal operations may be: by the dtype with fewer digits; 0 for integers."""
     return max((_UNITS.get(dtype, 4) * torch.finfo(dtype).eps for dtype in (one, other) if _is_inexact(dtype)), default=0.0)
 
 
@@ -72,15 +73,21 @@ def _is_readable(dtype: torch.dtype) -> bool:
     return True
 
 
-def difference(one: Tensor, other: Tensor) -> Difference | None:
-    """How far two tensors of one shape are apart; None where that cannot be said."""
+def difference(one: Tensor | None, other: Tensor | None) -> Difference | None:
+    """How far two tensors of one shape are apart; None where one of them is missing or cannot be measured."""
     with DisableTorchFunction(), torch.no_grad():
-        if not is_measurable(one) or not is_measurable(other) or one.shape != other.shape:
+        if one is None or other is None or not is_measurable(one) or not is_measurable(other) or one.shape != other.shape:
             return None
         one, other = one.detach(), other.detach()
         if other.device != one.device:
             other = other.to(one.device)
         return NO_DIFFERENCE if has_same_values(one, other) else _measured(one, other)
+
+
+def is_close(one: Tensor | None, other: Tensor | None, tolerance: float) -> bool:
+    """Whether two tensors are known to be no further apart than the tolerance."""
+    apart = difference(one, other)
+    return apart is not None and apart.relative <= tolerance
 
 
 def difference_of_any(one: Any, other: Any) -> Difference | None:
@@ -89,9 +96,8 @@ def difference_of_any(one: Any, other: Any) -> Difference | None:
         return None
     with DisableTorchFunction(), torch.no_grad():
         if _part_shapes(one) != _part_shapes(other):
-            return Difference(math.inf, math.inf, math.nan, None)
-        ours, theirs = dense(one), dense(other)
-        return difference(ours, theirs) if ours is not None and theirs is not None else None
+            return INFINITE_DIFFERENCE
+        return difference(dense(one), dense(other))
 
 
 def _part_shapes(value: Tensor) -> list[torch.Size]:
@@ -120,11 +126,10 @@ def _measured(one: Tensor, other: Tensor) -> Difference:
     if a.numel() == 0 or torch.equal(a, b):
         return NO_DIFFERENCE
     a_finite, b_finite = torch.isfinite(a), torch.isfinite(b)
-    cosine = 1.0
     is_finite = bool(a_finite.all()) and bool(b_finite.all())
     if not is_finite:
-        if not bool(torch.equal(a_finite, b_finite)) or not _same_nonfinite(a[~a_finite], b[~b_finite]):
-            return Difference(math.inf, math.inf, math.nan, None)
+        if not torch.equal(a_finite, b_finite) or not _same_nonfinite(a[~a_finite], b[~b_finite]):
+            return INFINITE_DIFFERENCE
         a, b = a[a_finite], b[a_finite]
         if a.numel() == 0:
             return NO_DIFFERENCE
@@ -138,8 +143,7 @@ def _measured(one: Tensor, other: Tensor) -> Difference:
         scale = float(b.abs().max())
     relative = float((apart / torch.clamp(sizes, min=scale)).max()) if has_outliers else largest / scale
     norms = float(norm(a)) * float(norm(b))
-    if norms and math.isfinite(norms):
-        cosine = min(1.0, float(dot(a, b)) / norms)
+    cosine = min(1.0, float(dot(a, b)) / norms) if norms and math.isfinite(norms) else 1.0
     ulps = _ulps(one, other, int(apart.argmax())) if is_finite else None
     return Difference(largest, relative, cosine, ulps)
 
@@ -154,11 +158,11 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def _same_nonfinite(one: Tensor, other: Tensor) -> bool:
-    return bool(torch.equal(one.nan_to_num(0.0, 1.0, -1.0), other.nan_to_num(0.0, 1.0, -1.0)))
+    return torch.equal(one.nan_to_num(0.0, 1.0, -1.0), other.nan_to_num(0.0, 1.0, -1.0))
 
 
 def _scale(sizes: Tensor) -> tuple[float, bool]:
-    """The largest of these sizes, those left out that are far above a typical one; and whether there are such."""
+    """The largest of these sizes without outliers, and whether there are outliers."""
     largest, mean = float(sizes.max()), float(sizes.mean(dtype=torch.float64))
     sample = sizes[:: max(1, sizes.numel() // _SAMPLE)]
     if largest <= 100 * mean and float(sample.min()) * _OUTLIER >= largest:
@@ -174,15 +178,14 @@ def _scale(sizes: Tensor) -> tuple[float, bool]:
 
 
 def _ulps(one: Tensor, other: Tensor, place: int) -> int | None:
-    """How many representable numbers lie between two values; None where the dtypes differ or are no plain floats."""
-    if one.dtype != other.dtype or not one.is_floating_point() or one.element_size() not in _WHOLE:
+    """How many representable numbers lie between two values; None where the dtypes differ or are not plain floats."""
+    if one.dtype != other.dtype or not one.is_floating_point() or one.element_size() not in _INTEGERS:
         return None
-    ends = [_ordinal(tensor.reshape(-1)[place]) for tensor in (one, other)]
-    return abs(ends[0] - ends[1])
+    return abs(_ordinal(one.reshape(-1)[place]) - _ordinal(other.reshape(-1)[place]))
 
 
 def _ordinal(value: Tensor) -> int:
     """The position of a float among all floats of its dtype."""
     size = value.element_size()
-    bits = int(value.clone().view(_WHOLE[size]).item())
+    bits = int(value.clone().view(_INTEGERS[size]).item())
     return bits if bits >= 0 else -(bits & ((1 << (8 * size - 1)) - 1))

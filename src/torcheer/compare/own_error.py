@@ -1,9 +1,9 @@
-"""What each operation of the second history adds to the error by itself.
+"""The own error of each operation of b: what is left of its error when it is given the values of a.
 
-The log of b is run again, call by call. Wherever a call gives what a has there, within the tolerance, it goes on with the value
-of a, so that no later operation inherits an error. What is left after a call is its own error. Operations without a match are
-run in between, as part of the next one that has. An operation that differs, while everything that uses it agrees again,
-computes something else on the way to the same (a scale applied earlier): only a difference that stays is an error.
+The log of b is run again, call by call. Where a call gives the value of a within the tolerance, the run goes on with a's value,
+so that no later operation inherits an error. Operations without a match are run as part of the next one that has a match. An
+operation that differs, while everything that uses it agrees again, computes something else on the way to the same result (a
+scale applied earlier): only a difference that stays is an error.
 
 Where b has a dtype with fewer digits, the calls of a are made again too, on values rounded to that dtype.
 """
@@ -25,27 +25,25 @@ from ..replay.walk import tensors_of
 from ..torch_internals import DisableTorchFunction
 from .alignment import Alignment
 from .measures import Difference, difference, has_same_values, is_measurable, lower, tolerance_of
-from .sides import Side
+from .sides import Side, first_after
 
-_PER_CALL, _MOST = (
-    0.1,
-    2.0,
-)  # by how much calls without a match before an operation widen its tolerance, and by how much at most
+_PER_CALL = 0.1  # by how much each call without a match before an operation widens its tolerance
+_MOST = 2.0  # by how much all of them together do at most
 
 
 @dataclass(slots=True)
 class Run:
-    """One run of b on values of a: errors and tolerances by number in b, and which operations were beyond them."""
+    """One run of b on values of a: errors and tolerances by number in b."""
 
     own: dict[int, Difference | None] = field(default_factory=dict)
     inherited: dict[int, Difference | None] = field(default_factory=dict)
-    dirty: set[int] = field(default_factory=set)
+    dirty: set[int] = field(default_factory=set)  # operations whose own error is above their tolerance, or unknown
     tolerances: dict[int, float] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)  # operations that could not be run again, and why
 
 
 class _TolerantMachine(Machine):
-    """A replay that goes on where an operation cannot be run again, with what was kept of it."""
+    """A replay that goes on with the kept value where an operation cannot be run again."""
 
     failed: dict[int, str]
     rounding: dict[int, torch.dtype]  # by parameter or buffer: the dtype that its values are rounded to
@@ -79,7 +77,7 @@ class _TolerantMachine(Machine):
 
 
 def run_side(side: Side, observer: Any, rounding: dict[int, torch.dtype]) -> dict[int, str]:
-    """Run a log again; what could not be run is returned with the reasons."""
+    """Run a log again. Returns the operations that could not be run, with the reasons."""
     for borrow in (True, False):
         machine = _TolerantMachine(side.log, {}, observer, borrow=borrow)
         machine.failed, machine.rounding = {}, rounding
@@ -93,7 +91,7 @@ def run_side(side: Side, observer: Any, rounding: dict[int, torch.dtype]) -> dic
 
 
 class Observer:
-    """What the two observers share: knowing whether a result has memory of its own."""
+    """Follows a replay and may put other values in place of results."""
 
     def __init__(self, side: Side) -> None:
         self.side = side
@@ -104,7 +102,7 @@ class Observer:
         """A run begins, perhaps anew."""
 
     def known_values(self, numbers: range) -> dict[int, Tensor] | None:
-        """The values of operations that one call made, where they are known without making it again."""
+        """The values that a call gives, where they are known without making the call again."""
         return None
 
     def before(self, record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -114,7 +112,7 @@ class Observer:
         """Nothing to do."""
 
     def _replaced(self, number: int, value: Tensor, target: Tensor) -> Tensor:
-        """`value` with other values: in its own memory where nothing else has that, or where the call was to write to it."""
+        """`target` in place of `value`: written to its memory, unless others share that and the call does not write to it."""
         record = self.side.log.operations[number]
         with DisableTorchFunction(), torch.no_grad():
             target = target.detach().to(value.device, value.dtype)
@@ -156,17 +154,15 @@ class Reference(Observer):
         return self.side.value(number)
 
     def after(self, number: int, value: Any) -> Any:
-        partner = self._alignment.of_a.get(number)
-        if partner is None or not isinstance(value, Tensor):
-            return value.detach() if isinstance(value, Tensor) else value
-        value = value.detach()
+        if not isinstance(value, Tensor):
+            return value
+        partner, value = self._alignment.of_a.get(number), value.detach()
+        if partner is None or not is_measurable(value):
+            return value
+        self.values[number] = value.clone()
+        kept = self.side.value(number)
         dtype = self._alignment.b.log.operations[partner].dtype
-        if is_measurable(value):
-            self.values[number] = value.clone()
-            kept = self.side.value(number)
-            if kept is not None:
-                return self._replaced(number, value, _rounded(kept, dtype))
-        return value
+        return value if kept is None else self._replaced(number, value, _rounded(kept, dtype))
 
 
 def _rounded(value: Tensor, dtype: torch.dtype) -> Tensor:
@@ -201,32 +197,28 @@ class _Forcing(Observer):
         self.run, self._calls, self._apart = Run(), {}, set()
 
     def known_values(self, numbers: range) -> dict[int, Tensor] | None:
-        """Those of a, where the call was given what it was given in an earlier run, and agreed then."""
+        """The values of a, where the call agreed in an earlier run and is given the same again."""
         earlier, operations = self._earlier, self.side.log.operations
         if earlier is None or operations[numbers[0]].function.is_random:
             return None
         found: dict[int, Tensor] = {}
         for number in numbers:
-            partner = self._alignment.of_b.get(number)
-            target = self._alignment.a.value(partner) if partner is not None else None
+            record, target = operations[number], self._alignment.value_of_a(number)
             if target is None or number in earlier.dirty or number not in earlier.tolerances or number in earlier.failed:
                 return None
-            if not self._apart.isdisjoint(operations[number].dependencies):
+            if not self._apart.isdisjoint(record.dependencies):
                 return None
             with DisableTorchFunction():
-                record = operations[number]
                 found[number] = _rounded(target.detach(), record.dtype).to(record.device, record.dtype)
         for number in numbers:
-            for kept, was in zip(_figures(self.run), _figures(earlier), strict=True):
-                kept[number] = was[number]
+            self.run.own[number], self.run.inherited[number] = earlier.own[number], earlier.inherited[number]
+            self.run.tolerances[number] = earlier.tolerances[number]
             self._calls[number] = 0
         return found
 
     def instead(self, number: int) -> Tensor | None:
         self._apart.add(number)
-        partner = self._alignment.of_b.get(number)
-        kept = self.side.value(number)
-        target = self._alignment.a.value(partner) if partner is not None else None
+        kept, target = self.side.value(number), self._alignment.value_of_a(number)
         if target is not None and kept is not None:
             return target.detach().to(kept.device, kept.dtype)
         return kept if kept is not None else target
@@ -238,20 +230,17 @@ class _Forcing(Observer):
         record = self.side.log.operations[number]
         calls = min(100, 1 + sum(self._calls.get(parent, 0) for parent in dict.fromkeys(record.dependencies)))
         self._calls[number] = calls
-        partner = self._alignment.of_b.get(number)
-        target = self._alignment.a.value(partner) if partner is not None else None
-        if partner is None or target is None:
+        target = self._alignment.value_of_a(number)
+        if target is None:
             if not self._apart.isdisjoint(record.dependencies):
                 self._apart.add(number)
             return value
         if is_uninitialised(record):
             self.run.own[number] = None
             return self._replaced(number, value, target)
-        expected = self._reference.get(partner, target)
-        own = difference(expected, value)
-        actual = self.side.value(number)
-        self.run.own[number] = own
-        self.run.inherited[number] = difference(actual, value) if actual is not None else None
+        expected = self._reference.get(self._alignment.of_b[number], target)
+        own = self.run.own[number] = difference(expected, value)
+        self.run.inherited[number] = difference(self.side.value(number), value)
         allowed = self.run.tolerances[number] = self._allowed(record, target, value, calls)
         is_clean = own is not None and own.relative <= allowed
         if not is_clean:
@@ -271,18 +260,15 @@ class _Forcing(Observer):
         return tolerance_of(target.dtype, given) * min(_MOST, 1 + _PER_CALL * (calls - 1))
 
 
-def _figures(run: Run) -> tuple[dict[int, Any], ...]:
-    return run.own, run.inherited, run.tolerances
-
-
 def references(alignment: Alignment, state_pairs: dict[int, int]) -> dict[int, Tensor]:
-    """What a gives on values rounded to b's dtype, by operation of a; empty where b has all the digits that a has."""
+    """What a gives on values rounded to b's dtype, by operation of a; empty where the dtypes of b have as many digits."""
     a, b = alignment.a.log, alignment.b.log
     pairs = [(a.operations[one].dtype, b.operations[other].dtype) for other, one in alignment.of_b.items()]
     if all(lower(one, other) == one for one, other in pairs):
         return {}
-    dtypes = {one: b.states[-1 - other].tensor.dtype for one, other in state_pairs.items()}
-    rounding = {one: dtype for one, dtype in dtypes.items() if lower(a.states[-1 - one].tensor.dtype, dtype) == dtype}
+    state_a, state_b = alignment.a.index.state, alignment.b.index.state
+    dtypes = {one: (state_a(one).tensor.dtype, state_b(other).tensor.dtype) for one, other in state_pairs.items()}
+    rounding = {one: theirs for one, (ours, theirs) in dtypes.items() if lower(ours, theirs) == theirs}
     observer = Reference(alignment)
     failed = run_side(alignment.a, observer, rounding)
     return {number: value for number, value in observer.values.items() if number not in failed}
@@ -296,9 +282,9 @@ def run_on_values_of_a(
     tolerance: float | None,
     earlier: Run | None = None,
 ) -> Run:
-    """Run b on values of a. `forced` are operations after which it goes on with a's value also where it differs; None: all.
+    """Run b on values of a. After the operations in `forced` it goes on with a's value also where b differs; None: after all.
 
-    With an `earlier` run, in which all were, calls that are given the same again are not made again.
+    With an `earlier` run, in which all were forced, calls that are given the same again are not made again.
     """
     observer = _Forcing(alignment, reference, forced, tolerance, earlier)
     failed = run_side(alignment.b, observer, {})
@@ -313,8 +299,8 @@ def errors_that_matter(alignment: Alignment, lazy: Run, forced: Run, known: set[
     """The operations of b, in order, whose difference is an error of their own.
 
     `lazy` goes on with values of a only where b agrees, `forced` everywhere. A difference matters where it reaches an output,
-    and also where it is soon lost in larger values: what uses the operation agrees with a's value of it, and less so without.
-    The others compute something else on the way to the same. Those in `known` are taken as agreeing.
+    and also where it is lost in larger values: what uses the operation agrees with a's value of it, and less so with b's.
+    The others compute something else on the way to the same result. Operations in `known` are taken as agreeing.
     """
     reaching = _that_reach_an_output(alignment, lazy, known)
     dirty = sorted(number for number in lazy.dirty if number not in known)
@@ -325,22 +311,23 @@ def _that_reach_an_output(alignment: Alignment, run: Run, known: set[int]) -> se
     side = alignment.b
     ends = {number for number in side.outputs if number in alignment.of_b} or set(side.outputs)
     if not ends:  # a recording: whatever nothing uses
-        ends = {step.number for step in side.steps if not side.children.get(step.number)}
+        ends = {step.number for step in side.steps if not side.children(step.number)}
     found: set[int] = set()
     for number in range(len(side.log.rows) - 1, -1, -1):
         is_measured = number in run.own and number not in run.failed
         if is_measured and (number not in run.dirty or number in known):
             continue
-        if number in ends or any(child in found for child in side.children.get(number, ())):
+        if number in ends or any(child in found for child in side.children(number)):
             found.add(number)
     return found
 
 
 def _is_diluted(alignment: Alignment, lazy: Run, forced: Run, number: int) -> bool:
     """Whether the next operations that agree again do so with a's values, and are further off with b's."""
-    users = _next_that_agree(alignment, lazy, number)
+
+    children = alignment.b.children
     grows = False
-    for user in users:
+    for user in first_after(children(number), children, lambda one: one in lazy.own and one not in lazy.dirty):
         with_ours, with_theirs = forced.own.get(user), lazy.own.get(user)
         if with_ours is None or with_theirs is None or with_ours.relative > forced.tolerances.get(user, 0.0):
             return False
@@ -348,21 +335,3 @@ def _is_diluted(alignment: Alignment, lazy: Run, forced: Run, number: int) -> bo
         least = torch.finfo(dtype).eps if dtype.is_floating_point else 0.0
         grows = grows or with_theirs.relative > 2 * with_ours.relative + least
     return grows
-
-
-def _next_that_agree(alignment: Alignment, run: Run, number: int) -> list[int]:
-    """The next operations with a match that depend on one and agree."""
-    side = alignment.b
-    found: set[int] = set()
-    waiting = list(side.children.get(number, ()))
-    seen: set[int] = set()
-    while waiting:
-        one = waiting.pop()
-        if one in seen:
-            continue
-        seen.add(one)
-        if one in run.own and one not in run.dirty:
-            found.add(one)
-        else:
-            waiting += side.children.get(one, ())
-    return sorted(found)

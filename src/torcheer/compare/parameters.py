@@ -14,7 +14,7 @@ from ..state_records import AbsentTensor
 from ..tensor_memory import is_freed
 from ..torch_internals import DisableTorchFunction
 from .alignment import Alignment
-from .measures import Difference, absolute_values, difference, difference_of_any, is_measurable, tolerance_of
+from .measures import Difference, absolute_values, difference_of_any, is_close, is_measurable, tolerance_of
 from .sides import Side
 
 
@@ -150,7 +150,7 @@ def _looks(one: Tensor, other: Tensor, allowed: float) -> str:
     """Whether one tensor is the other transposed, or with its rows or columns in another order."""
     if not is_measurable(one) or not is_measurable(other) or not one.is_floating_point():
         return ""
-    if one.dim() == other.dim() == 2 and one.shape == other.T.shape and _is_close(one, other.T, allowed):
+    if one.dim() == other.dim() == 2 and one.shape == other.T.shape and is_close(one, other.T, allowed):
         return "transposed"
     if one.shape != other.shape or one.dim() < 1:
         return ""
@@ -158,7 +158,7 @@ def _looks(one: Tensor, other: Tensor, allowed: float) -> str:
     for dim, word in enumerate(words):
         rows, others = one.movedim(dim, 0), other.movedim(dim, 0)
         order, other_order = _order(rows), _order(others)
-        if _is_close(rows[order], others[other_order], allowed):
+        if is_close(rows[order], others[other_order], allowed):
             moved = int((order != other_order).sum())
             return f"{word} ({moved} of {one.shape[dim]})"
     return ""
@@ -200,8 +200,3 @@ def _order(rows: Tensor) -> Tensor:
     flat = rows.reshape(len(rows), -1).double()
     direction = torch.rand(flat.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return (flat @ direction.to(flat.device)).argsort()
-
-
-def _is_close(one: Tensor, other: Tensor, allowed: float) -> bool:
-    apart = difference(one, other)
-    return apart is not None and apart.relative <= allowed

@@ -1,9 +1,9 @@
-"""One of the two histories that are compared, as the alignment sees it: steps with what they can be recognised by."""
+"""One of the two histories that are compared: its operations as steps, with what they are recognised by."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,12 +22,12 @@ _EDGES = (Origin.INPUT, Origin.OUTPUT)
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """One operation of a side, and what it can be recognised by."""
+    """One operation of a side, and what it is recognised by."""
 
     number: int
     type: str
     shape: tuple[int, ...]
-    address: str  # of the module it ran in, with the names that were given put in
+    address: str  # of the module it ran in, renamed as `names=` says
     call: int
     states: tuple[int, ...]  # the parameters and buffers it reads, as the log numbers them
     leaves: tuple[str, ...]  # the classes and addresses of the modules it is the output of
@@ -38,7 +38,7 @@ class Step:
 
 
 class Side:
-    """The steps of one history. `rename` puts the addresses of this side into words of the other."""
+    """One history: its steps, values and wiring. `rename` translates addresses of this side into those of the other."""
 
     def __init__(self, history: History, rename: Callable[[str], str] = str) -> None:
         self.history = history
@@ -68,7 +68,7 @@ class Side:
         return Operation(self.index, number)
 
     def value(self, number: int) -> Tensor | None:
-        """The kept activation of an operation; None where it was not kept, or its value is gone."""
+        """The kept activation of an operation; None where it was not kept, was lost, or cannot be measured."""
         if number not in self._values:
             value = self.log.values[number]
             self._values[number] = value if is_measurable(value) and not self.log.is_lost(number) else None
@@ -98,7 +98,7 @@ class Side:
         return found
 
     def state_signature(self, reference: int) -> Signature | None:
-        """What a parameter or buffer is recognised by, also when it is transposed or permuted."""
+        """What a parameter or buffer is recognised by, also where it is transposed or permuted."""
         if reference not in self._state_signatures:
             self._state_signatures[reference] = _signature(self.index.state(reference).value)
         return self._state_signatures[reference]
@@ -115,14 +115,46 @@ class Side:
             self._value_signatures[number] = _signature(value) if value is not None else None
         return self._value_signatures[number]
 
+    def children(self, number: int) -> list[int]:
+        """The operations that depend on one, also those that are not shown."""
+        return self._children.get(number, [])
+
     @cached_property
-    def children(self) -> dict[int, list[int]]:
-        """Every operation that depends on one, also those that are not shown."""
+    def _children(self) -> dict[int, list[int]]:
         found: dict[int, list[int]] = {}
         for record in self.log.operations:
             for parent in dict.fromkeys(record.dependencies):
                 found.setdefault(parent, []).append(record.number)
         return found
+
+    def behind(self, number: int, until: Container[int]) -> list[int]:
+        """The operations that one depends on, in order, as far back as those in `until`, which are left out."""
+        found: set[int] = set()
+        waiting = list(self.log.operations[number].dependencies)
+        while waiting:
+            one = waiting.pop()
+            if one not in until and one not in found:
+                found.add(one)
+                waiting += self.log.operations[one].dependencies
+        return sorted(found)
+
+
+def first_after(
+    starts: Iterable[int], following: Callable[[int], Iterable[int]], is_wanted: Callable[[int], bool]
+) -> list[int]:
+    """The first wanted operations on all paths from some on: after one that is not wanted `following` tells the next."""
+    found: set[int] = set()
+    seen: set[int] = set()
+    waiting = list(starts)
+    while waiting:
+        one = waiting.pop()
+        if one not in seen:
+            seen.add(one)
+            if is_wanted(one):
+                found.add(one)
+            else:
+                waiting += following(one)
+    return sorted(found)
 
 
 def _signature(value: Tensor) -> Signature | None:
@@ -136,7 +168,7 @@ def _signature(value: Tensor) -> Signature | None:
 
 
 def renaming(names: Mapping[str, str] | None, a: History, b: History) -> Callable[[str], str]:
-    """A function that puts an address of `a` into words of `b`. Each name is one or several parts of an address."""
+    """A function that translates addresses of `a` into those of `b`. Each name is one or several parts of an address."""
     if names is None:
         return str
     if not isinstance(names, Mapping) or not all(isinstance(text, str) for pair in names.items() for text in pair):
@@ -149,7 +181,10 @@ def renaming(names: Mapping[str, str] | None, a: History, b: History) -> Callabl
             if part and not any(f".{part}." in address for address in addresses):
                 known = ", ".join(dict.fromkeys(address.split(".")[0] for address in history._log.registered if address))
                 raise InvalidArgument(f"names has {part!r}, but no module of {side} is called that. It has: {known:.200}.")
-    patterns = [(re.compile(rf"(?<![^.]){re.escape(old)}(?![^.])"), new) for old, new in sorted(names.items(), key=_length)]
+    patterns = [
+        (re.compile(rf"(?<![^.]){re.escape(old)}(?![^.])"), new)
+        for old, new in sorted(names.items(), key=lambda pair: -len(pair[0]))
+    ]
 
     def rename(address: str) -> str:
         for pattern, new in patterns:
@@ -157,7 +192,3 @@ def renaming(names: Mapping[str, str] | None, a: History, b: History) -> Callabl
         return address.strip(".").replace("..", ".")
 
     return rename
-
-
-def _length(pair: tuple[str, str]) -> int:
-    return -len(pair[0])

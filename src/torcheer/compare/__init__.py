@@ -1,10 +1,10 @@
 """Two histories of one input side by side: where they part, and what is different there."""
 
 from .comparing import compare as compare
-from .comparison import ComparedOperation as ComparedOperation
 from .comparison import Comparison as Comparison
 from .comparison import Unmatched as Unmatched
 from .culprit import Culprit as Culprit
+from .error_table import ComparedOperation as ComparedOperation
 from .gradients import GradientCulprit as GradientCulprit
 from .measures import Difference as Difference
 from .parameters import ParameterDifference as ParameterDifference

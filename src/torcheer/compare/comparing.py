@@ -13,8 +13,9 @@ from ..history.printing.text import plural
 from ..model_history import ModelHistory
 from ..replay.machine import refuse_changed_states
 from .alignment import Alignment, align
-from .comparison import ComparedOperation, Comparison, Unmatched
+from .comparison import Comparison, Unmatched
 from .culprit import Culprit
+from .error_table import ComparedOperation
 from .gradients import GradientErrors, Gradients
 from .inquiry import Inquiry, unsynced
 from .measures import is_measurable

@@ -6,11 +6,11 @@ import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Literal
 
 from torch import Tensor
 
-from ..display import Column, Fold, Shown, ShownTable, Table, data_frame, few
+from ..display import Column, Fold, Shown, Table, data_frame, few
 from ..errors import InvalidArgument
 from ..history import Operation
 from ..history.printing.text import plural
@@ -18,8 +18,9 @@ from ..model_history import ModelHistory
 from ..render import DrawOptions, Picture
 from ..viewer.payload import MAX_BYTES
 from .culprit import Culprit
+from .error_table import ComparedOperation, ErrorTable, relative
 from .gradients import GradientCulprit
-from .measures import Difference, difference_of_any
+from .measures import Difference, absolute_values, difference_of_any
 from .page import PageSide, write_page
 from .parameters import ParameterDifference
 from .pictures import culprit_operations, draw_side
@@ -29,54 +30,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Verdict = Literal["equal", "equal within tolerance", "different", "not compared"]
-_LOST = 0.5  # of the scale of an output: from here on it is another one, however it came about
-_MOST = 30  # rows of a table that is printed
-
-
-@dataclass(frozen=True, slots=True)
-class ComparedOperation:
-    """One operation that both histories have, and how far it is apart in them. An error is None where it is not known."""
-
-    a: Operation
-    b: Operation
-    error: Difference | None  # of what was logged
-    own_error: Difference | None  # what is left when b's operation is given a's values
-    inherited_error: Difference | None  # what the operations before it added
-    tolerance: float
-    matched_by: str
-    gradient_error: Difference | None = None
-    own_gradient_error: Difference | None = None  # what is left when the backward of b is given a's values and gradients
-    inherited_gradient_error: Difference | None = None
-
-    @property
-    def label(self) -> str:
-        """The label in a."""
-        return self.a.label
-
-    def as_row(self) -> dict[str, Any]:
-        """As a row of a table."""
-        return {
-            "label": self.label,
-            "name_a": self.a.label,
-            "name_b": self.b.label,
-            "module_a": self.a.containing_module,
-            "module_b": self.b.containing_module,
-            "error": _relative(self.error),
-            "own_error": _relative(self.own_error),
-            "inherited_error": _relative(self.inherited_error),
-            "max_abs_error": self.error.largest if self.error is not None else None,
-            "cosine": self.error.cosine if self.error is not None else None,
-            "ulps": self.error.ulps if self.error is not None else None,
-            "gradient_error": _relative(self.gradient_error),
-            "own_gradient_error": _relative(self.own_gradient_error),
-            "inherited_gradient_error": _relative(self.inherited_gradient_error),
-            "tolerance": self.tolerance,
-            "matched_by": self.matched_by,
-        }
-
-
-def _relative(error: Difference | None) -> float | None:
-    return error.relative if error is not None else None
+_LOST = 0.5  # of the scale: a value with an error from here on has nothing in common with that of a
+_MOST = 30  # rows that a notebook shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,47 +47,6 @@ class Unmatched:
     def __repr__(self) -> str:
         names = [", ".join(one.label for one in side) or "none" for side in (self.a, self.b)]
         return f"<only in a: {names[0]}; only in b: {names[1]}>"
-
-
-class ErrorTable(ShownTable):
-    """The operations that both histories have, with their errors, in the order b ran them."""
-
-    def __init__(self, rows: list[ComparedOperation], has_gradients: bool) -> None:
-        self.rows = rows
-        self._has_gradients = has_gradients
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, place: int) -> ComparedOperation:
-        return self.rows[place]
-
-    @property
-    def table(self) -> Table:
-        heads = ["operation", "in a", "in b"]
-        figures = ["error", "own error", "inherited error", "cosine", "ULPs"] + [
-            "gradient error",
-            "own gradient error",
-        ] * self._has_gradients
-        columns = [*(Column(head) for head in heads), *(Column(head, is_number=True) for head in figures), Column("matched by")]
-        return Table(columns, [self._cells(row) for row in self.rows])
-
-    def _cells(self, row: ComparedOperation) -> tuple[str, ...]:
-        error = row.error
-        names = [f"{one.label} ({one.containing_module or 'the model'})" for one in (row.a, row.b)]
-        figures = [_figure(error), _figure(row.own_error), _figure(row.inherited_error)]
-        figures += [f"{error.cosine:.6f}" if error is not None else "unknown"]
-        figures += [str(error.ulps) if error is not None and error.ulps is not None else ""]
-        if self._has_gradients:
-            has_one = row.gradient_error is not None
-            figures += [_figure(error) if has_one else "" for error in (row.gradient_error, row.own_gradient_error)]
-        return (row.a.layer_type, *names, *figures, row.matched_by)
-
-
-def _figure(error: Difference | None) -> str:
-    if error is None:
-        return "unknown"
-    return "0" if error.is_none else f"{error.relative:.1e}"
 
 
 class Comparison(Shown):
@@ -167,7 +81,7 @@ class Comparison(Shown):
 
     @property
     def culprit(self) -> Culprit | None:
-        """The first operation with an error of its own beyond the tolerance; None where there is none."""
+        """The first operation with an error of its own above the tolerance; None where there is none."""
         return self.culprits[0] if self.culprits else None
 
     @property
@@ -195,23 +109,23 @@ class Comparison(Shown):
 
     @property
     def verdict(self) -> Verdict:
-        if self.culprits or self.gradient_culprit is not None or self._has_other_outputs or self.first_lost is not None:
-            return "different"
-        if self._unusual_output is not None:
+        found = self.culprits, self.gradient_culprit, self._has_other_outputs, self.first_lost, self._unusual_output
+        if any(found):
             return "different"
         errors = [error for _, error in self._output_errors]
         if None in errors:
             return "not compared"
         if any(one.is_in_both for one in self.parameters):
             return "equal within tolerance" if (self.output_error or 0.0) <= self.tolerance else "different"
-        is_equal = all(error is not None and error.is_none for error in errors)
-        own_is_none = all(row.own_error is None or row.own_error.is_none for row in self.rows)
-        return "equal" if is_equal and own_is_none and errors else "equal within tolerance"
+        known = [*errors, *(row.own_error for row in self.rows)]
+        return "equal" if errors and all(one is None or one.is_none for one in known) else "equal within tolerance"
 
     @property
     def first_lost(self) -> ComparedOperation | None:
-        """The first operation that has nothing of its value in b any more, where that reaches an output though no operation
-        has an error of its own: rounding adds up, or values are too small or too large for the dtype of b."""
+        """The first operation whose value is lost in b, where an output differs though no operation has an error of its own.
+
+        Rounding adds up, or values are too small or too large for the dtype of b.
+        """
         error = self.output_error
         if self.culprits or error is None or error < max(_LOST, self.tolerance):
             return None
@@ -251,7 +165,7 @@ class Comparison(Shown):
         side: Literal["a", "b"] = "b",
         **options: Unpack[DrawOptions],
     ) -> Picture:
-        """Draw the graph of one of the two, with the own error of its operations as colour (the error, where it is unknown).
+        """Draw the graph of one of the two, coloured by the own error of its operations (by the error where that is unknown).
 
         Args:
             path, options: as in `ModelHistory.draw`.
@@ -264,7 +178,7 @@ class Comparison(Shown):
         return draw_side(history, path, self._errors_of(side), culprit_operations(self.culprits, side), title, options)
 
     def _errors_of(self, side: str) -> dict[int, float]:
-        """By number of an operation: its own error, or the whole one where that is not known."""
+        """By number of an operation: its own error, or its error where that is unknown."""
         found: dict[int, float] = {}
         for row in self.rows:
             error = row.own_error if row.own_error is not None else row.error
@@ -275,7 +189,7 @@ class Comparison(Shown):
     def to_html(
         self, path: str | os.PathLike[str], *, title: str | None = None, previews: bool = True, max_bytes: int = MAX_BYTES
     ) -> Path:
-        """Write a page with both graphs side by side, coloured by own error (or inherited error, or error), with the verdict.
+        """Write a page with the verdict and both graphs, coloured by own error, inherited error or error.
 
         The arguments are those of `ModelHistory.to_html`.
         """
@@ -286,7 +200,7 @@ class Comparison(Shown):
         pairs = {row.a._number: row.b._number for row in self.rows}
         for row in self.rows:
             for side, operation in zip(figures, (row.a, row.b), strict=True):
-                side[operation._number] = tuple(map(_relative, (row.own_error, row.inherited_error, row.error)))
+                side[operation._number] = tuple(map(relative, (row.own_error, row.inherited_error, row.error)))
         a = PageSide(self.a, figures[0], pairs, culprit_operations(self.culprits, "a"))
         b = PageSide(self.b, figures[1], {b: a for a, b in pairs.items()}, culprit_operations(self.culprits, "b"))
         return a, b
@@ -315,7 +229,7 @@ class Comparison(Shown):
                 "told, since it is sparse, quantised or nested"
             )
         if (lost := self.first_lost) is not None:
-            ends = [f"{float(one.activation.detach().abs().max()):.2g}" for one in (lost.a, lost.b)]
+            ends = [f"{float(absolute_values(one.activation).max()):.2g}" for one in (lost.a, lost.b)]
             return (
                 f"different: the output differs by {self.output_error:.1e} of its scale, though every operation by itself only "
                 f"rounds; {lost.label} is the first to lose its value (its largest is {ends[0]} in a and {ends[1]} in b)"
@@ -334,27 +248,8 @@ class Comparison(Shown):
         return f"equal within tolerance: {apart}no operation has an error of its own above its tolerance{more}"
 
     def __str__(self) -> str:
-        lines = [self.headline]
-        culprit = self.culprit
-        if culprit is not None:
-            lines += self._culprit_lines(culprit)
-        lines += self._totals()
-        lines += [f"\tNote: {note}" for note in self.notes]
-        return "\n".join(lines)
-
-    def _culprit_lines(self, culprit: Culprit) -> list[str]:
-        lines = [f"\tOperation: {culprit.name.rstrip(',')}"]
-        for name, operation in (("a", culprit.a), ("b", culprit.b)):
-            if operation is not None:
-                where = f" ({operation.source})" if operation.source is not None else ""
-                lines.append(f"\tIn {name.upper()}: {operation.label}{where}")
-        lines += [f"\tArgument: {words}" for words in culprit.argument_words]
-        lines += [f"\tParameter: {one}" for one in culprit.parameters]
-        if culprit.shown_by is not None and (culprit.a is None or culprit.b is None):
-            lines.append(f"\tShown by: {culprit.shown_by[0].label}, the first that both have and that differs")
-        own = culprit.own_error
-        lines.append(f"\tOwn error: {'unknown' if own is None else f'{own.relative:.1e} of its scale ({own.largest:.2g})'}")
-        return lines
+        lines = _culprit_lines(self.culprit) if self.culprit is not None else []
+        return "\n".join([self.headline, *lines, *self._totals(), *(f"\tNote: {note}" for note in self.notes)])
 
     def _totals(self) -> list[str]:
         error = self.output_error
@@ -369,16 +264,9 @@ class Comparison(Shown):
         alone = f"{len(self.unmatched.a)} only in a, {len(self.unmatched.b)} only in b"
         lines.append(f"\tMatched: {plural(len(self.rows), 'operation')}, {alone}")
         if self.gradient_culprit is not None:
-            lines += self._gradient_lines(self.gradient_culprit)
+            lines += [f"\tGradient: {self.gradient_culprit}", *_source_lines(self.gradient_culprit)]
         if self.has_unknown_errors:
             lines.append("\tOwn errors: unknown for some operations, which cannot be run again (without parameters, or opaque)")
-        return lines
-
-    def _gradient_lines(self, culprit: GradientCulprit) -> list[str]:
-        lines = [f"\tGradient: {culprit}"]
-        for name, operation in (("a", culprit.a), ("b", culprit.b)):
-            if operation is not None and operation.source is not None:
-                lines.append(f"\tIn {name.upper()}: {operation.label} ({operation.source})")
         return lines
 
     def __repr__(self) -> str:
@@ -393,6 +281,23 @@ class Comparison(Shown):
             shown = Table([Column("name"), Column("how")], rows)
             folds.append(Fold(plural(len(self.parameters), "parameter"), shown.html()))
         return folds
+
+
+def _culprit_lines(culprit: Culprit) -> list[str]:
+    lines = [f"\tOperation: {culprit.name.rstrip(',')}", *_source_lines(culprit)]
+    lines += [f"\tArgument: {words}" for words in culprit.argument_words]
+    lines += [f"\tParameter: {one}" for one in culprit.parameters]
+    if culprit.shown_by is not None and (culprit.a is None or culprit.b is None):
+        lines.append(f"\tShown by: {culprit.shown_by[0].label}, the first that both have and that differs")
+    own = culprit.own_error
+    lines.append(f"\tOwn error: {'unknown' if own is None else f'{own.relative:.1e} of its scale ({own.largest:.2g})'}")
+    return lines
+
+
+def _source_lines(culprit: Culprit | GradientCulprit) -> list[str]:
+    """The operation of a culprit in each of the two, with its source line."""
+    sides = [(name, one) for name, one in (("A", culprit.a), ("B", culprit.b)) if one is not None]
+    return [f"\tIn {name}: {one.label}{f' ({one.source})' if one.source is not None else ''}" for name, one in sides]
 
 
 def _output_difference(row: ComparedOperation) -> Difference | None:
@@ -418,8 +323,7 @@ def _parameter_words(parameters: list[ParameterDifference]) -> str:
 
 
 def _badness(row: ComparedOperation) -> tuple[float, float]:
-    own = row.own_error.relative if row.own_error is not None else 0.0
-    return own, row.error.relative if row.error is not None else 0.0
+    return relative(row.own_error) or 0.0, relative(row.error) or 0.0
 
 
 def _shapes(history: ModelHistory) -> str:

@@ -22,20 +22,20 @@ UNSAID = object()  # stands for an argument that one of two calls does not name
 class Culprit:
     """The first operation with an error of its own.
 
-    `a` and `b` are the operation in both histories; one of them is None where only the other runs it, as a scale that was left
-    out. `arguments` has what differs, `(name, value in a, value in b)`. `parameters` are those that explain it. `missing` ran
-    only in a and `extra` only in b, between operations that agree and the first one that does not, which is `shown_by`.
+    `a` and `b` are the operation in both histories; one of them is None where only the other history runs it (a missing scale).
+    `arguments` are those that differ, `(name, value in a, value in b)`; `parameters` are those it uses that differ. `missing`
+    ran only in a and `extra` only in b, between operations that agree and the first one that does not, which is `shown_by`.
     """
 
     a: Operation | None
     b: Operation | None
-    shown_by: tuple[Operation, Operation] | None  # None where it is an output that only one of the two has
+    shown_by: tuple[Operation, Operation] | None  # None for an output that only one of the two has
     own_error: Difference | None
     arguments: tuple[tuple[str, Any, Any], ...] = ()
     parameters: tuple[ParameterDifference, ...] = ()
     missing: tuple[Operation, ...] = ()
     extra: tuple[Operation, ...] = ()
-    inputs: tuple[tuple[Operation, Operation], ...] = ()  # what it is given in a and in b, where these do not correspond
+    inputs: tuple[tuple[Operation, Operation], ...] = ()  # parents in a and in b that do not correspond
     is_explained_by_parameters: bool = False
     lone: LoneModules | None = None  # whole module calls that only one of the two runs
 
@@ -45,28 +45,29 @@ class Culprit:
         return self.lone.names if self.lone is not None else ()
 
     @property
-    def label(self) -> str:
-        """The label in a; in b where only b runs it."""
+    def _operation(self) -> Operation:
+        """The operation in a; in b where only b runs it."""
         operation = self.a if self.a is not None else self.b
         assert operation is not None
-        return operation.label
+        return operation
+
+    @property
+    def label(self) -> str:
+        """The label in a; in b where only b runs it."""
+        return self._operation.label
 
     @property
     def module(self) -> str | None:
-        """The address of the module it ran in: in a, or in b where only b runs it; of a whole block that only one runs."""
-        if self.lone is not None:
-            return self.lone.addresses[0]
-        operation = self.a if self.a is not None else self.b
-        assert operation is not None
-        return operation.containing_module
+        """The address of the module it ran in, or of the first whole module that only one of the two runs."""
+        return self.lone.addresses[0] if self.lone is not None else self._operation.containing_module
 
     @property
     def name(self) -> str:
-        """How it is called in a sentence: its label and module in a, and those in b where they differ."""
+        """Its name in a sentence: label and module in a, and those in b where they differ."""
         if self._is_block:
             return _listed([repr(name) for name in self.modules])
         if self.a is None or self.b is None:
-            return _named(self.a or self.b)
+            return _named(self._operation)
         if self.a.label == self.b.label and self.a.containing_module == self.b.containing_module:
             return _named(self.a)
         return f"{_named(self.a)} in a, {_named(self.b)} in b,"
@@ -95,11 +96,8 @@ class Culprit:
         if self.a is None or self.b is None:
             alone = self.missing if self.b is None else self.extra
             here, there = ("a", "b") if self.b is None else ("b", "a")
-            others = (
-                f", as {'does' if len(alone) == 2 else 'do'} {plural(len(alone) - 1, 'operation')} after it{_modules(alone)}"
-                if len(alone) > 1
-                else ""
-            )
+            verb, rest = "does" if len(alone) == 2 else "do", plural(len(alone) - 1, "operation")
+            others = f", as {verb} {rest} after it{_modules(alone)}" if len(alone) > 1 else ""
             return f"runs in {here} and not in {there}{others}"
         if self.missing or self.extra or self.a.layer_type != self.b.layer_type:
             ours, theirs = (*self.missing, self.a), (*self.extra, self.b)
@@ -107,14 +105,13 @@ class Culprit:
         if self.inputs:
             one, other = self.inputs[0]
             return f"it is given {_named(one)} in a and {_named(other)} in b"
-        first, second = self.a, self.b
-        if first.tensor_device != second.tensor_device:
-            return f"it gives other values on {second.tensor_device} than on {first.tensor_device}{_tf32(second)}"
+        if self.a.tensor_device != self.b.tensor_device:
+            return f"it gives other values on {self.b.tensor_device} than on {self.a.tensor_device}{_tf32(self.b)}"
         if self.parameters:
             return f"its parameters differ ({'; '.join(map(str, self.parameters[:3]))})"
         if self.own_error is None:
             return "it is the first that is known to differ"
-        if second._record.function.is_random:
+        if self.b._record.function.is_random:
             return "it draws random numbers, which are not the same in both"
         return "the same call gives another result"
 
@@ -131,8 +128,7 @@ class Culprit:
         return f"{self.name} {self.reason}" if self.a is None or self.b is None else f"{self.name} differs: {self.reason}"
 
 
-def _named(operation: Operation | None) -> str:
-    assert operation is not None
+def _named(operation: Operation) -> str:
     module = operation.containing_module
     return f"{operation.label} in {module!r}" if module else operation.label
 
@@ -143,9 +139,7 @@ def _listed(words: list[str]) -> str:
 
 
 def _modules(operations: tuple[Operation, ...]) -> str:
-    """The module that all of several operations ran in, if there is one."""
-    if len(operations) < 2:
-        return ""
+    """In words, the module that all of several operations ran in; empty where there is none."""
     stacks = [one.containing_modules for one in operations]
     common = [names[0] for names in zip(*stacks, strict=False) if len(set(names)) == 1]
     named = [name for name in common if name.partition(":")[0]]
@@ -153,7 +147,7 @@ def _modules(operations: tuple[Operation, ...]) -> str:
 
 
 def _types(operations: tuple[Operation, ...]) -> str:
-    return few((one.layer_type for one in operations), 6) or "nothing"
+    return few((one.layer_type for one in operations), 6)
 
 
 def _tf32(operation: Operation) -> str:
@@ -165,6 +159,5 @@ def _tf32(operation: Operation) -> str:
 
 
 def short(value: Any) -> str:
-    if value is UNSAID or value is TENSOR:
-        return "left out" if value is UNSAID else "a tensor"
-    return f"{value!r:.60}"
+    """An argument in words."""
+    return "left out" if value is UNSAID else "a tensor" if value is TENSOR else f"{value!r:.60}"

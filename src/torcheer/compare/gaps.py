@@ -1,13 +1,13 @@
-"""Moves a gap in an alignment to the edges of modules.
+"""Moves gaps in an alignment, which are steps without a match, to the edges of modules.
 
-Where one side runs steps that the other does not, it is often open which. With a block of norm, attention and MLP deleted, the
-first norm of the next block may be matched with that of the deleted one, and the gap then begins in the middle of a block:
+Where equal blocks follow each other, several alignments are equally good. With a block of norm, attention and MLP deleted, the
+norm of the next block may be matched with that of the deleted one, and the gap then begins in the middle of a block:
 
     a   norm3 | attn3 mlp3 norm4 | attn4        a   | norm3 attn3 mlp3 | norm4 attn4
     b   norm3 |                  | attn4   →    b   |                  | norm3 attn4
 
-Such a gap can be moved as long as the step that enters it and the one that leaves it are alike. It is put where it cuts the
-fewest module calls.
+A gap can be moved as long as the step that enters it and the step that leaves it are alike. It is put where it cuts the fewest
+module calls.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .alignment import Alignment
 
 
-_MOST = 4  # rounds: a gap that was moved next to another is one with it
+_MOST = 4  # rounds: a gap that was moved next to another one is then moved together with it
 
 
 def move_gaps(found: Alignment) -> None:
@@ -34,7 +34,7 @@ def move_gaps(found: Alignment) -> None:
 
 
 def _gaps(found: Alignment, side: Side) -> Iterator[tuple[int, int]]:
-    """The stretches of steps without a match, as places: the first, and the one after the last."""
+    """The runs of steps without a match, as places: the first, and the one after the last."""
     matched = found.of_a if side is found.a else found.of_b
     end = 0
     for start in range(len(side.steps)):
@@ -47,7 +47,7 @@ def _gaps(found: Alignment, side: Side) -> Iterator[tuple[int, int]]:
 
 
 def _move(found: Alignment, side: Side, start: int, end: int) -> bool:
-    """Move the gap of the steps from `start` to before `end`, if there is a better place; whether it was moved."""
+    """Move the gap from `start` to before `end` to a better place, if there is one. Returns whether it was moved."""
     steps = side.steps
     best, least = 0, _cuts(side, start, end)
     if not least:
@@ -69,9 +69,9 @@ def _move(found: Alignment, side: Side, start: int, end: int) -> bool:
 
 
 def _are_alike(found: Alignment, side: Side, matched: Step, free: Step) -> bool:
-    """Whether a step in the gap could have the match of one beside it."""
-    partner = (found.of_a if side is found.a else found.of_b).get(matched.number)
-    if partner is None or matched.token != free.token:
+    """Whether a step without a match could take over the match of another step."""
+    is_matched = matched.number in (found.of_a if side is found.a else found.of_b)
+    if not is_matched or matched.token != free.token:
         return False
     return len(matched.states) == len(free.states) and side.content(matched) == side.content(free)
 
@@ -90,23 +90,24 @@ def _rematch(found: Alignment, side: Side, matched: int, free: int) -> None:
 def _cuts(side: Side, start: int, end: int) -> int:
     """How many module calls lie partly inside a gap and partly outside."""
     before, first, last, after = (_calls(side, place) for place in (start - 1, start, end - 1, end))
-    around = _shared(before, after)
-    return _shared(before, first) + _shared(last, after) - 2 * min(around, _shared(before, first), _shared(last, after))
+    at_start, at_end = _shared(before, first), _shared(last, after)
+    return at_start + at_end - 2 * min(_shared(before, after), at_start, at_end)
 
 
 def _covers_calls(side: Side, start: int, end: int) -> bool:
-    """Whether a gap begins with a module call and ends with one: only then something is gained by moving it there."""
+    """Whether a gap begins where a module call begins, and ends where one ends."""
     before, first, last, after = (_calls(side, place) for place in (start - 1, start, end - 1, end))
     return len(first) > _shared(before, first) and len(last) > _shared(last, after)
 
 
 def _calls(side: Side, place: int) -> tuple[int, ...]:
-    """The module calls around a step; before the first and after the last one, the model's own."""
+    """The module calls around a step; before the first and after the last step, those around all steps."""
     if 0 <= place < len(side.steps):
         return side.stack(side.steps[place].number)
     return tuple(sorted(set(side.stack(side.steps[0].number)) & set(side.stack(side.steps[-1].number))))
 
 
 def _shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """How many module calls two steps are both in."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((depth for depth, pair in pairs if pair[0] != pair[1]), min(len(one), len(other)))

@@ -17,18 +17,18 @@ class LoneModules:
     names: tuple[str, ...]  # addresses, with the number of the call where it is not the first: `blocks.3:2`
     addresses: tuple[str, ...]
     operations: tuple[Operation, ...]
-    elsewhere: Operation | None = None  # where the other side runs the first of them after all: its first operation there
+    elsewhere: Operation | None = None  # the first operation of the first call on the other side, if it runs at another place
 
 
 class LoneCalls:
-    """The outermost calls of which only one side has any operation. Constants that are made in a call do not count."""
+    """The outermost module calls without a matched operation. Constants that a call makes do not count."""
 
     def __init__(self, alignment: Alignment) -> None:
         self._sides = alignment.a, alignment.b
         self._calls = _lone(alignment.a, alignment.of_a), _lone(alignment.b, alignment.of_b)
 
     def around(self, operations: tuple[Operation, ...], *, of_a: bool) -> LoneModules | None:
-        """The lone calls that several operations of one side ran in; None where the first of them ran in none."""
+        """The lone calls that operations of one side ran in; None where the first of these ran in no lone call."""
         place = 0 if of_a else 1
         side, (calls, members) = self._sides[place], self._calls[place]
         varying = [one._number for one in operations if one._number in side.varying]
@@ -44,7 +44,7 @@ class LoneCalls:
         )
 
     def _elsewhere(self, call: ModuleCall, place: int) -> Operation | None:
-        """The first operation of the call of the same module that only the other side has."""
+        """The first operation of the same call on the other side, where it is a lone call too."""
         side, other = self._sides[place], self._sides[1 - place]
         calls, members = self._calls[1 - place]
         for twin in {one.number: one for one in calls.values()}.values():

@@ -16,7 +16,7 @@ FIGURES = ["own error", "inherited error", "error"]
 
 @dataclass(frozen=True, slots=True)
 class PageSide:
-    """One of the two histories; by number of an operation: its figures, and what it corresponds to in the other."""
+    """One of the two histories, with the figures and the partner of each operation, by its number."""
 
     history: ModelHistory
     figures: Mapping[int, tuple[float | None, ...]]
@@ -33,13 +33,13 @@ def write_page(
     previews: bool,
     max_bytes: int,
 ) -> Path:
-    """Write both histories as one page, which says the verdict above them."""
+    """Write both histories as one page, with the verdict above them."""
     one, other = payloads_of(sides, verdict, previews=previews, max_bytes=max_bytes)
     return to_html(one, path, compare=other, title=title, max_bytes=max_bytes)
 
 
 def payloads_of(sides: tuple[PageSide, PageSide], verdict: str, *, previews: bool, max_bytes: int) -> list[dict[str, Any]]:
-    """The data of both sides, with what the comparison says of each."""
+    """The data of both sides, with figures, partners and culprits."""
     payloads = [payload_of(side.history, previews=previews, max_bytes=max_bytes // 2) for side in sides]
     places = [_places(side.history) for side in sides]
     for side, payload, here, there in zip(sides, payloads, places, reversed(places), strict=True):

@@ -1,4 +1,4 @@
-"""A side of a comparison as a picture: errors as colour, with the culprit in a frame."""
+"""A picture of one side of a comparison: errors as colour, and a frame around culprits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FRAME = "#D81B60"  # seen on light and on dark pages, and on every colour of th
 
 
 def culprit_operations(culprits: list[Culprit], side: str) -> list[int]:
-    """The operations of a side that culprits name, the first one first; of a block that only this side runs, all."""
+    """The operations of a side that culprits name, and all operations of blocks that only this side runs."""
     found: dict[int, None] = {}
     for one in culprits:
         operation = one.a if side == "a" else one.b
@@ -35,7 +35,7 @@ def draw_side(
     title: str,
     options: Mapping[str, Any],
 ) -> Picture:
-    """Draw a history with errors by operation as colour. Blocks with and without a culprit are not folded into one."""
+    """Draw a history with errors by operation as colour. A block with a culprit is not folded into one without."""
     named = dict(options)
     format_ = named.pop("format", None)
     chosen = picture_options({"color_by": _error(errors), **named})
@@ -56,7 +56,7 @@ def draw_side(
 
 
 def _error(errors: Mapping[int, float]) -> Callable[[Node], float | None]:
-    """The largest error of what a node stands for; an infinite one is drawn as the largest that is not."""
+    """The largest error of the operations of a node; infinite errors are drawn as the largest finite one."""
     most = max((error for error in errors.values() if math.isfinite(error)), default=1.0) or 1.0
 
     def own_error(node: Node) -> float | None:
@@ -68,7 +68,7 @@ def _error(errors: Mapping[int, float]) -> Callable[[Node], float | None]:
 
 
 def _set_apart(graph: Graph, framed: set[int]) -> Graph:
-    """The graph, in which nodes of culprits are equal to no other: folding compares the structure of nodes."""
+    """The graph with another structure for nodes of culprits, so that folding takes them for equal to no other node."""
 
     def apart(node: Node) -> Node:
         return replace(node, structure=lambda: ("culprit", node.key)) if framed.intersection(node.operations) else node

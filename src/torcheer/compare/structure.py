@@ -11,11 +11,11 @@ from ..model_history import ModelHistory
 from .alignment import Alignment, align
 from .sides import Side
 
-_MOST = 8  # changes that are told
+_MOST = 8  # changes and functions that are listed
 
 
 def changes_of_fingerprint(wanted: str, now: ModelHistory) -> list[str]:
-    """What a fingerprint tells about a model that does not have it any more: a line each."""
+    """What a fingerprint tells about a model that no longer has it, in lines."""
     found = now.fingerprint()
     before, count = (int(one.partition("-")[0]) for one in (wanted, found))
     differs, same = what_differs(wanted, found)
@@ -36,7 +36,7 @@ def changes_of_fingerprint(wanted: str, now: ModelHistory) -> list[str]:
 
 
 def changes_of_structure(expected: ModelHistory, now: ModelHistory) -> list[str]:
-    """Every operation that only one of two histories has, and those with other shapes or parents; a line each."""
+    """A line for each operation that only one of two histories has, or that has another shape or other parents."""
     alignment = align(Side(expected), Side(now))
     a, b = alignment.a, alignment.b
     gone = [a.operation(number) for number in alignment.only_in(a)]
@@ -51,8 +51,7 @@ def changes_of_structure(expected: ModelHistory, now: ModelHistory) -> list[str]
             lines.append(f"{_named(operation)} does not run any more")
     lines += [f"{_named(operation)} is new" for operation in new]
     lines += [f"{_named(b.operation(number))} {what}" for number, what in _rewired(alignment)]
-    more = [f"and {len(lines) - _MOST} more"] if len(lines) > _MOST else []
-    return [*lines[:_MOST], *more]
+    return lines if len(lines) <= _MOST else [*lines[:_MOST], f"and {len(lines) - _MOST} more"]
 
 
 def _is_same_place(one: Operation, other: Operation) -> bool:
@@ -60,7 +59,7 @@ def _is_same_place(one: Operation, other: Operation) -> bool:
 
 
 def _rewired(alignment: Alignment) -> list[tuple[int, str]]:
-    """Matched operations that are now of another function, or computed from others than expected."""
+    """Matched operations that now run another function, or have other parents or parameters; and which of these, in words."""
     a, b = alignment.a, alignment.b
     found = []
     for number in sorted(alignment.of_b):
@@ -71,12 +70,13 @@ def _rewired(alignment: Alignment) -> list[tuple[int, str]]:
         ours = [parent for parent in one.parents if parent >= 0]
         theirs = [alignment.of_b.get(parent) for parent in other.parents if parent >= 0]
         shapes = [
-            tuple(side.index.state(p).tensor.shape) for side, record in ((a, one), (b, other)) for p in record.parents if p < 0
+            [tuple(side.index.state(parent).tensor.shape) for parent in record.parents if parent < 0]
+            for side, record in ((a, one), (b, other))
         ]
         if ours != theirs and None not in theirs:
             names = ", ".join(a.index.label(parent) for parent in ours if parent in a.index.positions)
             found.append((number, f"is computed from other tensors than expected ({names})"))
-        elif len(shapes) % 2 or shapes[: len(shapes) // 2] != shapes[len(shapes) // 2 :]:
+        elif shapes[0] != shapes[1]:
             found.append((number, "uses other parameters than expected"))
     return found
 

@@ -1,11 +1,11 @@
-"""What can be done to a value while a model runs, or while a log is run again.
+"""Changes of values, made while a model runs or while a log is run again.
 
     from torcheer import changes
     with tl.intervene(model, {"blocks.6": changes.add(vector, at=(..., -1, slice(None)))}):
         model(x)
 
-A change takes the present value and returns the new one; gradients flow through it. `at` is any index of the tensor;
-only what it selects is changed. `heads` selects attention heads, where the shape tells which dimension they are.
+A change takes the present value and returns the new one; gradients flow through it. `at` is any index of the tensor: only
+the selected part is changed. `heads` selects attention heads.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from torch import Tensor
 from .errors import InvalidArgument
 
 IndexPart = int | slice | EllipsisType | Tensor | Sequence[int] | Sequence[bool] | None
-Index = IndexPart | tuple[IndexPart, ...]  # what can stand in the brackets of tensor[…]; None: all of it
+Index = IndexPart | tuple[IndexPart, ...]  # an index of a tensor; None: all of it
 
 
 @dataclass(frozen=True, slots=True)
 class HeadAxis:
-    """Along which dimension of a value its attention heads lie, and which head is at each position; -1: none."""
+    """The dimension of a value along which its attention heads lie."""
 
     dim: int
-    heads: tuple[int, ...]
+    heads: tuple[int, ...]  # the head at each position of the dimension; -1: none
     dims: int  # how many dimensions the value has
 
     @property
@@ -39,7 +39,7 @@ class HeadAxis:
         return max(self.heads, default=-1) + 1
 
     def at(self, size: int) -> tuple[int, ...] | None:
-        """Which head is at each of `size` positions, where another number of samples may be in the same dimension."""
+        """The head at each of `size` positions, also for another number of samples in the same dimension; None if unknown."""
         if size == len(self.heads):
             return self.heads
         count = self.count
@@ -48,7 +48,7 @@ class HeadAxis:
 
 
 class Change(ABC):
-    """A change of one tensor. `at` is an index, `heads` are numbers of attention heads; without either all of it is changed."""
+    """A change of a tensor, or of the part that `at` (an index) or `heads` (numbers of attention heads) selects."""
 
     def __init__(self, at: Index = None, heads: Sequence[int] | None = None) -> None:
         if at is not None and heads is not None:
@@ -60,10 +60,10 @@ class Change(ABC):
 
     @abstractmethod
     def new(self, part: Tensor, whole: Tensor, index: Index) -> Any:
-        """The new value of `part`, which is what `index` selects of `whole` (None: all of it)."""
+        """The new value of `part`, which is `whole[index]`; index None: all of it."""
 
     def __call__(self, tensor: Tensor, where: str = "the tensor", known: HeadAxis | Sequence[int] = ()) -> Tensor:
-        """The changed tensor. `where` names the place in errors; `known` is what is known of attention heads there."""
+        """The changed tensor. `where` names the place in errors; `known` is the axis, or possible numbers, of heads there."""
         index = self.at if self.heads is None else head_index(tensor, self.heads, where, known)
         if index is None:
             return fitting(self._made(tensor, tensor, None, where), tensor, where)
@@ -85,12 +85,13 @@ class Change(ABC):
             raise InvalidArgument(f"{self} cannot be made of {where}, which has shape {shape}: {error}") from error
 
     def __repr__(self) -> str:
-        said = {name: value for name, value in vars(self).items() if name not in ("at", "heads") and not name.startswith("_")}
-        given = [_short(value) for value in said.values() if value is not None]
-        which = (
-            [f"heads={self.heads}"] if self.heads is not None else [f"at={_index_text(self.at)}"] if self.at is not None else []
-        )
-        return f"{type(self).__name__}({', '.join(given + which)})"
+        options = [value for name, value in vars(self).items() if name not in ("at", "heads") and not name.startswith("_")]
+        given = [_short(value) for value in options if value is not None]
+        if self.heads is not None:
+            given.append(f"heads={self.heads}")
+        elif self.at is not None:
+            given.append(f"at={_index_text(self.at)}")
+        return f"{type(self).__name__}({', '.join(given)})"
 
 
 def _index_text(index: Index) -> str:
@@ -118,16 +119,15 @@ def fitting(new: Any, old: Tensor, where: str) -> Tensor:
         came = tuple(new.shape) if isinstance(new, Tensor) else nothing
         raise InvalidArgument(f"the change of {where} must be a tensor of shape {tuple(old.shape)}; got {came}.")
     if not torch.can_cast(new.dtype, old.dtype):
-        raise InvalidArgument(f"the change of {where} must be {old.dtype}, or what can be made that; got {new.dtype}.")
+        raise InvalidArgument(f"the change of {where} must be {old.dtype}, or a dtype that can be cast to it; got {new.dtype}.")
     return new if new.dtype is old.dtype and new.device == old.device else new.to(old.device, old.dtype)
 
 
 def head_index(tensor: Tensor, heads: Sequence[int], where: str, known: HeadAxis | Sequence[int] = ()) -> tuple[IndexPart, ...]:
-    """The index that selects attention heads: the axis that a history tells, or the dimension that the shape tells.
+    """The index that selects attention heads, along an axis known from a history or in the dimension that the shape tells.
 
-    Of a shape they are the dimension of four whose size is one of the numbers of heads that the module says, `known`:
-    dimension 1 of (batch, heads, length, size), else 2. There are several numbers where queries share heads of keys and values.
-    Without any it is dimension 1.
+    A shape tells where it has four dimensions: (batch, heads, length, size), or with heads and length exchanged. `known` are
+    possible numbers of heads, several where queries share heads of keys and values; without any, heads are dimension 1.
     """
     if isinstance(known, HeadAxis):
         return _index_along(known, tensor, heads, where)
@@ -172,7 +172,7 @@ def _number_or_tensor(value: Any, what: str, more: str = "") -> Any:
 
 
 def _operand(value: Any, part: Tensor) -> Any:
-    """A number as it is; a tensor on the device and in the dtype of `part`."""
+    """The value; a tensor is moved to the device and dtype of `part`."""
     return value.to(part.device, part.dtype) if isinstance(value, Tensor) else value
 
 
@@ -245,15 +245,13 @@ class clamp(Change):  # noqa: N801
 class replace(Change):  # noqa: N801
     """Another value (activation patching): a tensor, a layer or operation of another history, or that history itself.
 
-    Of a history the value that has the same key is taken. With `at` or `heads`, the same part is taken of a value that is as
-    large as the whole; any other must be as large as the part.
+    Of a history the value with the same key is taken. With `at` or `heads` the value has the shape of the whole tensor, of
+    which the same part is taken, or the shape of the part.
     """
 
     def __init__(self, value: Any, *, at: Index = None, heads: Sequence[int] | None = None) -> None:
         super().__init__(at, heads)
-        self.value = value
-        if not _is_history(value):
-            self.value = _contents(value)
+        self.value = value if _is_history(value) else _contents(value)
 
     def new(self, part: Tensor, whole: Tensor, index: Index) -> Any:
         if not isinstance(self.value, Tensor):
@@ -261,7 +259,7 @@ class replace(Change):  # noqa: N801
         return self.value[index] if index is not None and self.value.shape == whole.shape else self.value
 
     def at_key(self, key: object) -> Change:
-        """This change, with the value that a key means, where it was given a history."""
+        """This change; where it was given a history, with the value that the key means there."""
         if isinstance(self.value, Tensor):
             return self
         return replace(self.value[key], at=self.at, heads=self.heads)
@@ -282,10 +280,10 @@ def _contents(value: Any) -> Tensor:
 
 
 class mean(Change):  # noqa: N801
-    """A mean that was worked out before, in place of the value (mean ablation): a number, or a tensor that broadcasts to it.
+    """A mean that was computed before (mean ablation): a number, or a tensor that broadcasts to the value.
 
-    Or features: those of a layer (`features["layer3"]`), all of them, of which the layer with the same key is taken, or what
-    the reducer `Mean` found. They are means of the whole value, one for each unit; with `at` or `heads` that part is taken.
+    Or features: of a layer (`features["layer3"]`), of all layers, of which that with the same key is taken, or the result of
+    the reducer `Mean`. These are means of the whole value, one for each unit; with `at` or `heads` the same part is taken.
     """
 
     def __init__(self, value: Any, *, at: Index = None, heads: Sequence[int] | None = None) -> None:
@@ -305,7 +303,7 @@ class mean(Change):  # noqa: N801
         return given.expand(part.shape)
 
     def at_key(self, key: Any) -> Change:
-        """This change, with the mean of the layer that a key means, where it was given features."""
+        """This change; where it was given features, with the mean of the layer that the key means."""
         if not _is_features(self.value):
             return self
         return mean(self.value.mean(key), at=self.at, heads=self.heads)
@@ -331,7 +329,7 @@ class swap(Change):  # noqa: N801
 
 
 class call(Change):  # noqa: N801
-    """The result of a function of the value. A plain function that is given as a change becomes one of these."""
+    """The result of a function of the value. A plain function that is given as a change becomes a `call`."""
 
     def __init__(self, function: Callable[[Tensor], Tensor], *, at: Index = None, heads: Sequence[int] | None = None) -> None:
         super().__init__(at, heads)
@@ -343,14 +341,14 @@ class call(Change):  # noqa: N801
         return self.function(part)
 
     def _made(self, part: Tensor, whole: Tensor, index: Index, where: str) -> Any:
-        return self.function(part)  # what it raises is the user's own
+        return self.function(part)  # its errors are not wrapped in ours
 
 
-Given = Change | Tensor | Callable[[Tensor], Tensor]  # what a person may give as a change
+Given = Change | Tensor | Callable[[Tensor], Tensor]  # what can be given as a change
 
 
 def as_change(value: Any, key: object) -> Change:
-    """The change that a person gave for a key: one of this file, a tensor, or a function of a tensor."""
+    """What was given for a key as a change: one of this file, a tensor, or a function of a tensor."""
     if isinstance(value, (replace, mean)):
         return value.at_key(key)
     if isinstance(value, Change):

@@ -307,7 +307,8 @@ def test_tensors_that_are_no_state_are_refused(reducer):
         {**state, name: tensor[:-1] if tensor.dim() else tensor[None]} for name, tensor in state.items() if name != "codes"
     ]
     wrong += [{**state, name: tensor.to(torch.float32)} for name, tensor in state.items()]
-    wrong += [{**state, "more": torch.zeros(3)}, {**state, "units": torch.tensor([1, 0, 4, -3])}]
+    units = [[1, 0, 4, -3], [4, 0, 4, 3], [1, 0, 65, 3], [1]]  # a negative count, no such dimension, too many, too short
+    wrong += [{**state, "more": torch.zeros(3)}, *({**state, "units": torch.tensor(numbers)} for numbers in units)]
     for tensors in wrong:
         with pytest.raises(UnreadableFile, match="no state of"):
             reducer.from_tensors(tensors)

@@ -537,7 +537,7 @@ def test_bad_input_is_refused_with_what_to_do(net, x):
         net(x)
     with pytest.raises(wrong, match=r"entered already"), values:
         pass
-    with pytest.raises(KeyError, match=r"not watched; what is: 'cell'"):
+    with pytest.raises(KeyError, match=r"not watched; these are: 'cell'"):
         values["blocks.0"]
 
 

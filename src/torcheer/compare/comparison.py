@@ -49,6 +49,7 @@ class Unmatched:
         return f"<only in a: {names[0]}; only in b: {names[1]}>"
 
 
+@dataclass(eq=False, repr=False)
 class Comparison(Shown):
     """Where two histories of one input part: a verdict, the culprit, and the error of every operation.
 
@@ -56,28 +57,15 @@ class Comparison(Shown):
     can be compared, but the values of an output were not kept or cannot be read.
     """
 
-    def __init__(
-        self,
-        a: ModelHistory,
-        b: ModelHistory,
-        rows: list[ComparedOperation],
-        unmatched: Unmatched,
-        culprits: list[Culprit],
-        parameters: list[ParameterDifference],
-        *,
-        tolerance: float,
-        gradient_culprit: GradientCulprit | None = None,
-        notes: tuple[str, ...] = (),
-    ) -> None:
-        self.a = a
-        self.b = b
-        self.rows = rows
-        self.unmatched = unmatched
-        self.culprits = culprits
-        self.parameters = parameters
-        self.tolerance = tolerance
-        self.gradient_culprit = gradient_culprit
-        self.notes = notes
+    a: ModelHistory
+    b: ModelHistory
+    rows: list[ComparedOperation]
+    unmatched: Unmatched
+    culprits: list[Culprit]
+    parameters: list[ParameterDifference]
+    tolerance: float
+    gradient_culprit: GradientCulprit | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def culprit(self) -> Culprit | None:

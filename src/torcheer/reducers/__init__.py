@@ -1,10 +1,10 @@
-"""What `extract(keep=…)` keeps of a layer instead of its values: mean and variance, covariance, top samples, histograms.
+"""Statistics that `extract(keep=…)` keeps of a layer instead of its values: mean, covariance, top samples, histograms.
 
     from torcheer.reducers import Mean, TopK
     features = tl.extract(model, loader, ["layer3"], to="features/", keep=[Mean(), TopK(20)])
 
-A reducer is a small description that never changes. What it has found so far is a state: named tensors. States of parts of
-the data are merged in the order of the data, so whoever holds them all gets the same result to the last bit.
+A reducer is an immutable description. What was found so far is a state: named tensors. States of parts of the data are merged
+in the order of the data, so that the result is the same to the last bit, whoever merges them.
 """
 
 from dataclasses import fields
@@ -35,7 +35,7 @@ __all__ = [
 
 
 def reducer_from(description: object) -> Reducer:
-    """The reducer whose `describe()` is given; raises InvalidArgument where it describes none.
+    """The reducer with this `describe()`; raises InvalidArgument where there is none.
 
     >>> reducer_from(TopK(5).describe())
     TopK(k=5)

@@ -21,9 +21,9 @@ _MOST_UNITS = 16_384  # whose matrix takes 2 GiB
 class Covariance(Reducer):
     """The mean and the covariance matrix of the units, in double precision.
 
-    Every position of a sample is an observation. One that has a NaN or an infinity in any unit is left out and counted. The
-    covariance of complex units is Hermitian. Each block writes a matrix of units × units, so a layer may have 16,384 units at
-    most; `transform=` can choose or average some.
+    Every position of a sample is an observation. Observations with a NaN or an infinity in any unit are left out and counted.
+    The covariance of complex units is Hermitian. Each block writes a matrix of units × units, so a layer may have 16,384 units
+    at most; `transform=` can choose or average some.
 
     >>> import torch
     >>> reducer = Covariance()
@@ -63,12 +63,12 @@ class Covariance(Reducer):
 
     def _absorb(self, state: State, values: Tensor, numbers: Tensor, units: Units) -> None:
         found = self._measured(values, numbers, units)
-        if len(state) > 1:  # the large matrix of the state is written over, which saves most of the time
+        if len(state) > 1:  # the large matrix of the state is added to in place, which saves most of the time
             found = self._added(state, found, state["products"].add_(found["products"]))
         state.update(found)
 
     def _added(self, left: State, right: State, products: Tensor) -> State:
-        """Two states together, whose sum of products is given and is written over."""
+        """Two states merged. `products` is the sum of their products; it is written to."""
         count = left["count"] + right["count"]
         share = right["count"].double() / count.clamp(min=1)
         apart = right["mean"] - left["mean"]
@@ -88,13 +88,13 @@ class Covariance(Reducer):
         if not int(state["count"]):
             raise InvalidArgument(f"{self} found a NaN or an infinity in every observation, so there is nothing to tell.")
         covariance = products / state["count"]
-        covariance = ((covariance + covariance.mH) / 2).resolve_conj()  # a product of matrices is symmetric up to rounding only
+        covariance = ((covariance + covariance.mH) / 2).resolve_conj()  # rounding leaves it not quite symmetric
         return CovarianceResult(mean, covariance, int(state["count"]), int(state["left_out"]))
 
 
 @dataclass(frozen=True, eq=False)
 class CovarianceResult(Shown):
-    """What `Covariance` found. The covariance is that of these observations (divided by their number)."""
+    """The result of `Covariance`. The covariance is that of these observations (divided by their number)."""
 
     mean: Tensor
     covariance: Tensor

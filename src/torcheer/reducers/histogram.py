@@ -1,4 +1,4 @@
-"""Histogram of each unit: in bins that are given, or in ones that fit any values and always merge exactly."""
+"""Histogram of each unit: in given bins, or in bins that fit any values and always merge exactly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .reducer import Form, Reducer, State
 from .units import UnitDim, Units, by_unit
 from .wording import not_finite_note, spread
 
-_SHIFT = 20  # of the bits of a float32 these are left away: sign, exponent and three bits of the fraction name a bin
+_SHIFT = 20  # low bits of a float32 that are dropped: sign, exponent and three bits of the fraction name a bin
 _CODES = 1 << (32 - _SHIFT)
 _TOGETHER = 1 << 22  # counts that are held at once, units × bins
 _MOST_BINS = 100_000
@@ -28,11 +28,11 @@ _MOST_BINS = 100_000
 class Histogram(Reducer):
     """How often the values of each unit fall into bins.
 
-    Without `bins` every power of two has eight bins of equal width, for all numbers that float32 can hold, and zero has one of
-    its own: nothing has to be known beforehand, a bin is at most an eighth of its values wide, and histograms of any data merge
-    exactly. Larger numbers are in the last bins. `bins` are edges that ascend, or with `range=(low, high)` a number of equal
-    bins. As in NumPy a bin holds its lower edge, and the last one both; what lies outside is counted as `below` and `above`.
-    NaN and infinities are counted by themselves. Of complex numbers the magnitudes are taken.
+    Without `bins` every power of two has eight bins of equal width, for all numbers that float32 can hold, and zero has a bin:
+    nothing has to be known beforehand, a bin is at most an eighth of its values wide, and histograms of any data merge exactly.
+    Larger numbers are in the last bins. `bins` are ascending edges, or with `range=(low, high)` a number of equal bins. As in
+    NumPy a bin contains its lower edge, and the last one both; values outside are counted as `below` and `above`. NaN and
+    infinities are counted apart. Of complex numbers the magnitudes are taken.
 
     >>> import torch
     >>> reducer = Histogram(bins=2, range=(0, 2))
@@ -148,14 +148,13 @@ def _edges(bins: int | Sequence[float] | Tensor | None, ends: tuple[float, float
 
 
 def _codes(seen: Tensor) -> Tensor:
-    """The bin of each value: sign, exponent and first bits of the fraction of a float32. Code `_CODES` are zeros."""
+    """The bin of each value: sign, exponent and first bits of the fraction of a float32. Zeros have the code `_CODES`."""
     largest = torch.finfo(torch.float32).max
     if seen.dtype is torch.float64:
         narrow = seen.clamp(-largest, largest).float()
         toward_zero = torch.nextafter(narrow, torch.zeros_like(narrow))
-        narrow = torch.where(
-            narrow.double().abs() > seen.abs().clamp(max=largest), toward_zero, narrow
-        )  # rounding must not cross an edge
+        is_rounded_up = narrow.double().abs() > seen.abs().clamp(max=largest)
+        narrow = torch.where(is_rounded_up, toward_zero, narrow)  # rounding must not cross an edge
     else:
         narrow = seen.float()
     codes = (narrow.contiguous().view(torch.int32) >> _SHIFT) & (_CODES - 1)
@@ -163,7 +162,7 @@ def _codes(seen: Tensor) -> Tensor:
 
 
 def _counted(places: Tensor, size: int) -> Tensor:
-    """How often each unit has each place below `size`; units a few at a time, so that little memory is needed."""
+    """How often each unit has each place below `size`, counted for a few units at a time to save memory."""
     together = max(1, _TOGETHER // (size + 1))
     counts = []
     for some in torch.split(places, together, dim=1):
@@ -174,7 +173,7 @@ def _counted(places: Tensor, size: int) -> Tensor:
 
 
 def _laid_out(codes: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Bins in ascending order without gaps, their edges, and the zeros."""
+    """The edges of ascending bins without gaps, the counts in them, and the counts of zeros."""
     zeros = counts[:, codes == _CODES].sum(1)
     counts, codes = counts[:, codes != _CODES], codes[codes != _CODES]
     size = codes & (_CODES // 2 - 1)
@@ -192,16 +191,16 @@ def _laid_out(codes: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class HistogramResult(Shown):
-    """What `Histogram` found: bin `i` lies between `edges[i]` and `edges[i + 1]`; `counts` has a row for each unit.
+    """The result of `Histogram`: bin `i` lies between `edges[i]` and `edges[i + 1]`; `counts` has a row for each unit.
 
-    Bins that were not given hold the edge that is nearer to zero; `zeros` counts zeros, which are in none of them.
+    Without given bins each contains its edge nearer to zero, and zeros are in none of them: `zeros` counts these.
     """
 
     edges: Tensor
     counts: Tensor
     below: Tensor
     above: Tensor
-    zeros: Tensor | None  # None where the bins were given: zeros are in these then
+    zeros: Tensor | None  # None where the bins were given: zeros are in one of them
     nan: Tensor
     inf: Tensor
 
@@ -224,6 +223,6 @@ class HistogramResult(Shown):
 
 
 def _fewer(counts: Tensor, most: int = 60) -> list[int]:
-    """Neighbouring bins together, so that there are few."""
+    """Counts of neighbouring bins, added up so that there are at most `most`."""
     width = -(-len(counts) // most)
     return [int(some.sum()) for some in torch.split(counts, width)] if len(counts) else []

@@ -1,4 +1,4 @@
-"""Mean: how many values a unit had, their mean, variance, smallest and largest."""
+"""Mean: the number of values of each unit, their mean, variance, smallest and largest."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Mean(Reducer):
         away = seen - mean[:, None]
         if finite is not None:
             away = torch.where(finite, away, 0)
-        rest = _sum(away)  # what rounding left of it: zero in exact arithmetic
+        rest = _sum(away)  # zero but for rounding
         mean = mean + rest / some
         squares = _sum(_squared(away)) - _squared(rest) / some
         size = seen.abs() if units.is_complex else seen
@@ -100,7 +100,7 @@ class Mean(Reducer):
 
 
 def _sum(values: Tensor) -> Tensor:
-    """The sum for each unit. Positions that are neighbours in memory come first, which is several times faster."""
+    """The sum for each unit. Positions that are neighbours in memory are summed first, which is several times faster."""
     return values.sum(3).sum((0, 1))
 
 
@@ -110,7 +110,7 @@ def _squared(values: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class MeanResult(Shown):
-    """What `Mean` found: one number for each unit, over its finite values; NaN where a unit had none.
+    """The result of `Mean`: one number for each unit, over its finite values; NaN where a unit had none.
 
     The variance is that of these values (divided by their number), not the estimate from a sample.
     """

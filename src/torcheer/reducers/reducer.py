@@ -1,4 +1,4 @@
-"""Reducer: what all statistics have in common. Each says what a piece of the values gives, and how two states merge."""
+"""Reducer: the base of all statistics. Each computes the state of a piece of the values, and merges two states."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..torch_internals import DisableTorchFunction
 from .units import UnitDim, Units, check_unit_dim, units_of
 
 State = dict[str, Tensor]  # what was found so far; empty before the first values
-Form = tuple[torch.dtype, tuple[int, ...]]
+Form = tuple[torch.dtype, tuple[int, ...]]  # dtype and shape of a tensor
 
 _PIECE = 1 << 19  # values that are measured together: in double precision they fit a processor's cache
 _PIECE_ON_DEVICE = 1 << 26
@@ -28,8 +28,8 @@ class Reducer(ABC):
     """A statistic of the units of a layer.
 
     Units are the last dimension of values with up to three dimensions (features; tokens and features) and dimension 1 of others
-    (channels of a convolution). `unit_dim` says another one, such as 1 for a one-dimensional convolution and -1 for channels
-    that come last, or `"all"` where every element of a sample is a unit of its own.
+    (channels of a convolution). `unit_dim` names another dimension, such as 1 for a one-dimensional convolution and -1 for
+    channels that come last, or is `"all"` where every element of a sample is a unit.
     """
 
     unit_dim: UnitDim = field(default=None, kw_only=True)
@@ -71,7 +71,7 @@ class Reducer(ABC):
         state.update(found)
 
     def merge(self, left: State, right: State) -> State:
-        """The state of two parts of the data. Neither of them is changed. Bits depend on the order, so left comes first."""
+        """The state of two parts of the data, `left` before `right`. Neither is changed. The last bits depend on the order."""
         if len(left) < 2 or len(right) < 2:
             return dict(left if len(left) >= len(right) else right)
         self._check_mergeable(units_in(left), units_in(right))
@@ -83,11 +83,11 @@ class Reducer(ABC):
             raise InvalidArgument(f"{self} of {left} cannot be merged with one of {right}: all blocks need the same units.")
 
     def to_tensors(self, state: State) -> dict[str, Tensor]:
-        """The state as it is written, in main memory."""
+        """The state as it is written to a file, in main memory."""
         return {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
 
     def from_tensors(self, tensors: Mapping[str, Tensor]) -> State:
-        """The state that was written; raises UnreadableFile where the tensors are not one of this reducer."""
+        """The state that was written; raises UnreadableFile where the tensors are no state of this reducer."""
         if not tensors:
             return {}
         try:
@@ -111,11 +111,11 @@ class Reducer(ABC):
 
     @abstractmethod
     def _forms(self, units: Units, tensors: Mapping[str, Tensor]) -> dict[str, Form]:
-        """The dtypes and shapes that a state has."""
+        """The dtypes and shapes of the tensors of a state."""
 
     @abstractmethod
     def _measured(self, values: Tensor, numbers: Tensor, units: Units) -> State:
-        """The state of one piece of the values, which has at least one element."""
+        """The state of one piece of the values, with at least one element."""
 
     @abstractmethod
     def _merged(self, left: State, right: State) -> State: ...
@@ -124,18 +124,18 @@ class Reducer(ABC):
     def _result(self, state: State, units: Units) -> Any: ...
 
     def finish(self, state: State) -> Any:
-        """What was found, in main memory. Raises InvalidArgument where there were no values."""
+        """The result, in main memory. Raises InvalidArgument where there were no values."""
         if len(state) < 2:
             raise InvalidArgument(f"{self} was given no values, so there is nothing to tell.")
         return self._result({name: tensor.cpu() for name, tensor in state.items()}, units_in(state))
 
     def describe(self) -> dict[str, Any]:
-        """The reducer in values that JSON has; `reducers.reducer_from` makes it again."""
+        """The reducer as JSON values, from which `reducers.reducer_from` makes it again."""
         return {"reducer": type(self).__name__, **{one.name: getattr(self, one.name) for one in fields(self)}}
 
     def __repr__(self) -> str:
-        said = [(one.name, getattr(self, one.name)) for one in fields(self) if getattr(self, one.name) != one.default]
-        given = [f"{name}={value!r}" for name, value in said]
+        values = [(one, getattr(self, one.name)) for one in fields(self)]
+        given = [f"{one.name}={value!r}" for one, value in values if value != one.default]
         return f"{type(self).__name__}({', '.join(given)})"
 
 
@@ -144,7 +144,7 @@ def units_in(state: Mapping[str, Tensor]) -> Units:
 
 
 def _pieces(values: Tensor, numbers: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Values and numbers of so many samples that they can be measured together."""
+    """Values and numbers in pieces of as many samples as are measured together."""
     if not values.numel():
         return
     largest = _PIECE if values.device.type == "cpu" else _PIECE_ON_DEVICE

@@ -1,4 +1,4 @@
-"""TopK: the samples that drive each unit most."""
+"""TopK: the samples for which each unit is largest or smallest."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ..errors import InvalidArgument
 from .reducer import Form, Reducer, State
 from .units import Units, around_units, wide
 
-_NOBODY = torch.iinfo(torch.int64).max  # the number in places that no sample took
+_NOBODY = torch.iinfo(torch.int64).max  # the sample number in places that no sample has taken
 
 
 @dataclass(frozen=True, repr=False)
 class TopK(Reducer):
     """The `k` samples for which each unit is largest, or smallest with `largest=False`.
 
-    Of a unit with several positions (pixels, tokens) the mean counts, or the largest with `positions="max"` (the smallest,
-    where the smallest are kept). Of equal samples those that come first are kept. A sample whose value is NaN or infinite is
-    left out and counted. Of complex numbers the magnitudes are taken.
+    Of a unit with several positions (pixels, tokens) the mean counts, or with `positions="max"` the largest (the smallest with
+    `largest=False`). Of equal samples the first are kept. Samples whose value is NaN or infinite are left out and counted. Of
+    complex numbers the magnitudes are taken.
 
     >>> import torch
     >>> reducer = TopK(2)
@@ -60,7 +60,7 @@ class TopK(Reducer):
         else:
             scores = wide(seen.amax((1, 3)) if self.largest else seen.amin((1, 3)))
         finite = scores.isfinite()
-        # Kept so that the best is always the largest; minus infinity is worse than any sample.
+        # The sign is chosen so that the best score is always the largest; minus infinity is worse than any sample.
         scores = torch.where(finite, scores if self.largest else -scores, -math.inf).T
         known = torch.where(finite.T, numbers.to(scores.device, torch.int64), _NOBODY)
         best, whose = self._best(scores, known)
@@ -91,7 +91,7 @@ class TopK(Reducer):
 
 @dataclass(frozen=True, eq=False)
 class TopKResult(Shown):
-    """What `TopK` found, a row for each unit, the best sample first. Rows of units with fewer samples end with -1 and NaN."""
+    """The result of `TopK`: a row for each unit, the best sample first; with fewer samples, rows end with -1 and NaN."""
 
     reducer: TopK
     values: Tensor

@@ -1,7 +1,8 @@
-"""Units: which dimension of a layer's values counts the things that statistics are kept of."""
+"""Units: the dimension of a layer's values along which statistics are kept apart."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,24 +16,19 @@ UnitDim = int | Literal["all"] | None
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """The units of a layer. Everything else of its values, samples and positions, are observations of them."""
+    """The units of a layer. Samples and positions are observations of them."""
 
-    dim: int  # 0: the values have no dimension for units, so there is one; -1: every element of a sample is a unit
-    sizes: tuple[int, ...]  # the number of dimensions and of units; where every element is one, the shape of a sample
+    dim: int  # 0: the values have one dimension only, and there is one unit; -1: every element of a sample is a unit
+    sizes: tuple[int, ...]  # the number of dimensions and of units; with dim -1 the shape of a sample
     is_complex: bool
 
     @property
     def count(self) -> int:
-        if self.dim >= 0:
-            return self.sizes[1]
-        count = 1
-        for size in self.sizes:
-            count *= size
-        return count
+        return self.sizes[1] if self.dim >= 0 else math.prod(self.sizes)
 
     @property
     def broadcast_shape(self) -> tuple[int, ...]:
-        """The shape in which one number for each unit broadcasts to the values, less the dimension of samples."""
+        """The shape in which one number for each unit broadcasts to the values of a sample."""
         if self.dim < 0:
             return self.sizes
         return (self.count, *[1] * (self.sizes[0] - 1 - self.dim)) if self.dim else ()
@@ -42,13 +38,13 @@ class Units:
 
     @classmethod
     def from_tensor(cls, tensor: Tensor) -> Units:
-        """The units that `to_tensor` wrote; raises ValueError where it did not write this."""
-        numbers = tensor.tolist()
-        if len(numbers) < 2 or min(numbers[2:], default=0) < 0 or numbers[0] < -1 or numbers[1] not in (0, 1):
+        """The units that `to_tensor` wrote; raises ValueError for other tensors."""
+        dim, is_complex, *sizes = tensor.tolist()
+        if dim < -1 or is_complex not in (0, 1) or min(sizes, default=0) < 0:
             raise ValueError
-        if numbers[0] >= 0 and (len(numbers) != 4 or numbers[0] >= numbers[2] > 64 or (numbers[0] == 0 and numbers[3] != 1)):
+        if dim >= 0 and (len(sizes) != 2 or not dim < sizes[0] <= 64 or (dim == 0 and sizes[1] != 1)):
             raise ValueError
-        return cls(numbers[0], tuple(numbers[2:]), bool(numbers[1]))
+        return cls(dim, tuple(sizes), bool(is_complex))
 
     def __str__(self) -> str:
         kind = "complex units" if self.is_complex else "units"

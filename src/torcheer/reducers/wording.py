@@ -19,7 +19,7 @@ def spread(values: Tensor) -> str:
 
 
 def not_finite_note(nan: Tensor, inf: Tensor) -> list[str]:
-    """What is said of values that were left out."""
+    """A note of how many values were left out; empty where there are none."""
     if not (all_nan := int(nan.sum())) + (all_inf := int(inf.sum())):
         return []
     units = int(((nan + inf) > 0).sum())

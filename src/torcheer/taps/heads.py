@@ -11,7 +11,7 @@ _KEYS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads")  # where queries s
 
 
 def heads_of(module: Module | None) -> list[int]:
-    """The numbers of attention heads of a module, of its queries first; none where nothing says it."""
+    """How many attention heads a module has: of queries, then of keys and values where these differ; empty where unknown."""
     holders = (module, getattr(module, "config", None))
     found = [_first(holders, names) for names in (_QUERIES, _KEYS)]
     return [count for count in found if count is not None]

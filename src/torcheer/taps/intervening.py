@@ -23,7 +23,7 @@ from .watched_keys import WatchedKeys, in_words
 
 @dataclass(eq=False, slots=True)
 class Edit:
-    """A change at one key: how often it was made, and where."""
+    """A change of one key: how often it was made, and where."""
 
     key: AnyKey
     change: Change
@@ -35,14 +35,15 @@ class Edit:
         return sum(spot.reached for spot in self.spots)
 
     def __str__(self) -> str:
-        reached = [spot for spot in self.spots if spot.reached]
-        places = few((spot.place for spot in reached), 3, "; ")
+        places = [spot.place for spot in self.spots if spot.reached]
+        if not places:
+            return f"{self.key!r}: {self.change}, not reached"
         times = "once" if self.times == 1 else f"{self.times} times"
-        return f"{self.key!r}: {self.change}, {times} ({places})" if reached else f"{self.key!r}: {self.change}, not reached"
+        return f"{self.key!r}: {self.change}, {times} ({few(places, 3, '; ')})"
 
 
 class Edits:
-    """What is changed while a block runs, and what was."""
+    """The changes of a block: entering it hooks the model, and afterwards it tells what was changed."""
 
     def __init__(self, model: Module, changes: Mapping[KeyType, Given], like: History | None, *, strict: bool) -> None:
         if not isinstance(changes, Mapping) or not changes:
@@ -51,12 +52,12 @@ class Edits:
             )
         self.notes: list[str] = []
         self._strict = strict
-        made = [(key, as_change(change, key)) for key, change in changes.items()]
-        acts = [(key, _Make(key, change, like)) for key, change in made]
+        acts = [(key, _Make(as_change(change, key))) for key, change in changes.items()]
         self._watched = WatchedKeys(model, acts, like)
-        for (_, act), (_, spots) in zip(acts, self._watched.spots, strict=True):
-            act.find_heads(spots)
-        self.edits = [Edit(key, change, spots) for (key, change), (_, spots) in zip(made, self._watched.spots, strict=True)]
+        self.edits: list[Edit] = []
+        for (key, act), (_, spots) in zip(acts, self._watched.spots, strict=True):
+            act.prepare(key, spots, like)
+            self.edits.append(Edit(key, act.change, spots))
 
     def __enter__(self) -> Edits:
         self._watched.watch.__enter__()
@@ -80,33 +81,30 @@ class Edits:
 
 
 class _Make(Act):
-    """Makes one change."""
+    """Makes the change of one key."""
 
     changes = True
 
-    def __init__(self, key: AnyKey, change: Change, like: History | None) -> None:
-        self._key = key
-        self._change = change
-        self._like = like
+    def __init__(self, change: Change) -> None:
+        self.change = change
         self._words: dict[Spot, str] = {}  # for errors
         self._heads: dict[Spot, HeadAxis | Sequence[int]] = {}  # what is known of attention heads
 
-    def __call__(self, spot: Spot, tensor: Tensor) -> Tensor:
-        words = self._words.get(spot)
-        if words is None:
-            words = self._words[spot] = in_words(spot.place, self._key)
-        return self._change(tensor, words, self._heads.get(spot, ()))
+    def prepare(self, key: AnyKey, spots: list[Spot], like: History | None) -> None:
+        """Word the places for errors. If heads are changed, find them: by the history, else by attributes of the module."""
+        for spot in spots:
+            self._words[spot] = in_words(spot.place, key)
+            if self.change.heads is not None:
+                axis = None
+                if like is not None and spot.place.label:
+                    axis = head_axis(Operation(like._index, like._lookup.meaning(spot.place.label).numbers[0]))
+                self._heads[spot] = axis if axis is not None else heads_of(spot.module)
 
-    def find_heads(self, spots: list[Spot]) -> None:
-        """Find out where attention heads are, if some are to be changed: from the history, else from the module."""
-        for spot in spots if self._change.heads is not None else ():
-            axis = None
-            if self._like is not None and spot.place.label:
-                axis = head_axis(Operation(self._like._index, self._like._lookup.meaning(spot.place.label).numbers[0]))
-            self._heads[spot] = axis if axis is not None else heads_of(spot.module)
+    def __call__(self, spot: Spot, tensor: Tensor) -> Tensor:
+        return self.change(tensor, self._words[spot], self._heads.get(spot, ()))
 
     def placed(self, spot: Spot, tensor: Tensor, part: int) -> None:
-        note_change(tensor, self._change, spot.place, spot.module, spot.place.kind, part)
+        note_change(tensor, self.change, spot.place, spot.module, spot.place.kind, part)
 
 
 def intervene(model: Module, changes: Mapping[KeyType, Given], *, like: History | None = None, strict: bool = True) -> Edits:
@@ -127,8 +125,8 @@ def intervene(model: Module, changes: Mapping[KeyType, Given], *, like: History 
         like: a history of the model, in which keys that are not addresses or classes of modules mean something.
         strict: raise at the end of the block if a place was not reached, or not as logged; else `edits.notes` says it.
 
-    Where two keys mean the same value, the one that means fewer counts, and of equal ones the last; blocks in one another
-    change it one after the other. Gradients flow through changes. A change of a value that a module or function wrote in
-    place is written there as well, unless it requires gradients and the program goes on with the result of the call.
+    Where two keys mean the same value, the key that means fewer values counts, and of equals the last. Nested blocks change a
+    value one after the other. Gradients flow through changes. Where a module or function wrote a value in place, the new value
+    is written there too, unless the old one requires gradients and the program uses the result of the call.
     """
     return Edits(model, changes, like, strict=strict)

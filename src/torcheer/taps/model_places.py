@@ -1,4 +1,4 @@
-"""The places that keys mean in a model that was not logged: addresses, globs and classes of its modules."""
+"""The places that keys mean in a model without a history: addresses, globs and classes of its modules."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NEVER_CALLED = (ModuleList, ModuleDict, ParameterList, ParameterDict)
 
 
 class ModelPlaces:
-    """The modules of a model by address. Each has one first address and may have others."""
+    """The modules of a model by address. A module has one first address and may have others."""
 
     def __init__(self, model: Module) -> None:
         self.modules: dict[str, Module] = {}
@@ -46,7 +46,7 @@ class ModelPlaces:
                 self.others[other] = known[id(inner)]
 
     def places(self, key: Any) -> list[Place]:
-        """What a key means here. Raises where only a history can tell."""
+        """The places that a key means. Raises where only a history can tell."""
         parsed = parse_key(key)
         found = self._places(parsed)
         if not found:
@@ -57,7 +57,7 @@ class ModelPlaces:
         return found
 
     def knows(self, keys: list[Any]) -> bool:
-        """Whether no history is needed to understand some keys."""
+        """Whether all of these keys can be understood without a history."""
         try:
             for key in keys:
                 self.places(key)
@@ -88,7 +88,7 @@ class ModelPlaces:
                 return [
                     _place(way, address)
                     for address, module in self.modules.items()
-                    if address and fits(address) and _runs(module)
+                    if address and fits(address) and not isinstance(module, _NEVER_CALLED)
                 ]
         return []
 
@@ -96,7 +96,3 @@ class ModelPlaces:
 def _place(way: Reading, address: str) -> Place:
     part = None if way.part == ALL else way.part or 0
     return Place("input" if way.is_input else "output", address, way.turn, part)
-
-
-def _runs(module: Module) -> bool:
-    return not isinstance(module, _NEVER_CALLED)

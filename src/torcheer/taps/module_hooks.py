@@ -1,4 +1,4 @@
-"""Hooks around chosen modules: on the module itself, or global ones for modules that hooks must not be on."""
+"""Hooks around chosen modules: on the module itself, or global hooks for modules that must not have any."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ After = Callable[[Module, Any, Any], Any]  # gets the result, None where forward
 
 
 class _Hook(partial):  # type: ignore[type-arg]  # of a hook before or after
-    """A hook that belongs to one model: a copy of it, made by `deepcopy` or pickle in the block, has one that does nothing.
+    """A hook of one model: copies of the model, made by `deepcopy` or pickle in the block, get a hook that does nothing.
 
-    That one is `nullcontext().__exit__`, so that the copy needs no torcheer.
+    That hook is `nullcontext().__exit__`, so that a copy can be loaded without torcheer.
     """
 
     def __deepcopy__(self, memo: object) -> Callable[..., None]:
@@ -32,7 +32,7 @@ class _Hook(partial):  # type: ignore[type-arg]  # of a hook before or after
 
 
 class ModuleHooks:
-    """Hooks that are put around modules one by one, and taken off together."""
+    """Hooks that are put on modules one by one, and taken off together."""
 
     def __init__(self) -> None:
         self._leave = ExitStack()
@@ -84,11 +84,11 @@ class ModuleHooks:
 
 
 def _go_first(hooks: dict[int, Any]) -> None:
-    """Put the model's own hooks behind those of this file: a log, too, has what a module gets and gives without them."""
+    """Run our hooks before the model's own: a log, too, has what a module gets and gives without the model's hooks."""
     for key in [key for key, hook in hooks.items() if not isinstance(hook, _Hook)]:
         hooks[key] = hooks.pop(key)
 
 
 def _takes_hooks(module: Module) -> bool:
-    """Whether hooks can be on a module. Those with a fused path would leave it, and TorchScript refuses them."""
+    """Whether a module may have hooks: with hooks, modules with a fused path do not take it, and TorchScript refuses them."""
     return decision_of(type(module)) is None and not isinstance(module, torch.jit.ScriptModule)

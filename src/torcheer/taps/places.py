@@ -1,4 +1,4 @@
-"""Where in a run of a model a value is: plain data that a history gives, and that holds for other runs of the same model.
+"""Where a value is in a run of a model: plain data, read off a history, that holds for other runs of the same model.
 
 A place is what a module call returned, what it was given, or what one call of a torch function inside it returned. A function
 call is known by its call site, and by how often that site was reached before in the same call of the module.
@@ -20,7 +20,7 @@ from ..source_places import CodeFacts, Site, SourceLine
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One function on the way from a module's `forward` to a call: which it is, and where in it the call is."""
+    """One function between a module's `forward` and a call, and the position of the call in it."""
 
     file: str
     function: str
@@ -37,8 +37,7 @@ class Frame:
 class Place:
     """Where a value is.
 
-    `part` counts the tensors of what a module returned or was given, from 0; None means all of them. For a function call it is
-    the place of the tensor in what the function returned.
+    `part` is the number of the tensor among those that a module returned or was given, from 0; None means all of them.
     """
 
     kind: Literal["output", "input", "function"]
@@ -46,7 +45,7 @@ class Place:
     call: int | None = None  # which call of the module in one call of the model, from 1; None: every one
     part: int | None = 0
     function: str = ""
-    composites: tuple[str, ...] = ()  # torch's Python functions around the call whose inside is looked at, outermost first
+    composites: tuple[str, ...] = ()  # Python functions of torch around the call that are opened, outermost first
     site: tuple[Frame, ...] = ()  # innermost first
     turn: int = 1  # which time the site was reached in this call of the module
     turns: int = 1  # how often it was reached in this call when it was logged
@@ -100,10 +99,10 @@ def _module_place(call: ModuleCall, number: int, label: str, *, is_input: bool =
 
 
 def _end_place(log: Log, record: OperationRecord, label: str) -> tuple[Place | None, OperationRecord]:
-    """The place of an operation that the model was given or returned, or that a module returned; None for any other.
+    """The place of an input or output of the model, or of what a module returned; None for other operations.
 
-    Also returns the operation that made the value. It is another one for an output of the model: one that is inside an
-    object, which hooks do not look into, is watched where it was made.
+    Also returns the operation that made the value. For an output of the model inside an object, which hooks do not look into,
+    that is the operation behind it: the output is watched where it was made.
     """
     model = next((call for call in log.modules if not call.address), None)
     if record.origin is Origin.INPUT and model is not None and record.number in model.inputs:
@@ -121,10 +120,10 @@ def _end_place(log: Log, record: OperationRecord, label: str) -> tuple[Place | N
 
 
 def _returning_call(log: Log, record: OperationRecord) -> ModuleCall | None:
-    """The module call that an operation ran in, if a hook on that module is enough to see it.
+    """The module call that an operation ran in, if a hook on that module is enough to see the operation.
 
-    It is where the module returned it and nothing inside used it otherwise, and the code is torch's own, which does not take
-    another way at the next call; or code that cannot be watched.
+    It is enough where the module returned the value and nothing inside used it, and the module's code is torch's own, which
+    runs the same operations in the next call; or is code that cannot be watched.
     """
     call = record.module
     if call is None or call.outputs.count(record.number) != 1:
@@ -148,7 +147,7 @@ class _Turns:
                     calls.append(record.call)
 
     def of(self, record: OperationRecord) -> tuple[int, int]:
-        """Which time it was, from 1, and how often in all."""
+        """The number of the call among those at its site, from 1, and how many there were."""
         calls = self._calls[self._key(record)]
         return calls.index(record.call) + 1, len(calls)
 
@@ -192,9 +191,9 @@ def _composites(composite: Composite | None) -> Sequence[str]:
 
 
 def within_forward(frames: tuple[Frame, ...], forward: CodeType | None) -> tuple[Frame, ...]:
-    """A call site without what is around the `forward` of a module's class, where a call is in it or in a function it calls.
+    """A call site without the frames outside of `forward`, where the call is in `forward` or in a function that it calls.
 
-    A log knows such calls by their place in `forward` alone; a program may have put another function around that of one module.
+    A log knows such calls by their place in `forward` alone; a program may wrap the `forward` of one module in other functions.
     """
     for depth, frame in enumerate(frames[:2]):
         if forward is not None and (frame.file, frame.function, frame.first_line) == CodeFacts.of(forward):
@@ -203,7 +202,7 @@ def within_forward(frames: tuple[Frame, ...], forward: CodeType | None) -> tuple
 
 
 def frames_of(site: Site) -> tuple[Frame, ...]:
-    """A call site as plain data."""
+    """The frames of a call site, as plain data."""
     offsets = [site.table.offset(instruction) for instruction in site.instructions]
     rows = zip(site.functions, offsets, site.lines, strict=True)
     return tuple(Frame(*code, offset, line.line) for code, offset, line in rows)

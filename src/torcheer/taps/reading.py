@@ -1,4 +1,4 @@
-"""`tap`: the values at chosen places, as the model runs. `activation`: the same in one line."""
+"""`tap` reads values at chosen places while a model runs; `activation` does so in one line."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from .watched_keys import WatchedKeys, in_words, is_plural
 
 
 class TappedValues(Mapping[AnyKey, Any]):
-    """What was read: `values[key]` is a tensor, or a list of them where a key means several or a module ran several times.
+    """The values that were read: `values[key]` is a tensor, or a list where a key means several or a module ran several times.
 
-    It holds the values of the last call of the model, by reference and with their autograd graph. One that the model overwrites
-    in place later is held as a copy.
+    They are those of the last call of the model, held by reference and with their autograd graph. A value that the model
+    overwrites in place later is held as a copy.
     """
 
     def __init__(self, model: Module, keys: list[AnyKey], like: History | None, *, stop: bool, strict: bool) -> None:
-        self.notes: list[str] = []  # what was not reached, or otherwise than logged, where `strict` is False
+        self.notes: list[str] = []  # with strict=False: what was not reached, or did not run as logged
         self._strict = strict
         self._take = Take()
         self._watched = WatchedKeys(model, [(key, self._take) for key in keys], like, stops=stop)
@@ -59,7 +59,7 @@ class TappedValues(Mapping[AnyKey, Any]):
                     raise KeyError(f"{key!r} was not reached in the last call of the model.")
                 is_one = len(found) == 1 and len(spots) == 1 and not is_plural(key)
                 return found[0] if is_one else found
-        raise KeyError(f"{key!r} is not watched; what is: {', '.join(map(repr, self))}.")
+        raise KeyError(f"{key!r} is not watched; these are: {', '.join(map(repr, self))}.")
 
     def _get(self, value: TakenValue, spot: Spot, key: Any) -> Tensor:
         tensor = value.get()
@@ -100,7 +100,7 @@ def tap(model: Module, keys: AnyKey, *, like: History | None = None, stop: bool 
         model: the model; its modules are hooked for the time of the block.
         keys: a key, or a list of them (docs/keys.md). Addresses, globs and classes of modules need no `like`.
         like: a history of the model, in which the other keys mean something: labels, positions, functions.
-        stop: end the pass when every place was reached, without `like` for the first time. The rest of the block is skipped.
+        stop: end the pass when every place was reached (without `like`, reached once). The rest of the block is skipped.
         strict: raise at the end of the block if a place was not reached, or not as logged; else `values.notes` says it.
     """
     given = list(keys) if isinstance(keys, (list, tuple)) else [keys]
@@ -131,8 +131,8 @@ def activation(
         like: a history of the model, which says where values are. Without one, addresses and classes of modules are read by
             hooks; for other keys the model is logged as far as needed, and values have no autograd graph.
 
-    Of what runs several times it is the first pass, since the model stops there. With `like` all passes that were logged are
-    returned, as a list; `key:2` is the second one.
+    Of a layer that runs several times it returns the first pass, since the model stops there. With `like` it returns a list of
+    all passes that were logged; `key:2` means the second one.
     """
     if keys is None:
         raise InvalidArgument('activation() needs a key: activation(model, x, "layer3").')
@@ -150,7 +150,7 @@ def activation(
 
 
 def _run_once(model: Module, arguments: Arguments) -> None:
-    """Run a model and leave everything as it was. Buffers are copied before, and written back."""
+    """Run a model and restore everything; buffers are copied before and written back."""
     modules = list(innermost(model).modules())
     with left_as_found(model, modules, tensors_in(arguments), arguments, []) as undone:
         undone.restorer.back_up([buffer for module in modules for buffer in module.buffers(recurse=False)])

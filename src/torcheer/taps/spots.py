@@ -1,4 +1,4 @@
-"""Spots: places that are watched, what is done with the values there, and how changed values are put in."""
+"""Watched places, what is done with the values there, and how changed values are put in."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dis
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import count
 from types import CodeType, FrameType
 from typing import Any
 
@@ -39,7 +40,7 @@ class Spot:
 
     place: Place
     act: Act
-    rank: float = 0  # how many places its key means; of two changes of one value the one whose key means fewer counts
+    rank: float = 0  # how many places its key means: of two changes of one value, that of the lower rank counts
     module: Module | None = None
     reached: int = 0  # over the whole block
     here: int = 0  # in this call of the model
@@ -47,33 +48,33 @@ class Spot:
 
 
 def counting(spots: list[Spot]) -> list[Spot]:
-    """Of spots at one value, those that count: all that read, and one that changes."""
+    """The spots at one value that count: all that read, and one that changes."""
     changing = [spot for spot in spots if spot.act.changes]
     if len(changing) < 2:
         return spots
-    chosen = min(reversed(changing), key=lambda spot: spot.rank)  # the last of those that mean equally many
+    chosen = min(reversed(changing), key=lambda spot: spot.rank)  # of equal ranks the last
     for spot in changing:
         spot.is_outranked = spot is not chosen
     return [spot for spot in spots if spot is chosen or not spot.act.changes]
 
 
 class Stopped(BaseException):
-    """Every place was reached, so the rest of the pass is not wanted. No `except Exception` of the model stops it."""
+    """Ends a pass in which every place was reached. No `except Exception` of the model catches it."""
 
 
 def with_tensors(value: Any, new: dict[int, Tensor]) -> Any:
-    """`value` with other tensors in it, by their number."""
+    """`value` with other tensors in it, by their number among the tensors of `value`."""
     if isinstance(value, Tensor):
         return new.get(0, value)
-    count = iter(range(1_000_000_000))
-    return replace_tensors(value, lambda tensor: new.get(next(count), tensor))
+    numbers = count()
+    return replace_tensors(value, lambda tensor: new.get(next(numbers), tensor))
 
 
 def put_back(old: Tensor, new: Tensor, frame: FrameType | None) -> Tensor:
-    """Put a new value where a call wrote the old one in place, since others may look at that memory.
+    """Write a new value over the old one that a call wrote in place, since others may read that memory. Returns the tensor.
 
-    Autograd may need the old value for its backward pass: then only the result of the call is another tensor, unless the code
-    that called, at `frame`, does not look at the result (None: there is none).
+    Where autograd may need the old value for its backward pass, the program gets `new` as the result of the call instead,
+    unless the calling code, at `frame`, ignores the result (None: there is no result).
     """
     is_ignored = frame is None or _is_result_ignored(frame.f_code, frame.f_lasti)
     if old.requires_grad and torch.is_grad_enabled() and not is_ignored:
@@ -84,6 +85,6 @@ def put_back(old: Tensor, new: Tensor, frame: FrameType | None) -> Tensor:
 
 @lru_cache(maxsize=1024)
 def _is_result_ignored(code: CodeType, instruction: int) -> bool:
-    """Whether what a call returns is dropped at once: `x.relu_()` as a statement."""
+    """Whether the result of a call is dropped at once: `x.relu_()` as a statement."""
     following = next((one for one in dis.get_instructions(code) if one.offset > instruction and one.opname != "CACHE"), None)
     return following is not None and following.opname == "POP_TOP"

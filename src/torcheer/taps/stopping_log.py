@@ -1,4 +1,4 @@
-"""A log that stops where the wanted operations are: for labels, which mean nothing until operations are numbered."""
+"""A log that ends once the wanted operations ran: for labels, which mean something only when operations are numbered."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .watched_keys import is_plural
 
 
 def values_in_log(model: Module, arguments: Arguments, keys: list[Any]) -> list[Any]:
-    """Log a model as far as needed. Returns the value of each key: the first pass, or a list where the key asks for several."""
+    """Log a model as far as needed. Returns the value of each key: of its first pass, or a list where the key is plural."""
     title, options = type(innermost(model)).__name__, Options(layers_to_save=parse_layers_to_save(keys))
     history = History(title, options)
     until = _stopped_log(history, model, arguments, keys)
@@ -31,7 +31,7 @@ def values_in_log(model: Module, arguments: Arguments, keys: list[Any]) -> list[
         if until is None or not until.is_right():
             raise LayerNotFound
         return [_value(history, key) for key in keys]
-    except LayerNotFound:  # the pass ended, or numbers turned out to be others: the whole log tells
+    except LayerNotFound:  # the pass ran to its end, or operations got other numbers: the whole log tells
         history = History(title, options)
         run(history, model, arguments, None, call="activation")
         return [_value(history, key) for key in keys]
@@ -44,7 +44,7 @@ def _value(history: History, key: Any) -> Any:
 
 
 def _stopped_log(history: History, model: Module, arguments: Arguments, keys: list[Any]) -> _Until | None:
-    """Log until everything was reached; None if the pass went on to its end, or some key can be understood only then."""
+    """Log until every key was reached; None if the pass ran to its end, or a key can be understood only then."""
     session = open_session(history)
     until = _Until(history, session, keys, ModelPlaces(innermost(model)))
     if until.can_stop:
@@ -58,21 +58,21 @@ def _stopped_log(history: History, model: Module, arguments: Arguments, keys: li
 
 
 class _Until:
-    """Keeps what a selection keeps, and ends the pass at the operation after the one that was wanted last."""
+    """A selection that keeps what another one keeps, and ends the pass after the last wanted operation."""
 
     def __init__(self, history: History, session: Session, keys: list[Any], places: ModelPlaces) -> None:
         self._history = history
         self._places = places
         self._inner: Any = session.keeper.selection
         self._numbering = Numbering(history._log)
-        self._labels: dict[tuple[str, int], str] = {}  # type and number of the layers that are waited for, and the key
-        self._addresses: dict[str, int] = {}  # modules that are waited for, and which call
-        self._sure: dict[str, int] = {}  # by key: the operation that it means
+        self._labels: dict[tuple[str, int], str] = {}  # layers that are waited for, by type and number: the key
+        self._addresses: dict[str, int] = {}  # modules that are waited for: the number of the call
+        self._sure: dict[str, int] = {}  # by key: the operation that was taken for it
         self.can_stop = all(map(self._read, map(parse_key, keys)))
         session.keeper.selection = self
 
     def _read(self, key: Any) -> bool:
-        """Wait for what a key means. Returns whether that can be told while the model runs."""
+        """Wait for the operation that a key means. Returns whether it can be told while the model runs."""
         if not isinstance(key, Text) or "*" in key.text:
             return False
         for way in readings(key.text):
@@ -88,7 +88,7 @@ class _Until:
         return False
 
     def is_right(self) -> bool:
-        """Whether the operations that were taken for the wanted ones are, now that all that ran is numbered."""
+        """Whether the keys mean the operations that were taken for them, now that everything that ran is numbered."""
         meaning = self._history._lookup.meaning
         return all(meaning(key).numbers[:1] == [number] for key, number in self._sure.items())
 

@@ -1,4 +1,4 @@
-"""Keys and the places they mean in one model: what reading and changing have in common."""
+"""The places that keys mean in one model, watched together: what reading and changing have in common."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .places import Place, locate
 from .spots import Act, Spot
 from .watch import Watch
 
-_FEW = 2  # this many operations pass through a mode sooner than it is taken off and put on again
+_FEW = 2  # to see this many operations takes a mode less time than to be taken off and put on again
 
 
 class WatchedKeys:
@@ -57,7 +57,7 @@ class WatchedKeys:
         self.watch = Watch(model, spots, calls, callees, stops=stops, lasts=lasts)
 
     def check(self, strict: bool, notes: list[str]) -> None:
-        """Raise, or note, what was not reached or went otherwise than logged."""
+        """Raise, or note, what was not reached or did not run as logged."""
         said = [*self._not_reached(), *self.watch.otherwise]
         if said and strict:
             raise PlaceNotReached("; ".join(said) + ". strict=False makes this a note.")
@@ -81,9 +81,9 @@ def is_plural(key: Any) -> bool:
 
 
 def _called(history: History) -> tuple[dict[str, int], dict[str, list[str]]]:
-    """By address, how often each module was called, and for which of the modules it called a function mode steps aside.
+    """By address, how often each module was called, and for which of the modules it calls its function mode steps aside.
 
-    It does for those with a fused path, which they do not take while a mode is on, and for those that ran more than a few
+    Those are modules with a fused path, which they do not take while a mode is on, and modules that ran more than a few
     operations.
     """
     log = history._log
@@ -98,5 +98,5 @@ def _called(history: History) -> tuple[dict[str, int], dict[str, list[str]]]:
 
 
 def in_words(place: Place, key: Any) -> str:
-    """A place in an error: the key that was given, and what it is."""
+    """A place in an error: the key, and what it means."""
     return f"{key!r} ({place})"

@@ -375,7 +375,7 @@ def test_what_is_no_change_is_refused_before_the_model_runs(net, given, said):
         (lambda tensor: None, "'blocks.0' .* got None: it has to return the new tensor"),
         (lambda tensor: 3, "must be a tensor of shape .*; got int"),
         (torch.zeros(3), r"'blocks.0' \(what 'blocks.0' returned\) must be a tensor of shape \(2, 5, 8\); got \(3,\)"),
-        (lambda tensor: tensor.to(torch.cfloat), "must be torch.float32, or a dtype that can be cast to it; got torch.complex64"),
+        (lambda tensor: tensor * 1j, "must be torch.float32, or a dtype that can be cast to it; got torch.complex64"),
         (changes.zero(at=7), "selects nothing of 'blocks.0'"),
         (changes.add(torch.zeros(3)), r"add\(<tensor \(3,\)>\) cannot be made of 'blocks.0'"),
         (changes.mean(torch.zeros(3)), "mean.* cannot be made of 'blocks.0'"),

@@ -16,12 +16,13 @@ from ..history import Operation
 from ..history.printing.text import plural
 from ..model_history import ModelHistory
 from ..render import DrawOptions, Picture
+from ..viewer import to_html
 from ..viewer.payload import MAX_BYTES
 from .culprit import Culprit
 from .error_table import ComparedOperation, ErrorTable, relative
 from .gradients import GradientCulprit
 from .measures import Difference, absolute_values, difference_of_any
-from .page import PageSide, write_page
+from .page import PageSide, payloads_of
 from .parameters import ParameterDifference
 from .pictures import culprit_operations, draw_side
 
@@ -167,12 +168,8 @@ class Comparison(Shown):
 
     def _errors_of(self, side: str) -> dict[int, float]:
         """By number of an operation: its own error, or its error where that is unknown."""
-        found: dict[int, float] = {}
-        for row in self.rows:
-            error = row.own_error if row.own_error is not None else row.error
-            if error is not None:
-                found[(row.a if side == "a" else row.b)._number] = error.relative
-        return found
+        errors = [(row.a if side == "a" else row.b, row.own_error or row.error) for row in self.rows]
+        return {operation._number: error.relative for operation, error in errors if error is not None}
 
     def to_html(
         self, path: str | os.PathLike[str], *, title: str | None = None, previews: bool = True, max_bytes: int = MAX_BYTES
@@ -181,7 +178,8 @@ class Comparison(Shown):
 
         The arguments are those of `ModelHistory.to_html`.
         """
-        return write_page(path, self._page_sides(), self.headline, title=title, previews=previews, max_bytes=max_bytes)
+        one, other = payloads_of(self._page_sides(), self.headline, previews=previews, max_bytes=max_bytes)
+        return to_html(one, path, compare=other, title=title, max_bytes=max_bytes)
 
     def _page_sides(self) -> tuple[PageSide, PageSide]:
         figures: tuple[dict[int, tuple[float | None, ...]], ...] = ({}, {})

@@ -90,10 +90,8 @@ class Gradients:
         self._ends_in_a: set[int] = set()
         self._states = {theirs: ours for ours, theirs in states.items()}  # by (negative) number in b: that in a
         self._tolerance = tolerance
-        a, b = alignment.a, alignment.b
-        self.are_there = bool(a.history.backward_passes) and bool(b.history.backward_passes)
         self.errors: dict[int, GradientErrors] = {}  # by operation or (negative) parameter of b
-        if self.are_there:
+        if alignment.a.history.backward_passes and alignment.b.history.backward_passes:
             self._compare()
 
     def _partner(self, number: int) -> int | None:
@@ -106,18 +104,14 @@ class Gradients:
             if gradient_of(a, of_b[number]) is not None or gradient_of(b, number) is None:
                 self._ends.add(number)
                 self._ends_in_a.add(of_b[number])
-        whole: dict[int, Difference] = {}
+        self._whole: dict[int, Difference] = {}
         for number, partner in of_b.items():
             ours, theirs = gradient_of(a, partner), gradient_of(b, number)
-            if ours is None and theirs is None:
-                continue
-            if (ours is None or theirs is None) and not self._both_follow(partner, number):
-                continue
-            apart = difference(ours, theirs) if ours is not None and theirs is not None else INFINITE_DIFFERENCE
+            is_one_sided = (ours is None) != (theirs is None) and self._both_follow(partner, number)
+            apart = INFINITE_DIFFERENCE if is_one_sided else difference(ours, theirs)
             if apart is not None:
-                whole[number] = apart
-        self._whole = whole
-        for number, error in whole.items():
+                self._whole[number] = apart
+        for number, error in self._whole.items():
             own, inherited = self._own(number)
             self.errors[number] = GradientErrors(error, own, inherited, self._allowed(number))
 

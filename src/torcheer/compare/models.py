@@ -80,8 +80,7 @@ def _for_model(model: Any, arguments: Arguments) -> Arguments:
     replaced: dict[int, Tensor] = {}
     with DisableTorchFunction():
         for _, tensor in find_tensors(arguments):
-            wanted = dtype if tensor.is_floating_point() and dtype is not None else tensor.dtype
-            moved = tensor.detach().to(device=device, dtype=wanted)
+            moved = tensor.detach().to(device=device, dtype=dtype if tensor.is_floating_point() else None)
             if moved.device != tensor.device or moved.dtype != tensor.dtype:
                 replaced[id(tensor)] = moved.requires_grad_(tensor.requires_grad)
     return shares_no_container(arguments, replaced) if replaced else arguments
@@ -135,6 +134,5 @@ def assert_unchanged(
     if is_same(found, wanted):
         return found
     said = f"the model does not run the operations it is expected to: its fingerprint is {found}, expected was {wanted}."
-    if isinstance(expected, str):
-        raise AssertionError("\n".join([said, *changes_of_fingerprint(wanted, history)]))
-    raise AssertionError("\n".join([said, *changes_of_structure(expected, history)]))
+    changed = changes_of_fingerprint(wanted, history) if isinstance(expected, str) else changes_of_structure(expected, history)
+    raise AssertionError("\n".join([said, *changed]))

@@ -1,15 +1,13 @@
-"""The page of a comparison: both graphs in the viewer, coloured by own error, with the verdict above them."""
+"""The data of a comparison's page: both graphs, with errors, partners and culprits."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ..model_history import ModelHistory
-from ..viewer import payload_of, to_html
+from ..viewer import payload_of
 
 FIGURES = ["own error", "inherited error", "error"]
 
@@ -22,20 +20,6 @@ class PageSide:
     figures: Mapping[int, tuple[float | None, ...]]
     partners: Mapping[int, int]
     culprits: list[int]
-
-
-def write_page(
-    path: str | os.PathLike[str],
-    sides: tuple[PageSide, PageSide],
-    verdict: str,
-    *,
-    title: str | None,
-    previews: bool,
-    max_bytes: int,
-) -> Path:
-    """Write both histories as one page, with the verdict above them."""
-    one, other = payloads_of(sides, verdict, previews=previews, max_bytes=max_bytes)
-    return to_html(one, path, compare=other, title=title, max_bytes=max_bytes)
 
 
 def payloads_of(sides: tuple[PageSide, PageSide], verdict: str, *, previews: bool, max_bytes: int) -> list[dict[str, Any]]:

@@ -88,7 +88,9 @@ def parameter_differences(alignment: Alignment, tolerance: float | None) -> list
         if name_b not in taken:
             tied.setdefault(name_a, name_b)
     compared = [_compared(*pair, ours, theirs, tolerance) for pair in matched.items()]
-    differing = [one for one in compared if one is not None and not _is_stored_transposed(one, contents)]
+    differing = [one for one in compared if one is not None]
+    # where `addmm` and `linear` use a parameter, one of them wants it transposed: that is no difference
+    differing = [one for one in differing if one.looks != "transposed" or one.name_a not in contents]
     found = _exchanged(differing, ours, theirs, tolerance)
     found += [one for pair in tied.items() if (one := _compared(*pair, ours, theirs, tolerance)) is not None]
     taken.update(tied.values())
@@ -167,7 +169,7 @@ def _looks(one: Tensor, other: Tensor, allowed: float) -> str:
 def _exchanged(
     found: list[ParameterDifference], ours: dict[str, Tensor], theirs: dict[str, Tensor], tolerance: float | None
 ) -> list[ParameterDifference]:
-    """Where a parameter that differs has the values of another one of a that differs too, say of which."""
+    """The differences; where a parameter has the values of another one of a that differs too, they say of which."""
     sizes: dict[object, list[str]] = {}
     for one in found:
         if one.difference is not None and one.name_a is not None and is_measurable(ours[one.name_a]):
@@ -188,11 +190,6 @@ def _size(tensor: Tensor) -> str:
     """The sum of the absolute values, to four digits."""
     with DisableTorchFunction(), torch.no_grad():
         return f"{float(absolute_values(tensor).sum(dtype=torch.float64)):.4g}"
-
-
-def _is_stored_transposed(one: ParameterDifference, contents: dict[str, str]) -> bool:
-    """Whether other functions use a parameter in the two, as `addmm` and `linear`, which want it the other way round."""
-    return one.looks == "transposed" and one.name_a in contents
 
 
 def _order(rows: Tensor) -> Tensor:

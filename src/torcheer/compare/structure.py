@@ -43,7 +43,8 @@ def changes_of_structure(expected: ModelHistory, now: ModelHistory) -> list[str]
     new = [b.operation(number) for number in alignment.only_in(b)]
     lines = []
     for operation in gone:
-        twin = next((one for one in new if _is_same_place(operation, one)), None)
+        place = operation.layer_type, operation.containing_module
+        twin = next((one for one in new if (one.layer_type, one.containing_module) == place), None)
         if twin is not None:
             new.remove(twin)
             lines.append(f"{_named(twin)} has shape {twin.tensor_shape}, expected was {operation.tensor_shape}")
@@ -52,10 +53,6 @@ def changes_of_structure(expected: ModelHistory, now: ModelHistory) -> list[str]
     lines += [f"{_named(operation)} is new" for operation in new]
     lines += [f"{_named(b.operation(number))} {what}" for number, what in _rewired(alignment)]
     return lines if len(lines) <= _MOST else [*lines[:_MOST], f"and {len(lines) - _MOST} more"]
-
-
-def _is_same_place(one: Operation, other: Operation) -> bool:
-    return one.layer_type == other.layer_type and one.containing_module == other.containing_module
 
 
 def _rewired(alignment: Alignment) -> list[tuple[int, str]]:

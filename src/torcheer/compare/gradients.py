@@ -88,24 +88,21 @@ class Gradients:
         self._synced = synced  # the operations of b after which it goes on with values of a
         self._ends: set[int] = set()  # those of them at which gradients are taken
         self._ends_in_a: set[int] = set()
-        self._states = {theirs: ours for ours, theirs in states.items()}  # by (negative) number in b: that in a
+        # by operation or (negative) parameter of b: that of a
+        self._of_b = {**{theirs: ours for ours, theirs in states.items()}, **alignment.of_b}
         self._tolerance = tolerance
         self.errors: dict[int, GradientErrors] = {}  # by operation or (negative) parameter of b
         if alignment.a.history.backward_passes and alignment.b.history.backward_passes:
             self._compare()
 
-    def _partner(self, number: int) -> int | None:
-        return self._states.get(number) if number < 0 else self._alignment.of_b.get(number)
-
     def _compare(self) -> None:
         a, b = self._alignment.a, self._alignment.b
-        of_b = {**self._states, **self._alignment.of_b}
         for number in self._synced:  # where only b has a gradient, autograd goes through: a does not follow the operation
-            if gradient_of(a, of_b[number]) is not None or gradient_of(b, number) is None:
+            if self._of_a(number) is not None or gradient_of(b, number) is None:
                 self._ends.add(number)
-                self._ends_in_a.add(of_b[number])
+                self._ends_in_a.add(self._of_b[number])
         self._whole: dict[int, Difference] = {}
-        for number, partner in of_b.items():
+        for number, partner in self._of_b.items():
             ours, theirs = gradient_of(a, partner), gradient_of(b, number)
             is_one_sided = (ours is None) != (theirs is None) and self._both_follow(partner, number)
             apart = INFINITE_DIFFERENCE if is_one_sided else difference(ours, theirs)
@@ -125,14 +122,15 @@ class Gradients:
     def _allowed(self, number: int) -> float:
         if self._tolerance is not None:
             return self._tolerance
-        one, other = gradient_of(self._alignment.a, self._partner(number) or 0), gradient_of(self._alignment.b, number)
-        known = [gradient.dtype for gradient in (one, other) if gradient is not None]
+        gradients = self._of_a(number), gradient_of(self._alignment.b, number)
+        known = [gradient.dtype for gradient in gradients if gradient is not None]
         return _LOOSER * tolerance_of(known[0], known[-1])
 
     # Own errors -------------------------------------------------------------------------------------------------------
 
     def _of_a(self, number: int) -> Tensor | None:
-        partner = self._partner(number)
+        """The gradient in a that corresponds to an operation or parameter of b."""
+        partner = self._of_b.get(number)
         return gradient_of(self._alignment.a, partner) if partner is not None else None
 
     def _on_values_of_a(self, only: int | None = None) -> BackwardReplay:
@@ -233,8 +231,7 @@ class Gradients:
         )
 
     def _name(self, number: int) -> str:
-        a, partner = self._alignment.a, self._partner(number)
-        assert partner is not None
+        a, partner = self._alignment.a, self._of_b[number]
         return a.state_name(partner) if number < 0 else a.index.label(partner)
 
     def _at_fault(self, number: int) -> int:
@@ -244,8 +241,7 @@ class Gradients:
         cut = [user for user in users if self._cuts(user)]
         if cut:
             return cut[0]
-        partner = self._partner(number)
-        assert partner is not None
+        partner = self._of_b[number]
         cut_in_a = [user for user in sorted(a.children(partner), reverse=True) if self._cuts_in_a(user)]
         if cut_in_a:
             return -1 - cut_in_a[0]
@@ -285,7 +281,7 @@ class Gradients:
             if number in b.log.operations[one].parents:
                 return one
         for one in a.behind(self._alignment.of_b[end], self._ends_in_a):
-            if self._partner(number) in a.log.operations[one].parents:
+            if self._of_b[number] in a.log.operations[one].parents:
                 return -1 - one
         return end
 

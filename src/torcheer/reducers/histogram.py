@@ -121,7 +121,7 @@ class Histogram(Reducer):
         return HistogramResult(edges, counts, none, none, zeros, state["nan"], state["inf"])
 
 
-def _edges(bins: int | Sequence[float] | Tensor | None, ends: tuple[float, float] | None) -> tuple[float, ...] | None:
+def _edges(bins: Any, ends: tuple[float, float] | None) -> tuple[float, ...] | None:
     if isinstance(bins, Tensor):
         bins = bins.tolist()
     if bins is None and ends is None:
@@ -132,18 +132,15 @@ def _edges(bins: int | Sequence[float] | Tensor | None, ends: tuple[float, float
             raise InvalidArgument(f"bins are 1 to {_MOST_BINS:,}, in a range that ascends; got bins={bins} and range={ends!r}.")
         return tuple(np.linspace(low, high, bins + 1).tolist())  # torch's own gives -6e-17 in place of 0
     try:
-        if ends is not None or isinstance(bins, (int, str)) or bins is None:
-            raise TypeError
-        edges = tuple(float(edge) for edge in bins)
-        if len(edges) < 2 or not all(a < b for a, b in pairwise(edges)) or len(edges) > _MOST_BINS + 1:
-            raise TypeError
-        if not (math.isfinite(edges[0]) and math.isfinite(edges[-1])):
-            raise TypeError
-    except (TypeError, ValueError):
+        edges = tuple(float(edge) for edge in bins) if ends is None and not isinstance(bins, str) else ()
+    except (TypeError, ValueError):  # not a sequence of numbers
+        edges = ()
+    is_ascending = all(a < b for a, b in pairwise(edges)) and all(map(math.isfinite, edges))
+    if not 2 <= len(edges) <= _MOST_BINS + 1 or not is_ascending:
         raise InvalidArgument(
             "Histogram takes no bins, edges that are finite and ascend such as bins=[0, 1, 10], or bins=50, range=(-3, 3); "
             f"got bins={bins!r:.80} and range={ends!r}."
-        ) from None
+        )
     return edges
 
 

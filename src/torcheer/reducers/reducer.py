@@ -50,19 +50,15 @@ class Reducer(ABC):
             if read.device.type == "mps":  # which has no double precision
                 read = read.cpu()
             units = units_of(read, self.unit_dim)
-            if UNITS in state:
-                self._check_same(units_in(state), units, tuple(values.shape))
-            else:
+            if UNITS not in state:
                 state[UNITS] = units.to_tensor()
+            elif (before := units_in(state)) != units:
+                raise InvalidArgument(
+                    f"{self} was given values of shape {tuple(values.shape)} after others with {before}: all batches need the "
+                    "same units. transform= can make them so; unit_dim= says which dimension counts units."
+                )
             for piece, numbers in _pieces(read, sample_numbers):
                 self._absorb(state, piece, numbers, units)
-
-    def _check_same(self, before: Units, now: Units, shape: tuple[int, ...]) -> None:
-        if before != now:
-            raise InvalidArgument(
-                f"{self} was given values of shape {shape} after others with {before}: all batches need the same units. "
-                "transform= can make them so; unit_dim= says which dimension counts units."
-            )
 
     def _absorb(self, state: State, values: Tensor, numbers: Tensor, units: Units) -> None:
         found = self._measured(values, numbers, units)
@@ -74,13 +70,11 @@ class Reducer(ABC):
         """The state of two parts of the data, `left` before `right`. Neither is changed. The last bits depend on the order."""
         if len(left) < 2 or len(right) < 2:
             return dict(left if len(left) >= len(right) else right)
-        self._check_mergeable(units_in(left), units_in(right))
+        ours, theirs = units_in(left), units_in(right)
+        if ours != theirs:
+            raise InvalidArgument(f"{self} of {ours} cannot be merged with one of {theirs}: all blocks need the same units.")
         with DisableTorchFunction(), torch.no_grad():
             return {UNITS: left[UNITS], **self._merged(left, right)}
-
-    def _check_mergeable(self, left: Units, right: Units) -> None:
-        if left != right:
-            raise InvalidArgument(f"{self} of {left} cannot be merged with one of {right}: all blocks need the same units.")
 
     def to_tensors(self, state: State) -> dict[str, Tensor]:
         """The state as it is written to a file, in main memory."""

@@ -72,10 +72,6 @@ class FunctionWatch(TorchFunctionMode):
         self._functions.add(place.function)
         self._composites.update(place.composites)
 
-    def spots(self) -> list[Spot]:
-        """The places that are watched."""
-        return [spot for spots in self._spots.values() for spot in spots]
-
     # When it is on ------------------------------------------------------------------------------------------------
 
     def begin(self, call: int) -> None:

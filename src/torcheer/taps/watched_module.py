@@ -32,12 +32,14 @@ class WatchedModule:
         self.given: list[list[tuple[Tensor, int]]] = []  # for each running call: the tensors it was given, and their versions
         self._watch = watch
         self._most_calls = logged_calls  # None: any number is fine
+        self._spots: list[Spot] = []
         self._inputs: list[Spot] = []
         self._only: Spot | None = None  # the only output, if it is read and is the first tensor that the module returns
         self._changes = False  # whether an output is changed
 
     def add(self, spot: Spot) -> None:
         place = spot.place
+        self._spots.append(spot)
         if place.kind == "input":
             self._inputs.append(spot)
         elif place.kind == "output":
@@ -59,8 +61,7 @@ class WatchedModule:
     @property
     def _changes_one_of_several(self) -> bool:
         """Whether a change is for one numbered call of the module, and it may be called several times."""
-        spots = [*self._inputs, *self.outputs, *(self.mode.spots() if self.mode is not None else ())]
-        return self._most_calls != 1 and any(spot.act.changes and spot.place.call is not None for spot in spots)
+        return self._most_calls != 1 and any(spot.act.changes and spot.place.call is not None for spot in self._spots)
 
     def enter(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The hook before the forward: counts the call, reaches its inputs, puts the mode on."""

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from .errors import InvalidArgument
+from .shapes import shape_of
 
 IndexPart = int | slice | EllipsisType | Tensor | Sequence[int] | Sequence[bool] | None
 Index = IndexPart | tuple[IndexPart, ...]  # an index of a tensor; None: all of it
@@ -69,9 +70,9 @@ class Change(ABC):
             return fitting(self._made(tensor, tensor, None, where), tensor, where)
         try:
             part = tensor[index]
-        except (IndexError, TypeError) as error:
+        except (IndexError, RuntimeError, TypeError) as error:
             raise InvalidArgument(
-                f"at={_index_text(index)} selects nothing of {where}, shape {tuple(tensor.shape)}: {error}"
+                f"at={_index_text(index)} selects nothing of {where}, shape {shape_of(tensor)}: {error}"
             ) from None
         changed = tensor.clone()
         changed[index] = fitting(self._made(part, tensor, index, where), part, where)
@@ -81,8 +82,7 @@ class Change(ABC):
         try:
             return self.new(part, whole, index)
         except (IndexError, RuntimeError, TypeError) as error:
-            shape = tuple(part.shape)
-            raise InvalidArgument(f"{self} cannot be made of {where}, which has shape {shape}: {error}") from error
+            raise InvalidArgument(f"{self} cannot be made of {where}, which has shape {shape_of(part)}: {error}") from error
 
     def __repr__(self) -> str:
         options = [value for name, value in vars(self).items() if name not in ("at", "heads") and not name.startswith("_")]
@@ -108,16 +108,16 @@ def _index_text(index: Index) -> str:
 
 def _short(value: Any) -> str:
     if isinstance(value, Tensor):
-        return f"<tensor {tuple(value.shape)}>"
+        return f"<tensor {shape_of(value)}>"
     return getattr(value, "__name__", "") or repr(value)
 
 
 def fitting(new: Any, old: Tensor, where: str) -> Tensor:
     """`new` on the device and in the dtype of `old`. Raises if it is not a tensor, or has another shape."""
-    if not isinstance(new, Tensor) or new.shape != old.shape:
+    if not isinstance(new, Tensor) or shape_of(new) != shape_of(old):
         nothing = "None: it has to return the new tensor" if new is None else type(new).__name__
-        came = tuple(new.shape) if isinstance(new, Tensor) else nothing
-        raise InvalidArgument(f"the change of {where} must be a tensor of shape {tuple(old.shape)}; got {came}.")
+        came = shape_of(new) if isinstance(new, Tensor) else nothing
+        raise InvalidArgument(f"the change of {where} must be a tensor of shape {shape_of(old)}; got {came}.")
     if not torch.can_cast(new.dtype, old.dtype):
         raise InvalidArgument(f"the change of {where} must be {old.dtype}, or a dtype that can be cast to it; got {new.dtype}.")
     return new if new.dtype is old.dtype and new.device == old.device else new.to(old.device, old.dtype)
@@ -131,7 +131,7 @@ def head_index(tensor: Tensor, heads: Sequence[int], where: str, known: HeadAxis
     """
     if isinstance(known, HeadAxis):
         return _index_along(known, tensor, heads, where)
-    shape = tuple(tensor.shape)
+    shape = shape_of(tensor)
     dims = [dim for dim in (1, 2) if len(shape) == 4 and (shape[dim] in known or (not known and dim == 1))]
     if not dims:
         said = f"a dimension of {' or '.join(map(str, known))}" if known else "(batch, heads, length, size)"
@@ -144,7 +144,7 @@ def head_index(tensor: Tensor, heads: Sequence[int], where: str, known: HeadAxis
 
 
 def _index_along(axis: HeadAxis, tensor: Tensor, heads: Sequence[int], where: str) -> tuple[IndexPart, ...]:
-    shape = tuple(tensor.shape)
+    shape = shape_of(tensor)
     along = axis.at(shape[axis.dim]) if len(shape) == axis.dims else None
     if along is None:
         raise InvalidArgument(

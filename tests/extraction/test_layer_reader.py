@@ -300,3 +300,28 @@ def test_a_model_that_writes_to_its_batch_gets_a_copy():
         for batch, plain in zip(batches, given, strict=True):
             assert torch.equal(reader.read(batch)["linear"], hooked(model, "linear", plain.clone())[0])
             assert torch.equal(batch, plain)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch warns that sparse CSR tensors are in beta
+@pytest.mark.parametrize("layout", [torch.strided, torch.sparse_coo, torch.sparse_csr])
+def test_a_model_with_a_buffer_of_any_layout_is_read_and_left_as_it_was(layout):
+    class Graph(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer(
+                "adjacency", torch.eye(3).to_sparse(layout=layout) if layout is not torch.strided else torch.eye(3)
+            )
+            self.register_buffer("seen", torch.zeros(()))
+            self.linear = nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.seen += 1
+            return self.linear(self.adjacency @ x)
+
+    model, x = Graph(), torch.rand(3, 4)
+    with LayerReader(model, ["linear"], x) as reader:
+        for number in range(2):
+            assert torch.equal(reader.read(x, number)["linear"], model.linear(x))
+    assert model.seen == 0
+    assert model.adjacency.layout is layout
+    assert torch.equal(model.adjacency.to_dense(), torch.eye(3))

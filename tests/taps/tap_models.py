@@ -134,3 +134,26 @@ def hook_outputs(model: nn.Module, *addresses: str) -> tuple[dict[str, list[Any]
 def hooks_of(model: nn.Module) -> int:
     """How many hooks are on the modules of a model."""
     return sum(len(one._forward_hooks) + len(one._forward_pre_hooks) for one in model.modules())
+
+
+class Function(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+UNUSUAL: dict[str, Callable[[Tensor], Tensor]] = {
+    "sparse": lambda t: t.to_sparse(),
+    "csr": lambda t: t.to_sparse_csr(),
+    "nested": lambda t: torch.nested.nested_tensor([t[0], t[1, :2]]),
+    "meta": lambda t: t.to("meta"),
+    "quantised": lambda t: torch.quantize_per_tensor(t, 0.1, 0, torch.quint8),
+    "complex32": lambda t: t.to(torch.complex32),
+    "float8": lambda t: t.to(torch.float8_e4m3fn),
+    "int4": lambda t: t.to(torch.uint8).view(torch.int4),
+}

@@ -9,12 +9,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
-from tap_models import Attention, Net, Normed, Ragged, Several, Statement, hooks_of
+from tap_models import UNUSUAL, Attention, Function, Net, Normed, Ragged, Several, Statement, hooks_of
 from torch import nn
 
 import torcheer
 from models import unchanged
 from torcheer import changes
+from torcheer.replay.comparison import same_bits
 from torcheer.torch_internals import function_modes
 
 
@@ -468,3 +469,18 @@ def test_named_arguments_of_fused_attention_are_changed():
         expected = model(query=2 * x, key=x, value=x)[0]
         with torcheer.intervene(model, {"input:": changes.scale(2)}):
             assert torch.equal(model(query=x, key=x, value=x)[0], expected)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch warns that sparse tensors are in beta
+@pytest.mark.parametrize("kind", UNUSUAL)
+def test_values_of_unusual_layouts_and_dtypes_can_be_changed_by_a_function(kind):
+    model, x = nn.Sequential(nn.ReLU(), Function(UNUSUAL[kind])), torch.rand(3, 4)
+    with torcheer.intervene(model, {"1": lambda tensor: UNUSUAL[kind](x * 2)}):
+        changed = model(x)
+    assert same_bits(changed, UNUSUAL[kind](x * 2))
+    if kind == "nested":
+        with (
+            pytest.raises(torcheer.InvalidArgument, match="must be a tensor"),
+            torcheer.intervene(model, {"1": torch.zeros(3)}),
+        ):
+            model(x)

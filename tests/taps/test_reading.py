@@ -9,11 +9,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torchvision
-from tap_models import Attention, Normed, Ragged, Several, Statement, hook_outputs, hooks_of
+from tap_models import UNUSUAL, Attention, Function, Normed, Ragged, Several, Statement, hook_outputs, hooks_of
 from torch import nn
 
 import torcheer
 from models import Stateful, unchanged
+from torcheer.replay.comparison import same_bits
 from torcheer.taps.spots import Stopped
 from torcheer.taps.taking import Take
 from torcheer.taps.watched_keys import WatchedKeys
@@ -595,3 +596,17 @@ def test_a_pass_of_a_watch_that_lasts_is_one_call_however_often_the_model_runs(n
         with pytest.raises(Stopped), watch.one_pass(stops=True):
             raise Stopped(object())  # of another watch
     assert hooks_of(net) == 0
+
+
+@pytest.mark.filterwarnings("ignore")  # torch warns that sparse tensors are in beta
+@pytest.mark.parametrize("kind", UNUSUAL)
+def test_values_of_unusual_layouts_and_dtypes_are_read(kind):
+    model, x = nn.Sequential(nn.ReLU(), Function(UNUSUAL[kind])), torch.rand(3, 4)
+    with torcheer.tap(model, ["1"]) as values:
+        model(x * 2)
+        model(x)
+    expected = UNUSUAL[kind](x)
+    assert repr(values).startswith("'1': (")
+    for value in (values["1"], torcheer.activation(model, x, "1")):
+        assert (value.dtype, value.layout, value.device) == (expected.dtype, expected.layout, expected.device)
+        assert same_bits(value, expected)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..measure import dense, dot, norm
+from ..replay.comparison import same_bits
 from ..tensor_memory import is_freed
 from ..torch_internals import DisableTorchFunction
 
@@ -81,7 +82,7 @@ def difference(one: Tensor | None, other: Tensor | None) -> Difference | None:
         one, other = one.detach(), other.detach()
         if other.device != one.device:
             other = other.to(one.device)
-        return NO_DIFFERENCE if has_same_values(one, other) else _measured(one, other)
+        return NO_DIFFERENCE if same_bits(one, other) else _measured(one, other)
 
 
 def is_close(one: Tensor | None, other: Tensor | None, tolerance: float) -> bool:
@@ -91,27 +92,21 @@ def is_close(one: Tensor | None, other: Tensor | None, tolerance: float) -> bool
 
 
 def difference_of_any(one: Any, other: Any) -> Difference | None:
-    """The difference of two values of any layout, also sparse, quantised or nested; None where one of them cannot be read."""
+    """The difference of two values of any layout, also sparse, quantised or nested.
+
+    None where one of them cannot be read, unless they have the same bits.
+    """
     if not isinstance(one, Tensor) or not isinstance(other, Tensor) or is_freed(one) or is_freed(other):
         return None
     with DisableTorchFunction(), torch.no_grad():
         if _part_shapes(one) != _part_shapes(other):
             return INFINITE_DIFFERENCE
-        return difference(dense(one), dense(other))
+        apart = difference(dense(one), dense(other))
+        return NO_DIFFERENCE if apart is None and not one.is_meta and same_bits(one, other) else apart
 
 
 def _part_shapes(value: Tensor) -> list[torch.Size]:
     return [part.shape for part in value.unbind()] if value.is_nested else [value.shape]
-
-
-def has_same_values(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have one dtype and equal values."""
-    if one.dtype != other.dtype:
-        return False
-    try:
-        return torch.equal(one, other)
-    except NotImplementedError:  # float8 and complex32, which torch converts but does not compare
-        return torch.equal(_wide(one), _wide(other))
 
 
 def absolute_values(tensor: Tensor) -> Tensor:

@@ -19,12 +19,13 @@ from torch import Tensor
 from ..capture.identity.tensor_table import storages_of
 from ..errors import ReplayFailed
 from ..records import OperationRecord, Origin
+from ..replay.comparison import same_bits
 from ..replay.kept_values import is_uninitialised
 from ..replay.machine import Machine, WouldWrite
 from ..replay.walk import tensors_of
 from ..torch_internals import DisableTorchFunction
 from .alignment import Alignment
-from .measures import Difference, difference, has_same_values, is_measurable, lower, tolerance_of
+from .measures import Difference, difference, is_measurable, lower, tolerance_of
 from .sides import Side, first_after
 
 _PER_CALL = 0.1  # by how much each call without a match before an operation widens its tolerance
@@ -116,7 +117,7 @@ class Observer:
         record = self.side.log.operations[number]
         with DisableTorchFunction(), torch.no_grad():
             target = target.detach().to(value.device, value.dtype)
-            if has_same_values(target, value):
+            if same_bits(target, value):
                 return value
             is_written = record.overwritten is not None
             if not is_written and (record.origin is not Origin.OPERATION or self._is_view(value)):

@@ -16,6 +16,7 @@ from ..errors import ActivationLost, InvalidArgument
 from ..history import History
 from ..inputs import LEFT_OUT, as_arguments
 from ..keys import AnyKey
+from ..shapes import shape_of
 from .model_places import ModelPlaces
 from .spots import Spot
 from .stopping_log import values_in_log
@@ -80,7 +81,7 @@ class TappedValues(Mapping[AnyKey, Any]):
     def __repr__(self) -> str:
         lines = []
         for key, spots in self._watched.spots:
-            shapes = [tuple(value.tensor.shape) for spot in spots for value in self._take.values.get(spot, ())]
+            shapes = [shape_of(value.tensor) for spot in spots for value in self._take.values.get(spot, ())]
             said = ", ".join(map(str, shapes[:4])) + (", …" if len(shapes) > 4 else "")
             lines.append(f"{key!r}: {said or 'not reached'}")
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])

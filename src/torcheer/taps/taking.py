@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..capture.keep.keeper import version_of
+from ..tensor_memory import cloned
 from ..torch_internals import DisableTorchFunction, functorch_unwrapped, is_functorch_wrapped, without_transforms
 from .spots import Act, Spot
 
@@ -22,7 +23,7 @@ class TakenValue:
         self._copy: Tensor | None = None
         if copies:
             with DisableTorchFunction(), without_transforms():
-                self._copy = tensor.clone()
+                self._copy = cloned(tensor)
         self._version = version_of(tensor)
 
     @property
@@ -36,7 +37,10 @@ class TakenValue:
         if self._copy is None or type(self.tensor) is not Tensor:
             return False
         with DisableTorchFunction():
-            return not torch.equal(self._copy, self.tensor)
+            try:
+                return not torch.equal(self._copy, self.tensor)
+            except RuntimeError:  # torch does not compare sparse, nested and meta tensors, nor some dtypes
+                return True
 
     def settle(self) -> None:
         """Hold one tensor only: the copy if the tensor was overwritten."""

@@ -28,6 +28,7 @@ from ...history.keeping.filling import run
 from ...history.keeping.options import Options
 from ...inputs import described
 from ...keys import Meaning
+from ...replay.comparison import same_bits
 from ...taps.places import Place, places_of
 from ...taps.spots import Spot
 from ...taps.taking import Take
@@ -180,8 +181,8 @@ class LayerReader:
             self._run(copy, seed)
             self._draws = not before.is_now()
             pairs = zip(tensors_in(copy), tensors_in(batch), strict=True)
-            self._writes_batch = not all(one.shape == other.shape and torch.equal(one, other) for one, other in pairs)
-            self._written = [(buffer, original) for buffer, original in buffers if not torch.equal(buffer, original)]
+            self._writes_batch = not all(same_bits(one, other) for one, other in pairs)
+            self._written = [(buffer, original) for buffer, original in buffers if not same_bits(buffer, original)]
         finally:
             before.restore()
             for buffer, original in buffers if self._written is None else self._written:

@@ -217,6 +217,15 @@ def test_the_best_samples_are_those_of_sorting_all_with_ties_by_number(k, larges
         assert found.values[unit, len(wanted) :].isnan().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.uint16, torch.uint32, torch.int8, torch.bool])
+@pytest.mark.parametrize("largest", [True, False])
+def test_the_largest_position_counts_in_every_dtype(dtype, largest):
+    values = (torch.rand(7, 3, 2, 2) * 9).to(dtype)
+    found = result_of(TopK(3, largest=largest, positions="max"), values)
+    wanted = best_by_hand(values.double().numpy(), 3, largest, "max")
+    assert found.numbers.tolist() == [[number for _, number in unit] for unit in wanted]
+
+
 def test_samples_without_a_finite_value_are_counted():
     found = result_of(TopK(2), torch.tensor([[1.0, NAN], [NAN, NAN], [INF, NAN]]))
     assert found.numbers.tolist() == [[0], [-1]]

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..display import Shown, sparkline
 from ..errors import InvalidArgument
 from .reducer import Form, Reducer, State
-from .units import UnitDim, Units, by_unit
+from .units import UnitDim, Units, by_unit, computable
 from .wording import not_finite_note, spread
 
 _SHIFT = 20  # low bits of a float32 that are dropped: sign, exponent and three bits of the fraction name a bin
@@ -82,8 +82,7 @@ class Histogram(Reducer):
     def _measured(self, values: Tensor, numbers: Tensor, units: Units) -> State:
         seen = by_unit(values, units)
         seen = seen.to(torch.complex128).abs() if units.is_complex else seen
-        if not seen.is_floating_point() or seen.element_size() == 1:
-            seen = seen.double()
+        seen = computable(seen)
         finite = seen.isfinite()
         nan = seen.isnan().sum(0)
         places = _codes(seen) if self.bins is None else self._places(seen)

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..display import Shown
 from ..errors import InvalidArgument
 from .reducer import Form, Reducer, State
-from .units import Units, around_units, wide
+from .units import Units, around_units, computable, wide
 
 _NOBODY = torch.iinfo(torch.int64).max  # the sample number in places that no sample has taken
 
@@ -58,6 +58,7 @@ class TopK(Reducer):
             positions = seen.shape[1] * seen.shape[3]
             scores = seen.sum(3, dtype=torch.float64).sum(1) / positions
         else:
+            seen = computable(seen)
             scores = wide(seen.amax((1, 3)) if self.largest else seen.amin((1, 3)))
         finite = scores.isfinite()
         # The sign is chosen so that the best score is always the largest; minus infinity is worse than any sample.

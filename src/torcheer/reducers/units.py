@@ -97,3 +97,8 @@ def by_unit(values: Tensor, units: Units) -> Tensor:
 def wide(values: Tensor) -> Tensor:
     """Values in double precision: truth values as 0 and 1, complex numbers as complex128."""
     return values.to(torch.complex128 if values.is_complex() else torch.float64)
+
+
+def computable(values: Tensor) -> Tensor:
+    """Real values in a floating-point dtype that torch computes with: float8 and integers in double precision."""
+    return values if values.is_floating_point() and values.element_size() > 1 else values.double()

@@ -10,6 +10,7 @@ Where b has a dtype with fewer digits, the calls of a are made again too, on val
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,11 +47,14 @@ class Run:
 class _TolerantMachine(Machine):
     """A replay that goes on with the kept value where an operation cannot be run again."""
 
-    failed: dict[int, str]
-    rounding: dict[int, torch.dtype]  # by parameter or buffer: the dtype that its values are rounded to
+    def __init__(self, side: Side, observer: Observer, rounding: dict[int, torch.dtype], *, borrow: bool) -> None:
+        super().__init__(side.log, {}, observer, borrow=borrow)
+        self._follower = observer
+        self._rounding = rounding  # by parameter or buffer: the dtype that its values are rounded to
+        self.failed: dict[int, str] = {}
 
     def _step(self, numbers: range) -> None:
-        known = self._observer.known_values(numbers)  # type: ignore[attr-defined]  # both observers here have it
+        known = self._follower.known_values(numbers)
         if known is not None:
             self._live.update(known)
             return
@@ -60,7 +64,7 @@ class _TolerantMachine(Machine):
             why = str(error) if isinstance(error, ReplayFailed) else "an operation before it could not be run again"
             for number in numbers:
                 self.failed[number] = why
-                instead = self._observer.instead(number)  # type: ignore[attr-defined]  # both observers here have it
+                instead = self._follower.instead(number)
                 if instead is not None:
                     self._live[number] = instead
 
@@ -70,18 +74,17 @@ class _TolerantMachine(Machine):
                 "it uses a parameter that is not in the file; load the history with model=, or save it with params=True"
             )
         value = super()._state(reference)
-        dtype = self.rounding.get(reference)
+        dtype = self._rounding.get(reference)
         if dtype is None or dtype == value.dtype or not value.is_floating_point():
             return value
         with torch.no_grad():
             return value.detach().to(dtype).to(value.dtype).requires_grad_(value.requires_grad)
 
 
-def run_side(side: Side, observer: Any, rounding: dict[int, torch.dtype]) -> dict[int, str]:
+def run_side(side: Side, observer: Observer, rounding: dict[int, torch.dtype]) -> dict[int, str]:
     """Run a log again. Returns the operations that could not be run, with the reasons."""
     for borrow in (True, False):
-        machine = _TolerantMachine(side.log, {}, observer, borrow=borrow)
-        machine.failed, machine.rounding = {}, rounding
+        machine = _TolerantMachine(side, observer, rounding, borrow=borrow)
         observer.begin()
         try:
             machine.run()
@@ -91,7 +94,7 @@ def run_side(side: Side, observer: Any, rounding: dict[int, torch.dtype]) -> dic
     return {}
 
 
-class Observer:
+class Observer(ABC):
     """Follows a replay and may put other values in place of results."""
 
     def __init__(self, side: Side) -> None:
@@ -99,8 +102,17 @@ class Observer:
         self._arguments: Any = ()
         self.begin()
 
+    @abstractmethod
     def begin(self) -> None:
-        """A run begins, perhaps anew."""
+        """A run begins, perhaps for the second time."""
+
+    @abstractmethod
+    def instead(self, number: int) -> Tensor | None:
+        """The value to go on with after an operation that cannot be run again."""
+
+    @abstractmethod
+    def after(self, number: int, value: Any) -> Any:
+        """An operation has its value. Returns the value to go on with."""
 
     def known_values(self, numbers: range) -> dict[int, Tensor] | None:
         """The values that a call gives, where they are known without making the call again."""
@@ -109,7 +121,7 @@ class Observer:
     def before(self, record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._arguments = args, kwargs
 
-    def before_given(self, record: OperationRecord, written: list[Tensor]) -> None:
+    def before_given(self, record: OperationRecord, written: list[Tensor]) -> None:  # noqa: B027 - the replay calls it
         """Nothing to do."""
 
     def _replaced(self, number: int, value: Tensor, target: Tensor) -> Tensor:

@@ -79,7 +79,7 @@ def locate(history: History, key: AnyKey) -> list[Place]:
 def places_of(history: History, meaning: Meaning) -> list[Place]:
     """The places of the operations that a key means."""
     log, found = history._log, []
-    turns: _Turns | None = None
+    calls: _Calls | None = None
     for match in meaning.matches:
         number, call, label = match.number, match.call, history._index.table.label_of(match.number)
         if call is not None:
@@ -87,8 +87,8 @@ def places_of(history: History, meaning: Meaning) -> list[Place]:
             continue
         place, record = _end_place(log, log.operations[number], label)
         if place is None:
-            turns = turns or _Turns(log)
-            place = _function_place(turns, record, label)
+            calls = calls or _calls_by_site(log)
+            place = _function_place(calls, record, label)
         found.append(place)
     return found
 
@@ -135,29 +135,21 @@ def _returning_call(log: Log, record: OperationRecord) -> ModuleCall | None:
     return None if any(record.number in log.operations[number].dependencies for number in inside) else call
 
 
-class _Turns:
-    """How often each site was reached by a function in each call of a module."""
-
-    def __init__(self, log: Log) -> None:
-        self._calls: dict[tuple[int, int, str], list[int]] = {}
-        for record in log.operations:
-            if record.site is not None and record.module is not None:
-                calls = self._calls.setdefault(self._key(record), [])
-                if not calls or calls[-1] != record.call:  # a call that returned several tensors is several operations
-                    calls.append(record.call)
-
-    def of(self, record: OperationRecord) -> tuple[int, int]:
-        """The number of the call among those at its site, from 1, and how many there were."""
-        calls = self._calls[self._key(record)]
-        return calls.index(record.call) + 1, len(calls)
-
-    def _key(self, record: OperationRecord) -> tuple[int, int, str]:
-        assert record.module is not None
-        assert record.site is not None
-        return record.module.number, record.site.number, record.function.name
+_Calls = dict[tuple[int, int, str], list[int]]
 
 
-def _function_place(turns: _Turns, record: OperationRecord, label: str) -> Place:
+def _calls_by_site(log: Log) -> _Calls:
+    """By module call, site and function: the calls that were made, in order."""
+    found: _Calls = {}
+    for record in log.operations:
+        if record.site is not None and record.module is not None:
+            calls = found.setdefault((record.module.number, record.site.number, record.function.name), [])
+            if not calls or calls[-1] != record.call:  # a call that returned several tensors is several operations
+                calls.append(record.call)
+    return found
+
+
+def _function_place(by_site: _Calls, record: OperationRecord, label: str) -> Place:
     call, site, details = record.module, record.site, record.details
     if record.origin is not Origin.OPERATION or site is None:
         raise InvalidArgument(
@@ -166,7 +158,7 @@ def _function_place(turns: _Turns, record: OperationRecord, label: str) -> Place
         )
     if call is None:
         raise InvalidArgument(f"{label} cannot be watched while a model runs: it ran outside of all modules.")
-    turn, most = turns.of(record)
+    calls = by_site[call.number, site.number, record.function.name]
     return Place(
         "function",
         call.address,
@@ -174,8 +166,8 @@ def _function_place(turns: _Turns, record: OperationRecord, label: str) -> Place
         function=record.function.name,
         composites=tuple(_composites(details.composite)),
         site=frames_of(site),
-        turn=turn,
-        turns=most,
+        turn=calls.index(record.call) + 1,
+        turns=len(calls),
         path=details.output_path,
         writes=record.overwritten is not None,
         label=label,

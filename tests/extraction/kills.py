@@ -2,7 +2,7 @@
 
     python tests/extraction/kills.py 100
 
-kills a hundred times each way, and compares every byte with an undisturbed run. `make kills` does so; the tests kill six times.
+kills a hundred times each way, and compares every byte with an undisturbed run. `make kills` does so; the tests kill ten times.
 """
 
 from __future__ import annotations

@@ -20,21 +20,17 @@ from torcheer.containers import (
     Attribute,
     Nth,
     Other,
-    blank,
     children,
-    fill,
     find_tensors,
     format_path,
     get_path,
-    outline,
     rebuild,
     replace_tensors,
     shares_no_container,
-    slot_paths,
-    template,
 )
 from torcheer.records import TENSOR
 from torcheer.replay.walk import tensors_of
+from torcheer.templates import blank, fill, outline, slot_paths, template
 
 Pair = namedtuple("Pair", "left right")
 

@@ -1,7 +1,7 @@
 """What a value contains: the one place that knows how to take nested values apart and how to build others like them.
 
 `children(value)` lists what a container holds, each item with the step that leads to it; `rebuild(value, children)` makes a
-container of the same kind with other items. Finding tensors, templates, paths and outlines are short uses of these two.
+container of the same kind with other items. Finding tensors, paths, and templates (`templates.py`) are short uses of these two.
 
 Looking into a value never changes it: constructors, properties and `__getattr__` of dataclasses and objects are not run,
 iterators are not consumed, and torch calls that a mapping or sequence makes while it is read are not recorded. A container
@@ -12,17 +12,12 @@ that holds itself is looked into once. One that is held in many places is looked
 from __future__ import annotations
 
 import copy
-from array import array
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from enum import Enum
-from itertools import repeat
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
 from .container_kinds import DICT, LEAVES, Attribute, Kind, Nth, kind_of
 from .records import TENSOR
@@ -32,13 +27,9 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Children = list[tuple[Any, Any]]
 
 MOST_REPEATS = 10_000
+LATER = object()  # is returned for what cannot be built yet, or not in this way
 PLAIN = frozenset({str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.Size})
-_FLAT = PLAIN | {Tensor, Parameter, slice, type(...)}  # what most arguments hold: they are read without looking further
 _SIMPLE_RESULTS = PLAIN | {Tensor}
-_NESTING = frozenset({tuple, list, dict})
-_FEW = 1_000
-_MUTABLE = (np.ndarray, bytearray, array)  # numbers that are an argument's value and may change later
-_SIMPLE: tuple[Any, ...] = (*PLAIN, torch.layout, torch.memory_format, range, type, Enum)
 
 
 def children(value: Any, *, into_objects: bool = False) -> Children | None:
@@ -70,21 +61,22 @@ def find_tensors(value: Any, path: Path = (), *, into_objects: bool = True) -> I
 
     With `into_objects`, the attributes of objects that are no containers are looked at too, once for each object.
     """
-    return _find(value, path, is_tensor, into_objects, MOST_REPEATS)
+    return find(value, path, is_tensor, into_objects, MOST_REPEATS)
 
 
 def find_leaves(value: Any, is_wanted: Callable[[Any], bool]) -> list[Any]:
     """The items in `value`, in any nesting of containers, for which `is_wanted` is true."""
-    return [item for _, item in _find(value, (), is_wanted, False, 0)]
+    return [item for _, item in find(value, (), is_wanted, False, 0)]
 
 
 def is_tensor(value: Any) -> bool:
     return issubclass(type(value), Tensor)  # isinstance() would ask the object for its __class__
 
 
-def _find(
+def find(
     value: Any, path: Path, is_wanted: Callable[[Any], bool], into_objects: bool, repeats: int
 ) -> Iterator[tuple[Path, Any]]:
+    """Every wanted item in `value`, with its path. Containers met again are looked into again, `repeats` times in all."""
     if is_wanted(value):
         yield path, value
         return
@@ -182,7 +174,7 @@ class _Open:
         return self.kind.built(self.value, self.steps, self.built)
 
 
-def _rebuilt(
+def rebuilt(
     value: Any,
     change: Callable[[Any], Any],
     made: dict[int, Any] | None = None,
@@ -192,7 +184,7 @@ def _rebuilt(
 ) -> Any:
     """`value` with containers of its own, in which every item that is not a container is replaced by `change(item)`.
 
-    A container met again is the one built before (which `made` has by id), except for so many `repeats`.
+    A container met again is the one built before, which `made` has by id; `repeats` is how often one is built again instead.
     """
     made = {} if made is None else made
     stack: list[_Open] = []
@@ -200,7 +192,7 @@ def _rebuilt(
     open_ids: set[int] = set()
 
     def begin(item: Any) -> Any:
-        """What to put for an item now, or `_LATER` when its own items have to be built first."""
+        """What to put for an item now, or `LATER` when its own items have to be built first."""
         nonlocal repeats
         if type(item) in PLAIN and item is not TENSOR:
             return item
@@ -222,14 +214,14 @@ def _rebuilt(
         held.append(item)
         open_ids.add(key)
         stack.append(here)
-        return _LATER
+        return LATER
 
     result = begin(value)
     while stack:
         here = stack[-1]
         for item in here.rest:
             result = begin(item)
-            if result is _LATER:
+            if result is LATER:
                 break
             here.built.append(result)
         else:
@@ -244,169 +236,9 @@ def _rebuilt(
     return result
 
 
-_LATER = object()
-
-
 def replace_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
     """`value` with containers of its own, in which `change(tensor)` is in place of every tensor."""
-    return _rebuilt(value, lambda item: change(item) if is_tensor(item) else item)
-
-
-def _own(item: Any) -> Any:
-    """A copy of what is an argument's value and may change later: a generator, an array."""
-    if type(item) is torch.Generator:
-        return item.clone_state()
-    return copy.copy(item) if issubclass(type(item), _MUTABLE) else item
-
-
-def template(value: Any, see: Callable[[Tensor], object]) -> Any:
-    """`value` with every tensor replaced by `TENSOR`, each shown to `see` in order. Containers are copied."""
-    made = _quick_template(value, see)
-    return made if made is not _LATER else _any_template(value, see, _own)
-
-
-def outline(value: Any, see: Callable[[Tensor], object]) -> Any:
-    """A template that keeps no object alive: `Other` stands for objects that are not containers."""
-    made = _quick_template(value, see)
-    return made if made is not _LATER else _any_template(value, see, _stand_in)
-
-
-def _stand_in(item: Any) -> Any:
-    return item if issubclass(type(item), _SIMPLE) else Other(type(item).__name__)
-
-
-def _any_template(value: Any, see: Callable[[Tensor], object], instead: Callable[[Any], Any]) -> Any:
-    """The template of any nesting, with `instead(item)` in place of what is neither a tensor nor a container."""
-
-    def change(item: Any) -> Any:
-        if is_tensor(item):
-            see(item)
-            return TENSOR
-        return instead(item)
-
-    return _rebuilt(value, change, repeats=MOST_REPEATS, as_template=True)
-
-
-def _quick_template(value: Any, see: Callable[[Tensor], object]) -> Any:
-    """The template of what nearly all arguments are: lists, tuples and dictionaries at most two deep. Otherwise `_LATER`.
-
-    This is on the hot path of capture, where `_rebuilt` would take ten times as long.
-    """
-    cls = type(value)
-    if cls in PLAIN:
-        return value
-    if cls is slice:
-        return _sliced(value, see)
-    if cls not in _NESTING:
-        return _LATER
-    items = value.values() if cls is dict else value
-    if _FLAT.issuperset(map(type, items)):
-        return _flat_template(value, cls, see)
-    if len(value) > _FEW or not all(map(_is_shallow, items)):
-        return _LATER
-    made: list[Any] = []
-    for item in items:
-        cls_of_item = type(item)
-        if cls_of_item in _NESTING:
-            made.append(_flat_template(item, cls_of_item, see))
-        elif cls_of_item is Tensor or cls_of_item is Parameter:
-            see(item)
-            made.append(TENSOR)
-        else:
-            made.append(item if cls_of_item is not slice else _sliced(item, see))
-    return made if cls is list else tuple(made) if cls is tuple else dict(zip(value, made, strict=True))
-
-
-def _is_shallow(item: Any) -> bool:
-    cls = type(item)
-    return cls in _FLAT or (cls in _NESTING and _FLAT.issuperset(map(type, item.values() if cls is dict else item)))
-
-
-def _flat_template(value: Any, cls: type, see: Callable[[Tensor], object]) -> Any:
-    flat: list[Any] = []
-    for item in value.values() if cls is dict else value:
-        cls_of_item = type(item)
-        if cls_of_item is Tensor or cls_of_item is Parameter:
-            see(item)
-            flat.append(TENSOR)
-        else:
-            flat.append(item if cls_of_item is not slice else _sliced(item, see))
-    return flat if cls is list else tuple(flat) if cls is tuple else dict(zip(value, flat, strict=True))
-
-
-def _sliced(value: slice, see: Callable[[Tensor], object]) -> slice:
-    start, stop, step = value.start, value.stop, value.step
-    if type(start) in PLAIN and type(stop) in PLAIN and type(step) in PLAIN:
-        return value
-    return slice(template(start, see), template(stop, see), template(step, see))
-
-
-def slot_paths(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> list[Path]:
-    """The path of every `TENSOR` in a call's templates, in order: `(0,)`, `('mask',)`, `(0, 2)`."""
-    if not kwargs and PLAIN.issuperset(map(type, args)):
-        return [(index,) for index, item in enumerate(args) if item is TENSOR]
-    return [path[1:] for path, _ in _find((args, kwargs or {}), (), _is_slot, False, 0)]
-
-
-def _is_slot(value: Any) -> bool:
-    return value is TENSOR
-
-
-def fill(value: Any, tensors: Iterator[Any]) -> Any:
-    """A template with its `TENSOR`s replaced, in order, by what `tensors` yields."""
-    cls = type(value)
-    if value is TENSOR:
-        return next(tensors)
-    if cls in PLAIN:
-        return value
-    if (cls is tuple or cls is list) and all(map(_is_quickly_filled, value)):
-        return cls([_filled_quickly(item, tensors) for item in value])
-
-    def change(item: Any) -> Any:
-        if item is TENSOR:
-            return next(tensors)
-        return _own(item)  # a fresh copy, because the caller may change it
-
-    return _rebuilt(value, change)
-
-
-def _is_quickly_filled(item: Any) -> bool:
-    """Whether an argument is what nearly all are in templates: a plain value, a slice of plain values, or a list of these."""
-    cls = type(item)
-    if cls is slice:
-        return all(type(bound) in PLAIN and bound is not TENSOR for bound in (item.start, item.stop, item.step))
-    if cls in PLAIN or cls is type(...):
-        return True
-    return (cls is tuple or cls is list) and PLAIN.issuperset(map(type, item))
-
-
-def _filled_quickly(item: Any, tensors: Iterator[Any]) -> Any:
-    if item is TENSOR:
-        return next(tensors)
-    cls = type(item)
-    return cls([next(tensors) if part is TENSOR else part for part in item]) if cls is tuple or cls is list else item
-
-
-def fill_call(whole: tuple[Any, ...], names: tuple[str, ...], tensors: Iterator[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The positional and the named arguments of a call, from the template of all of them and the names of the last."""
-    filled = fill(whole, tensors)
-    count = len(filled) - len(names)
-    return filled[:count], dict(zip(names, filled[count:], strict=True))
-
-
-class _Blank:
-    """Printed in place of a tensor."""
-
-    def __repr__(self) -> str:
-        return "·"
-
-
-BLANK = _Blank()
-
-
-def blank(value: Any, sign: Any = BLANK) -> Any:
-    """A template with `sign` in place of every `TENSOR`."""
-    return fill(value, repeat(sign))
+    return rebuilt(value, lambda item: change(item) if is_tensor(item) else item)
 
 
 def shares_no_container(arguments: Arguments, replaced: dict[int, Tensor] | None = None) -> Arguments:
@@ -418,7 +250,7 @@ def shares_no_container(arguments: Arguments, replaced: dict[int, Tensor] | None
     args, kwargs = arguments
     if not replaced and all(issubclass(type(item), (Tensor, *LEAVES)) for item in (*args, *kwargs.values())):
         return arguments
-    made: dict[int, Any] = {id(item): item for _, item in _find(arguments, (), _is_kept, True, 0)}
+    made: dict[int, Any] = {id(item): item for _, item in find(arguments, (), _is_kept, True, 0)}
     made.update(replaced or {})
 
     def copied(item: Any) -> Any:
@@ -428,7 +260,7 @@ def shares_no_container(arguments: Arguments, replaced: dict[int, Tensor] | None
             return copy.deepcopy(item, made)
         return item
 
-    whole: Arguments = _rebuilt(arguments, copied, made)
+    whole: Arguments = rebuilt(arguments, copied, made)
     return whole
 
 

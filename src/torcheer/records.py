@@ -17,6 +17,10 @@ from .backward_records import BackwardLog
 from .functions import Kind as Kind
 from .functions import Origin as Origin
 from .functions import TorchFunction as TorchFunction
+from .module_records import ClassNames as ClassNames
+from .module_records import ModuleCall as ModuleCall
+from .module_records import RegisteredModule as RegisteredModule
+from .module_records import is_kind_of as is_kind_of
 from .record_views import Views
 from .shapes import shape_of
 from .source_places import CodeTable, Site
@@ -247,85 +251,6 @@ class OperationRecords(Views[OperationRecord]):
 
 
 @dataclass(slots=True, eq=False)
-class ModuleCall:
-    """One call of a module. Operations `first <= n < end` ran inside it."""
-
-    number: int
-    address: str
-    class_name: str
-    call: int  # 1 for the first call of this module
-    outer: ModuleCall | None
-    site: Site | None
-    training: bool
-    first: int
-    args: tuple[Any, ...] = ()  # an outline of all arguments, the named ones last
-    names: tuple[str, ...] = ()
-    inputs: tuple[int, ...] = ()
-    outputs: tuple[int, ...] = ()
-    end: int = -1
-    exit: int = 0  # which exit of the recording this call's was, from 1; 0 while it runs
-    started: int = 0
-    elapsed: int = 0
-
-    def stack(self) -> tuple[ModuleCall, ...]:
-        """This call and those around it, outermost first."""
-        chain: list[ModuleCall] = []
-        call: ModuleCall | None = self
-        while call is not None:
-            chain.append(call)
-            call = call.outer
-        return tuple(reversed(chain))
-
-    @property
-    def is_nested(self) -> bool:
-        """Whether it runs inside another call of the same module."""
-        return any(outer.address == self.address for outer in self.stack()[:-1])
-
-
-@dataclass(frozen=True, slots=True)
-class ClassNames:
-    """The class of a module of a saved history: its qualified name, and those of the classes it is derived from."""
-
-    names: tuple[str, ...]
-
-    @property
-    def __name__(self) -> str:
-        return self.names[0].rpartition(".")[2]
-
-    @classmethod
-    def of(cls, known: type | ClassNames) -> ClassNames:
-        if isinstance(known, ClassNames):
-            return known
-        return cls(tuple([f"{one.__module__}.{one.__qualname__}" for one in known.__mro__[:-1]]))
-
-
-def is_kind_of(known: type | ClassNames, wanted: type) -> bool:
-    """Whether modules of a class are of another one; those of a saved history are compared by name."""
-    if isinstance(known, ClassNames):
-        return f"{wanted.__module__}.{wanted.__qualname__}" in known.names
-    return issubclass(known, wanted)
-
-
-@dataclass(slots=True, eq=False)
-class RegisteredModule:
-    """A module as the model registers it, called or not."""
-
-    address: str
-    class_name: str
-    parameters: dict[str, torch.nn.Parameter | None]
-    buffers: dict[str, torch.Tensor | None]
-    is_root: bool
-    cls: type | ClassNames
-    other_addresses: tuple[str, ...] = ()
-    calls: int = 0
-    is_made_running: bool = False  # a root that was met when it was called, as in `nn.ReLU()(x)`; its address is made up
-
-    def full_name(self, name: str) -> str:
-        """The name that a parameter or buffer of this module has in the model: `features.0.weight`."""
-        return f"{self.address}.{name}" if self.address else name
-
-
-@dataclass(slots=True, eq=False)
 class PythonReadRecord:
     """A place where tensor data left for Python (`bool(t)`, `.item()`, `.numpy()`)."""
 
@@ -429,11 +354,7 @@ class Log:
 
     def forget(self, number: int) -> None:
         """Let go of an operation's kept tensor and arguments."""
-        row = self.rows[number]
-        if row[FACTS] is None:
-            self.rows[number] = (*row[:FACTS], self.operations[number].facts, *row[PARENTS:])
-        self.values[number] = UNSAVED
-        self.versions[number] = -1
+        self._let_go(number, UNSAVED)
         if number in self.details:
             self.details[number].held = None
 
@@ -483,11 +404,14 @@ class Log:
 
     def mark_freed(self, number: int) -> None:
         """The memory of an operation's kept tensor is gone."""
+        self._let_go(number, FREED)
+
+    def _let_go(self, number: int, instead: Any) -> None:
+        """Put something in the place of a kept tensor, whose shape, dtype and device stay known."""
         row = self.rows[number]
         if row[FACTS] is None:
             self.rows[number] = (*row[:FACTS], self.operations[number].facts, *row[PARENTS:])
-        self.values[number] = FREED
-        self.versions[number] = -1
+        self.values[number], self.versions[number] = instead, -1
 
 
 def was_overwritten(value: Any, version: int) -> bool:

@@ -17,7 +17,7 @@ from torch_vis import track_computational_graph_execution
 from torch_vis.document import plain
 from torch_vis.words import Words
 from torcheer.cli import find_model
-from torcheer.containers import fill, find_tensors, template
+from torcheer.containers import find_tensors
 from torcheer.graph import collapse, expand_identities, fold_repeats, omit_middle, roll
 from torcheer.render import showing
 from torcheer.render.drawing import make_drawing
@@ -25,6 +25,7 @@ from torcheer.render.options import PictureOptions
 from torcheer.render.placing import Rect
 from torcheer.render.views import views
 from torcheer.render.wording import human_count, node_lines
+from torcheer.templates import fill, template
 from torcheer.tensor_memory import copy_of, has_memory, needed_bytes
 
 

@@ -277,8 +277,8 @@ def test_arguments_of_every_kind_come_back_and_run_again(kind, tmp_path):
     ids=lambda value: type(value).__name__,
 )
 def test_plain_values_come_back_as_they_were(value):
-    from torcheer.containers import template
     from torcheer.store.values import Reader, Writer
+    from torcheer.templates import template
 
     written = json.loads(json.dumps(Writer(lambda tensor: "").write(template(value, lambda tensor: None))))
     read = Reader(lambda name: torch.zeros(0)).read(written)
@@ -305,9 +305,9 @@ def test_a_function_that_is_not_torchs_own_is_shown_and_not_run(tmp_path):
 
 def test_objects_among_arguments_are_printed_as_they_were():
     from torcheer.container_kinds import SavedObject
-    from torcheer.containers import slot_paths, template
     from torcheer.records import TENSOR
     from torcheer.store.values import Reader, Writer
+    from torcheer.templates import slot_paths, template
 
     pair = dataclasses.make_dataclass("Pair", ["left", "right"])
     given = template((pair(torch.ones(1), 2), Config(3)), lambda tensor: None)

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
-from ..containers import fill_call
 from ..functions.calls import Operand
 from ..records import (
     ELAPSED,
@@ -26,6 +25,7 @@ from ..records import (
     facts_of,
 )
 from ..shapes import bytes_of, elements_of
+from ..templates import fill_call
 from ..torch_internals import DisableTorchFunction
 
 

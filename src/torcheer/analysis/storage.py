@@ -10,10 +10,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..containers import fill_call, get_path
+from ..containers import get_path
 from ..functions import groups
 from ..records import NAMES, TEMPLATE, Log, Origin
 from ..shapes import contiguous_strides
+from ..templates import fill_call
 from ..torch_internals import DisableTorchFunction, address_of
 from .calls import FactsOf, TorchCall, calls_of
 
@@ -47,7 +48,7 @@ class Storages:
         return self.roots[number] if number >= 0 else number
 
     def is_fresh(self, number: int) -> bool:
-        """Whether an operation's tensor has memory of its own, which nothing had before it."""
+        """Whether an operation's tensor is the first in its memory: no view, and not written in place."""
         return self.roots[number] == number
 
     def strides(self, number: int) -> Strides:

@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.nn import Module
 
 from ..cleaning import cleaning
-from ..containers import PLAIN, Other, find_tensors, outline, tensors_in
+from ..containers import PLAIN, Other, find_tensors, tensors_in
 from ..records import TENSOR, UNSAVED, ModuleCall, RegisteredModule
+from ..templates import outline
 from ..torch_internals import DisableTorchFunction, global_module_hooks, is_functorch_wrapped, is_transforming
 from .addresses import addressed, class_name, free_address
 from .identity.tensor_table import storage_of

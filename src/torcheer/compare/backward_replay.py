@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from ..capture.restore.randomness import RandomState
-from ..containers import fill_call
 from ..records import OperationRecord
 from ..replay.machine import call_again, outcome
 from ..replay.walk import tensors_of
+from ..templates import fill_call
 from .own_error import Observer, run_side
 from .sides import Side
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from ..capture.restore.randomness import RandomState
-from ..containers import fill_call
 from ..errors import TorcheerError
 from ..functions.signatures import positional_names
 from ..history import Operation
 from ..records import NAMES, TEMPLATE, TENSOR, OperationRecord, Origin
 from ..replay.machine import call_again, outcome
+from ..templates import fill_call
 from ..torch_internals import DisableTorchFunction
 from .alignment import Alignment
 from .culprit import UNSAID, Culprit, short

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..capture.restore.gc_pause import fewer_collections
-from ..containers import PLAIN, format_path, slot_paths
+from ..containers import PLAIN, format_path
 from ..history.history import History
 from ..history.index import Index
 from ..history.names import IndexNames
@@ -33,6 +33,7 @@ from ..records import (
 )
 from ..shapes import bytes_of
 from ..source_places import Site
+from ..templates import slot_paths
 from ..torch_internals import DisableTorchFunction
 from .model import Edge, Graph, ModuleBox, Node
 from .node_details import Arguments, BufferUse, Place, PythonRead

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..containers import BLANK, blank
 from ..functions import TorchFunction
 from ..functions.signatures import positional_names
 from ..history.param import Param
 from ..records import ModuleCall
 from ..source_places import Site, SourceLine, source_of
+from ..templates import BLANK, blank
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..containers import fill_call
 from ..errors import ActivationLost, ActivationNotSaved
 from ..records import UNSAVED, ModuleCall
 from ..source_places import SourceLine, source_of
+from ..templates import fill_call
 from ..tensor_memory import is_freed
 from .attributes import Helpful, OfRecord
 from .operation import Operation

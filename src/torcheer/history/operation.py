@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..containers import fill_call, format_path
+from ..containers import format_path
 from ..display import Fold, preformatted
 from ..errors import ActivationLost, ActivationNotSaved, GradientNotSaved
 from ..records import UNSAVED
 from ..source_places import SourceLine, source_of, stack_of
+from ..templates import fill_call
 from ..tensor_memory import is_freed
 from ..torch_internals import DisableTorchFunction
 from .attention import Heads, heads_of

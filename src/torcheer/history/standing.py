@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from ..containers import format_path, slot_paths
+from ..containers import format_path
 from ..records import ModuleCall, OperationRecord, Origin
+from ..templates import slot_paths
 from .index import Index
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ..capture.keep.keeper import alias, copied
-from ..containers import fill_call
 from ..functions.structure import Role
 from ..records import OperationRecord
+from ..templates import fill_call
 from ..tensor_memory import cloned
 from ..torch_internals import DisableTorchFunction
 from .changes import Change, changes_of, other_values

@@ -21,12 +21,13 @@ from ..capture.intercept.autocast import autocast_as
 from ..capture.keep.keeper import alias, copied, of_same_class
 from ..capture.restore.randomness import RandomState
 from ..container_kinds import SavedObject
-from ..containers import PLAIN, fill_call, find_leaves, get_path
+from ..containers import PLAIN, find_leaves, get_path
 from ..display import few
 from ..errors import InvalidArgument, ReplayFailed
 from ..functions import groups
 from ..history import History
 from ..records import FACTS, PARENTS, Log, OperationRecord, Origin, StateRecord
+from ..templates import fill_call
 from ..tensor_memory import copy_of, has_memory, is_freed
 from ..torch_internals import DisableTorchFunction, DisableTorchFunctionSubclass
 from .kept_values import given_because

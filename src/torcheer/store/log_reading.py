@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from ..containers import slot_paths
 from ..records import (
     UNSAVED,
     ClassNames,
@@ -27,6 +26,7 @@ from ..records import (
     TorchFunction,
 )
 from ..state_records import AbsentTensor, States
+from ..templates import slot_paths
 from ..tensor_memory import FREED
 from .backward_passes import read_backward
 from .checking import (

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from ..container_kinds import Attribute, Members, Nth, SavedObject, kind_of
-from ..containers import Other, blank
+from ..containers import Other
 from ..errors import CannotBeSaved
 from ..records import TENSOR
+from ..templates import blank
 from .checking import items, lists, number, refuse, sizes, text
 
 _DEEPEST = 60  # containers in one another; deeper ones are written as they print

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...containers import template
 from ...records import UNSAVED, Details, Held, TorchFunction
+from ...templates import template
 from ...torch_internals import DisableTorchFunction
 from ..identity.tensor_table import memory_of
 from ..recorder import Recorder

@@ -19,9 +19,10 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
-from ...containers import PLAIN, template, tensors_in
+from ...containers import PLAIN, tensors_in
 from ...functions import facts, groups
 from ...records import LOST, TENSOR, Composite, Details, Failure, Kind, PythonReadRecord, TorchFunction
+from ...templates import template
 from ...torch_internals import (
     DisableTorchFunction,
     count_function_modes,

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from ...changes import HeadAxis
-from ...containers import fill_call, get_path
+from ...containers import get_path
 from ...functions import groups
 from ...records import Origin
+from ...templates import fill_call
 from ...torch_internals import DisableTorchFunction
 from .finding import CALLS_WITH_HEADS, einsum_terms, head_count, is_rearranging, is_written_out, scoring, weighing
 

@@ -15,7 +15,7 @@ from .cli_extraction import add_extract, add_features, run_extract, run_features
 from .cli_names import find_model, object_named, told
 from .compare import compare
 from .demo import AlexNet, Gpt2, SimpleRecurrent
-from .display import print_shown
+from .display import aligned, print_shown
 from .errors import InvalidArgument, LayerNotFound, TorcheerError
 from .history import History
 from .inputs import misfit_of, taken_by
@@ -32,33 +32,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="torcheer", description="See everything a PyTorch model does.")
     parser.add_argument("--version", action="version", version=f"torcheer {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
-    demo = commands.add_parser(
-        "demo", help="log and draw AlexNet, a recurrent model and a transformer, and write everything to files"
-    )
-    demo.add_argument("--folder", type=Path, default=Path("torcheer_demo"), help="where to write (default: %(default)s)")
-    _add_draw(commands.add_parser("draw", help="draw a model: torcheer draw torchvision.models:resnet18 --input 1,3,224,224"))
-    _add_find(
-        commands.add_parser("find", help="print the operations that keys mean: torcheer find my_models:Net 'blocks.*.mlp'")
-    )
-    _add_show(commands.add_parser("show", help="show a model in the viewer: torcheer show my_models:Net --input 1,3,224,224"))
-    _add_summary(commands.add_parser("summary", help="print the modules of a model, with shapes, parameters and FLOPs"))
-    _add_log(commands.add_parser("log", help="save the history of a model: torcheer log my_models:Net -o run.safetensors"))
-    _add_compare(commands.add_parser("compare", help="compare two saved histories; exits with 1 where they differ"))
-    add_extract(
-        commands.add_parser(
-            "extract",
-            help="write activations of a whole dataset: torcheer extract my:model my:data --layers conv1 -o folder",
-        )
-    )
-    add_features(commands.add_parser("features", help="print what is in a folder that 'torcheer extract' wrote"))
-    _add_view(commands.add_parser("view", help="open a page, or a history that was saved, in the viewer"))
+    for name, add, run, help in _COMMANDS:
+        command = commands.add_parser(name, help=help)
+        add(command)
+        command.set_defaults(run=run)
     options = parser.parse_args(argv)
     try:
-        if options.command == "demo":
-            return run_demo(options.folder)
-        runs = {"draw": run_draw, "find": run_find, "show": run_show, "view": run_view}
-        runs.update(summary=run_summary, log=run_log, compare=run_compare, extract=run_extract, features=run_features)
-        return runs[options.command](options)
+        return int(options.run(options))
     except (TorcheerError, ImportError, AttributeError) as error:
         parser.exit(2, f"torcheer: {error}\n")
     except OSError as error:
@@ -228,9 +208,8 @@ def run_find(options: argparse.Namespace) -> int:
     history = logged(options, "none")
     found = history.filter([_key(history, text) for text in options.keys])
     rows = [(one.label, one.layer_type, str(one.tensor_shape), one.containing_module or "") for one in found]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)] if rows else []
-    for row in rows:
-        print("  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[3]]).rstrip())
+    if rows:
+        print(aligned(rows))
     return 0
 
 
@@ -325,8 +304,13 @@ def _viewed(file: Path) -> Any:
 # The demo ---------------------------------------------------------------------------------------------------------
 
 
-def run_demo(folder: Path) -> int:
+def _add_demo(demo: argparse.ArgumentParser) -> None:
+    demo.add_argument("--folder", type=Path, default=Path("torcheer_demo"), help="where to write (default: %(default)s)")
+
+
+def run_demo(options: argparse.Namespace) -> int:
     """Log AlexNet, a recurrent model and a transformer, and show what there is to see."""
+    folder: Path = options.folder
     folder.mkdir(parents=True, exist_ok=True)
     history = log_forward_pass(AlexNet(), torch.rand(1, 3, 224, 224), random_seed=0)
     layer = history["conv2d_3_7"]
@@ -349,6 +333,26 @@ def run_demo(folder: Path) -> int:
         path = shown.to_html(folder / f"{name}.html")
         print(f"         {path} (a page: open it in a browser)")
     return 0
+
+
+# name, its arguments, what it does, what --help says of it
+_COMMANDS: list[tuple[str, Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int], str]] = [
+    ("demo", _add_demo, run_demo, "log and draw AlexNet, a recurrent model and a transformer, and write everything to files"),
+    ("draw", _add_draw, run_draw, "draw a model: torcheer draw torchvision.models:resnet18 --input 1,3,224,224"),
+    ("find", _add_find, run_find, "print the operations that keys mean: torcheer find my_models:Net 'blocks.*.mlp'"),
+    ("show", _add_show, run_show, "show a model in the viewer: torcheer show my_models:Net --input 1,3,224,224"),
+    ("summary", _add_summary, run_summary, "print the modules of a model, with shapes, parameters and FLOPs"),
+    ("log", _add_log, run_log, "save the history of a model: torcheer log my_models:Net -o run.safetensors"),
+    ("compare", _add_compare, run_compare, "compare two saved histories; exits with 1 where they differ"),
+    (
+        "extract",
+        add_extract,
+        run_extract,
+        "write activations of a whole dataset: torcheer extract my:model my:data --layers conv1 -o folder",
+    ),
+    ("features", add_features, run_features, "print what is in a folder that 'torcheer extract' wrote"),
+    ("view", _add_view, run_view, "open a page, or a history that was saved, in the viewer"),
+]
 
 
 if __name__ == "__main__":

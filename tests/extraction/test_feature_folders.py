@@ -41,7 +41,7 @@ def test_a_file_is_replaced_whole_and_deleted_twice(tmp_path):
 def test_a_folder_that_cannot_be_made_is_told(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     storage = open_storage(str(tmp_path / "file" / "features"))
-    assert storage.names() == []
+    assert (storage.names(), storage.read("plan")) == ([], None)
     with pytest.raises(InvalidArgument, match=r"features cannot be written to the folder .*Not a directory\. Give another"):
         storage.write("plan", b"")
 

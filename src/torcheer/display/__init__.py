@@ -11,6 +11,7 @@ from .progress import BytesProgress as BytesProgress
 from .progress import Progress as Progress
 from .table import Column as Column
 from .table import Table as Table
+from .table import aligned as aligned
 from .table import data_frame as data_frame
 from .terminal import has_colors as has_colors
 from .terminal import paint as paint

@@ -94,6 +94,19 @@ class Table:
         return "".join(cells)
 
 
+def aligned(rows: Sequence[Sequence[str]], *, has_head: bool = False) -> str:
+    """Rows as lines whose cells begin below one another; a rule follows the first row where it is a head.
+
+    >>> print(aligned([("layer", "kind"), ("conv1", "weight")], has_head=True))
+    layer  kind
+    ─────  ──────
+    conv1  weight
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rule = [["─" * width for width in widths]] if has_head else []
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in [*rows[:1], *rule, *rows[1:]])
+
+
 def data_frame(rows: list[dict[str, Any]]) -> pandas.DataFrame:
     """Rows as a table of pandas, or an error that says how to get it."""
     try:

@@ -131,7 +131,7 @@ class LocalStorage(Storage):
     def read(self, name: str) -> bytes | None:
         try:
             return (self.folder / name).read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def write(self, name: str, data: bytes) -> None:

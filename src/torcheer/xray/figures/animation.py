@@ -8,14 +8,14 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from ...display import Progress
 from ...errors import InvalidArgument, SnapshotNotFound
 from ...files import output_path, write_whole
-from ..snapshots.records import WORDS, Entry, Kind, Snapshot
+from ..snapshots.records import WORDS, Entry, Snapshot
 from ..snapshots.run import Run, evenly
 from ..store import Snapshots
 from .captions import number
@@ -79,7 +79,7 @@ def write_gif(
         _check_from("fps", fps, 1 / 60, _FASTEST)
     most = frames if frames is not None else _FRAMES if every == 1 else None
     is_gif = target.suffix.lower() == ".gif"
-    reel = _make_reel(run, _chosen(run, layer, kind, every, most), layer, cast(Kind, kind), scale, tile, _FRAME, is_gif)
+    reel = _make_reel(run, _chosen(run, layer, kind, every, most), layer, kind, scale, tile, _FRAME, is_gif)
     total = len(reel.snapshots)
     milliseconds = round(1000 / (fps if fps is not None else min(max(total / _LASTS, _SLOW), _FAST)))
     with Progress(target.name, total, "frames", progress) as bar:
@@ -126,7 +126,7 @@ def write_strip(
     check_scale(scale)
     _check_from("frames", frames, 1)
     chosen = _chosen(run, layer, kind, 1, int(frames))
-    reel = _make_reel(run, chosen, layer, cast(Kind, kind), scale, tile, _STRIP_FRAME, is_gif=False)
+    reel = _make_reel(run, chosen, layer, kind, scale, tile, _STRIP_FRAME, is_gif=False)
     data = io.BytesIO()
     reel.stage.paints.as_image(_strip(reel)).save(data, format="PNG")
     return write_whole(target, data.getvalue(), "picture")
@@ -156,7 +156,7 @@ class _Reel:
 def _chosen(run: Run, layer: str, kind: str, every: int, most: int | None) -> Snapshots:
     """The snapshots to show."""
     run.entry(layer, kind)  # says what is wrong when nothing has it
-    found = run.having(layer, cast(Kind, kind))[::every]
+    found = run.having(layer, kind)[::every]
     return found if most is None else Snapshots(found.table[evenly(len(found), most)], run.files.read)
 
 
@@ -164,7 +164,7 @@ def _make_reel(
     run: Run,
     chosen: Snapshots,
     layer: str,
-    kind: Kind,
+    kind: str,
     scale: ScaleName | None,
     tile: int | None,
     wanted: int,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from ...errors import SnapshotNotFound
 from ...measure import NUM_BINS, finite
 from ...web.page import packed
 from ..figures.captions import axes_of, totals_of
-from ..snapshots.records import KINDS, Entry, Kind, Summary
+from ..snapshots.records import KINDS, Entry, Summary
 from ..snapshots.run import Run, limits_of
 from ..store import Snapshots
 
@@ -219,9 +219,9 @@ class Album:
             self._run.tell(int(self._snapshots.table["number"][at]), str(error))
             self._unreadable.add(at)
             return frames
-        entries = {(entry.layer, entry.kind): entry for entry in snapshot.entries}
+        entries: dict[tuple[str, str], Entry] = {(entry.layer, entry.kind): entry for entry in snapshot.entries}
         for number, series in enumerate(self._series):
-            entry = entries.get((series.layer, cast(Kind, series.kind)))
+            entry = entries.get((series.layer, series.kind))
             if entry is not None:
                 frames[number] = quantise(kept[entry.key].float().numpy(), entry)
         return frames

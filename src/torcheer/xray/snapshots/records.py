@@ -17,7 +17,7 @@ VERSION = 1
 
 Kind = Literal["weight", "layer", "activation", "attention", "grad", "layer_grad"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-WORDS: dict[Kind, str] = {
+WORDS: dict[str, str] = {
     "weight": "weight",
     "layer": "output",
     "activation": "activation",
@@ -63,7 +63,7 @@ class Entry:
         return tensor_key(self.layer, self.kind)
 
 
-def tensor_key(layer: str, kind: Kind) -> str:
+def tensor_key(layer: str, kind: str) -> str:
     return f"{layer}/{kind}"
 
 
@@ -95,7 +95,7 @@ class Snapshot:
     notes: tuple[str, ...] = ()  # about the whole snapshot: "activation of fc2: nothing consumes it"
     bytes: int = 0  # of its file
 
-    def find(self, layer: str, kind: Kind) -> Entry | None:
+    def find(self, layer: str, kind: str) -> Entry | None:
         """The entry of a kind of a layer, if this snapshot has it."""
         return next((entry for entry in self.entries if entry.layer == layer and entry.kind == kind), None)
 

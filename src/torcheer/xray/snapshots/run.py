@@ -62,11 +62,11 @@ class Run:
         there = {kind for content in self._contents() for name, kind in content.keys if name == layer}
         return [kind for kind in KINDS if kind in there]
 
-    def steps(self, layer: str | None = None, kind: Kind | None = None) -> list[int]:
+    def steps(self, layer: str | None = None, kind: str | None = None) -> list[int]:
         """The steps there are snapshots of; those that have a layer and kind, if given."""
         return self.having(layer, kind).steps
 
-    def having(self, layer: str | None = None, kind: Kind | None = None) -> Snapshots:
+    def having(self, layer: str | None = None, kind: str | None = None) -> Snapshots:
         """The snapshots that have a layer and kind."""
         snapshots = self.snapshots
         if layer is None and kind is None:
@@ -123,7 +123,7 @@ class Run:
 
     def entry(self, layer: str, kind: str, step: int | None = None) -> Entry:
         """What is known of a kind of a layer at a step, by default at the last step that has it."""
-        return cast(Entry, self._locate(layer, kind, step).find(layer, cast(Kind, kind)))
+        return cast(Entry, self._locate(layer, kind, step).find(layer, kind))
 
     def tensor(self, layer: str, kind: str, step: int | None = None) -> numpy.ndarray[Any, Any]:
         """What was kept of it, as float32, laid out as its entry's `layout` says. By default of the last that can be read."""
@@ -133,7 +133,7 @@ class Run:
 
     def kept(self, snapshot: Snapshot, layer: str, kind: str) -> numpy.ndarray[Any, Any]:
         """What a snapshot kept of a kind of a layer, as float32."""
-        return cast("numpy.ndarray[Any, Any]", self.files.tensor(snapshot, layer, cast(Kind, kind)).float().numpy())
+        return cast("numpy.ndarray[Any, Any]", self.files.tensor(snapshot, layer, kind).float().numpy())
 
     def summary(self, layer: str, step: int | None = None) -> Summary:
         """The summary of a layer with parameters at a step, by default the last."""
@@ -145,7 +145,7 @@ class Run:
     def limits(self, layer: str, kind: str) -> tuple[float, float]:
         """The range of colours that fits the whole run: around zero for weights, gradients and whatever has both signs."""
         self._check(layer, kind)
-        known = self.files.rows.ranges[layer, cast(Kind, kind)]
+        known = self.files.rows.ranges[layer, kind]
         return _limits(kind, known.low, known.high, known.least, known.most)
 
     def pictures(
@@ -159,12 +159,12 @@ class Run:
             except SnapshotNotFound as error:
                 self.tell(int(snapshots.table["number"][at]), str(error))
                 continue
-            yield snapshot, cast(Entry, snapshot.find(layer, cast(Kind, kind))), kept
+            yield snapshot, cast(Entry, snapshot.find(layer, kind)), kept
 
     def last_picture(self, layer: str, kind: str) -> tuple[Snapshot, Entry, numpy.ndarray[Any, Any]]:
         """One kind of one layer in the last snapshot that can be read."""
         self._check(layer, kind)
-        found = next(self.pictures(layer, kind, self.having(layer, cast(Kind, kind))[::-1]), None)
+        found = next(self.pictures(layer, kind, self.having(layer, kind)[::-1]), None)
         if found is None:
             raise SnapshotNotFound(f"no snapshot with {kind!r} of {layer!r} can be read from {self.files.folder}.")
         return found
@@ -181,7 +181,7 @@ class Run:
 
     def _locate(self, layer: str, kind: str, step: int | None) -> Snapshot:
         self._check(layer, kind)
-        having = self.having(layer, cast(Kind, kind))
+        having = self.having(layer, kind)
         at = [len(having) - 1] if step is None else np.flatnonzero(having.table["step"] == step)
         if not len(at):
             raise SnapshotNotFound(

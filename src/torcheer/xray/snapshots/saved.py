@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...display import data_frame
+from ...display import aligned, data_frame
 from ...history.printing.text import human_size, plural
 from ..figures.captions import kept_of, number
 from .records import Kind, Summary
@@ -78,7 +77,7 @@ class Saved:
             steps = _span(row.first_step, row.last_step, "…")
             shape = "×".join("?" if size < 0 else str(size) for size in row.shape) or "scalar"
             table.append((row.layer, row.kind, row.source, str(row.snapshots), steps, shape, row.kept))
-        return _as_text(table)
+        return aligned(table, has_head=True)
 
     def _summaries(self) -> str:
         """The last summary of every layer with parameters."""
@@ -96,17 +95,10 @@ class Saved:
             )
             bad, dead = one.nonfinite + one.grad_nonfinite, "–" if one.dead is None else f"{one.dead:,} of {one.units:,}"
             table.append((one.layer, f"{one.parameters:,}", norm, grad, ratio, f"{bad:,}", dead))
-        return _as_text(table)
+        return aligned(table, has_head=True)
 
     def __repr__(self) -> str:
         return str(self)
-
-
-def _as_text(table: Sequence[tuple[str, ...]]) -> str:
-    widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in table]
-    lines.insert(1, "  ".join("─" * width for width in widths))
-    return "\n".join(lines)
 
 
 def _span(first: int, last: int, between: str) -> str:

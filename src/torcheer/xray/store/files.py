@@ -32,7 +32,7 @@ from torch import Tensor
 from ...errors import RunExists, RunInUse, SnapshotNotFound
 from ...files import make_folder, write_whole
 from ...tensor_files import write_tensors
-from ..snapshots.records import VERSION, Kind, Snapshot, snapshot_from_json, snapshot_to_json, tensor_key
+from ..snapshots.records import VERSION, Snapshot, snapshot_from_json, snapshot_to_json, tensor_key
 from . import lock, snapshot_file
 from .compaction import Compaction
 from .folder import FORMAT, as_folder, free_folder, has_snapshots, locked, read_about
@@ -165,7 +165,7 @@ class FileManager:
             with contextlib.suppress(KeyError):  # another thread did it
                 self._remembered.popitem(last=False)
 
-    def tensor(self, snapshot: Snapshot, layer: str, kind: Kind) -> Tensor:
+    def tensor(self, snapshot: Snapshot, layer: str, kind: str) -> Tensor:
         """What was kept of a kind of a layer."""
         return snapshot_file.read_tensor(self.path(snapshot), snapshot, tensor_key(layer, kind))
 

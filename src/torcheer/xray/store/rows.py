@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 
-from ..snapshots.records import Kind, Snapshot
+from ..snapshots.records import Snapshot
 
 Array = Any  # of NumPy, whose types are not followed
-Key = tuple[str, Kind]  # a layer and a kind
+Key = tuple[str, str]  # a layer and a kind
 
 _ROW = np.dtype(
     [("step", "i8"), ("number", "i8"), ("time", "f8"), ("at", "i8"), ("length", "i8"), ("bytes", "i8"), ("content", "i4")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -235,45 +235,43 @@ def activation_after(output: Operation) -> Operation | None:
 
     The search goes on behind operations that only move, normalise, pool or add, and stops at another layer that multiplies.
     """
-    index = output._index
-    waiting = [output._number]
-    seen = set(waiting)
-    for _ in range(_REACH):
-        following: list[int] = []
-        for number in waiting:
-            for child in index.children.get(number, ()):
-                if child in seen or not index.table.shows(child):
-                    continue
-                seen.add(child)
-                operation = Operation(index, child)
-                whole = _activation_module(operation, output)
-                if whole is not None:
-                    return whole
-                if _is_in(operation, groups.ACTIVATIONS):
-                    return operation
-                if _is_passed_through(operation):
-                    following.append(child)
-        waiting = following
+    index, start = output._index, output._number
+
+    def onward(operation: Operation) -> list[int]:
+        if operation._number != start and not _is_passed_through(operation):
+            return []
+        return [child for child in index.children.get(operation._number, ()) if index.table.shows(child)]
+
+    for operation in _reached(output, onward):
+        if operation._number != start:
+            whole = _activation_module(operation, output)
+            if whole is not None or _is_in(operation, groups.ACTIVATIONS):
+                return whole if whole is not None else operation
     return None
 
 
 def core_of(output: Operation) -> Operation | None:
     """The convolution, multiplication or look-up behind an output that was at most normalised, activated, reshaped since."""
-    index = output._index
-    waiting = [output._number]
+
+    def onward(operation: Operation) -> Iterable[int]:
+        is_between = _is_in(operation, groups.ACTIVATIONS) or _is_passed_through(operation)
+        return output._index.parents(operation._number) if is_between and not _is_in(operation, groups.MOVES_CHANNELS) else ()
+
+    return next((operation for operation in _reached(output, onward) if _is_in(operation, _CORES)), None)
+
+
+def _reached(start: Operation, onward: Callable[[Operation], Iterable[int]]) -> Iterator[Operation]:
+    """An operation and those that `onward` leads to, nearest first, each once, at most `_REACH` steps away."""
+    waiting = [start._number]
     seen = set(waiting)
-    for _ in range(_REACH):
-        before: list[int] = []
+    for _ in range(_REACH + 1):
+        following: list[int] = []
         for number in waiting:
-            operation = Operation(index, number)
-            if _is_in(operation, _CORES):
-                return operation
-            is_between = _is_in(operation, groups.ACTIVATIONS) or _is_passed_through(operation)
-            if is_between and not _is_in(operation, groups.MOVES_CHANNELS):
-                before += [parent for parent in index.parents(number) if parent not in seen]
-                seen.update(before)
-        waiting = before
-    return None
+            operation = Operation(start._index, number)
+            yield operation
+            following += [one for one in dict.fromkeys(onward(operation)) if one not in seen]
+            seen.update(following)
+        waiting = following
 
 
 def can_die(activation: Operation) -> bool:

@@ -56,34 +56,10 @@ class Sources:
 RUNNING: Final = Sources()
 
 
-class Codes(Protocol):
-    """Says what the numbers in sites mean."""
-
-    @property
-    def sources(self) -> Sources:
-        """The files that the codes are in."""
-
-    def facts(self, code: int) -> CodeFacts:
-        """Which code it is."""
-        ...
-
-    def line(self, code: int, instruction: int) -> int:
-        """The line of the file that an instruction belongs to."""
-        ...
-
-    def span(self, code: int, instruction: int) -> Span:
-        """Where in the source an instruction is."""
-        ...
-
-    def offset(self, instruction: int) -> int:
-        """Where in its code an instruction of a site is; -1 where that is not known."""
-        ...
-
-
 class CodeTable:
     """The codes that the sites of one log are in, by number. The only part of a site that needs the running program."""
 
-    sources = RUNNING
+    sources: Sources = RUNNING  # the files that the codes are in
 
     def __init__(self) -> None:
         self._codes: list[CodeType] = []
@@ -103,6 +79,7 @@ class CodeTable:
             return tuple([known[id(code)] for code in codes])
 
     def facts(self, code: int) -> CodeFacts:
+        """Which code it is."""
         return CodeFacts.of(self._codes[code])
 
     def line(self, code: int, instruction: int) -> int:
@@ -120,7 +97,7 @@ class CodeTable:
         return span if span is not None and None not in span else instruction
 
     def offset(self, instruction: int) -> int:
-        """Where in its code an instruction of a site is."""
+        """Where in its code an instruction of a site is; -1 where that is not known."""
         return instruction
 
 
@@ -131,7 +108,7 @@ class Site:
     codes: tuple[int, ...]
     instructions: tuple[int, ...]
     number: int
-    table: Codes
+    table: CodeTable
 
     @property
     def functions(self) -> list[CodeFacts]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ..source_places import CodeFacts, Codes, Site, Sources, Span, lines_near
+from ..source_places import CodeFacts, CodeTable, Site, Sources, Span, lines_near
 from .checking import column, each, fields, items, lists, number, numbers, refuse, split, text
 
 _OF_PROGRAM, _OF_TORCH, _OURS = range(3)  # whose a file is
@@ -36,7 +36,7 @@ def write_sites(sites: list[Site], *, with_texts: bool) -> Json:
     }
 
 
-def _written_files(named: dict[str, set[int]], table: Codes, with_texts: bool) -> Json:
+def _written_files(named: dict[str, set[int]], table: CodeTable, with_texts: bool) -> Json:
     found: list[Json] = []
     taken: set[str] = set()
     for file, lines in named.items():
@@ -75,11 +75,11 @@ class SavedSources(Sources):
         return self.owners.get(file) == _OURS
 
 
-class SavedCodes:
+class SavedCodes(CodeTable):
     """The codes of a saved history. In place of an instruction, a site has the number of a code and a line here."""
 
     def __init__(self, sources: SavedSources, facts: list[CodeFacts], lines: list[int], offsets: list[int]) -> None:
-        self.sources: Sources = sources
+        self.sources = sources
         self._facts = facts
         self._lines = lines
         self._offsets = offsets  # of the instructions; empty in files of earlier versions

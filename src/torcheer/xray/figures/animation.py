@@ -110,14 +110,9 @@ def write_strip(
         write_strip(run, "conv1", "weight", "conv1.png", frames=6)
 
     Args:
-        run: the run to read from.
-        layer: as it was named when the run was made.
-        kind: one of `torcheer.xray.snapshots.records.KINDS`, such as `"weight"` or `"activation"`.
+        run, layer, kind, scale, tile: as in `write_gif`; by default a picture has some 260 pixels.
         path: ends with `.png`. The file is there whole or not at all.
         frames: how many steps, the first and the last among them; fewer where there are fewer snapshots.
-        scale: `"run"` has the same colours for the same values over the whole run; `"frame"` has colours that fit each step. By
-            default `"frame"` for gradients, else `"run"`.
-        tile: about how many pixels wide one channel is, or one value of a matrix; by default a picture has some 260 pixels.
 
     A snapshot that cannot be read is left out, with a warning.
     """

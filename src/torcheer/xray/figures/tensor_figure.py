@@ -288,6 +288,7 @@ def _stride(needed: float, there: float) -> int:
 def _write_numbers(axes: Any, plate: Plate) -> None:
     """The numbers on tiles and beside them."""
     mark = {"fontsize": plate.size, "color": INK, "parse_math": False}
+    word = {**mark, "color": FAINT, "ha": "left"}
     paper = {"boxstyle": "square,pad=0.12", "facecolor": "white", "alpha": 0.8, "linewidth": 0}
     for tile in plate.numbered:
         at = (tile.left - 0.5 + 5 / plate.across, tile.top - 0.5 + 5 / plate.down)
@@ -302,18 +303,10 @@ def _write_numbers(axes: Any, plate: Plate) -> None:
     axes.tick_params(length=0, pad=2, labelsize=plate.size, labelcolor=INK, which="both")
     if plate.rows and plate.words[0]:
         axes.text(
-            -plate.left / plate.across - 0.5, _middle(plate.mosaic.height), plate.words[0], rotation=90, **_word(plate, "left")
+            -plate.left / plate.across - 0.5, plate.mosaic.height / 2 - 0.5, plate.words[0], rotation=90, va="center", **word
         )
     if plate.columns and plate.words[1]:
-        axes.text(-0.5, -plate.top / plate.down - 0.5, plate.words[1], **{**_word(plate, "left"), "va": "top"})
-
-
-def _word(plate: Plate, side: str) -> dict[str, Any]:
-    return {"ha": side, "va": "center", "fontsize": plate.size, "color": FAINT, "parse_math": False}
-
-
-def _middle(length: int) -> float:
-    return length / 2 - 0.5
+        axes.text(-0.5, -plate.top / plate.down - 0.5, plate.words[1], va="top", **word)
 
 
 def _colors(matplotlib: Any, plate: Plate) -> Any:

@@ -259,15 +259,12 @@ def _chunks(frames: list[tuple[int, Frame]], blocks: list[str]) -> list[dict[str
     """Pack frames some at a time, so that a page need not unpack all of them to show one."""
     groups: list[list[tuple[int, Frame]]] = []
     for at, frame in frames:
-        if groups and _belongs(frame, groups[-1]):
+        is_like_last = bool(groups) and groups[-1][0][1].codes.shape == frame.codes.shape
+        if is_like_last and (len(groups[-1]) + 1) * frame.codes.size <= _CHUNK:
             groups[-1].append((at, frame))
         else:
             groups.append([(at, frame)])
     return [_chunk(group, blocks) for group in groups]
-
-
-def _belongs(frame: Frame, group: list[tuple[int, Frame]]) -> bool:
-    return group[0][1].codes.shape == frame.codes.shape and (len(group) + 1) * frame.codes.size <= _CHUNK
 
 
 def _chunk(group: list[tuple[int, Frame]], blocks: list[str]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from ...capture.restore.randomness import RandomState
+from ...replay.comparison import same_bits
 
 
 @dataclass(frozen=True)
@@ -99,14 +100,7 @@ def _state(model: Module, optimizer: torch.optim.Optimizer | None) -> dict[str, 
 def _same(one: Any, other: Any) -> bool:
     """Whether every bit is the same, also of tensors inside lists, as L-BFGS keeps them."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
-        if one.shape != other.shape or one.dtype != other.dtype or one.layout != other.layout:
-            return False
-        return _bytes(one).equal(_bytes(other))
+        return same_bits(one, other)
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
         return len(one) == len(other) and all(map(_same, one, other))
     return bool(one == other) or (one != one and other != other)  # NaN equals NaN here
-
-
-def _bytes(tensor: Tensor) -> Tensor:
-    dense = tensor.to_dense() if tensor.layout is not torch.strided else tensor
-    return dense.reshape(-1).contiguous().view(torch.uint8)

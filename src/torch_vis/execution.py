@@ -42,14 +42,8 @@ def track_computational_graph_execution(
     for it, it is in no figure and no picture. Under `torch.no_grad()` only the forward pass runs. When the model raises, the
     exception leads to what was tracked until then: `error.tracker`.
     """
-    options = (track_memory, track_timing, track_tensor_ops)
-    return _tracked(model, input_tensor, "track_computational_graph_execution", options, include_loss=include_loss)
-
-
-def _tracked(
-    model: Any, input_tensor: Any, call: str, options: tuple[bool, bool, bool], *, include_loss: bool
-) -> ComputationalGraphTracker:
-    return ComputationalGraphTracker(model, *options).run(input_tensor, include_loss=include_loss, called=call)
+    tracker = ComputationalGraphTracker(model, track_memory, track_timing, track_tensor_ops)
+    return tracker.run(input_tensor, include_loss=include_loss, called="track_computational_graph_execution")
 
 
 def analyze_computational_graph_execution(
@@ -66,8 +60,8 @@ def analyze_computational_graph_execution(
         model, input_tensor, include_loss: as in `track_computational_graph_execution`.
         detailed: also tell what was slow and large, and what ran in every layer.
     """
-    call = "analyze_computational_graph_execution"
-    tracker = _tracked(model, input_tensor, call, (True, True, True), include_loss=include_loss)
+    called = "analyze_computational_graph_execution"
+    tracker = ComputationalGraphTracker(model).run(input_tensor, include_loss=include_loss, called=called)
     analysis: dict[str, Any] = {"summary": plain(tracker.get_graph_summary())}
     if detailed:
         analysis["performance"] = plain(_performance(tracker))

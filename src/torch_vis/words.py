@@ -71,8 +71,8 @@ class Words:
         if self._sizes:
             lines.append(f"memory: {human_size(node.bytes)}")
         if node.params:
-            names = ", ".join(clean(param.name) for param in node.params[:_SHOWN])
-            lines.append(f"parameters: {human_count(node.num_params)} ({names}{', …' if len(node.params) > _SHOWN else ''})")
+            names = _first([clean(param.name) for param in node.params])
+            lines.append(f"parameters: {human_count(node.num_params)} ({names})")
         if node.source:
             lines.append(clean(node.source, 100))
         return lines
@@ -105,7 +105,7 @@ class Words:
             lines.append(f"∂ {_shapes(shapes[:1])}")
         trained = [param.name.rpartition(".")[2] for param in node.params if param.is_trainable]
         if trained:
-            lines.append(clean(f"∂ {', '.join(trained[:_SHOWN])}{', …' if len(trained) > _SHOWN else ''}"))
+            lines.append(clean(f"∂ {_first(trained)}"))
         return lines
 
     def gradient_hover(self, node: Node) -> list[str]:
@@ -143,7 +143,11 @@ class Words:
 
 
 def _shapes(shapes: list[Shape]) -> str:
-    return ", ".join(map(dimensions, shapes[:_SHOWN])) + (", …" if len(shapes) > _SHOWN else "") if shapes else "–"
+    return _first([*map(dimensions, shapes)]) or "–"
+
+
+def _first(texts: list[str]) -> str:
+    return ", ".join(texts[:_SHOWN]) + (", …" if len(texts) > _SHOWN else "")
 
 
 def _seconds(seconds: float) -> str:

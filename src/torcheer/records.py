@@ -26,7 +26,7 @@ from .shapes import shape_of
 from .source_places import CodeTable, Site
 from .state_records import StateRecord as StateRecord
 from .state_records import States as States
-from .tensor_memory import FREED, is_freed
+from .tensor_memory import FREED, Sign, is_freed
 from .torch_internals import DisableTorchFunction
 
 # Stands in an argument template where a tensor was. Compared by identity, so no argument can be mistaken for it; a
@@ -34,25 +34,8 @@ from .torch_internals import DisableTorchFunction
 TENSOR: Final = "".join(("<", "tensor", ">"))
 
 
-class Unsaved:
-    """Stands where no activation was kept."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "<not saved>"
-
-    def __copy__(self) -> Unsaved:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Unsaved:
-        return self
-
-
-UNSAVED: Final = Unsaved()
-
-# The version of a kept tensor that unwatched code may have overwritten: it is not returned to users.
-LOST: Final = -2
+UNSAVED: Final = Sign("<not saved>")  # where no activation was kept
+LOST: Final = -2  # the version of a kept tensor that unwatched code may have overwritten: it is not returned to users
 
 
 @dataclass(slots=True, eq=False)

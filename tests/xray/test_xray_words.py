@@ -15,6 +15,7 @@ from test_xray_figures import notebook  # noqa: F401  # a fixture
 from torch import Tensor, nn
 
 import torcheer as tl
+from torcheer.display import aligned
 from torcheer.errors import SnapshotNotFound
 from torcheer.xray.drawing import desk
 from torcheer.xray.drawing.desk import Desk, Job
@@ -23,7 +24,7 @@ from torcheer.xray.figures.figure import Displays, show_png
 from torcheer.xray.snapshots.records import Snapshot
 from torcheer.xray.snapshots.run import limits_of
 from torcheer.xray.snapshots.sampling import Limits, Measured, is_above_zero, keep
-from torcheer.xray.snapshots.saved import Saved, _as_text
+from torcheer.xray.snapshots.saved import Saved
 from torcheer.xray.watch.pacing import Pace
 from torcheer.xray.watch.selectors import Choices, RandomFilterSelectorType
 from torcheer.xray.watch.tracer import ArchitectureTracer
@@ -278,5 +279,5 @@ def test_colors_reach_as_far_as_the_values_do(kind, low, high, expected):
 
 
 def test_tables_have_a_line_below_their_head():
-    lines = _as_text([("layer", "norm"), ("conv1", "1.5")]).splitlines()
+    lines = aligned([("layer", "norm"), ("conv1", "1.5")], has_head=True).splitlines()
     assert lines == ["layer  norm", "─────  ────", "conv1  1.5"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,15 +67,6 @@ class Drawing:
         return f"<drawing of {what}{f' in {self.path}' if self.path else ''}>"
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """What a figure shows. An equal request is not drawn again."""
-
-    taken: int  # snapshots so far
-    layers: tuple[str, ...] | None
-    scale: ScaleName | None
-
-
 class Drawer:
     """Draws the last snapshot of one run, and remembers what went wrong."""
 
@@ -84,14 +74,14 @@ class Drawer:
         self.failures: list[Failure] = []
         self._pace = pace
         self._displays = Displays()
-        self._asked: _Asked | None = None
         self._last: Drawing | None = None
-        self._drawn: tuple[Any, ...] | None = None
+        self._asked: tuple[Any, ...] | None = None  # snapshots so far, layers and scale of the last request
+        self._drawn: tuple[Any, ...] | None = None  # number of the snapshot, layers and scale of the last figure
         self._jobs: list[Job] = []
 
     def draw(self, run: Run, taken: int, layers: Sequence[str] | None, scale: ScaleName | None, soon: _Soon) -> Drawing | None:
         """Ask for a figure of the last snapshot. `soon` calls a function once everything taken is written."""
-        asked = _Asked(taken, tuple(layers) if layers is not None else None, scale)
+        asked = taken, tuple(layers) if layers is not None else None, scale
         is_new_place, place = self._displays.place(_PLACE)
         if self._last is not None and asked == self._asked:
             if is_new_place and place is not None and self._last.png:
@@ -101,7 +91,7 @@ class Drawer:
             return None
         self._asked = asked
         drawing = self._last = Drawing(run, layers, scale)
-        soon(lambda: self._begin(drawing, run, asked, place))
+        soon(lambda: self._begin(drawing, place))
         return drawing
 
     def wait(self) -> None:
@@ -110,21 +100,21 @@ class Drawer:
             job.done.wait()
         self._jobs.clear()
 
-    def _begin(self, drawing: Drawing, run: Run, asked: _Asked, place: str | None) -> None:
+    def _begin(self, drawing: Drawing, place: str | None) -> None:
         """Everything taken is written: hand the last snapshot over, unless it is the one that was drawn last."""
-        number, drawing.step = run.last_taken
-        this = number, asked.layers, asked.scale
+        number, drawing.step = drawing._run.last_taken
+        this = number, drawing._layers, drawing._scale
         if drawing.step is None or this == self._drawn:
             self._pace.drew(None)
             drawing._shown.set()
             return
         self._drawn = this
-        folder = run.files.folder
+        folder = drawing._run.files.folder
         request = {
             "folder": str(folder.absolute()),
             "step": drawing.step,
-            "layers": asked.layers,
-            "scale": asked.scale,
+            "layers": drawing._layers,
+            "scale": drawing._scale,
             "is_file": place is None,
         }
         where = place or str(figure_path(folder, drawing.step))

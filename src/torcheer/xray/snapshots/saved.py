@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...display import aligned, data_frame
 from ...history.printing.text import human_size, plural
+from ...render import dimensions
 from ..figures.captions import kept_of, number
 from .records import Kind, Summary
 from .run import Run
@@ -75,8 +76,7 @@ class Saved:
         table = [("layer", "kind", "of", "snapshots", "steps", "shape", "kept")]
         for row in self.rows:
             steps = _span(row.first_step, row.last_step, "…")
-            shape = "×".join("?" if size < 0 else str(size) for size in row.shape) or "scalar"
-            table.append((row.layer, row.kind, row.source, str(row.snapshots), steps, shape, row.kept))
+            table.append((row.layer, row.kind, row.source, str(row.snapshots), steps, dimensions(row.shape), row.kept))
         return aligned(table, has_head=True)
 
     def _summaries(self) -> str:

@@ -126,8 +126,10 @@ class Rows:
     def _widen(self, snapshot: Snapshot) -> None:
         for entry in snapshot.entries:
             known = self.ranges.setdefault((entry.layer, entry.kind), Range())
-            known.low, known.least = _lesser(known.low, entry.low), _lesser(known.least, entry.statistics.min)
-            known.high, known.most = _greater(known.high, entry.high), _greater(known.most, entry.statistics.max)
+            known.low = min(_known(known.low, entry.low), default=None)
+            known.high = max(_known(known.high, entry.high), default=None)
+            known.least = min(_known(known.least, entry.statistics.min), default=None)
+            known.most = max(_known(known.most, entry.statistics.max), default=None)
 
 
 class Snapshots(Sequence[Snapshot]):
@@ -171,9 +173,5 @@ def content_of(snapshot: Snapshot) -> Content:
     return Content(keys, tuple(one.layer for one in snapshot.summaries), tuple(snapshot.metrics))
 
 
-def _lesser(one: float | None, other: float | None) -> float | None:
-    return one if other is None else other if one is None else min(one, other)
-
-
-def _greater(one: float | None, other: float | None) -> float | None:
-    return one if other is None else other if one is None else max(one, other)
+def _known(*values: float | None) -> list[float]:
+    return [value for value in values if value is not None]

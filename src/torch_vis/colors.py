@@ -22,5 +22,4 @@ BOX_BORDER = "#9298A2"
 
 
 def edge_color(kind: str) -> str:
-    """The colour of an arrow."""
     return "#B4480A" if kind == GRADIENT_FLOW else "#4D525B"

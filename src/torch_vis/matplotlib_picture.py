@@ -21,7 +21,6 @@ _ROOM = (0.6, 1.35)  # inches beside the drawing, and above and below it: title 
 
 
 def draw_with_matplotlib(scene: Scene) -> Figure:
-    """The scene as a figure."""
     import matplotlib.pyplot as plt
 
     bounds = scene.bounds

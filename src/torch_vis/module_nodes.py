@@ -21,7 +21,6 @@ def backward_id(one: ModulePass, task: int) -> str:
 
 
 def param_facts(param: Any) -> dict[str, Any]:
-    """What is told of a parameter or buffer."""
     return {"shape": list(param.shape), "dtype": _dtype(param.dtype), "trainable": param.is_trainable, "bytes": param.fsize}
 
 

@@ -24,7 +24,6 @@ _LEAST_FONT = 6.0
 
 
 def draw_with_plotly(scene: Scene) -> Figure:
-    """The scene as an interactive figure."""
     import plotly.graph_objects as go
 
     bounds = scene.bounds

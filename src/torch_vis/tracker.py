@@ -76,7 +76,7 @@ class ComputationalGraphTracker:
         return self
 
     def stop_tracking(self) -> ComputationalGraphTracker:
-        """End it. From now on the tracker can be asked."""
+        """End tracking. From now on the tracker answers what it saw."""
         self.__exit__(None, None, None)
         return self
 
@@ -93,7 +93,7 @@ class ComputationalGraphTracker:
 
     @property
     def is_tracking(self) -> bool:
-        """Whether it is following anything now."""
+        """Whether tracking has begun and not ended."""
         return self._leave is not None
 
     def run(self, input_tensor: Any, *, include_loss: bool = False, called: str = "tracker.run") -> ComputationalGraphTracker:

@@ -29,7 +29,7 @@ class Words:
         self._alone: set[str] = set()
 
     def look_at(self, graph: Graph) -> None:
-        """Words are about the nodes of this view from now on."""
+        """From now on write about the nodes of this view."""
         inside = Counter(key for node in graph.nodes for key in node.modules)
         self._alone = {key for key, count in inside.items() if count == 1}
 

@@ -160,7 +160,6 @@ class FactsOf:
         return self._made[number] if number >= 0 else self._states[-1 - number]
 
     def bytes(self, number: int) -> int:
-        """The size of a tensor."""
         shape, dtype, _ = self.of(number)
         return bytes_of(shape, dtype)
 

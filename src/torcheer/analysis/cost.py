@@ -299,12 +299,10 @@ def _not_called(address: str) -> ModuleCost:
 
 
 def _with(expense: Expense, nanoseconds: int) -> Expense:
-    """An expense with more backward time."""
     return replace(expense, backward_seconds=expense.backward_seconds + nanoseconds / 1e9) if nanoseconds else expense
 
 
 def sum_of(expenses: list[Expense]) -> Expense:
-    """Several expenses together."""
     if len(expenses) == 1:
         return expenses[0]
     return Expense(*(sum(getattr(expense, name) for expense in expenses) for name in _FIELDS))

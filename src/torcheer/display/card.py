@@ -153,7 +153,6 @@ def _read(text: str) -> tuple[str, list[tuple[str, str]], list[str]]:
 
 
 def preformatted(text: str) -> str:
-    """Text with its line breaks and spaces."""
     return f"<pre>{html.escape(text)}</pre>"
 
 

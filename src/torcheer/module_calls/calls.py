@@ -17,7 +17,7 @@ Shape = tuple[int, ...]
 
 @dataclass(slots=True, eq=False)
 class ModuleInput:
-    """A tensor that code outside all modules gave to one."""
+    """A tensor that code outside all modules gave to a module."""
 
     label: str  # as a history has it, with the pass: `input_1_0:1`; where there is none, a number
     shape: Shape
@@ -34,11 +34,11 @@ class ModuleBackward:
     grad_output_shapes: list[Shape] = field(default_factory=list)  # gradients of what the module returned
     grad_input_shapes: list[Shape] = field(default_factory=list)  # gradients of what it was given
     bytes: int = 0  # of those
-    device_seconds: float | None = None  # where a GPU was asked
+    device_seconds: float | None = None  # where a GPU timed the work
 
     @property
     def time_elapsed(self) -> float:
-        """Seconds, by the clock of the GPU where that was asked."""
+        """Seconds, by the clock of the GPU where the work was timed there."""
         return self.device_seconds if self.device_seconds is not None else (self.ended - self.started) / 1e9
 
 
@@ -56,7 +56,7 @@ class ModulePass:
     bytes: int = 0  # of what it returned
     started: int = 0
     ended: int = 0  # not after `started` where it did not return
-    device_seconds: float | None = None  # where a GPU was asked
+    device_seconds: float | None = None  # where a GPU timed the work
     has_inner: bool = False  # whether it called other modules
     # The calls and inputs whose tensors it was given, directly or through operations between modules, with the shapes it read.
     # For a call around others: those from which its own code made the result.
@@ -71,7 +71,7 @@ class ModulePass:
 
     @property
     def time_elapsed(self) -> float:
-        """Seconds from entry to exit, by the clock of the GPU where that was asked; 0 where it did not return."""
+        """Seconds from entry to exit, by the clock of the GPU where the work was timed there; 0 where it did not return."""
         return self.device_seconds if self.device_seconds is not None else max(0, self.ended - self.started) / 1e9
 
     def __repr__(self) -> str:

@@ -38,7 +38,6 @@ class Ownership:
         self._first = first
 
     def clear(self) -> None:
-        """Forget everything."""
         self._made.clear()
         self._owners.clear()
         self._behind.clear()

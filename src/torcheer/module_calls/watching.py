@@ -323,7 +323,6 @@ class _Watcher:
 
 
 def _params(address: str, module: Module) -> list[Param]:
-    """A module's own parameters."""
     start = f"{address}." if address else ""
     own = [(start + name, value) for name, value in module._parameters.items() if value is not None]
     shapes = [tuple(value.shape) if not is_lazy(value) else (0,) for _, value in own]
@@ -331,7 +330,6 @@ def _params(address: str, module: Module) -> list[Param]:
 
 
 def _facts(tensor: Tensor) -> tuple[Shape, int]:
-    """Shape and bytes."""
     if type(tensor) is Tensor and tensor.layout is torch.strided:
         return tuple(tensor.shape), tensor.nbytes
     shape, dtype, _ = facts_of(tensor)

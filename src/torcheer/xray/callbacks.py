@@ -117,7 +117,6 @@ class _LightningHooks(_Watching):
         self.close()
 
     def _model(self, pl_module: Any) -> Module:
-        """The network that is probed."""
         name = type(pl_module).__name__
         inside = [child for child, _ in pl_module.named_children()]
         if self.module is None:
@@ -214,7 +213,6 @@ def _lightning_bases() -> list[type]:
 
 
 def _trainer_bases() -> list[type]:
-    """The TrainerCallback of transformers."""
     if not find_spec("transformers"):
         raise ImportError("TrainerXray needs the Trainer of Hugging Face: pip install transformers accelerate")
     return [importlib.import_module("transformers").TrainerCallback]

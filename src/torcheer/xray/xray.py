@@ -360,7 +360,6 @@ class _WatchedStep:
 
 
 def _finish(writer: Writer, drawer: Drawer) -> None:
-    """Write and draw what is left."""
     writer.close()
     drawer.wait()
 

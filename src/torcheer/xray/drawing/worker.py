@@ -51,7 +51,6 @@ def answer(request: dict[str, Any], runs: dict[str, FileManager], answers: Binar
 
 
 def figure_path(folder: Path, step: int) -> Path:
-    """Where the figure of a snapshot is written."""
     return folder / "figures" / f"step_{step:08d}.png"
 
 

@@ -141,7 +141,6 @@ class _Reel:
     colors: Callable[[Entry], ColorScale]
 
     def shot(self, at: int) -> Shot:
-        """The picture of one snapshot."""
         entry, mosaic = self.picture(self.snapshots[at])
         colors = self.colors(entry)
         painted = self.stage.paints.picture(mosaic, colors)
@@ -149,7 +148,6 @@ class _Reel:
 
 
 def _chosen(run: Run, layer: str, kind: str, every: int, most: int | None) -> Snapshots:
-    """The snapshots to show."""
     run.entry(layer, kind)  # says what is wrong when nothing has it
     found = run.having(layer, kind)[::every]
     return found if most is None else Snapshots(found.table[evenly(len(found), most)], run.files.read)

@@ -106,7 +106,6 @@ def present(figure: Figure, path: str | Path, display_id: str | None = None, *, 
 
 
 def _image(png: bytes, inches: float) -> Any:
-    """A picture as a notebook shows it, so many inches wide."""
     return sys.modules["IPython"].display.Image(data=png, format="png", width=round(inches * 96))
 
 
@@ -154,7 +153,6 @@ def show_png(png: bytes, display_id: str) -> None:
 
 
 def png_of(figure: Figure) -> bytes:
-    """A figure as the bytes of a PNG file."""
     data = io.BytesIO()
     figure.savefig(data, format="png")
     return data.getvalue()

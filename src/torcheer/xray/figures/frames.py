@@ -94,7 +94,6 @@ class Paints:
         self._table = table
 
     def picture(self, mosaic: Mosaic, scale: ColorScale) -> Array:
-        """A mosaic in these paints."""
         if self.palette is None:
             return paint(mosaic, scale)
         if mosaic.is_color:
@@ -114,7 +113,6 @@ class Paints:
         return np.rint(ink).astype(np.uint8)
 
     def blank(self, height: int, width: int) -> Array:
-        """Paper."""
         return self.letters(np.full((height, width), 255))
 
     def bar(self, scale: ColorScale, width: int, height: int, is_color: bool) -> Array:
@@ -216,7 +214,6 @@ class Stage:
             self.put(canvas, top - 2, 2 * self.margin + width, self.letters.fitting(self.scale_words, 13, room))
 
     def put(self, canvas: Array, top: int, left: int, greys: Array) -> None:
-        """Letters on a canvas."""
         self.paste(canvas, top, left, self.paints.letters(greys))
 
     @staticmethod

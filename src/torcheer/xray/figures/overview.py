@@ -90,7 +90,7 @@ class _Cell:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Pictures beside each other, each with what it is called."""
+    """Pictures side by side, each with its heading."""
 
     title: str
     cells: list[tuple[list[str], _Cell]]
@@ -107,12 +107,10 @@ class _Row:
 
 
 def _by_layer(layers: list[str], kinds: list[Kind], cells: dict[tuple[str, Kind], _Cell]) -> list[_Row]:
-    """A row for each layer, with the kinds that it has."""
     return [_Row(layer, [([WORDS[kind]], cells[layer, kind]) for kind in kinds if (layer, kind) in cells]) for layer in layers]
 
 
 def _side_by_side(cells: dict[tuple[str, Kind], _Cell]) -> list[_Row]:
-    """Rows of pictures, each with its own name."""
     named = [([*wrapped([layer], _CELL[0], 8, "bold"), WORDS[kind]], cell) for (layer, kind), cell in cells.items()]
     across = min(_ACROSS, len(named))
     return [_Row("", named[at : at + across]) for at in range(0, len(named), across)]

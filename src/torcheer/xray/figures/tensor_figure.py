@@ -100,7 +100,6 @@ class Sheet:
         return matplotlib.rc_context({key: value for key, value in _STYLE.items() if key in matplotlib.rcParams})
 
     def axes(self, left: float, top: float, width: float, height: float) -> Any:
-        """Axes at a place."""
         bottom = self.height - top - height
         place = (left / self.width, bottom / self.height, width / self.width, height / self.height)
         return self.figure.add_axes(place, facecolor="none")
@@ -286,7 +285,6 @@ def _stride(needed: float, there: float) -> int:
 
 
 def _write_numbers(axes: Any, plate: Plate) -> None:
-    """The numbers on tiles and beside them."""
     mark = {"fontsize": plate.size, "color": INK, "parse_math": False}
     word = {**mark, "color": FAINT, "ha": "left"}
     paper = {"boxstyle": "square,pad=0.12", "facecolor": "white", "alpha": 0.8, "linewidth": 0}

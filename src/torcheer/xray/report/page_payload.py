@@ -51,7 +51,7 @@ class Series:
 
     @property
     def present(self) -> list[int]:
-        """The snapshots that have it."""
+        """The positions of the snapshots that have this kind of this layer."""
         found: list[int] = np.flatnonzero(~np.isnan(self.numbers[0])).tolist()
         return found
 
@@ -70,7 +70,6 @@ class Series:
         self.histogram[:, at] = _as_levels(np.array(known.histogram or [0] * NUM_BINS) / max(known.count, 1))
 
     def summarise(self, at: int, found: Summary) -> None:
-        """The summary of a layer in one snapshot."""
         if not self.forms:
             self.forms.append(
                 {"layout": "none", "shape": [], "dtype": "", "source": "", "note": "", "rows": [], "color": False}

@@ -231,7 +231,7 @@ def _nearest(steps: list[int], step: int | None) -> str:
 
 
 def evenly(count: int, number: int) -> list[int]:
-    """So many of the first `count` numbers, evenly, with the first and the last."""
+    """`number` of the first `count` numbers, evenly spread, the first and the last among them."""
     if number >= count:
         return list(range(count))
     return [round(at * (count - 1) / (number - 1)) for at in range(number)] if number > 1 else [0]

@@ -49,7 +49,7 @@ class Measured:
     notes: list[str] = field(default_factory=list)
     update_ratio: float | None = None
     input_channels: int = 0  # of a convolution: how many its input has
-    can_die: bool = True  # of an activation: whether a unit that is never above zero is a dead one
+    can_die: bool = True  # of an activation: whether a unit is dead when it is never above zero
     make: Callable[[], Tensor] | None = None  # what gives the tensor, where that takes time
 
 

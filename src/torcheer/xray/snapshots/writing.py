@@ -73,7 +73,6 @@ class Writer:
             self._thread.start()
 
     def flush(self) -> None:
-        """Wait until everything handed over is written."""
         if self._thread is not None and self._thread.is_alive():
             self._queue.join()
 
@@ -87,7 +86,6 @@ class Writer:
         self.files.close()
 
     def write(self, taken: Taken) -> None:
-        """Write one snapshot."""
         if taken.ready is not None:
             taken.ready.synchronize()
         entries, tensors = [], {}

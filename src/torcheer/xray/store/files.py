@@ -248,7 +248,7 @@ class FileManager:
 
     @property
     def _present(self) -> dict[int, int]:
-        """The sizes of the files there are, by number."""
+        """The sizes of the snapshots' files, by number."""
         found = {}
         with contextlib.suppress(FileNotFoundError), os.scandir(self.folder / "snapshots") as entries:
             for entry in entries:

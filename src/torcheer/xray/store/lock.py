@@ -9,7 +9,7 @@ if sys.platform == "win32":
     import msvcrt
 
     def take(file: IO[bytes]) -> None:
-        """Take the lock. Raises OSError when somebody else has it."""
+        """Take the lock. Raises OSError when another process has it."""
         file.seek(0)
         msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
 
@@ -23,7 +23,7 @@ else:
     import fcntl
 
     def take(file: IO[bytes]) -> None:
-        """Take the lock. Raises OSError when somebody else has it."""
+        """Take the lock. Raises OSError when another process has it."""
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def release(file: IO[bytes]) -> None:

@@ -88,7 +88,6 @@ class Rows:
             self.last_number = max(self.last_number, snapshot.number)
 
     def remove(self, number: int) -> None:
-        """Forget a snapshot."""
         with self._lock:
             table = self._table[: self._count]
             place = int(np.flatnonzero(table["number"] == number)[0])
@@ -98,7 +97,7 @@ class Rows:
             self._numbers.discard(number)
 
     def move(self, places: dict[int, int]) -> None:
-        """The lines of snapshots lie elsewhere now, by number."""
+        """Note where the lines of snapshots are now, by number."""
         with self._lock:
             table = self._table[: self._count]
             table["at"] = [places.get(number, NO_LINE) for number in table["number"].tolist()]

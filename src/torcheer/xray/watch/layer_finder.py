@@ -275,7 +275,7 @@ def _reached(start: Operation, onward: Callable[[Operation], Iterable[int]]) -> 
 
 
 def can_die(activation: Operation) -> bool:
-    """Whether a unit of an activation that is never above zero is a dead one."""
+    """Whether a unit of this activation function is dead when it is never above zero."""
     return not _is_in(activation, groups.TWO_SIDED)
 
 

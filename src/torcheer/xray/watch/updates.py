@@ -53,7 +53,6 @@ class UpdateWatcher:
         return found
 
     def remove(self) -> None:
-        """Take the hooks away."""
         for handle in self._handles:
             handle.remove()
         self._before, self._measured = None, ({}, {})

@@ -15,7 +15,7 @@ from ..functions import groups
 from ..records import NAMES, TEMPLATE, Log, Origin
 from ..shapes import contiguous_strides
 from ..templates import fill_call
-from ..torch_internals import DisableTorchFunction, address_of
+from ..torch_internals import DisableTorchFunction, storage_address
 from .calls import FactsOf, TorchCall, calls_of
 
 Strides = tuple[int, ...]
@@ -65,7 +65,7 @@ class Storages:
         with DisableTorchFunction(), torch.no_grad():
             tensor = self._meta(number)
             try:
-                return _memory(tensor.reshape(shape)) == _memory(tensor)
+                return storage_address(tensor.reshape(shape)) == storage_address(tensor)
             except RuntimeError:  # sizes that do not fit one another: a saved file may say anything
                 return False
 
@@ -172,10 +172,6 @@ class Storages:
         if not shape and not dtype.is_floating_point and not dtype.is_complex:
             return torch.zeros((), dtype=dtype, device="cpu")  # may be an index, and then its value is asked for
         return torch.empty_strided(shape, self.strides(number), dtype=dtype, device="meta")
-
-
-def _memory(tensor: Tensor) -> int:
-    return address_of(tensor.untyped_storage())
 
 
 def _format(call: TorchCall) -> torch.memory_format:

@@ -17,6 +17,7 @@ from ...shapes import shape_of
 from ..watch.selectors import CONVOLUTION, Choices
 from .records import Entry, Kind, Layout
 
+_Numbers = tuple[int, ...]  # of rows or columns
 _EDGE = 0.01  # colours span what lies between this part of the values and the rest from above
 
 
@@ -59,8 +60,8 @@ class _Part:
 
     tensor: Tensor
     layout: Layout
-    rows: tuple[int, ...]
-    columns: tuple[int, ...] | None
+    rows: _Numbers
+    columns: _Numbers | None
     axes: tuple[str, str]  # what rows and columns are
     totals: tuple[int, int]  # how many there are
     notes: list[str]
@@ -136,7 +137,7 @@ def _of_weight(measured: Measured, tensor: Tensor, choices: Choices, limits: Lim
             axes, names = ("input", "unit"), (names[1], names[0])
         rows = choices.choose(names[0], matrix.shape[0], limits.units, matrix)
         columns = choices.choose(names[1], matrix.shape[1], limits.units, matrix.t())
-        return _Part(_cut(matrix, rows, columns), "matrix", rows, columns, axes, _sides(matrix), notes)
+        return _cut(matrix, "matrix", rows, columns, axes, notes)
     if measured.has_inputs_first:
         tensor = tensor.transpose(0, 1)
     while tensor.dim() > 4:
@@ -146,8 +147,7 @@ def _of_weight(measured: Measured, tensor: Tensor, choices: Choices, limits: Lim
         tensor = tensor.unsqueeze(2)
     rows = choices.choose(measured.layer, tensor.shape[0], limits.channels, tensor, CONVOLUTION)
     columns = choices.choose(f"{measured.layer}/inputs", tensor.shape[1], limits.inputs, tensor.transpose(0, 1), CONVOLUTION)
-    axes = ("filter", "input channel")
-    return _Part(_cut(tensor, rows, columns), "filters", rows, columns, axes, _sides(tensor), notes)
+    return _cut(tensor, "filters", rows, columns, ("filter", "input channel"), notes)
 
 
 def _of_output(measured: Measured, tensor: Tensor, choices: Choices, limits: Limits) -> _Part:
@@ -163,7 +163,7 @@ def _of_output(measured: Measured, tensor: Tensor, choices: Choices, limits: Lim
             matrix = matrix.reshape(-1, *matrix.shape[-2:])[0] if matrix.numel() else matrix.reshape(0, matrix.shape[-1])
         rows = tuple(range(min(matrix.shape[0], limits.samples)))
         columns = choices.choose(measured.layer, matrix.shape[1], limits.units, matrix.t())
-        return _Part(_cut(matrix, rows, columns), "matrix", rows, columns, axes, _sides(matrix), notes)
+        return _cut(matrix, "matrix", rows, columns, axes, notes)
     if axis == 1:
         if tensor.shape[0] > 1:
             notes.append(f"the first of {tensor.shape[0]} samples")
@@ -233,15 +233,12 @@ def as_written(tensor: Tensor, kind: Kind, dtype: torch.dtype) -> Tensor:
     return tensor.to(dtype).contiguous() if float(largest) <= torch.finfo(dtype).max else tensor.contiguous()
 
 
-def _cut(tensor: Tensor, rows: tuple[int, ...], columns: tuple[int, ...]) -> Tensor:
-    return _picked(_picked(tensor, 0, rows), 1, columns)
+def _cut(tensor: Tensor, layout: Layout, rows: _Numbers, columns: _Numbers, axes: tuple[str, str], notes: list[str]) -> _Part:
+    kept = _picked(_picked(tensor, 0, rows), 1, columns)
+    return _Part(kept, layout, rows, columns, axes, (tensor.shape[0], tensor.shape[1]), notes)
 
 
-def _sides(tensor: Tensor) -> tuple[int, int]:
-    return tensor.shape[0], tensor.shape[1]
-
-
-def _picked(tensor: Tensor, axis: int, numbers: tuple[int, ...]) -> Tensor:
+def _picked(tensor: Tensor, axis: int, numbers: _Numbers) -> Tensor:
     if numbers == tuple(range(tensor.shape[axis])):
         return tensor
     return tensor.index_select(axis, torch.tensor(numbers, device=tensor.device, dtype=torch.int64))

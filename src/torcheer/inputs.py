@@ -26,17 +26,10 @@ from torch.utils.data import DataLoader, Dataset
 from .capture.addresses import innermost, without_parallelism
 from .containers import Arguments, is_tensor
 from .errors import InvalidArgument
+from .signs import Sign
 from .torch_internals import FunctionSchema, has_global_pre_hooks
 
-
-class _LeftOut:
-    """Stands for an argument that was not given."""
-
-    def __repr__(self) -> str:
-        return "…"
-
-
-LEFT_OUT: Final = _LeftOut()
+LEFT_OUT: Final = Sign("…")  # stands for an argument that was not given
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _REFUSALS = (TypeError, AttributeError, ValueError, RuntimeError, IndexError, KeyError)  # what a model may raise for them
 _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)

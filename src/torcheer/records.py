@@ -23,10 +23,11 @@ from .module_records import RegisteredModule as RegisteredModule
 from .module_records import is_kind_of as is_kind_of
 from .record_views import Views
 from .shapes import shape_of
+from .signs import Sign
 from .source_places import CodeTable, Site
 from .state_records import StateRecord as StateRecord
 from .state_records import States as States
-from .tensor_memory import FREED, Sign, is_freed
+from .tensor_memory import FREED, is_freed
 from .torch_internals import DisableTorchFunction
 
 # Stands in an argument template where a tensor was. Compared by identity, so no argument can be mistaken for it; a
@@ -34,7 +35,7 @@ from .torch_internals import DisableTorchFunction
 TENSOR: Final = "".join(("<", "tensor", ">"))
 
 
-UNSAVED: Final = Sign("<not saved>")  # where no activation was kept
+UNSAVED: Final = Sign("<not saved>")  # stands where no activation was kept
 LOST: Final = -2  # the version of a kept tensor that unwatched code may have overwritten: it is not returned to users
 
 

@@ -16,6 +16,7 @@ from torch.nn import Parameter
 
 from .containers import LATER, MOST_REPEATS, PLAIN, Other, Path, find, is_tensor, rebuilt
 from .records import TENSOR
+from .signs import Sign
 
 _FLAT = PLAIN | {Tensor, Parameter, slice, type(...)}  # what most arguments hold: they are read without looking further
 _NESTING = frozenset({tuple, list, dict})
@@ -166,14 +167,7 @@ def fill_call(whole: tuple[Any, ...], names: tuple[str, ...], tensors: Iterator[
     return filled[:count], dict(zip(names, filled[count:], strict=True))
 
 
-class _Blank:
-    """Printed in place of a tensor."""
-
-    def __repr__(self) -> str:
-        return "·"
-
-
-BLANK = _Blank()
+BLANK = Sign("·")  # printed in place of a tensor
 
 
 def blank(value: Any, sign: Any = BLANK) -> Any:

@@ -13,28 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from .signs import Sign
 from .torch_internals import DisableTorchFunction, functorch_unwrapped, is_functorch_wrapped, is_traceable_wrapper_subclass
 
-
-class Sign:
-    """Stands where an activation is not kept, and says why. It is known by identity, so copies are the same object."""
-
-    __slots__ = ("_text",)
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __repr__(self) -> str:
-        return self._text
-
-    def __copy__(self) -> Sign:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Sign:
-        return self
-
-
-FREED: Final = Sign("<freed>")  # its memory was freed before it could be copied
+FREED: Final = Sign("<freed>")  # stands where an activation was kept whose memory was freed before it could be copied
 
 
 def is_freed(value: Any) -> bool:

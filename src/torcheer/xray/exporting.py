@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import importlib
 import math
-import warnings
 from typing import Any, cast
 
 import numpy as np
 
-from ..errors import InvalidArgument, SnapshotLost, SnapshotNotFound
+from ..errors import InvalidArgument, SnapshotNotFound
 from ..measure import BIN_EDGES, Statistics
 from .figures.captions import title_of
 from .figures.colors import chosen_scale, paint, scales_of
@@ -55,7 +54,7 @@ def to_tensorboard(run: Run, writer: Any, *, pictures: bool = True, after: int =
     """
     needed = ["add_scalar", "add_histogram_raw", *(["add_image"] if pictures else [])]
     _must_have(writer, needed, "a writer such as torch.utils.tensorboard.SummaryWriter (of Lightning: logger.experiment)")
-    painter, snapshots = Painter(run), _after(run, after)
+    snapshots = _after(run, after)
     for snapshot in snapshots:
         at = {"global_step": snapshot.step, "walltime": snapshot.time}
         for name, value in _numbers_of(snapshot).items():
@@ -65,7 +64,7 @@ def to_tensorboard(run: Run, writer: Any, *, pictures: bool = True, after: int =
                 edges, counts = bins
                 buckets = {"bucket_limits": edges, "bucket_counts": [0, *counts]}  # a limit is the upper end of its bucket
                 writer.add_histogram_raw(entry.key, **_sums(entry.statistics), **buckets, **at)
-            if pictures and (picture := painter.paint(snapshot, entry)) is not None:
+            if pictures and (picture := _picture(run, snapshot, entry)) is not None:
                 writer.add_image(entry.key, picture, **at, dataformats="HWC")
     return int(max(snapshots.table["number"], default=after))
 
@@ -95,13 +94,13 @@ def to_wandb(run: Run, wandb_run: Any, *, pictures: bool = True, after: int = -1
     """
     _must_have(wandb_run, ["log"], "a run of Weights & Biases, such as wandb.init() returns")
     wandb = _import_wandb()
-    painter, snapshots = Painter(run), _after(run, after)
+    snapshots = _after(run, after)
     for snapshot in snapshots:
         values: dict[str, Any] = dict(_numbers_of(snapshot))
         for entry in snapshot.entries:
             if (bins := bins_of(entry.statistics)) is not None:
                 values[f"{entry.key}/histogram"] = _wandb_histogram(wandb, *bins)
-            if pictures and wandb is not None and (picture := painter.paint(snapshot, entry)) is not None:
+            if pictures and wandb is not None and (picture := _picture(run, snapshot, entry)) is not None:
                 values[f"{entry.key}/picture"] = wandb.Image(picture, caption=title_of(entry, snapshot.step))
         wandb_run.log(values, step=snapshot.step)
     return int(max(snapshots.table["number"], default=after))
@@ -195,25 +194,19 @@ def _import_wandb() -> Any:
 # Pictures -----------------------------------------------------------------------------------------------------------
 
 
-class Painter:
-    """Paints entries of a run, in colours that mean the same at every step; gradients in those that fit the step."""
+def _picture(run: Run, snapshot: Snapshot, entry: Entry) -> np.ndarray[Any, Any] | None:
+    """A picture in bytes of red, green and blue; None, with one warning for a snapshot, when its file cannot be read.
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._lost: set[int] = set()  # snapshots
-
-    def paint(self, snapshot: Snapshot, entry: Entry) -> np.ndarray[Any, Any] | None:
-        """A picture in bytes of red, green and blue; None, with one warning for a snapshot, when its file cannot be read."""
-        try:
-            kept = self._run.kept(snapshot, entry.layer, entry.kind)
-        except SnapshotNotFound as error:
-            if snapshot.number not in self._lost:
-                warnings.warn(f"Xray: pictures of step {snapshot.step} are not sent: {error}", SnapshotLost, stacklevel=3)
-            self._lost.add(snapshot.number)
-            return None
-        scale = scales_of(self._run, entry.layer, entry.kind, chosen_scale(entry.kind, None))(entry)
-        mosaic = make_mosaic(kept, entry)
-        return _enlarged(paint(mosaic, scale), may_stretch=mosaic.form == "matrix")
+    Colours mean the same at every step; those of gradients fit the step.
+    """
+    try:
+        kept = run.kept(snapshot, entry.layer, entry.kind)
+    except SnapshotNotFound as error:
+        run.tell(snapshot.number, f"pictures of step {snapshot.step} are not sent: {error}")
+        return None
+    scale = scales_of(run, entry.layer, entry.kind, chosen_scale(entry.kind, None))(entry)
+    mosaic = make_mosaic(kept, entry)
+    return _enlarged(paint(mosaic, scale), may_stretch=mosaic.form == "matrix")
 
 
 def _enlarged(picture: np.ndarray[Any, Any], may_stretch: bool) -> np.ndarray[Any, Any]:

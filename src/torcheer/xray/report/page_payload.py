@@ -215,7 +215,7 @@ class Album:
             snapshot = self._snapshots[at]
             kept = self._run.files.tensors(snapshot)
         except SnapshotNotFound as error:  # deleted by the process that writes, or damaged: the page says so, too
-            self._run.tell(int(self._snapshots.table["number"][at]), str(error))
+            self._run.tell(int(self._snapshots.table["number"][at]), f"a snapshot is skipped: {error}")
             self._unreadable.add(at)
             return frames
         entries: dict[tuple[str, str], Entry] = {(entry.layer, entry.kind): entry for entry in snapshot.entries}

@@ -91,7 +91,7 @@ class Run:
                 snapshot = latest[at]
                 self.files.check(snapshot)
             except SnapshotNotFound as error:
-                self.tell(int(latest.table["number"][at]), str(error))
+                self.tell(int(latest.table["number"][at]), f"a snapshot is skipped: {error}")
             else:
                 return snapshot
         raise SnapshotNotFound("there is no snapshot that can be read: take_graphs() makes one.")
@@ -157,7 +157,7 @@ class Run:
                 snapshot = snapshots[at]
                 kept = self.kept(snapshot, layer, kind)
             except SnapshotNotFound as error:
-                self.tell(int(snapshots.table["number"][at]), str(error))
+                self.tell(int(snapshots.table["number"][at]), f"a snapshot is skipped: {error}")
                 continue
             yield snapshot, cast(Entry, snapshot.find(layer, kind)), kept
 
@@ -169,11 +169,11 @@ class Run:
             raise SnapshotNotFound(f"no snapshot with {kind!r} of {layer!r} can be read from {self.files.folder}.")
         return found
 
-    def tell(self, number: int, error: str) -> None:
+    def tell(self, number: int, message: str) -> None:
         """Warn of a snapshot that cannot be read, once."""
         if number not in self._told:
             self._told.add(number)
-            tell(f"a snapshot is skipped: {error}", stacklevel=3)
+            tell(message, stacklevel=3)
 
     def _contents(self) -> list[Any]:
         used = np.unique(self.files.rows.copy()["content"]).tolist()

@@ -22,7 +22,7 @@ from .captions import number
 from .colors import ColorScale, ScaleName, check_scale, chosen_scale, paint, scales_of
 from .frames import Paints, Shot, Stage, enlarged, import_pillow, quantised_paints, scale_paints, step_words, zoom_of
 from .moving import as_gif, as_webp
-from .tiles import Array, Mosaic, choose_columns, make_mosaic
+from .tiles import Array, choose_columns, make_mosaic
 
 _FRAME = 600  # about how many pixels the longer side of a picture has
 _STRIP_FRAME = 260
@@ -134,17 +134,18 @@ def write_strip(
 class _Reel:
     """The pictures of a layer over the run, read and painted one by one, and what their frames share."""
 
-    snapshots: list[Snapshot]
+    run: Run
+    snapshots: list[Snapshot]  # each with the one entry that is shown
     stage: Stage
     scale: ScaleName
-    picture: Callable[[Snapshot], tuple[Entry, Mosaic]]
     colors: Callable[[Entry], ColorScale]
 
     def shot(self, at: int) -> Shot:
-        entry, mosaic = self.picture(self.snapshots[at])
+        snapshot = self.snapshots[at]
+        entry = snapshot.entries[0]
         colors = self.colors(entry)
-        painted = self.stage.paints.picture(mosaic, colors)
-        return Shot(self.snapshots[at].step, painted, colors, entry.statistics.nonfinite)
+        mosaic = make_mosaic(self.run.kept(snapshot, entry.layer, entry.kind), entry)
+        return Shot(snapshot.step, self.stage.paints.picture(mosaic, colors), colors, entry.statistics.nonfinite)
 
 
 def _chosen(run: Run, layer: str, kind: str, every: int, most: int | None) -> Snapshots:
@@ -189,12 +190,7 @@ def _make_reel(
     zoom = zoom_of(largest, wanted, tile)
     words = f"red, green, blue: {_SCALE_WORDS[scale]}" if largest.is_color else _SCALE_WORDS[scale]
     stage = Stage(f"{layer} · {WORDS[kind]}", height * zoom[0], width * zoom[1], zoom, paints, largest.is_color, words)
-
-    def picture(snapshot: Snapshot) -> tuple[Entry, Mosaic]:
-        entry = snapshot.entries[0]
-        return entry, make_mosaic(run.kept(snapshot, layer, kind), entry)
-
-    return _Reel(snapshots, stage, scale, picture, scale_for)
+    return _Reel(run, snapshots, stage, scale, scale_for)
 
 
 # Strips -------------------------------------------------------------------------------------------------------------

@@ -371,20 +371,19 @@ class Log:
         They are looked for once: when the pass is complete, nothing outside shares memory with what is kept.
         """
         if self._lost is None:
+            pairs = enumerate(zip(self.values, self.versions, strict=True))
             with DisableTorchFunction():
-                self._lost = set() if self._has_versions(self.versions) else self._find_overwritten()
+                self._lost = set()
+                if not self._is_untouched():
+                    self._lost = {n for n, (value, version) in pairs if version != -1 and was_overwritten(value, version)}
         return self._lost
 
-    def _has_versions(self, versions: list[int]) -> bool:
-        """Whether all that is kept are tensors of these versions: a quick look that finds nothing in most logs."""
+    def _is_untouched(self) -> bool:
+        """Whether all that is kept are tensors of their noted versions: a quick look that finds nothing in most logs."""
         try:
-            return [value._version for value in self.values] == versions
+            return [value._version for value in self.values] == self.versions
         except (AttributeError, RuntimeError):  # not a tensor, or one whose writes torch does not count
             return False
-
-    def _find_overwritten(self) -> set[int]:
-        pairs = enumerate(zip(self.values, self.versions, strict=True))
-        return {number for number, (value, version) in pairs if version != -1 and was_overwritten(value, version)}
 
     def mark_freed(self, number: int) -> None:
         """The memory of an operation's kept tensor is gone."""

@@ -402,6 +402,13 @@ def test_what_changed_is_named_when_resuming(net, tmp_path, change, said):
     assert blocks(tmp_path) == before
 
 
+def test_another_precision_of_autocast_is_named_when_resuming(net, tmp_path):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert extract(net, LOADER, "first", tmp_path)["first"].dtype is torch.bfloat16
+    with pytest.raises(tl.FeaturesMismatch, match=r"autocast is None, and was 'torch.bfloat16'"):
+        extract(net, LOADER, "first", tmp_path)
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [

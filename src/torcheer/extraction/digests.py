@@ -1,22 +1,34 @@
-"""Short texts that are equal where models, batches and functions are: by them it is known that an extraction may be resumed."""
+"""Short texts that are equal where models, batches and functions are equal: they decide whether an extraction may be resumed.
+
+They are the same in every process, so nothing of them may depend on addresses or on the order of a set.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import inspect
+import re
+import sysconfig
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
-from types import CodeType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import Module
 
-from ..containers import find_tensors, format_path
+from ..containers import PLAIN, children, find_tensors
 from ..torch_internals import DisableTorchFunction
 
 _SIZE = 12  # bytes
 _CHUNK = 1 << 24  # elements that are read at once
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
+_OF_PROCESS = re.compile(r"(.*_)?(rank|device|gpu|world_size)")  # names of what differs between processes of one extraction
 
 
 def tensor_digest(tensor: Tensor) -> str:
@@ -47,64 +59,165 @@ def _is_there(tensor: Tensor) -> bool:
 
 
 def batch_digest(batch: Any) -> str:
-    """Of all tensors in a batch and where they are, or of what else it is."""
-    found = blake2b(digest_size=_SIZE)
-    tensors = list(find_tensors(batch, into_objects=False))
-    for path, tensor in tensors:
-        found.update(f"{format_path(path)} {tensor_digest(tensor)}\n".encode())
-    if not tensors:
-        found.update(repr(batch).encode())
-    return found.hexdigest()
+    """Of everything in a batch: tensors, arrays and plain values, nested in any way; of other objects, their tensors."""
+    return _digest_of(batch)
 
 
 def described_function(function: Any) -> Any:
-    """A function in values that JSON has: its name and a digest of what it does, as far as Python shows it."""
+    """A function in values that JSON has: its name, and a digest of its code and of what that uses."""
     if function is None or isinstance(function, str):
         return function
-    if isinstance(function, functools.partial):
-        return ["partial", described_function(function.func), _value(function.args), _value(function.keywords)]
-    if isinstance(function, Module):
-        return [type(function).__qualname__, repr(function), batch_digest(list(state_digests(function).items()))]
-    owner = getattr(function, "__self__", None)
-    function = getattr(function, "__func__", function)
-    code = getattr(function, "__code__", None)
-    if code is None and not isinstance(function, type):
-        called = getattr(type(function).__call__, "__code__", None)
-        state = {name: _value(value) for name, value in getattr(function, "__dict__", {}).items()}
-        return [type(function).__qualname__, getattr(function, "__qualname__", ""), state, _code_digest(called)]
-    cells = [_cell(cell) for cell in getattr(function, "__closure__", None) or ()]
-    given = [_value(getattr(function, "__defaults__", None)), _value(getattr(function, "__kwdefaults__", None))]
-    whose = type(owner).__qualname__ if owner is not None else ""
-    return [whose, getattr(function, "__qualname__", repr(type(function))), _code_digest(code), cells, given]
+    return [getattr(function, "__qualname__", type(function).__qualname__), _digest_of(function)]
 
 
-def _cell(cell: Any) -> Any:
-    try:
-        return _value(cell.cell_contents)
-    except ValueError:  # empty
-        return None
+class _Digest:
+    """A digest of values, and of functions with what they use: closures, defaults, global names, attributes of objects.
+
+    Of an object that a function uses, only those attributes belong to it whose names are in the function's code: others, such
+    as the time it was made at, may differ. What libraries define is known by its name. The device and the rank, by their usual
+    names, belong to nothing: they differ between the processes of one extraction.
+    """
+
+    def __init__(self) -> None:
+        self._hash = blake2b(digest_size=_SIZE)
+        self._seen: dict[Any, Any] = {}  # functions and objects by id, attributes by id and name
+
+    @property
+    def text(self) -> str:
+        return self._hash.hexdigest()
+
+    def add(self, value: Any, names: tuple[str, ...] = ()) -> None:
+        """Add a value. `names` are those that the code of a function has, if the value is used by one."""
+        if isinstance(value, torch.device):
+            self._say(value.type)
+        elif _is_plain(value):
+            self._say(type(value).__name__, repr(value))
+        elif isinstance(value, Tensor):
+            self._say("Tensor", tensor_digest(value))
+        elif isinstance(value, np.ndarray) and value.dtype.kind != "O":
+            self._say("array", value.dtype.str, str(value.shape))
+            self._hash.update(np.ascontiguousarray(value).view(np.uint8).data if value.size else b"")
+        elif isinstance(value, (set, frozenset)):
+            self._say("set", *sorted(map(_digest_of, value)))
+        elif isinstance(value, CodeType):
+            self._add_code(value)
+        elif self._is_new(id(value), value):
+            self._add_composed(value, names)
+        else:
+            self._add_attributes(value, names)
+
+    def _add_composed(self, value: Any, names: tuple[str, ...]) -> None:
+        if isinstance(value, functools.partial):
+            self._add_all("partial", [value.func, value.args, value.keywords])
+        elif isinstance(value, MethodType):
+            self._add_function(value.__func__)
+            self.add(value.__self__, _names(getattr(value.__func__, "__code__", None)))
+        elif isinstance(value, FunctionType):
+            self._add_function(value)
+        elif isinstance(value, np.ndarray):
+            self._add_all(f"array {value.shape}", value.ravel().tolist())
+        elif not isinstance(value, (Module, ModuleType, type)) and (inside := children(value)) is not None:
+            self._add_all(type(value).__qualname__, [one for pair in inside for one in pair])
+            del self._seen[id(value)]  # an equal container in its place counts as much
+        else:
+            self._add_object(value, names)
+
+    def _add_all(self, kind: str, values: Iterable[Any]) -> None:
+        values = list(values)
+        self._say(kind, str(len(values)))
+        for one in values:
+            self.add(one)
+
+    def _add_object(self, value: Any, names: tuple[str, ...]) -> None:
+        cls = type(value)
+        self._say(cls.__qualname__, getattr(value, "__qualname__", getattr(value, "__name__", "")))
+        if isinstance(value, Module):
+            self._say(_ADDRESS.sub("", repr(value)), *(f"{name} {one}" for name, one in state_digests(value).items()))
+        elif not names and not isinstance(value, (type, ModuleType)) and not callable(value):
+            for path, tensor in find_tensors(value):  # a batch of a class of its own
+                self._say(str(path), tensor_digest(tensor))
+        called = inspect.getattr_static(cls, "__call__", None)
+        if isinstance(called, FunctionType) and not isinstance(value, Module):
+            self._add_function(called)
+            self._add_attributes(value, _names(called.__code__))
+        self._add_attributes(value, names)
+
+    def _add_attributes(self, value: Any, names: tuple[str, ...]) -> None:
+        """Add the attributes of an object, a class or a module of Python's that a function may use."""
+        is_library = isinstance(value, ModuleType) and (getattr(value, "__file__", None) or _LIBRARIES[0]).startswith(
+            _LIBRARIES
+        )
+        for name in names:
+            if _OF_PROCESS.fullmatch(name) or not self._is_new((id(value), name), value):
+                continue
+            try:
+                found = inspect.getattr_static(value, name)
+            except AttributeError:
+                continue
+            if isinstance(found, (staticmethod, classmethod)):
+                found = found.__func__
+            elif isinstance(found, property):
+                found = found.fget
+            self._say(name)
+            if is_library and not (isinstance(found, ModuleType) or type(found) in PLAIN):
+                continue
+            self.add(found, names)
+            if isinstance(found, FunctionType) and not _is_of_library(found.__code__):
+                self._add_attributes(value, _names(found.__code__))  # a method: what it uses of the object
+
+    def _add_function(self, function: Any) -> None:
+        code = getattr(function, "__code__", None)
+        self._say("function", getattr(function, "__qualname__", ""))
+        if code is None or _is_of_library(code):
+            return
+        names = _names(code)
+        self._add_code(code)
+        self._add_all("defaults", [function.__defaults__, function.__kwdefaults__])
+        used = {name: function.__globals__[name] for name in names if name in function.__globals__}
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # an empty cell
+                used[name] = cell.cell_contents
+        for name, value in used.items():
+            if not _OF_PROCESS.fullmatch(name):
+                self._say(name)
+                self.add(value, names)
+
+    def _add_code(self, code: CodeType) -> None:
+        self._hash.update(code.co_code)
+        self._say(repr((code.co_names, code.co_varnames[: code.co_argcount])))
+        for one in code.co_consts:
+            self.add(one)
+
+    def _is_new(self, key: Any, value: Any) -> bool:
+        if key in self._seen:
+            return False
+        self._seen[key] = value
+        return True
+
+    def _say(self, *words: str) -> None:
+        self._hash.update("\0".join((*words, "\n")).encode())
 
 
-def _value(value: Any) -> Any:
-    """A value that a function uses: plain ones as they are, tensors by a digest, others by their class."""
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, Tensor):
-        return tensor_digest(value)
+def _digest_of(value: Any) -> str:
+    found = _Digest()
+    found.add(value)
+    return found.text
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether `repr` tells all of a value: numbers, texts, and lists of these."""
     if isinstance(value, (list, tuple)):
-        return [_value(one) for one in value]
-    if isinstance(value, dict):
-        return {str(name): _value(one) for name, one in value.items()}
-    if hasattr(value, "__code__"):
-        return described_function(value)
-    return type(value).__qualname__
+        return PLAIN.issuperset(map(type, value))
+    return type(value) in PLAIN or isinstance(value, np.generic)
 
 
-def _code_digest(code: CodeType | None) -> str:
+def _names(code: CodeType | None) -> tuple[str, ...]:
+    """The names of globals and attributes in code, and in the functions that it makes."""
     if code is None:
-        return ""
-    found = blake2b(code.co_code, digest_size=_SIZE)
-    for one in code.co_consts:
-        found.update((_code_digest(one) if isinstance(one, CodeType) else repr(one)).encode())
-    found.update(repr((code.co_names, code.co_varnames[: code.co_argcount])).encode())
-    return found.hexdigest()
+        return ()
+    inner = [name for one in code.co_consts if isinstance(one, CodeType) for name in _names(one)]
+    return tuple(dict.fromkeys((*code.co_names, *inner)))
+
+
+def _is_of_library(code: CodeType) -> bool:
+    return code.co_filename.startswith(_LIBRARIES)

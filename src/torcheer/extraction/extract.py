@@ -98,6 +98,7 @@ def extract(
             "call": described_function(call),
             "ids": known.describe(),
             "keep": keeping.describe(),
+            "autocast": _autocast(calling.device.type),
         }
         plan = Plan(
             type(inner).__name__,
@@ -267,3 +268,8 @@ def _described_transform(transform: Any) -> Any:
     if isinstance(transform, dict):
         return {str(name): described_function(one) for name, one in transform.items()}
     return described_function(transform)
+
+
+def _autocast(device: str) -> str | None:
+    """The type that autocast, which the caller may have switched on, computes in on a device."""
+    return str(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else None

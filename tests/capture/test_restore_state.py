@@ -304,3 +304,19 @@ def test_a_model_that_trains_itself_keeps_its_optimizer_as_it_was(options):
             assert torcheer.validate_forward_pass(model, given)
         assert same(before, state(model))
         model(given)
+
+
+def test_what_a_leaf_module_registers_in_its_first_pass_is_gone_afterwards():
+    """Its dictionaries of parameters, buffers and modules were empty."""
+
+    class Leaf(nn.Module):
+        def forward(self, x):
+            self.register_buffer("mask", torch.ones(3))
+            self.register_parameter("weight", nn.Parameter(torch.ones(3)))
+            self.inner = nn.Linear(3, 3)
+            return self.inner(x * self.mask * self.weight)
+
+    model = Leaf()
+    torcheer.log_forward_pass(model, torch.rand(2, 3))
+    assert not list(model.children())
+    assert not model.state_dict()

@@ -726,6 +726,57 @@ def test_state_in_buffers_does_not_carry_over(tmp_path):
         assert torch.equal(extract(model, LOADER, "output", tmp_path)["output"][:], X + 1)
 
 
+class Counting(nn.Module):
+    """Adds how often it was called, which it keeps in one of several ways."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.calls, self.seen, self.plain, self.inner = kind, 0, [], torch.zeros(()), nn.Linear(4, 4)
+        self.register_buffer("buffer", torch.zeros(()))
+        self.weight = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        getattr(self, f"in_{self.kind}")()
+        return x + self.buffer + self.calls + len(self.seen) + self.plain + self.weight + hasattr(self.inner, "mask")
+
+    def in_new_buffer(self):
+        self.buffer = self.buffer + 1
+
+    def in_attribute(self):
+        self.calls += 1
+
+    def in_list(self):
+        self.seen.append(None)
+
+    def in_plain_tensor(self):
+        self.plain += 1
+
+    def in_parameter(self):
+        self.weight.data.add_(1)
+
+    def in_late_buffer(self):
+        assert not hasattr(self.inner, "mask")
+        self.inner.register_buffer("mask", torch.ones(2))
+
+
+@pytest.mark.parametrize("kind", ["new_buffer", "attribute", "list", "plain_tensor", "parameter", "late_buffer"])
+def test_each_batch_finds_the_model_as_the_first_did_wherever_it_keeps_what_it_saw(kind, tmp_path):
+    model = Counting(kind).eval()
+    with unchanged(model):
+        assert torch.equal(extract(model, LOADER, "output", tmp_path)["output"][:], X + 1)
+    assert not hasattr(model.inner, "mask")
+    assert (model.calls, model.seen, model.plain.item()) == (0, [], 0)
+
+
+@pytest.mark.parametrize("kind", ["attribute", "parameter", "list"])
+def test_a_model_that_counts_and_then_raises_is_left_as_it_was(kind, tmp_path):
+    model = Counting(kind).eval()
+    batches = [X[:8], X[8:16], X[16:24, :3]]
+    with unchanged(model), pytest.raises(RuntimeError, match="shapes"):
+        extract(model, batches, "output", tmp_path, call=lambda model, x: model.inner(model(x)))
+    assert (model.calls, model.seen) == (0, [])
+
+
 def test_a_compiled_model_and_text_that_is_generated(tmp_path):
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True)).eval()
     features = extract(torch.compile(model, backend="eager"), LOADER, ["0", "1"], tmp_path / "compiled")

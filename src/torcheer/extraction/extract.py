@@ -88,6 +88,7 @@ def extract(
         reader = LayerReader(
             model, layers, source.first_batch, transform=transform, dtype=dtype, flatten=flatten, call=call, stop=stop
         )
+        undone.restorer.back_up(reader.state)
         keeping = parse_keep(keep, reader.names, reader.origins)
         training = training_modules(inner)
         settings = {

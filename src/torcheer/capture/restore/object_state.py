@@ -320,6 +320,11 @@ _COPIES: dict[int, Callable[[Any], Any]] = {
 }
 
 
+def items_of(container: Any) -> Any:
+    """A copy of a container, for `refill`."""
+    return _COPIES[kind_of(type(container))](container)
+
+
 def refill(container: Any, saved: Any) -> None:
     """Give a container the items it had, past any method its class overrides."""
     if isinstance(container, OrderedDict):

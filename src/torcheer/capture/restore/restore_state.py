@@ -46,6 +46,7 @@ class StateRestorer:
     def __init__(self, modules: list[Module], inputs: list[Tensor], own: Iterable[Any] = (), function: Any = None) -> None:
         self.problems: list[str] = []
         self.written_unseen: list[str] = []  # the names of tensors that code which cannot be watched wrote to
+        self.moved: list[Any] = []  # attributes of modules and containers that `restore` gave their old items
         self.interrupt: BaseException | None = None
         self.lazy: list[tuple[Tensor, Tensor]] = []  # uninitialised tensors, and those that stand in for them during the pass
         self._modules = modules
@@ -78,7 +79,7 @@ class StateRestorer:
         """Remember the attributes of modules. Returns their parameters and buffers."""
         registered: list[Any] = []
         harmless = set(_SIMPLE)  # classes of attributes that hold nothing a pass could change
-        filled, rows, objects = self._filled, self._attributes, self._objects
+        filled, empty, rows, objects = self._filled, self._empty, self._attributes, self._objects
         for module in modules:
             attributes = module.__dict__
             saved = attributes.copy()
@@ -91,8 +92,14 @@ class StateRestorer:
             rows.append((attributes, saved, own, others))
             if parameters := saved.get("_parameters"):
                 registered += parameters.values()
+            elif parameters is not None:
+                empty.append(parameters)
             if buffers := saved.get("_buffers"):
                 registered += buffers.values()
+            elif buffers is not None:
+                empty.append(buffers)
+            if not (inner := saved.get("_modules")) and inner is not None:
+                empty.append(inner)
             if harmless.issuperset(map(type, others)):
                 continue
             for value in others:
@@ -174,6 +181,11 @@ class StateRestorer:
                 old = tensor.grad
                 self._gradients.append((tensor, TensorBackup(old, is_suspected=True) if old is not None else None))
 
+    @property
+    def written(self) -> list[Tensor]:
+        """The tensors that watched operations wrote to."""
+        return [backup.tensor for backup in self._backups.values() if not backup.is_suspected]
+
     def written_storages(self) -> set[int]:
         """The storages that `restore` is going to write to."""
         return {s for backup in self._backups.values() if (s := storage_of(backup.view)) is not None}
@@ -248,6 +260,7 @@ class StateRestorer:
                 or (own and attributes["training"] is not saved["training"])
                 or not all(map(is_, islice(attributes.values(), own, None), others))
             ):
+                self.moved.append(attributes)
                 self._try(refill, (attributes, saved), self._name_of_attributes, attributes)
         if list(map(type, self._modules)) != self._classes:
             for module, cls in zip(self._modules, self._classes, strict=True):
@@ -258,8 +271,10 @@ class StateRestorer:
         if not self._nothing_moved():
             for container, saved in self._filled:
                 if not _same_items(container, saved):
+                    self.moved.append(container)
                     self._try(refill, (container, saved), self._name_of, container)
-        for container in self._empty:
+        for container in filter(None, self._empty):
+            self.moved.append(container)
             container.clear()
         for piece, where in self._objects.pieces:
             self._try(piece.restore, (), self._name_of_place, where)

@@ -22,12 +22,12 @@ class TensorBackup:
     only written if it changed: its memory may be read-only.
     """
 
-    __slots__ = ("_copy", "_in_bytes", "_is_suspected", "tensor", "view")
+    __slots__ = ("_copy", "_in_bytes", "is_suspected", "tensor", "view")
 
     def __init__(self, tensor: Tensor, *, is_suspected: bool) -> None:
         self.tensor = tensor
         self.view = view = tensor.data
-        self._is_suspected = is_suspected
+        self.is_suspected = is_suspected
         self._in_bytes = False
         self._copy: Tensor | None = None
         if has_memory(view):
@@ -46,7 +46,7 @@ class TensorBackup:
             view.untyped_storage().resize_(needed_bytes(view))
         if self._in_bytes:
             memory = _bytes_of(view)
-            if not self._is_suspected or not torch.equal(memory, self._copy):
+            if not self.is_suspected or not torch.equal(memory, self._copy):
                 memory.copy_(self._copy)
         elif tensor.is_inference():
             with torch.inference_mode():

@@ -1,9 +1,9 @@
 """Reads the layers of a model for one batch after the other: what `extract` and `Extractor` have in common.
 
 Where the layers are is found by logging the first batch; after that only those places are watched. Every batch finds the model
-as the first one did: buffers that it writes are put back, and where it draws random numbers, each batch begins from a state of
-its own. A model that writes to its batch gets a copy. So what is read does not depend on which batches were read before, or by
-whom.
+as the first one did: what the first pass changes (buffers, parameters, attributes, what is in lists and dictionaries) is put
+back after each, and where it draws random numbers, each batch begins from a state of its own. A model that writes to its batch
+gets a copy. So what is read does not depend on which batches were read before, or by whom.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 from torch.nn import Module
+from torch.nn.parameter import is_lazy
 
 from ...capture.addresses import innermost
+from ...capture.restore.object_state import items_of, refill
 from ...capture.restore.randomness import RandomState, seed_everything
 from ...containers import replace_tensors, tensors_in
 from ...errors import ActivationLost, InvalidArgument, PlaceNotReached
@@ -81,7 +83,7 @@ class LayerReader:
         self.names = list(dict.fromkeys(name for name, _ in self._named))
         self.origins = dict(self._named)  # by name: the key that it came from, as text
         self._transforms = transforms_by_name(transform, self.names, self.origins)
-        self._written: list[tuple[Tensor, Tensor]] | None = None  # buffers that a pass writes, and what is in them before
+        self._written: list[tuple[Tensor, Tensor]] | None = None  # tensors that a pass writes to, and what is in them before
         self._draws = False  # whether a pass draws random numbers
         self._writes_batch = False  # whether a pass writes to its batch
         self._thread = 0  # the one that is watched
@@ -94,7 +96,11 @@ class LayerReader:
         function, arguments = self.calling.as_function(batch)
         history = History(type(self._model).__name__, Options(layers_to_save="none", unseen="ignore"))
         with torch.no_grad():
-            run(history, function, arguments, None, call="extract")
+            restorer = run(history, function, arguments, None, call="extract").recorder.restorer
+        assert restorer is not None
+        own = {id(tensor) for tensor in tensors_in(batch)}  # the batch is copied where it is written to
+        self.state = [tensor for tensor in restorer.written if id(tensor) not in own]  # tensors that a pass writes to
+        self._moved = restorer.moved  # attributes of modules, lists and dictionaries that a pass changes
         return history
 
     # The time it is open --------------------------------------------------------------------------------------------
@@ -139,10 +145,10 @@ class LayerReader:
             if self._written is None:
                 self._find_effects(batch, seed)
             else:
-                self._run(batch, seed)
+                self._pass(batch, seed)
             taken = self._taken(number)
             if taken is None:  # this batch overwrote what others did not: now it is copied in time
-                self._run(batch, seed)
+                self._pass(batch, seed)
                 taken = self._taken(number)
             if taken is None:
                 raise ActivationLost(f"batch {number} overwrote a layer in place after it was read, each time another one.")
@@ -170,25 +176,37 @@ class LayerReader:
         return numbers.repeat_interleave(length), torch.arange(length, device="cpu").repeat(samples)
 
     def _find_effects(self, batch: Any, seed: int) -> None:
-        """Run the first batch, and see whether it writes to buffers or to the batch, or draws random numbers.
+        """Run the first batch, and see whether it draws random numbers, or writes to the batch or to buffers, also unseen.
 
         Where it draws, it is run again from a state of its own.
         """
-        buffers = [(buffer, buffer.clone()) for buffer in self._model.buffers()]
+        state = {id(tensor): tensor for tensor in (*self._model.buffers(), *self.state)}
+        originals = [(tensor, tensor.clone()) for tensor in state.values() if not is_lazy(tensor)]
         before = RandomState.now()
         copy = _copied(batch)
         try:
-            self._run(copy, seed)
+            self._pass(copy, seed)
             self._draws = not before.is_now()
             pairs = zip(tensors_in(copy), tensors_in(batch), strict=True)
             self._writes_batch = not all(same_bits(one, other) for one, other in pairs)
-            self._written = [(buffer, original) for buffer, original in buffers if not same_bits(buffer, original)]
+            self._written = [(tensor, original) for tensor, original in originals if not same_bits(tensor, original)]
         finally:
             before.restore()
-            for buffer, original in buffers if self._written is None else self._written:
-                buffer.copy_(original)
+            for tensor, original in originals if self._written is None else self._written:
+                tensor.copy_(original)
         if self._draws:
+            self._pass(batch, seed)
+
+    def _pass(self, batch: Any, seed: int) -> None:
+        """Run the model, and put back what it changes."""
+        for tensor, original in self._written or ():  # whoever holds the model may have changed it since the last batch
+            original.copy_(tensor)
+        moved = [(container, items_of(container)) for container in self._moved]
+        try:
             self._run(batch, seed)
+        finally:
+            for container, items in moved:
+                refill(container, items)
 
     def _run(self, batch: Any, seed: int) -> None:
         assert self._watched is not None

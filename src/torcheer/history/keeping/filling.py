@@ -51,8 +51,8 @@ def run(
     backs_up_everything: bool = False,
     call: str = "log_forward_pass",
     sink: Sink | None = None,
-) -> None:
-    """Run `model` once on arguments that `inputs.as_arguments` made, and record it into `history`.
+) -> Session:
+    """Run `model` once on arguments that `inputs.as_arguments` made, and record it into `history`. Returns the session, closed.
 
     With `backs_up_everything` all tensors are copied first, so that writes of code that cannot be watched are undone, too.
     `call` is the function of ours that the user called, for errors.
@@ -68,6 +68,7 @@ def run(
     finish(history, session)
     if not history._options.keep_orphans:
         warn_if_empty(history._log)
+    return session
 
 
 def finish(history: History, session: Session) -> None:

@@ -150,6 +150,73 @@ def test_transforms_see_the_batch_and_its_mask(transform, expected, side):
         assert list(reader.calling.labels(batch)) == ["topic"]
 
 
+class Given(nn.Module):
+    """Has a layer whose value is given."""
+
+    def __init__(self, value):
+        super().__init__()
+        self.layer, self.value = nn.Identity(), value
+
+    def forward(self, input_ids, attention_mask=None):
+        return self.layer(self.value)
+
+
+def pooled(transform, value, mask):
+    batch = {"input_ids": torch.zeros(len(value), 1), "attention_mask": mask}
+    with LayerReader(Given(value), "layer", batch, transform=transform) as reader:
+        return reader.read(batch)["layer"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("shape", [(2, 1500, 3), (2, 3, 50, 30)])
+def test_the_mean_over_many_positions_is_exact_in_every_precision(dtype, shape):
+    """A sum of 1500 times 100 is too large for float16, and bfloat16 cannot count to 1001."""
+    mask = torch.ones(2, 1500, dtype=torch.int64)
+    mask[1, 1001:] = 0
+    found = pooled("mean", torch.full(shape, 100.0, dtype=dtype), mask)
+    assert found.dtype is dtype
+    assert torch.equal(found, torch.full((2, 3), 100.0, dtype=dtype))
+
+
+@pytest.mark.parametrize("transform", ["mean", "max", "first_token", "last_token"])
+def test_padding_does_not_matter_whatever_is_in_it(transform):
+    mask = torch.tensor([[1, 1, 0], [0, 1, 1]])
+    value = torch.where(mask[..., None] == 1, 5.0, torch.nan).expand(2, 3, 4)
+    assert torch.equal(pooled(transform, value, mask), torch.full((2, 4), 5.0))
+    value = torch.where(mask[..., None] == 1, 5.0, torch.inf).expand(2, 3, 4)
+    assert torch.equal(pooled(transform, value, mask), torch.full((2, 4), 5.0))
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float8_e4m3fn, torch.complex64])
+@pytest.mark.parametrize("transform", ["mean", "max", "first_token", "last_token"])
+@pytest.mark.parametrize("is_masked", [True, False])
+def test_layers_of_every_type_are_pooled(dtype, transform, is_masked):
+    value = torch.tensor([[[1.0], [0.0], [4.0]], [[2.0], [3.0], [1.0]]]).to(dtype)
+    mask = torch.tensor([[1, 1, 0], [1, 1, 1]]) if is_masked else None
+    if dtype is torch.complex64 and transform == "max":
+        with pytest.raises(InvalidArgument, match="numbers that have an order"):
+            pooled(transform, value, mask)
+        return
+    chosen = [row[: int(kept)] for row, kept in zip(value, mask.sum(1) if is_masked else (3, 3), strict=True)]
+    wide = [row.to(torch.complex64 if dtype.is_complex else torch.float32) for row in chosen]
+    expected = {
+        "mean": lambda row: row.mean(0),
+        "max": lambda row: row.amax(0),
+        "first_token": lambda row: row[0],
+        "last_token": lambda row: row[-1],
+    }[transform]
+    found = pooled(transform, value, mask)
+    is_kept = dtype.is_floating_point or dtype.is_complex or transform != "mean"
+    assert found.dtype is (dtype if is_kept else torch.float32)
+    assert torch.equal(found.to(wide[0].dtype), torch.stack([expected(row) for row in wide]).to(found.dtype).to(wide[0].dtype))
+
+
+@pytest.mark.parametrize("transform", ["mean", "max", "first_token", "last_token"])
+def test_a_layer_without_positions_is_stored_as_it_is(transform):
+    for value in (torch.rand(2), torch.rand(2, 5)):
+        assert torch.equal(pooled(transform, value, torch.ones(2, 3)), value)
+
+
 def test_tokens_are_rows_with_sample_and_position():
     model = tiny("gpt2", n_layer=2, n_embd=32, n_head=2).eval()
     mask = torch.tensor([[1, 1, 1, 0], [0, 1, 1, 1], [1, 0, 0, 0]])

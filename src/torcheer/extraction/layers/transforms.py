@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -20,47 +21,65 @@ def _mean(tensor: Tensor, batch: Any, mask: Tensor | None) -> Tensor:
     """The mean over positions: of [samples, positions, units] over positions that are no padding, of pictures over pixels."""
     if tensor.dim() < 3:
         return tensor
+    is_float = tensor.is_floating_point()
+    # In half precision a sum overflows, and a count above 256 is not exact.
+    values = tensor if tensor.is_complex() or (is_float and tensor.element_size() > 2) else tensor.float()
     if tensor.dim() > 3:
-        return tensor.flatten(2).mean(2)
-    if not _fits(tensor, mask):
-        return tensor.mean(1)
-    assert mask is not None
-    weights = mask.to(tensor.dtype).unsqueeze(-1)
-    return (tensor * weights).sum(1) / weights.sum(1).clamp(min=1)
+        found = values.flatten(2).mean(2)
+    elif not _fits(tensor, mask):
+        found = values.mean(1)
+    else:
+        kept = _kept(mask)
+        found = values.masked_fill(~kept, 0).sum(1) / kept.sum(1).clamp(min=1)
+    return found.to(tensor.dtype) if is_float else found
 
 
 def _max(tensor: Tensor, batch: Any, mask: Tensor | None) -> Tensor:
     """The largest value over positions, as `mean` chooses them."""
+    if tensor.is_complex():
+        raise InvalidArgument('transform="max" takes numbers that have an order; a layer is complex. Use a function of yours.')
     if tensor.dim() < 3:
         return tensor
+    is_small = tensor.is_floating_point() and tensor.element_size() == 1
+    values = tensor.float() if is_small else tensor
     if tensor.dim() > 3:
-        return tensor.flatten(2).amax(2)
-    if _fits(tensor, mask):
-        assert mask is not None
-        lowest = torch.finfo(tensor.dtype).min if tensor.is_floating_point() else torch.iinfo(tensor.dtype).min
-        tensor = tensor.masked_fill(~mask.bool().unsqueeze(-1), lowest)
-    return tensor.amax(1)
+        found = values.flatten(2).amax(2)
+    elif not _fits(tensor, mask):
+        found = values.amax(1)
+    else:
+        found = values.masked_fill(~_kept(mask), _lowest(values.dtype)).amax(1)
+    return found.to(tensor.dtype)
+
+
+def _lowest(dtype: torch.dtype) -> float:
+    if dtype.is_floating_point:
+        return -math.inf
+    return 0 if dtype is torch.bool else torch.iinfo(dtype).min
 
 
 def _first_token(tensor: Tensor, batch: Any, mask: Tensor | None) -> Tensor:
     """The value at the first position that is no padding."""
     if not _fits(tensor, mask):
-        return tensor[:, 0]
-    assert mask is not None
-    return tensor[torch.arange(len(tensor), device=tensor.device), mask.int().argmax(1)]
+        return tensor[:, 0] if tensor.dim() > 2 else tensor
+    return tensor[torch.arange(len(tensor), device=tensor.device), _kept(mask)[..., 0].int().argmax(1)]
 
 
 def _last_token(tensor: Tensor, batch: Any, mask: Tensor | None) -> Tensor:
     """The value at the last position that is no padding."""
     if not _fits(tensor, mask):
-        return tensor[:, -1]
-    assert mask is not None
-    last = mask.shape[1] - 1 - mask.int().flip(1).argmax(1)
-    return tensor[torch.arange(len(tensor), device=tensor.device), last]
+        return tensor[:, -1] if tensor.dim() > 2 else tensor
+    kept = _kept(mask)[..., 0].int()
+    return tensor[torch.arange(len(tensor), device=tensor.device), kept.shape[1] - 1 - kept.flip(1).argmax(1)]
 
 
 def _fits(tensor: Tensor, mask: Tensor | None) -> bool:
     return mask is not None and tensor.shape[:2] == mask.shape
+
+
+def _kept(mask: Tensor | None) -> Tensor:
+    """Which positions are no padding, [samples, positions, 1]."""
+    assert mask is not None
+    return mask.bool().unsqueeze(-1)
 
 
 READY_MADE: dict[str, Transform] = {"mean": _mean, "max": _max, "first_token": _first_token, "last_token": _last_token}

@@ -134,16 +134,23 @@ def test_types_and_transforms(net, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "dtype", [torch.float64, torch.complex64, torch.complex128, torch.bool, torch.int8, torch.float8_e4m3fnuz]
+    "dtype",
+    [
+        *(torch.float64, torch.complex32, torch.complex64, torch.complex128, torch.bool, torch.int8, torch.float8_e4m3fnuz),
+        *(torch.uint16, torch.uint32, torch.uint64),
+    ],
 )
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 def test_every_type_comes_back(dtype, tmp_path):
     class Typed(nn.Module):
         def forward(self, x):
             return (x * 3).to(dtype)
 
-    features = extract(Typed().eval(), X, "output", tmp_path, block=30)
-    assert features["output"].dtype is dtype
-    assert torch.equal(features["output"][:].view(torch.uint8), (X * 3).to(dtype).view(torch.uint8))
+    layer = extract(Typed().eval(), X, "output", tmp_path, block=30)["output"]
+    expected = (X * 3).to(dtype).view(torch.uint8)
+    assert layer.dtype is dtype
+    assert torch.equal(layer[:].view(torch.uint8), expected)
+    assert torch.equal(layer[[40, 2, 99, 41]].view(torch.uint8), expected[[40, 2, 99, 41]])
 
 
 def test_a_bert_with_padding_in_batches_of_their_own_length(tmp_path):

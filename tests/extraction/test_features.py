@@ -70,6 +70,17 @@ MASK = torch.rand(103) > 0.5
         MASK,
         MASK.numpy(),
         MASK.tolist(),
+        (),
+        ([9, 70], [0, 2]),
+        ([9, 70, 3], [0, 2, 1], [0, 1, 1]),
+        ([9, 70], slice(None), [0, 1]),
+        (torch.tensor([9, 70]), torch.tensor([0, 2])),
+        ([9], [0, 2]),
+        (torch.arange(103) < 2, [0, 2]),
+        ([9, 70], torch.tensor([True, False, True])),
+        ([9, 70], None, 0),
+        (slice(3, 9), None, Ellipsis, 1),
+        (3, [0, 2], [0, 1]),
     ],
     ids=str,
 )
@@ -94,7 +105,9 @@ def test_what_a_layer_is(layer):
     assert repr(layer) == "LayerFeatures('output', (103, 3, 2), torch.float32)"
 
 
-@pytest.mark.parametrize("key", [103, -104, [1, 103], [-104], 1.5, "a", [1.5], MASK[:50], [[1, 2], [3, 4]], {"a": 1}])
+@pytest.mark.parametrize(
+    "key", [103, -104, [1, 103], [-104], 1.5, "a", [1.5], MASK[:50], [[1, 2], [3, 4]], {"a": 1}, (Ellipsis, Ellipsis)]
+)
 def test_what_is_no_sample_is_refused(layer, key):
     with pytest.raises(IndexError, match=r"'output'"):
         layer[key]

@@ -92,8 +92,10 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
     # Reading --------------------------------------------------------------------------------------------------------
 
     def __getitem__(self, key: Any) -> Any:
-        rows, rest = (key[0], key[1:]) if isinstance(key, tuple) and key else (key, ())
+        rows, *rest = (key or (Ellipsis,)) if isinstance(key, tuple) else (key,)
         if rows is Ellipsis:
+            if any(one is Ellipsis for one in rest):
+                raise IndexError(f"{self.name!r} can be indexed with one ellipsis only.")
             if any(one is not Ellipsis for one in rest) and self.is_ragged:
                 raise InvalidArgument(f"{self.name!r} is ragged: index its samples first.")
             return self._all()[_joined(Ellipsis, rest)] if rest else self._all()
@@ -104,7 +106,10 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
             return self._one(number)[tuple(rest)] if rest else self._one(number)
         if isinstance(rows, slice):
             return self._range(range(*rows.indices(len(self))), tuple(rest))
-        return self._chosen(self._numbers(rows), tuple(rest))
+        numbers = self._numbers(rows)
+        if _has_arrays(rest) and not self.is_ragged:  # as in NumPy, they are paired with the samples
+            return self._chosen(numbers, ())[_joined(torch.arange(len(numbers)), rest)]
+        return self._chosen(numbers, tuple(rest))
 
     def __getitems__(self, numbers: list[int]) -> list[Tensor]:
         """Several samples, as a DataLoader asks for them."""
@@ -186,7 +191,7 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
                 rows = rows[_joined(slice(None), rest)]
             if found is None:
                 found = torch.empty((count, *rows.shape[1:]), dtype=self.dtype, device="cpu")
-            found[to] = rows
+            _indexable(found)[to] = _indexable(rows.to(self.dtype))
         if found is None:
             found = torch.empty((0, *(size or 0 for size in self.shape[1:])), dtype=self.dtype, device="cpu")
             is_basic = False
@@ -248,6 +253,18 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
 def _joined(first: Any, rest: Sequence[Any]) -> Any:
     """An index: the first dimension, and the others."""
     return (first, *rest)
+
+
+def _has_arrays(index: Sequence[Any]) -> bool:
+    return any(isinstance(one, (list, tuple, np.ndarray, Tensor, range)) and np.ndim(one) for one in index)
+
+
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
+
+def _indexable(tensor: Tensor) -> Tensor:
+    """The same memory in a type whose elements torch can write by their numbers."""
+    return tensor.view(_SIGNED.get(tensor.dtype, tensor.dtype))
 
 
 def _as_number(value: Any) -> int | None:

@@ -17,7 +17,7 @@ import torch
 import torchvision
 import transformers
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SubsetRandomSampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler, SubsetRandomSampler, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 import torcheer as tl
@@ -267,6 +267,80 @@ def test_a_loader_that_shuffles_is_taken_where_samples_have_ids(net, tmp_path, i
     assert sorted(numbers.tolist()) == list(range(100))
     assert numbers.tolist() != list(range(100))
     torch.testing.assert_close(features["first"][:], net.first(X[numbers]))
+
+
+@pytest.mark.parametrize("keep", [None, tl.reducers.TopK(5)], ids=["values", "kept"])
+def test_samples_of_a_loader_that_shuffles_have_the_numbers_of_the_dataset(net, tmp_path, keep):
+    """So that pictures, labels and neighbours are those of the sample."""
+    loader = DataLoader(TensorDataset(X, Y), batch_size=8, shuffle=True)
+    features = extract(net, loader, "first", tmp_path, ids=[f"s{at}" for at in range(100)], block=20, keep=keep)
+    assert features.samples.tolist() != Y.tolist()
+    assert [f"s{number}" for number in features.samples.tolist()] == features.ids
+    expected = net.first(X)[:, 2].topk(5).indices
+    top = features.top("first", 2, k=5)
+    assert top.numbers.tolist() == expected.tolist()
+    assert top.ids == [f"s{number}" for number in expected.tolist()]
+    shades = (Y / 100)[:, None, None].expand(100, 4, 4)
+    figure = features.top("first", 2, k=5, pictures=TensorDataset(shades)).figure
+    shown = [float(axes.images[0].get_array()[0, 0]) for axes in figure.axes if axes.images]
+    assert shown == pytest.approx((expected / 100).tolist())
+    if keep is None:
+        cosine = torch.nn.functional.cosine_similarity(net.first(X), net.first(X[7]), dim=1)
+        cosine[7] = -2
+        assert features["first"].nearest("s7", k=3).numbers.tolist() == cosine.topk(3).indices.tolist()
+
+
+def test_tokens_of_a_loader_that_shuffles_are_found_by_the_number_of_their_sample(tmp_path):
+    values = torch.arange(30.0).reshape(10, 3, 1)
+    loader = DataLoader(values, batch_size=4, shuffle=True)
+    features = extract(nn.Identity().eval(), loader, "output", tmp_path, ids=range(10), flatten="tokens", block=4)
+    for sample in range(10):
+        assert torch.equal(features["output"][features.tokens.rows_of(sample)], values[sample])
+    assert features.tokens.rows_of(10) == slice(0, 0)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_generator_of_a_loader_is_left_as_it_was(net, tmp_path, shuffle, workers):
+    generator = torch.Generator().manual_seed(5)
+    before = generator.get_state()
+    given = {"batch_size": 40, "shuffle": shuffle, "generator": generator, "num_workers": workers}
+    extract(net, DataLoader(TensorDataset(X, Y), **given), "first", tmp_path, ids=Y)
+    assert torch.equal(generator.get_state(), before)
+
+
+class OpenedInWorkers(Dataset):
+    file = None
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, number):
+        return OpenedInWorkers.file[number]
+
+
+def open_file(worker):
+    OpenedInWorkers.file = X
+
+
+def test_a_dataset_that_is_opened_in_the_workers_is_read_there(net, tmp_path):
+    loader = DataLoader(OpenedInWorkers(), batch_size=8, num_workers=2, worker_init_fn=open_file)
+    assert torch.equal(extract(net, loader, "first", tmp_path)["first"][:], torch.cat([net.first(x) for x in X[:20].split(8)]))
+
+
+def test_a_sampler_that_divides_the_data_and_a_dataset_without_a_length_are_refused(net, tmp_path):
+    divided = DistributedSampler(TensorDataset(X), num_replicas=2, rank=0)
+    with pytest.raises(tl.InvalidArgument, match="extract\\(\\) divides the data among processes itself"):
+        extract(net, DataLoader(TensorDataset(X), sampler=divided), "first", tmp_path, ids=Y)
+
+    class Endless(Dataset):
+        def __getitem__(self, number):
+            return X[0]
+
+    with pytest.raises(tl.InvalidArgument, match="an Endless has no length"):
+        extract(net, Endless(), "first", tmp_path)
+    with pytest.raises(tl.InvalidArgument, match=r"a tensor of shape \(0, 4\)"):
+        extract(net, X[:0], "first", tmp_path)
 
 
 def test_ids_that_do_not_fit_are_refused(net, tmp_path):

@@ -14,12 +14,23 @@ from ..capture.addresses import innermost
 from ..capture.refusals import refuse_inside_compiled_code
 from ..capture.restore.left_as_found import left_as_found
 from ..errors import FeaturesMismatch, InvalidArgument
-from .blocks.block_files import FORMAT, IDS, LABELS, LAYERS, TEXTS, TOKEN_POSITIONS, TOKEN_SAMPLES, BlockName, blocks_among
+from .blocks.block_files import (
+    FORMAT,
+    IDS,
+    LABELS,
+    LAYERS,
+    SAMPLES,
+    TEXTS,
+    TOKEN_POSITIONS,
+    TOKEN_SAMPLES,
+    BlockName,
+    blocks_among,
+)
 from .blocks.reduced_blocks import ReducedBlocks, States
 from .blocks.storage import Storage
 from .blocks.storage_location import open_storage
 from .blocks.writer import BlockWriter
-from .data.batches import Part, Source, open_source, world
+from .data.batches import Part, Source, generators_of, open_source, world
 from .data.columns import Column, Ids, Labels, texts_as_tensor
 from .digests import batch_digest, described_function, state_digests
 from .features import Features, open_features
@@ -84,6 +95,8 @@ def extract(
     modules = list(inner.modules())
     with left_as_found(model, modules, [], ((), {}), []) as undone:
         undone.restorer.back_up([buffer for module in modules for buffer in module.buffers(recurse=False)])
+        for generator in generators_of(data):
+            undone.last.callback(generator.set_state, generator.get_state())
         source = open_source(data, block, calling.samples, has_ids=known.is_given)
         reader = LayerReader(
             model, layers, source.first_batch, transform=transform, dtype=dtype, flatten=flatten, call=call, stop=stop
@@ -216,8 +229,7 @@ class _Extraction:
         if values is None or part.number:
             values = self._reader.read(part.batch, part.number)
         columns: dict[str, Tensor] = {f"{LAYERS}{name}": values[name] for name in self._keeping.stored}
-        if self._reduced is not None or self._reader.flatten is not None:
-            numbers = self._numbers(part, values, columns)
+        numbers = self._numbers(part, values, columns)
         if self._reduced is not None:
             for name in self._keeping.reducers:
                 self._reduced.update(block.states, name, values[name], numbers.to(values[name].device))
@@ -236,11 +248,16 @@ class _Extraction:
         self._writer.add(columns)
 
     def _numbers(self, part: Part, values: dict[str, Tensor], columns: dict[str, Tensor]) -> Tensor:
-        """The number of the sample that each row is of. Adds the columns that say so of tokens."""
+        """The number of the sample that each row is of. Adds the columns that say so, where it is not where the row is."""
+        numbers = self._source.numbers(part)
+        if numbers is None:
+            numbers = torch.arange(part.first, part.first + part.samples, device="cpu")
+        else:
+            columns[SAMPLES] = numbers
         if self._reader.flatten is None:
-            return torch.arange(part.first, part.first + part.samples, device="cpu")
+            return numbers
         samples, positions = self._reader.tokens(part.batch, values)
-        columns[TOKEN_SAMPLES], columns[TOKEN_POSITIONS] = samples + part.first, positions
+        columns[TOKEN_SAMPLES], columns[TOKEN_POSITIONS] = numbers[samples], positions
         return columns[TOKEN_SAMPLES]
 
     def _end_block(self) -> None:

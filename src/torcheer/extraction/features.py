@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from difflib import get_close_matches
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from .exporting import export_features, to_datasets
 from .layer_features import LayerFeatures
 from .plan import PLAN, read_end, read_plan
 from .statistics import FeatureStatistics
+from .statistics.feature_statistics import sample_numbers
 
 
 class Features(FeatureStatistics):
@@ -85,9 +87,8 @@ class Features(FeatureStatistics):
 
     @property
     def samples(self) -> Tensor:
-        """The numbers of the samples that are there: which one of the data each row is of."""
-        found = [torch.arange(block.first, block.first + block.samples, device="cpu") for block in self._index.blocks]
-        return torch.cat(found) if found else torch.empty(0, dtype=torch.int64, device="cpu")
+        """The numbers of the samples that are there: which one of the data each row is of, also where a loader shuffles."""
+        return sample_numbers(self._index)
 
     @property
     def ids(self) -> Tensor | list[str] | None:
@@ -172,8 +173,17 @@ class Tokens:
 
     def rows_of(self, sample: int) -> slice:
         """The rows of one sample."""
+        if not self._is_sorted:
+            first = int((self.samples == sample).int().argmax())
+            others = (self.samples[first:] != sample).nonzero()
+            return slice(first, first + int(others[0]) if len(others) else len(self))
         first, end = torch.searchsorted(self.samples, torch.tensor([sample, sample + 1], device="cpu")).tolist()
         return slice(first, end)
+
+    @cached_property
+    def _is_sorted(self) -> bool:
+        """Whether samples come in the order of their numbers: not those of a loader that shuffles."""
+        return bool((self.samples.diff() >= 0).all())
 
     def __len__(self) -> int:
         return len(self.samples)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 _BLOCK = re.compile(r"block-(\d{8,12})-(\d{12,15})-(\d{9,12})\.safetensors")
 
 LAYERS, LABELS, IDS = "layers/", "labels/", "ids"
+SAMPLES = "samples"  # the numbers of samples in the dataset, where they do not come in its order
 TOKEN_SAMPLES, TOKEN_POSITIONS = "tokens/samples", "tokens/positions"
 TEXTS = "texts/"  # before the name of a column that is texts
 ODD = "dtypes"  # in the metadata: the types of columns that safetensors has no name for

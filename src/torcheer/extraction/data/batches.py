@@ -16,6 +16,7 @@ from hashlib import blake2b
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
@@ -65,6 +66,10 @@ class Source(ABC):
 
     def indices(self, number: int) -> Sequence[Any] | None:
         """Which samples of a dataset a batch is made of, where that is known."""
+        return None
+
+    def numbers(self, part: Part) -> Tensor | None:
+        """The numbers that the samples of a batch have in a dataset, where they do not come in its order."""
         return None
 
     def count(self, is_wanted: Callable[[int], bool]) -> int | None:
@@ -124,7 +129,8 @@ def no_batch(data: Any) -> InvalidArgument:
     """The error where there is no first batch."""
     is_iterator = isinstance(data, Iterator)
     why = " A generator gives its batches once: make it anew for each extraction." if is_iterator else ""
-    return InvalidArgument(f"data gave no batch, so there is nothing to extract; it is {described(data)}.{why}")
+    what = f"a tensor of shape {tuple(data._tensor.shape)}" if isinstance(data, _Rows) else described(data)
+    return InvalidArgument(f"data gave no batch, so there is nothing to extract; it is {what}.{why}")
 
 
 # Batches that a sampler makes ---------------------------------------------------------------------------------------------
@@ -140,10 +146,9 @@ class _Indexed(Source):
         self._batches: Sequence[Any] = _batches_of(loader)
         if not len(self._batches):
             raise no_batch(loader.dataset)
-        if not has_ids:
-            self._check_order()
+        self._has_numbers = self._check_order(has_ids=has_ids)
         self.order = self._digest()
-        self.first_batch = next(iter(self._loaded([0], here=True)))
+        self.first_batch = next(iter(self._loaded([0], is_first=True)))
         if not self._is_batched:  # items are batches, of a size that only they know
             self.blocks = self.samples = None
             self._streamed = _Streamed(self._loader, block, samples_of, self.first_batch)
@@ -181,39 +186,45 @@ class _Indexed(Source):
     def indices(self, number: int) -> Sequence[Any] | None:
         return list(self._batches[number]) if self._is_batched else None
 
+    def numbers(self, part: Part) -> Tensor | None:
+        return torch.tensor(self.indices(part.number), dtype=torch.int64, device="cpu") if self._has_numbers else None
+
     def count(self, is_wanted: Callable[[int], bool]) -> int | None:
         if not self._is_batched:
             return None
         sizes = [end - start for start, end in pairwise(self._starts)]
         return sum(size for size, block in zip(sizes, self._in_block, strict=True) if is_wanted(block))
 
-    def _loaded(self, numbers: Sequence[int], *, here: bool = False) -> Iterable[Any]:
-        """Some of the batches, loaded as the loader does; `here` without workers."""
+    def _loaded(self, numbers: Sequence[int], *, is_first: bool = False) -> Iterable[Any]:
+        """Some of the batches, loaded as the loader does; the first one in this process, unless workers are prepared for it."""
         loader = self._loader
         options: dict[str, Any] = {"collate_fn": loader.collate_fn, "generator": loader.generator}
-        if not here:
-            options.update(pin_memory=loader.pin_memory, timeout=loader.timeout, worker_init_fn=loader.worker_init_fn)
-            options.update(num_workers=loader.num_workers, multiprocessing_context=loader.multiprocessing_context)
-            if loader.num_workers:
-                options["prefetch_factor"] = loader.prefetch_factor
+        workers = loader.num_workers
+        if is_first:
+            workers = min(workers, 1 if loader.worker_init_fn is not None else 0)
+        else:
+            options["pin_memory"] = loader.pin_memory
+        if workers:
+            options.update(num_workers=workers, multiprocessing_context=loader.multiprocessing_context, timeout=loader.timeout)
+            options.update(worker_init_fn=loader.worker_init_fn, prefetch_factor=loader.prefetch_factor)
         if self._is_batched:
             return DataLoader(loader.dataset, batch_sampler=_Chosen(self._batches, numbers), **options)
         return DataLoader(loader.dataset, batch_size=None, sampler=_Chosen(self._batches, numbers), **options)
 
-    def _check_order(self) -> None:
-        """Raise where samples do not come in the order of the dataset."""
+    def _check_order(self, *, has_ids: bool) -> bool:
+        """Whether samples come in another order than that of the dataset, by numbers. Raises where they do and have no ids."""
         sampler: Any = self._loader.sampler if self._is_own_sampler() else self._loader.batch_sampler
         if isinstance(sampler, DistributedSampler):
             raise InvalidArgument(f"the loader has a DistributedSampler, and {_LATER}: DataLoader(dataset, batch_size=…).")
-        if isinstance(sampler, (RandomSampler, WeightedRandomSampler)):
-            raise InvalidArgument(_shuffles(sampler, "it gives samples in a random order"))
-        expected = 0
-        for batch in () if isinstance(self._batches, _InOrder) else self._batches:
-            for index in batch if self._is_batched else [batch]:
-                if index != expected:
-                    why = f"sample {index!r} of the dataset comes where sample {expected} should"
-                    raise InvalidArgument(_shuffles(sampler, why))
-                expected += 1
+        if isinstance(self._batches, _InOrder):
+            return False
+        indices = list(chain.from_iterable(self._batches)) if self._is_batched else list(self._batches)
+        wrong = next(((index, expected) for expected, index in enumerate(indices) if index != expected), None)
+        if wrong is not None and not has_ids:
+            is_random = isinstance(sampler, (RandomSampler, WeightedRandomSampler))
+            why = f"sample {wrong[0]!r} of the dataset comes where sample {wrong[1]} should"
+            raise InvalidArgument(_shuffles(sampler, "it gives samples in a random order" if is_random else why))
+        return wrong is not None and self._is_batched and all(isinstance(index, int) for index in indices)
 
     def _is_own_sampler(self) -> bool:
         return self._loader.batch_sampler is None or type(self._loader.batch_sampler) is BatchSampler
@@ -267,17 +278,30 @@ def _batches_of(loader: DataLoader[Any]) -> Sequence[Any]:
     """Which samples are in which batch. A sampler that draws is made to draw the same in every process."""
     own: Any = loader.batch_sampler
     if type(own) is BatchSampler and type(own.sampler) is SequentialSampler:
-        return _InOrder(len(own.sampler), own.batch_size, own.drop_last)
+        try:
+            return _InOrder(len(own.sampler), own.batch_size, own.drop_last)
+        except TypeError:
+            raise InvalidArgument(
+                f"{described(loader.dataset)} has no length, so where it ends is not known. Give it a __len__, or make it an "
+                "IterableDataset."
+            ) from None
     state = RandomState.now()
-    generators = [one for one in (loader.generator, getattr(loader.sampler, "generator", None)) if one is not None]
-    states = [one.get_state() for one in generators]
+    states = [(one, one.get_state()) for one in generators_of(loader)]
     try:
         seed_everything(0)
         return list(own if own is not None else loader.sampler)
     finally:
         state.restore()
-        for generator, before in zip(generators, states, strict=True):
+        for generator, before in states:
             generator.set_state(before)
+
+
+def generators_of(data: Any) -> list[torch.Generator]:
+    """The random generators that a DataLoader and its samplers draw from."""
+    own = getattr(data, "batch_sampler", None)
+    holders = (data, getattr(data, "sampler", None), own, getattr(own, "sampler", None))
+    found = [getattr(one, "generator", None) for one in holders]
+    return list({id(one): one for one in found if isinstance(one, torch.Generator)}.values())
 
 
 # Batches that come as they come ---------------------------------------------------------------------------------------------

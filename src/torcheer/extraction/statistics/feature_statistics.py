@@ -26,7 +26,7 @@ from ...reducers import (
     TopKResult,
     reducer_from,
 )
-from ..blocks.block_files import IDS, TOKEN_SAMPLES
+from ..blocks.block_files import IDS, SAMPLES, TOKEN_SAMPLES
 from ..blocks.block_index import BlockIndex
 from ..blocks.reduced_blocks import ReducedBlocks
 from ..blocks.storage import Storage
@@ -45,16 +45,19 @@ _TOP = 20
 
 def sample_names(index: BlockIndex) -> SampleNames:
     """Which samples the rows of layers are of."""
-    numbers = _samples(index)
+    numbers = sample_numbers(index)
     texts = index.texts(IDS)
     ids: list[Any] | None = list(texts) if texts is not None else _column(index, IDS).tolist() if index.has(IDS) else None
     named = None if ids is None else dict(zip(numbers.tolist(), ids, strict=True))
     return SampleNames(_column(index, TOKEN_SAMPLES) if index.has(TOKEN_SAMPLES) else numbers, named)
 
 
-def _samples(index: BlockIndex) -> Tensor:
-    found = [torch.arange(block.first, block.first + block.samples) for block in index.blocks]
-    return torch.cat(found) if found else torch.empty(0, dtype=torch.int64)
+def sample_numbers(index: BlockIndex) -> Tensor:
+    """The number that each sample has in the data."""
+    if index.has(SAMPLES):
+        return _column(index, SAMPLES)
+    found = [torch.arange(block.first, block.first + block.samples, device="cpu") for block in index.blocks]
+    return torch.cat(found) if found else torch.empty(0, dtype=torch.int64, device="cpu")
 
 
 def _column(index: BlockIndex, name: str) -> Tensor:

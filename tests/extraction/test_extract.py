@@ -623,6 +623,38 @@ def test_labels_that_cannot_be_stored_are_named(net, tmp_path):
         extract(net, batches, "first", tmp_path / "b")
 
 
+def test_labels_and_ids_of_another_kind_than_before_are_refused(net, tmp_path):
+    batches = [(X[:8], ["a"] * 8), (X[8:16], [1] * 8)]
+    with pytest.raises(tl.InvalidArgument, match=r"batch 1 should have 'labels' for its 8 samples, texts as in the first"):
+        extract(net, batches, "first", tmp_path / "labels")
+    with pytest.raises(tl.InvalidArgument, match=r"the ids of batch 1 should be 8 whole numbers or texts, the same in"):
+        extract(net, batches, "first", tmp_path / "ids", ids=1)
+
+
+@pytest.mark.parametrize("dtype", [">i4", "<f8", ">f2", np.longdouble, np.clongdouble, np.uint16, bool])
+def test_arrays_of_every_kind_are_labels(net, tmp_path, dtype):
+    features = extract(net, [(X[:8], np.arange(8).astype(dtype))], "first", tmp_path)
+    assert features.labels["labels"].tolist() == np.arange(8).astype(dtype).tolist()
+
+
+@pytest.mark.parametrize("item", [2, -1])
+def test_the_item_with_ids_is_no_label(net, tmp_path, item):
+    features = extract(net, [(X, Y, Y + 500)], "first", tmp_path, ids=item)
+    assert torch.equal(features.ids, Y + 500)
+    assert {name: value.tolist() for name, value in features.labels.items()} == {"labels": Y.tolist()}
+
+
+def test_batches_without_samples_are_nothing_special(net, tmp_path):
+    empty = extract(net, [X[:0]], "first", tmp_path / "empty")
+    assert empty.is_complete
+    assert empty["first"][:].shape[0] == 0
+    assert "0 samples, complete" in repr(empty)
+    batches = [X[:0], X[:4], X[:0], X[4:8], X[:0]]
+    features = extract(net, batches, "first", tmp_path / "some", block=4)
+    assert torch.equal(features["first"][:], torch.cat([net.first(X[:4]), net.first(X[4:8])]))
+    assert features.samples.tolist() == list(range(8))
+
+
 def test_modules_in_training_mode_are_named(tmp_path):
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.BatchNorm1d(4)).train()
     with unchanged(model), pytest.warns(tl.TrainingModeWarning, match=r"1 \(Dropout\), 2 \(BatchNorm1d\), the model itself"):

@@ -165,9 +165,7 @@ class _Extraction:
         return block % self._world == self._rank and block not in self._done
 
     def _labels_of(self, batch: Any) -> dict[str, Any]:
-        found = self._reader.calling.labels(batch)
-        found.pop(str(self._ids.item), None)
-        return found
+        return self._reader.calling.labels(batch, self._ids.item)
 
     def try_first_batch(self) -> None:
         """Raise what is wrong with it before anything is written."""

@@ -142,7 +142,7 @@ def read_end(storage: Storage) -> tuple[int, int] | None:
     try:
         found = json.loads(data)
         blocks, samples = found["blocks"], found["samples"]
-        if type(blocks) is not int or type(samples) is not int or not 0 <= blocks <= samples:
+        if type(blocks) is not int or type(samples) is not int or min(blocks, samples) < 0:
             raise ValueError
     except (ValueError, KeyError, TypeError, RecursionError):
         raise UnreadableFile(f"{END} in {storage.location} is damaged.") from None

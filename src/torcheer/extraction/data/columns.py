@@ -34,6 +34,7 @@ class Ids:
                 )
             self._sequence = ids
         self.is_given = ids is not None
+        self._are_texts: bool | None = None  # known with the first batch
 
     def describe(self) -> Any:
         """In values that JSON has."""
@@ -48,9 +49,14 @@ class Ids:
             return None
         found = self._found(part, source)
         column = as_column(found, part.samples)
-        if column is None or (isinstance(column, Tensor) and (column.dim() != 1 or column.is_floating_point())):
+        are_texts = isinstance(column, list)
+        if self._are_texts is None:
+            self._are_texts = are_texts
+        is_odd = isinstance(column, Tensor) and (column.dim() != 1 or column.is_floating_point())
+        if column is None or is_odd or are_texts is not self._are_texts:
             raise InvalidArgument(
-                f"the ids of batch {part.number} should be {part.samples} whole numbers or texts; got {described(found)}."
+                f"the ids of batch {part.number} should be {part.samples} whole numbers or texts, the same in every batch; "
+                f"got {described(found)}."
             )
         return column
 
@@ -79,8 +85,8 @@ class Labels:
 
     def __init__(self, first: dict[str, Any], samples: int) -> None:
         columns = {name: as_column(value, samples) for name, value in first.items()}
-        self._names = [name for name, column in columns.items() if column is not None]
-        for name in columns.keys() - set(self._names):
+        self._kinds = {name: type(column) for name, column in columns.items() if column is not None}
+        for name in columns.keys() - self._kinds.keys():
             warnings.warn(
                 f"{name!r} of the batches is not stored: it is {described(first[name])}, not {samples} numbers or texts.",
                 stacklevel=4,
@@ -89,12 +95,12 @@ class Labels:
     def of(self, labels: dict[str, Any], part: Part) -> dict[str, Column]:
         """The labels of a batch."""
         found: dict[str, Column] = {}
-        for name in self._names:
+        for name, kind in self._kinds.items():
             column = as_column(labels.get(name), part.samples)
-            if column is None:
+            if type(column) is not kind:
                 raise InvalidArgument(
-                    f"batch {part.number} should have {name!r} for its {part.samples} samples, as the first batch has; "
-                    f"got {described(labels.get(name))}."
+                    f"batch {part.number} should have {name!r} for its {part.samples} samples, "
+                    f"{'texts' if kind is list else 'numbers'} as in the first batch; got {described(labels.get(name))}."
                 )
             found[name] = column
         return found
@@ -103,7 +109,7 @@ class Labels:
 def as_column(value: Any, samples: int) -> Column | None:
     """A value as a column with a row for each sample; None where it is none."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
-        value = torch.from_numpy(np.ascontiguousarray(value))
+        value = torch.from_numpy(np.ascontiguousarray(value.astype(_native(value.dtype), copy=False)))
     if isinstance(value, Tensor):
         is_fine = value.dim() and value.shape[0] == samples and value.layout is torch.strided and not value.is_nested
         return value.detach().clone() if is_fine else None
@@ -120,6 +126,12 @@ def as_column(value: Any, samples: int) -> Column | None:
         except (OverflowError, RuntimeError):
             return None
     return None
+
+
+def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The type of NumPy's in which torch can have such numbers."""
+    largest = {"f": np.dtype(np.float64), "c": np.dtype(np.complex128)}.get(dtype.kind)
+    return largest if largest is not None and dtype.itemsize > largest.itemsize else dtype.newbyteorder("=")
 
 
 def _plain(value: Any) -> Any:

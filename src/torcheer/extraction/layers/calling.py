@@ -120,14 +120,15 @@ class Calling:
 
     # What a batch is ------------------------------------------------------------------------------------------------
 
-    def labels(self, batch: Any) -> dict[str, Any]:
-        """What of a batch is no argument, by name. With a `call`, what is named as labels are."""
+    def labels(self, batch: Any, ids: str | int | None = None) -> dict[str, Any]:
+        """What of a batch is neither an argument nor the item `ids`, by name. With a `call`, what is named as labels are."""
         if isinstance(batch, Mapping):
             taken = set(batch) if self._call is not None else set(self.arguments(batch)[1] or batch)
-            return {str(name): value for name, value in batch.items() if name not in taken or name in _LABELS}
+            kept = [name for name in batch if (name not in taken or name in _LABELS) and name != ids]
+            return {str(name): batch[name] for name in kept}
         if self._call is not None or not isinstance(batch, (tuple, list)):
             return {}
-        rest = batch[self._count(batch) :]
+        rest = [batch[at] for at in range(self._count(batch), len(batch)) if ids not in (at, at - len(batch))]
         return {"labels" if len(rest) == 1 else f"labels_{place}": value for place, value in enumerate(rest, 1)}
 
     def mask(self, batch: Any) -> Tensor | None:

@@ -23,6 +23,9 @@ from torch.utils.data.distributed import DistributedSampler
 import torcheer as tl
 from models import unchanged
 from tiny_transformers import tiny
+from torcheer.extraction.blocks.storage_location import open_storage
+from torcheer.extraction.blocks.writer import BlockWriter
+from torcheer.extraction.progress import ProgressReport
 
 
 class Net(nn.Module):
@@ -693,6 +696,26 @@ def test_progress_has_rate_size_and_time_left(net, tmp_path, capsys):
     assert "on disk, 0:0" in str(said[3])
     extract(net, LOADER, "first", tmp_path / "other", block=20, progress=True)
     assert capsys.readouterr().err == ""  # it was quick, and this is no terminal
+
+
+def test_progress_tells_the_size_of_the_block_in_work_and_forgets_one_that_is_given_up(tmp_path):
+    wide = nn.Linear(4, 200_000).eval()
+    told = []
+
+    def wait(progress):
+        time.sleep(0.05)  # the writer is behind the model
+        told.append(progress.written)
+
+    features = extract(wide, [X[:8]] * 6, "output", tmp_path / "whole", progress=wait)
+    assert 0 < told[-2] < told[-1] <= features.size_on_disk
+    assert len(list((tmp_path / "whole").glob("block-*"))) == 1
+    report = ProgressReport(False, None, 0)
+    writer = BlockWriter(open_storage(tmp_path / "half"), 4096, report.wrote)
+    writer.add({"a": torch.zeros(1_000_000)})
+    while not report.written:
+        time.sleep(0.01)
+    writer.abandon()
+    assert report.written == 0
 
 
 def test_the_queue_holds_a_limited_number_of_bytes(tmp_path, monkeypatch):

@@ -151,6 +151,33 @@ def test_a_layer_is_a_dataset_for_loaders_with_workers(folder, workers):
     assert torch.equal(torch.cat([y for _, y in pairs]), Y)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.complex32, torch.bool, torch.uint16])
+@pytest.mark.parametrize("shape", [(7,), (7, 3), (7, 0), (7, 2, 2)])
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+def test_exported_arrays_have_the_values_and_appear_whole(dtype, shape, tmp_path):
+    values = (torch.rand(shape) * 9).to(dtype)
+    layer = tl.extract(nn.Identity().eval(), [values], "output", tmp_path / "f", progress=False)["output"]
+    expected = {torch.bfloat16: torch.float32, torch.complex32: torch.complex64}.get(dtype, dtype)
+    mapped = layer.to_numpy(tmp_path / "layer.npy")
+    assert np.array_equal(mapped, values.to(expected).numpy())
+    assert np.array_equal(np.asarray(layer), mapped)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["f", "layer.npy"]
+
+
+def test_an_array_that_cannot_be_written_is_told_by_its_name(layer, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"the array cannot be written: .*nowhere/x.npy"):
+        layer.export(tmp_path / "nowhere" / "x.npy")
+
+
+def test_layers_of_one_dimension_and_of_several_numbers_of_dimensions_are_printed(tmp_path):
+    model = nn.Identity().eval()
+    flat = tl.extract(model, [torch.rand(4)], "output", tmp_path / "flat", progress=False)
+    assert "output  (4,) float32" in repr(flat)
+    mixed = tl.extract(model, [torch.rand(4, 3), torch.rand(2, 3, 2)], "output", tmp_path / "mixed", progress=False)
+    assert "output  (6, …) float32" in repr(mixed)
+    assert [row.shape for row in mixed["output"][3:5]] == [(3,), (3, 2)]
+
+
 def test_labels_ids_and_samples(folder):
     features = tl.open_features(folder)
     assert torch.equal(features.labels["labels"], Y)

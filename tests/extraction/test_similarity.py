@@ -398,3 +398,13 @@ def test_figures_are_saved_in_the_form_of_their_ending(tmp_path):
 def test_what_makes_no_sense_is_refused(call, message):
     with pytest.raises(InvalidArgument, match=message):
         call()
+
+
+@pytest.mark.parametrize("value", [1.0, 0.1, 1e30, -7.3])
+def test_a_layer_that_is_the_same_for_every_sample_has_no_similarity(value):
+    """Also where the mean of equal numbers is rounded: sixty times a sixtieth is not one."""
+    found = tl.similarity({"x": torch.randn(60, 5), "same": torch.full((60, 3), value, dtype=torch.float64)})
+    assert math.isnan(found["x", "same"])
+    assert math.isnan(found["same", "same"])
+    assert found["x", "x"] == pytest.approx(1)
+    assert any("no similarity can be told of same" in note for note in found.notes)

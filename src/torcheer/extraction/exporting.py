@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import os
 from collections.abc import Iterator
@@ -10,9 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ..errors import InvalidArgument
+from ..files import WholeFile
 
 if TYPE_CHECKING:
     from .features import Features
@@ -22,11 +25,12 @@ _TOGETHER = 32 << 20  # bytes that are read at once
 
 
 def as_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
-    """A tensor as an array. Types that NumPy does not have become float32."""
+    """A tensor of any device as an array. Types that NumPy does not have become float32, or complex64."""
+    tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
     try:
         found: np.ndarray[Any, Any] = tensor.numpy()
     except TypeError:
-        found = tensor.float().numpy()
+        found = tensor.to(torch.complex64 if tensor.is_complex() else torch.float32).numpy()
     return found
 
 
@@ -45,16 +49,14 @@ def export_layer(layer: LayerFeatures, path: Path) -> Path:
 def _write_npy(layer: LayerFeatures, path: Path) -> None:
     shape = layer.full_shape()
     kind = as_numpy(_padded(layer[0:1], shape)).dtype
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        target = np.lib.format.open_memmap(part, mode="w+", dtype=kind, shape=shape)
-        for first, rows in _together(layer, shape):
-            target[first : first + len(rows)] = as_numpy(rows)
-        target.flush()
-        del target
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    header = io.BytesIO()
+    described = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(header, described)
+    with WholeFile(path, "array") as file:
+        file.write(header.getvalue())
+        for _, rows in _together(layer, shape):
+            if rows.numel():
+                file.write(np.ascontiguousarray(as_numpy(rows)).reshape(-1).view(np.uint8).data)
 
 
 def _write_zarr(layer: LayerFeatures, group: Any, name: str) -> None:

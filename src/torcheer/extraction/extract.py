@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -39,7 +38,7 @@ from .layers.calling import Call, Calling
 from .layers.layer_reader import Flatten, LayerReader
 from .layers.training_mode import training_modules, warn_of_training
 from .plan import Plan, read_end, settle_plan, write_end
-from .progress import Progress, ProgressReport
+from .progress import ProgressReport, WantedProgress
 
 
 def extract(
@@ -57,7 +56,7 @@ def extract(
     call: Call | None = None,
     stop: bool | None = None,
     resume: bool = True,
-    progress: bool | Callable[[Progress], object] = True,
+    progress: WantedProgress = True,
 ) -> Features:
     """Run a model over a dataset and write the values of chosen layers into a folder, from which they are read like arrays.
 
@@ -83,7 +82,7 @@ def extract(
         call: a function `call(model, batch)` that runs the model, where it is not clear how a batch goes into it.
         stop: end each pass at the last of the layers, by an exception. None: where more than a tenth of it comes after that.
         resume: continue with what is in the folder. The model, the data and the settings must be the same.
-        progress: tell on stderr how far it is; or a function that is called with a `Progress` after each batch.
+        progress: tell on stderr how far it is; or a function that is called with a `ExtractionProgress` after each batch.
 
     Under torchrun each process takes its share of the blocks. A process that is killed loses the block in work, no more.
     """
@@ -143,7 +142,7 @@ class _Extraction:
         reader: LayerReader,
         keeping: Keeping,
         ids: Ids,
-        progress: bool | Callable[[Progress], object],
+        progress: WantedProgress,
         block: int,
     ) -> None:
         self._block_size = block

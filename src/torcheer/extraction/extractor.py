@@ -21,6 +21,7 @@ from ..capture.addresses import innermost
 from ..display import few
 from ..errors import InvalidArgument
 from ..inputs import described, taken_by
+from .exporting import as_numpy
 from .layers.calling import Call
 from .layers.layer_reader import LayerReader
 from .layers.training_mode import warn_of_training
@@ -95,7 +96,7 @@ class Extractor:
             self._check_names(batch, self._reader.names)
             values = self._reader.read(given, self._count, seed=_seed(given))
             self._count += 1
-        return {**batch, **{name: _as_array(value) for name, value in values.items()}}
+        return {**batch, **{name: as_numpy(value) for name, value in values.items()}}
 
     def _opened(self, batch: Batch, given: Any) -> LayerReader:
         reader = LayerReader(self._model, self._layers, given, call=self._inputs.call, **self._options)
@@ -252,14 +253,6 @@ def _as_tensor(column: Any) -> Any:
     if isinstance(column, np.ndarray) and column.dtype.kind == "O":
         return [_as_tensor(one) if _is_numeric(one) and one.ndim else one for one in column]
     return column.tolist() if isinstance(column, np.ndarray) else list(column)
-
-
-def _as_array(tensor: Tensor) -> np.ndarray[Any, Any]:
-    tensor = tensor.cpu().resolve_conj().resolve_neg()
-    try:
-        return tensor.numpy()
-    except TypeError:  # a type that NumPy has not
-        return tensor.float().numpy()
 
 
 def _seed(given: Mapping[str, Any]) -> int:

@@ -83,8 +83,11 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
 
     @property
     def said_shape(self) -> str:
-        """The shape in words; a size that differs between samples is `…`."""
-        return f"({', '.join('…' if size is None else str(size) for size in self.shape)})"
+        """The shape in words; a size that differs between samples is `…`, and so are different numbers of dimensions."""
+        if len({len(shape) for shape in self._column.shapes}) > 1:
+            return f"({len(self)}, …)"
+        sizes = ["…" if size is None else str(size) for size in self.shape]
+        return f"({', '.join(sizes)})" if len(sizes) > 1 else f"({sizes[0]},)"
 
     def __repr__(self) -> str:
         return f"LayerFeatures({self.name!r}, {self.said_shape}, {self.dtype})"

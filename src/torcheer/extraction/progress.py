@@ -14,13 +14,13 @@ _EVERY_IN_A_FILE = 30.0
 
 
 @dataclass(frozen=True)
-class Progress:
+class ExtractionProgress:
     """How far an extraction is, as `progress=` functions get it."""
 
     samples: int  # that this process has run
     total: int | None  # that it is to run, where that is known
     seconds: float
-    written: int  # bytes in the folder
+    written: int  # bytes in the folder, with those of the block in work
 
     @property
     def rate(self) -> float:
@@ -40,10 +40,13 @@ class Progress:
         return f"{self.samples:,}{of} samples, {self.rate:,.1f}/s, {human_size(self.written)} on disk{left}"
 
 
+WantedProgress = bool | Callable[[ExtractionProgress], object]
+
+
 class ProgressReport:
     """Tells how far an extraction is: on stderr, to a function, or not at all."""
 
-    def __init__(self, progress: bool | Callable[[Progress], object], total: int | None, written: int, who: str = "") -> None:
+    def __init__(self, progress: WantedProgress, total: int | None, written: int, who: str = "") -> None:
         self._report = progress if callable(progress) else None
         self._is_shown = progress is True and sys.stderr is not None
         self._is_terminal = self._is_shown and sys.stderr.isatty()
@@ -63,7 +66,7 @@ class ProgressReport:
             self._say()
 
     def wrote(self, size: int) -> None:
-        """A block of so many bytes is in the folder."""
+        """So many bytes more are in the folder."""
         self.written += size
 
     def end(self) -> None:
@@ -73,8 +76,8 @@ class ProgressReport:
             if self._is_terminal:
                 sys.stderr.write("\n")
 
-    def now(self) -> Progress:
-        return Progress(self._samples, self.total, monotonic() - self._begin, self.written)
+    def now(self) -> ExtractionProgress:
+        return ExtractionProgress(self._samples, self.total, monotonic() - self._begin, self.written)
 
     def _say(self) -> None:
         self._last = monotonic()

@@ -32,19 +32,19 @@ class TensorsInWork:
         self._file = WholeFile(folder / "block", "block of features").__enter__()
         self._writer = TensorWriter(self._file, room)
         self._places: dict[str, Place] = {}
-        self._end = 0
+        self.size = 0  # of the tensors so far, in bytes
         self._is_over = False
 
     def add(self, name: str, tensor: Tensor) -> None:
         """Write one more tensor."""
-        if self._end % ALIGNED and tensor.nbytes >= _LARGE:
-            filling = torch.zeros(ALIGNED - self._end % ALIGNED, dtype=torch.uint8, device="cpu")
+        if self.size % ALIGNED and tensor.nbytes >= _LARGE:
+            filling = torch.zeros(ALIGNED - self.size % ALIGNED, dtype=torch.uint8, device="cpu")
             self._add(f".{len(self._places)}", filling)
         self._add(name, tensor)
 
     def _add(self, name: str, tensor: Tensor) -> None:
         self._places[name] = place = self._writer.add(tensor)
-        self._end = place.end
+        self.size = place.end
 
     def finish(self, name: str, metadata: Mapping[str, str]) -> int:
         """The file is whole: give it its name, in the place of an earlier one. Returns how many bytes it has."""

@@ -48,7 +48,7 @@ class BlockWriter:
     Args:
         storage: where to.
         room: bytes that are left for the header of a block.
-        written: called with the size of each block that is there.
+        written: called with the number of bytes that were written since the last call; less than 0 where a block is given up.
     """
 
     def __init__(self, storage: Storage, room: int, written: Callable[[int], None], most: int = QUEUE) -> None:
@@ -140,16 +140,16 @@ class BlockWriter:
     def _run(self) -> None:
         _give_way()
         work: _BlockInWork | None = None
+        told = 0  # bytes of the block in work that `written` knows of
         while (step := self._next()) is not None:
             try:
                 for event in step.event or ():
                     event.synchronize()
                 work = work or _BlockInWork(self._storage.new_tensors(self._room))
                 work.add(step.tensors)
-                if step.name:
-                    size = work.finish(step)
-                    work = None
-                    self._written(size)
+                size = work.finish(step) if step.name else work.size
+                self._written(size - told)
+                work, told = (None, 0) if step.name else (work, size)
             except BaseException as error:  # raised again in the thread of the model
                 with self._changed:
                     self._error = error
@@ -162,6 +162,7 @@ class BlockWriter:
             del step
         if work is not None:
             work.abandon()
+            self._written(-told)
 
     def _next(self) -> _Step | None:
         with self._changed:
@@ -185,6 +186,11 @@ class _BlockInWork:
         self._sizes: dict[str, int] = {}
         self._counts: dict[str, int] = {}
         self._odd: dict[str, str] = {}  # columns of a type that safetensors has no name for
+
+    @property
+    def size(self) -> int:
+        """How many bytes are in the file."""
+        return self._file.size
 
     def add(self, tensors: Mapping[str, Tensor]) -> None:
         for name, tensor in tensors.items():

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ...errors import InvalidArgument
-from ..statistics.rows import BYTES_READ, Rows
+from ..statistics.rows import BYTES_READ, Rows, mean_row
 from ..statistics.sample_products import product_tile
 
 Array = np.ndarray[Any, Any]
@@ -31,11 +31,8 @@ class _Centred:
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
         self.width = rows.width
-        total, largest = torch.zeros(self.width, dtype=torch.float64), 0.0
-        for _, part in rows.parts():
-            largest = max(largest, float(part.abs().max()) if part.numel() else 0.0)
-            total += part.mul(1 / rows.count).sum(0)
-        self._mean = total
+        self._mean = mean_row(rows)
+        largest = max((float(part.abs().max()) for _, part in rows.parts() if part.numel()), default=0.0)
         self._scale = 2.0 ** -max(math.frexp(largest)[1], -1000)
         norms = [((part - self._mean) * self._scale).square().sum(1) for _, part in rows.parts()]
         self.norms = torch.cat(norms) if norms else torch.zeros(0, dtype=torch.float64)  # squared, of each row

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...display import Shown
 from ...errors import InvalidArgument
 from ...reducers import Covariance, CovarianceResult
-from .rows import BYTES_READ, Rows
+from .rows import BYTES_READ, Rows, mean_row
 from .sample_products import product_tile
 
 _BYTES = 8
@@ -134,9 +134,7 @@ class _Centred:
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
-        self.mean = torch.zeros(rows.width, dtype=torch.float64)
-        for _, part in rows.parts():
-            self.mean += part.sum(0) / rows.count
+        self.mean = mean_row(rows)
 
     def read(self, begin: int, end: int, columns: slice | None = None) -> Tensor:
         return self.rows.read(begin, end, columns) - self.mean[self.rows.flat(columns)]

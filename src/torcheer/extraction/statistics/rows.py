@@ -107,5 +107,14 @@ class Rows:
             return read.flatten(1).to("cpu", torch.float64) if read.dim() > 1 else read[:, None].to("cpu", torch.float64)
 
 
+def mean_row(rows: Rows) -> Tensor:
+    """The mean of rows, to the last bit that of a single row where all are equal."""
+    first = rows.read(0, 1).sum(0)
+    away = torch.zeros(rows.width, dtype=torch.float64)
+    for _, part in rows.parts():
+        away += (part - first).mul_(1 / rows.count).sum(0)
+    return first + away
+
+
 def _as_tensor(array: np.ndarray[Any, Any]) -> Tensor:
     return torch.from_numpy(array if array.flags.writeable else array.copy())  # torch warns of memory that it must not write to

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 
 from ...errors import InvalidArgument
 from ...xray.figures.tensor_figure import FAINT, Sheet, line_height, text_width
+from ..exporting import as_numpy
 from .drawn import Drawn
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def _draw(sheet: Sheet, left: float, top: float, picture: Array, sample: Sample)
     name = f"#{sample.number}" if sample.id is None else str(sample.id)
     caption = f"{name} · {sample.value:.3g}"
     while len(name) > 4 and text_width(caption, 7) > _TILE:
-        name = name[:-2] + "…"
+        name = "…" + name[2:]  # the end of a path tells pictures apart
         caption = f"{name} · {sample.value:.3g}"
     sheet.write(left, top + _TILE + 4, caption, 7, color=FAINT)
 
@@ -136,8 +137,7 @@ def as_picture(item: Any, key: Any = "") -> Array:
     if hasattr(item, "convert") and hasattr(item, "getbands"):  # of Pillow
         return _scaled(np.asarray(item.convert("RGB")))
     if isinstance(item, Tensor):
-        item = item.detach().cpu()
-        item = item.float().numpy() if item.is_floating_point() else item.numpy()
+        item = as_numpy(item)
     array = np.asarray(item)
     if array.dtype.kind not in "fiub":
         raise InvalidArgument(f"sample {key!r} is {type(item).__name__}, which is no picture: {_ADVICE}")

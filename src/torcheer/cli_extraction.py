@@ -15,7 +15,7 @@ from .extraction import Features, extract, open_features
 from .extraction.data.batches import world
 from .extraction.layers.transforms import READY_MADE
 from .history.printing.text import human_size
-from .reducers import KINDS
+from .reducers import KINDS, TopK
 
 
 def add_extract(command: argparse.ArgumentParser) -> None:
@@ -42,7 +42,7 @@ def add_extract(command: argparse.ArgumentParser) -> None:
     command.add_argument("--dtype", help="the type that values are stored in, such as float16 (default: as they are)")
     command.add_argument("--tokens", action="store_true", help="one row for each position that is no padding")
     command.add_argument("--block", type=int, default=1024, help="how many samples a file has at least (default: %(default)s)")
-    command.add_argument("--ids", metavar="NAME", help="the item of the batches that samples are known by")
+    command.add_argument("--ids", metavar="NAME", help="the item of the batches that samples are known by: its name or place")
     command.add_argument("--call", metavar="MODULE:FUNCTION", help="call(model, batch) runs the model")
     command.add_argument("--device", help="where the model runs, such as cuda (default: where it is)")
     command.add_argument("--whole-pass", action="store_true", help="run each pass to its end, not to the last of the layers")
@@ -58,6 +58,8 @@ def run_extract(options: argparse.Namespace) -> int:
     if options.device is not None:
         model = told(f"--device {options.device}", lambda: model.to(options.device))
     addresses = {address for address, _ in model.named_modules()}
+    transform, call = _transform(options.transform), _function(options.call)
+    keep = [_kept(text) for text in options.keep] if options.keep else None
     try:
         features = told(
             f"{options.model} over {options.data}",
@@ -66,13 +68,13 @@ def run_extract(options: argparse.Namespace) -> int:
                 data,
                 [_layer(text, addresses) for text in options.layers],
                 options.output,
-                transform=_function(options.transform) if options.transform not in READY_MADE else options.transform,
-                keep=[_kept(text) for text in options.keep] if options.keep else None,
+                transform=transform,
+                keep=keep,
                 dtype=options.dtype,
                 flatten="tokens" if options.tokens else None,
                 block=options.block,
-                ids=options.ids,
-                call=_function(options.call),
+                ids=int(options.ids) if re.fullmatch(r"-?\d+", options.ids or "") else options.ids,
+                call=call,
                 stop=False if options.whole_pass else None,
                 resume=not options.no_resume,
             ),
@@ -97,7 +99,19 @@ def _kept(text: str) -> Any:
     kind: Any = {known.casefold(): reducer for known, reducer in KINDS.items()}.get(name.casefold())
     if kind is None:
         return text
-    return kind(int(number)) if number.isdigit() else kind() if not number else text
+    if not number:
+        return kind()
+    if kind is not TopK or not number.isdigit():
+        raise InvalidArgument(f"--keep takes {', '.join(KINDS)}, and a number with TopK alone, as in TopK=50; got {text!r}.")
+    return TopK(int(number))
+
+
+def _transform(name: str | None) -> Any:
+    if name is None or name in READY_MADE:
+        return name
+    if ":" not in name:
+        raise InvalidArgument(f"--transform is one of {', '.join(READY_MADE)}, or MODULE:FUNCTION; got {name!r}.")
+    return _function(name)
 
 
 def _function(name: str | None) -> Any:

@@ -183,6 +183,10 @@ def _signature(function: Any, follow_wrapped: bool) -> Signature | None:
         return None
 
 
+# Functions that take batches, not arguments, and what to do where a batch does not fit the model.
+_OF_BATCHES = {"extract": "Say how a batch goes into the model: call=lambda model, batch: model(…)."}
+
+
 # What is refused before the model runs ------------------------------------------------------------------------------------
 
 
@@ -227,6 +231,8 @@ def _has_pre_hooks(model: Any) -> bool:
 
 
 def _right_call_for(taken: Signature, args: tuple[Any, ...], kwargs: dict[str, Any], call: str) -> str:
+    if call in _OF_BATCHES:
+        return _OF_BATCHES[call]
     positional = [p.name for p in taken.parameters.values() if p.kind in _POSITIONAL]
     names = [p.name for p in taken.parameters.values() if p.kind in _NAMED]
     if not names and not positional:
@@ -299,6 +305,8 @@ def _refusal(model: Any, error: BaseException, arguments: Arguments, call: str) 
 
 def _right_call(value: Any, call: str) -> str:
     """The call that was probably meant where this value was given."""
+    if call in _OF_BATCHES:
+        return _OF_BATCHES[call]
     if isinstance(value, DataLoader):
         return f"Take one batch: batch = next(iter(loader)), then {call}(model, batch[0])."
     if isinstance(value, Dataset):

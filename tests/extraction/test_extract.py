@@ -626,6 +626,50 @@ def test_labels_that_cannot_be_stored_are_named(net, tmp_path):
         extract(net, batches, "first", tmp_path / "b")
 
 
+def test_keeping_nothing_is_refused(net, tmp_path):
+    with pytest.raises(tl.InvalidArgument, match="keep is empty"):
+        extract(net, LOADER, "first", tmp_path, keep=[])
+
+
+def test_a_damaged_block_is_named_before_the_others_are_run(net, tmp_path):
+    extract(net, LOADER, "first", tmp_path, block=20)
+    blocks = sorted(tmp_path.glob("block-*"))
+    blocks[0].unlink()
+    blocks[2].write_bytes(blocks[2].read_bytes()[:-50])
+    with pytest.raises(tl.UnreadableFile, match=rf"{blocks[2].name} cannot be read.*Delete this file and extract again"):
+        extract(net, LOADER, "first", tmp_path, block=20)
+    assert not blocks[0].exists()
+    blocks[2].unlink()
+    assert extract(net, LOADER, "first", tmp_path, block=20).is_complete
+
+
+def test_batches_that_do_not_fit_the_model_are_told_how_to_say_it(tmp_path):
+    class Two(nn.Module):
+        def forward(self, a, b):
+            return a + b
+
+    for batch in ((X,), {"a": X, "c": X}):
+        with pytest.raises(tl.InvalidArgument, match=r"Say how a batch goes into the model: call=lambda model, batch"):
+            extract(Two().eval(), [batch], "output", tmp_path)
+
+
+def test_a_layer_that_is_the_last_does_not_end_the_pass(tmp_path):
+    """So that it is noticed when a later batch calls it more often."""
+
+    class Repeats(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.batches = nn.Linear(4, 4), 0
+
+        def forward(self, x):
+            for _ in range(1 if bool((x == X[:8]).all()) else 2):
+                x = self.inner(x)
+            return x
+
+    with pytest.raises(tl.PlaceNotReached, match="'inner' was called more often than the once"):
+        extract(Repeats().eval(), [X[:8], X[8:16]], "inner", tmp_path)
+
+
 def test_labels_and_ids_of_another_kind_than_before_are_refused(net, tmp_path):
     batches = [(X[:8], ["a"] * 8), (X[8:16], [1] * 8)]
     with pytest.raises(tl.InvalidArgument, match=r"batch 1 should have 'labels' for its 8 samples, texts as in the first"):

@@ -94,6 +94,11 @@ def test_features_are_written_and_printed(program, capsys):
     assert torch.equal(tl.open_features("memory://cli/features")["conv"][:], features["conv"][:])
 
 
+def test_ids_may_be_named_by_their_place(program):
+    assert command("--ids", "1") == 0
+    assert tl.open_features("features").ids.tolist() == list(range(20))
+
+
 def test_every_option_is_handed_on(program, capsys):
     words = ["--transform", "mean", "--dtype", "float16", "--block", "6", "--ids", "name", "--call", "some_extraction:call"]
     assert command(*words, "--device", "cpu", "--whole-pass", data="batches", layers=["conv"]) == 0
@@ -135,7 +140,10 @@ def test_an_interrupt_says_that_the_command_goes_on(program, capsys):
             "some_extraction:Net over some_extraction:broken raised RuntimeError: the disk of the data is gone\n",
         ),
         ({"layers": ["conw"]}, "conw"),
-        ({"words": ["--transform", "middle"]}, "a function is named module:name, as in my_models:pooled; got 'middle'"),
+        ({"words": ["--transform", "middle"]}, "--transform is one of mean, max, first_token, last_token, or MODULE:FUNCTION"),
+        ({"words": ["--transform", "some_extraction:middle"]}, "torcheer: module 'some_extraction' has no attribute 'middle'"),
+        ({"words": ["--keep", "Mean=5"]}, "a number with TopK alone, as in TopK=50; got 'Mean=5'"),
+        ({"words": ["--keep", "TopK=x"]}, "a number with TopK alone, as in TopK=50; got 'TopK=x'"),
         ({"words": ["--keep", "median"]}, "keep takes reducers"),
         ({"words": ["--dtype", "float17"]}, "float17"),
         ({"words": ["--block", "0"]}, "block is how many samples"),

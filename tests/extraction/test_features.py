@@ -178,6 +178,21 @@ def test_layers_of_one_dimension_and_of_several_numbers_of_dimensions_are_printe
     assert [row.shape for row in mixed["output"][3:5]] == [(3,), (3, 2)]
 
 
+def test_units_and_samples_may_be_numbers_of_numpy_and_torch(folder):
+    features = tl.open_features(folder)
+    for number in (np.int64(1), torch.tensor(1)):
+        assert features.top("output", number, k=np.int64(3)).numbers.tolist() == features.top("output", 1, k=3).numbers.tolist()
+        found = features["output"].nearest(number, k=2)
+        assert found.numbers.tolist() == features["output"].nearest(1, k=2).numbers.tolist()
+    for several in (np.array([0, 1]), torch.tensor([0, 1]), range(2)):
+        assert [one.title for one in features.top("output", several)] == [one.title for one in features.top("output", [0, 1])]
+    for wrong in (None, "a", 1.5, True):
+        with pytest.raises(tl.InvalidArgument, match="a unit of 'output' is a number from 0 to 1"):
+            features.top("output", wrong)
+    with pytest.raises(tl.LayerNotFound, match="no layer or label 'label'; there are: output, labels"):
+        features.dataset("output", "label")
+
+
 def test_labels_ids_and_samples(folder):
     features = tl.open_features(folder)
     assert torch.equal(features.labels["labels"], Y)

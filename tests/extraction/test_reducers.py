@@ -390,3 +390,12 @@ def test_positions_may_be_of_any_number():
 def test_what_makes_no_sense_is_refused_in_words(make, message):
     with pytest.raises(InvalidArgument, match=message):
         make()
+
+
+@pytest.mark.parametrize("largest", [True, False])
+def test_top_samples_of_float8_by_their_largest_position(largest):
+    values = torch.tensor([[1.0, 5.0], [4.0, 2.0], [3.0, 0.5]]).to(torch.float8_e4m3fn)[..., None]
+    reducer = TopK(3, positions="max", largest=largest)
+    state = reducer.begin()
+    reducer.update(state, values, torch.arange(3))
+    assert reducer.finish(state).numbers.tolist() == ([[0, 1, 2]] if largest else [[2, 0, 1]])

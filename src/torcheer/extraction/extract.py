@@ -12,7 +12,7 @@ from torch.nn import Module
 from ..capture.addresses import innermost
 from ..capture.refusals import refuse_inside_compiled_code
 from ..capture.restore.left_as_found import left_as_found
-from ..errors import FeaturesMismatch, InvalidArgument
+from ..errors import FeaturesMismatch, InvalidArgument, UnreadableFile
 from .blocks.block_files import (
     FORMAT,
     IDS,
@@ -25,6 +25,7 @@ from .blocks.block_files import (
     BlockName,
     blocks_among,
 )
+from .blocks.block_index import BlockIndex
 from .blocks.reduced_blocks import ReducedBlocks, States
 from .blocks.storage import Storage
 from .blocks.storage_location import open_storage
@@ -127,6 +128,7 @@ def extract(
         with reader:
             extraction.try_first_batch()
             settle_plan(storage, plan, resume=resume)
+            extraction.check_blocks()
             warn_of_training(inner, stacklevel=2)
             extraction.run()
     return open_features(to)
@@ -174,6 +176,13 @@ class _Extraction:
         self._numbers(part, values, {})
         self._ids.of(part, self._source)
         self._first_values = values if self._is_wanted(0) else None
+
+    def check_blocks(self) -> None:
+        """Raise where a block that is there is damaged, before the others are run."""
+        try:
+            BlockIndex(self._storage, self._keeping.stored)
+        except UnreadableFile as error:
+            raise UnreadableFile(f"{error} Delete this file and extract again: the other blocks are kept.") from None
 
     def run(self) -> None:
         """Run the blocks that are missing."""

@@ -143,6 +143,9 @@ class Features(FeatureStatistics):
         labels = self.labels
         if self.tokens is not None:
             raise InvalidArgument("rows of tokens are not samples, so they have no labels; features[…] alone is a Dataset.")
+        for name in columns:
+            if name not in self.plan.layers and name not in labels:
+                raise LayerNotFound(f"there is no layer or label {name!r}; there are: {', '.join([*self.layers, *labels])}.")
         found = [labels[name] if name not in self and name in labels else self[name] for name in columns]
         if not found:
             raise InvalidArgument('name the layers and labels: features.dataset("layer3", "labels").')

@@ -45,6 +45,8 @@ def parse_keep(keep: Any, names: list[str], origins: Mapping[str, str]) -> Keepi
 
 def _listed(value: Any) -> list[Any]:
     given = [ACTIVATIONS] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
+    if not given:
+        raise InvalidArgument(f"keep is empty, so nothing would be kept: leave it out, or name reducers or {ACTIVATIONS!r}.")
     found = [one() if isinstance(one, type) and one in KINDS.values() else one for one in given]
     for one in found:
         if not isinstance(one, Reducer) and one != ACTIVATIONS:

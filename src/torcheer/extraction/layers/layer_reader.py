@@ -378,7 +378,7 @@ def _named_places(history: History, keys: list[tuple[str | None, Any]], meanings
 def _is_worth_stopping(history: History, meanings: list[Meaning]) -> bool:
     """Whether more than a tenth of the operations of a pass come after the last of the layers."""
     last = max(number for meaning in meanings for number in meaning.numbers)
-    count = len(history._log.rows)
+    count = len(history._log.rows) - len(history._index.outputs)
     return count - 1 - last > count / 10
 
 

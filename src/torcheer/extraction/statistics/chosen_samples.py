@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from torch import Tensor
 
 from ...display import Column, ShownTable, Table
@@ -13,6 +14,13 @@ from .sample_pictures import Pictures, SamplePictures, picture_sheet
 
 if TYPE_CHECKING:
     import pandas
+
+
+def as_integer(value: Any) -> Any:
+    """A whole number of NumPy's or torch's as one of Python's; anything else as it is."""
+    if isinstance(value, np.integer) or (isinstance(value, Tensor) and not value.dim() and not value.is_floating_point()):
+        return int(value)
+    return value
 
 
 class Sample(NamedTuple):

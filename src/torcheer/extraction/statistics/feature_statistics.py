@@ -6,7 +6,7 @@ What a reducer kept while features were extracted is used; otherwise it is worke
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
@@ -31,7 +31,7 @@ from ..blocks.block_index import BlockIndex
 from ..blocks.reduced_blocks import ReducedBlocks
 from ..blocks.storage import Storage
 from ..plan import Plan
-from .chosen_samples import ChosenSamples, SampleNames
+from .chosen_samples import ChosenSamples, SampleNames, as_integer
 from .components import MEMORY, Components, components_of, from_covariance
 from .nearest import GivenSample, Nearness, nearest_samples
 from .rows import Rows
@@ -227,10 +227,11 @@ class FeatureStatistics(Mapping[str, Any]):
 
         Returns `ChosenSamples`, of several units a list; with `pictures` a sheet of them, a row for each of several units.
         """
-        several = not isinstance(unit, int)
-        units = [unit] if isinstance(unit, int) else list(unit)
-        found = self._top(layer, k, largest, positions)
+        several = isinstance(unit, Iterable) and getattr(unit, "ndim", 1) > 0
+        given: Iterable[Any] = unit if several else [unit]  # type: ignore[assignment]  # mypy does not see what `several` says
+        found = self._top(layer, k if k is None else as_integer(k), largest, positions)
         count = len(found.numbers)
+        units = [as_integer(one) for one in given]
         for one in units:
             if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one < count:
                 raise InvalidArgument(f"a unit of {layer!r} is a number from 0 to {count - 1}; got {one!r}.")

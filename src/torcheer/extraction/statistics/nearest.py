@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...errors import InvalidArgument
-from .chosen_samples import ChosenSamples, SampleNames
+from .chosen_samples import ChosenSamples, SampleNames, as_integer
 from .rows import Rows
 
 Nearness = Literal["cosine", "correlation", "dot", "euclidean"]
@@ -25,6 +25,7 @@ def nearest_samples(rows: Rows, sample: Any, k: int, measure: str, names: Sample
         raise InvalidArgument(f"measure is one of {', '.join(map(repr, _MEASURES))}; got {measure!r}.")
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise InvalidArgument(f"the number of nearest samples is 1 or more; got {k!r}.")
+    sample = as_integer(sample)
     own = names.row_of(sample, rows.name)
     wanted = _features(sample, rows) if own is None else rows.read(own, own + 1)[0]
     if not bool(wanted.isfinite().all()):

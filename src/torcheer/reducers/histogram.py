@@ -30,9 +30,11 @@ class Histogram(Reducer):
 
     Without `bins` every power of two has eight bins of equal width, for all numbers that float32 can hold, and zero has a bin:
     nothing has to be known beforehand, a bin is at most an eighth of its values wide, and histograms of any data merge exactly.
-    Larger numbers are in the last bins. `bins` are ascending edges, or with `range=(low, high)` a number of equal bins. As in
-    NumPy a bin contains its lower edge, and the last one both; values outside are counted as `below` and `above`. NaN and
-    infinities are counted apart. Of complex numbers the magnitudes are taken.
+    Larger numbers are in the last bins, and a bin contains the edge that is nearer to zero.
+
+    `bins` are ascending edges, or with `range=(low, high)` a number of equal bins. As in NumPy a bin has its lower edge, and
+    the last one both; values outside are counted as `below` and `above`. NaN and infinities are counted apart. Of complex
+    numbers the magnitudes are taken.
 
     >>> import torch
     >>> reducer = Histogram(bins=2, range=(0, 2))

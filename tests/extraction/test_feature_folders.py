@@ -54,3 +54,9 @@ def test_what_cannot_be_is_refused(tmp_path):
         open_storage(tmp_path / "file")
     with pytest.raises(InvalidArgument, match=r"given by its path or URL; got 3"):
         open_storage(3)
+
+
+def test_a_folder_in_the_place_of_a_file_is_told(tmp_path):
+    (tmp_path / "plan.json").mkdir()
+    with pytest.raises(UnreadableFile, match=r"plan\.json cannot be read: Is a directory"):
+        open_storage(tmp_path).read("plan.json")

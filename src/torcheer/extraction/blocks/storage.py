@@ -133,6 +133,8 @@ class LocalStorage(Storage):
             return (self.folder / name).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:  # a folder has that name, or it may not be read
+            raise UnreadableFile(f"{self.folder / name} cannot be read: {error.strerror}.") from error
 
     def write(self, name: str, data: bytes) -> None:
         make_folder(self.folder, "features")

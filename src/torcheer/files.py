@@ -16,8 +16,6 @@ from .errors import FolderNotFound, InvalidArgument, NotWritten
 
 _PIECE = 1 << 24  # bytes that are copied at once
 _LARGE = 1 << 20  # bytes that are worth telling the disk about
-# On Linux pages that are not written yet are kept, and their writing begins.
-_BEGIN_WRITING_BACK = os.POSIX_FADV_DONTNEED if sys.platform == "linux" else None
 _ANONYMOUS = getattr(os, "O_TMPFILE", 0)  # a file without a name, which is gone when its process is
 
 
@@ -99,9 +97,8 @@ class WholeFile:
         with self._explained():
             while rest:
                 count = os.pwrite(self._handle, rest, place)
-                if count >= _LARGE and _BEGIN_WRITING_BACK is not None:
-                    # The disk begins now, while the program computes, not when the file is flushed at the end.
-                    os.posix_fadvise(self._handle, place, count, _BEGIN_WRITING_BACK)
+                if count >= _LARGE:
+                    _begin_writing_back(self._handle, place, count)
                 rest, place = rest[count:], place + count
 
     def read_at(self, place: int, size: int) -> bytes:
@@ -152,6 +149,13 @@ class WholeFile:
             yield
         except OSError as error:
             raise _not_written(self.path, self._what, error) from error
+
+
+def _begin_writing_back(handle: int, place: int, size: int) -> None:
+    """Let the disk begin with these bytes now, while the program computes, not when the file is flushed at the end."""
+    if sys.platform == "linux":  # where this advice keeps pages that are not on the disk yet, and begins to write them
+        with contextlib.suppress(OSError):  # a file system that takes no advice
+            os.posix_fadvise(handle, place, size, os.POSIX_FADV_DONTNEED)
 
 
 def _not_written(path: Path, what: str, error: OSError | None = None, example: str = "") -> NotWritten:

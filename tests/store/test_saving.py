@@ -625,3 +625,14 @@ def test_progress_is_told_on_a_terminal(monkeypatch, capsys):
     with BytesProgress("run.safetensors", 2_000_000_000) as told:
         told.reached(1_000_000_000)
     assert "run.safetensors: 1.00 of 2.00 GB, 50 %" in capsys.readouterr().err
+
+
+def test_a_file_system_that_takes_no_advice_is_written_to(tmp_path, monkeypatch):
+    def refuse(*given):
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr("os.posix_fadvise", refuse)
+    history = torcheer.log_forward_pass(nn.Identity(), torch.rand(1 << 20))
+    history.save(tmp_path / "x.torcheer")
+    saved = torcheer.load(tmp_path / "x.torcheer")
+    assert torch.equal(saved[-1].activation, history[-1].activation)

@@ -66,21 +66,9 @@ def _quick_template(value: Any, see: Callable[[Tensor], object]) -> Any:
     if cls not in _NESTING:
         return LATER
     items = value.values() if cls is dict else value
-    if _FLAT.issuperset(map(type, items)):
-        return _flat_template(value, cls, see)
-    if len(value) > _FEW or not all(map(_is_shallow, items)):
-        return LATER
-    made: list[Any] = []
-    for item in items:
-        cls_of_item = type(item)
-        if cls_of_item in _NESTING:
-            made.append(_flat_template(item, cls_of_item, see))
-        elif cls_of_item is Tensor or cls_of_item is Parameter:
-            see(item)
-            made.append(TENSOR)
-        else:
-            made.append(item if cls_of_item is not slice else _sliced(item, see))
-    return made if cls is list else tuple(made) if cls is tuple else dict(zip(value, made, strict=True))
+    if _FLAT.issuperset(map(type, items)) or (len(value) <= _FEW and all(map(_is_shallow, items))):
+        return _filled(value, cls, see)
+    return LATER
 
 
 def _is_shallow(item: Any) -> bool:
@@ -88,16 +76,19 @@ def _is_shallow(item: Any) -> bool:
     return cls in _FLAT or (cls in _NESTING and _FLAT.issuperset(map(type, item.values() if cls is dict else item)))
 
 
-def _flat_template(value: Any, cls: type, see: Callable[[Tensor], object]) -> Any:
-    flat: list[Any] = []
+def _filled(value: Any, cls: type, see: Callable[[Tensor], object]) -> Any:
+    """A list, tuple or dict with TENSOR in the place of tensors, also in those inside it."""
+    made: list[Any] = []
     for item in value.values() if cls is dict else value:
         cls_of_item = type(item)
         if cls_of_item is Tensor or cls_of_item is Parameter:
             see(item)
-            flat.append(TENSOR)
+            made.append(TENSOR)
+        elif cls_of_item in _NESTING:
+            made.append(_filled(item, cls_of_item, see))
         else:
-            flat.append(item if cls_of_item is not slice else _sliced(item, see))
-    return flat if cls is list else tuple(flat) if cls is tuple else dict(zip(value, flat, strict=True))
+            made.append(item if cls_of_item is not slice else _sliced(item, see))
+    return made if cls is list else tuple(made) if cls is tuple else dict(zip(value, made, strict=True))
 
 
 def _sliced(value: slice, see: Callable[[Tensor], object]) -> slice:

@@ -83,7 +83,7 @@ def extract(
         call: a function `call(model, batch)` that runs the model, where it is not clear how a batch goes into it.
         stop: end each pass at the last of the layers, by an exception. None: where more than a tenth of it comes after that.
         resume: continue with what is in the folder. The model, the data and the settings must be the same.
-        progress: tell on stderr how far it is; or a function that is called with a `ExtractionProgress` after each batch.
+        progress: tell on stderr how far it is; or a function that is called with an `ExtractionProgress` after each batch.
 
     Under torchrun each process takes its share of the blocks. A process that is killed loses the block in work, no more.
     """

@@ -148,8 +148,10 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
             found = np.asarray(rows)
         except ValueError:
             found = np.empty((0, 0))
+        numbers: np.ndarray[Any, Any]
         if found.dtype == bool and found.shape == (len(self),):
-            return np.flatnonzero(found)
+            numbers = np.flatnonzero(found)
+            return numbers
         if found.ndim != 1 or (found.dtype.kind not in "iu" and found.size):
             raise IndexError(
                 f"samples of {self.name!r} are named by numbers, slices, lists of numbers or a mask of {len(self)}; "
@@ -159,8 +161,8 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
         wrong = found[(found < -len(self)) | (found >= len(self))]
         if wrong.size:
             raise IndexError(f"{self.name!r} has {len(self)} samples; {wrong[0]} is not one of them.")
-        positive: np.ndarray[Any, Any] = np.where(found < 0, found + len(self), found)
-        return positive
+        numbers = np.where(found < 0, found + len(self), found)
+        return numbers
 
     def _range(self, numbers: range, rest: tuple[Any, ...]) -> Any:
         if numbers.step != 1:

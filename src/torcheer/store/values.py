@@ -260,7 +260,7 @@ def _generator(what: Json) -> torch.Generator:
 
 def _scalar(what: Json) -> Any:
     kind, data = items(what, "a scalar")
-    dtype = np.dtype(text(kind, "the type of a scalar"))
+    dtype: Any = np.dtype(text(kind, "the type of a scalar"))
     if dtype.kind not in _NUMPY_KINDS:
         refuse("a scalar is no number")
     return np.frombuffer(_bytes(data), dtype, 1)[0]

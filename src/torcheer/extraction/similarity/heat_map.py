@@ -72,6 +72,7 @@ def heat_map(values: Array, rows: list[str], columns: list[str], title: str, wor
 
 
 def _write_numbers(axes: Any, values: Array, picture: Any) -> None:
+    value: Any
     for (row, column), value in np.ndenumerate(values):
         red, green, blue, _ = picture.cmap(picture.norm(value)) if not math.isnan(value) else (1.0, 1.0, 1.0, 1.0)
         is_dark = 0.3 * red + 0.59 * green + 0.11 * blue < 0.5

@@ -133,7 +133,8 @@ class Run:
 
     def kept(self, snapshot: Snapshot, layer: str, kind: str) -> numpy.ndarray[Any, Any]:
         """What a snapshot kept of a kind of a layer, as float32."""
-        return cast("numpy.ndarray[Any, Any]", self.files.tensor(snapshot, layer, kind).float().numpy())
+        kept: numpy.ndarray[Any, Any] = self.files.tensor(snapshot, layer, kind).float().numpy()
+        return kept
 
     def summary(self, layer: str, step: int | None = None) -> Summary:
         """The summary of a layer with parameters at a step, by default the last."""

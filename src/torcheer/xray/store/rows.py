@@ -18,7 +18,7 @@ from ..snapshots.records import Snapshot
 Array = Any  # of NumPy, whose types are not followed
 Key = tuple[str, str]  # a layer and a kind
 
-_ROW = np.dtype(
+_ROW: Any = np.dtype(
     [("step", "i8"), ("number", "i8"), ("time", "f8"), ("at", "i8"), ("length", "i8"), ("bytes", "i8"), ("content", "i4")]
 )
 NO_LINE = -1  # a snapshot that is not in the index: its file says what it is

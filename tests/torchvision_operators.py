@@ -1,9 +1,9 @@
 """Makes torchvision's pure-Python models importable where its compiled operators are not installed.
 
-There is no CPU build of torchvision for the torch the tests pin, but its models need only torch. `make models` puts them, and
+The compiled part of torchvision fits the CUDA build of torch only, but its models need only torch. `make models` puts them, and
 `make zoo` puts timm, into a folder of the build, so that nothing in `.venv` finds a torchvision it cannot import. The import
-asks for the schemas of a few compiled operators; here they are declared, without implementations. Where the real torchvision
-is installed, nothing is declared.
+asks for the schemas of a few compiled operators; here they are declared, without implementations. Where the compiled part can
+be loaded, it declares them itself, and a second declaration would end the process.
 """
 
 from __future__ import annotations
@@ -40,11 +40,22 @@ def declare() -> None:
     """Put the folder of `make models` on the path, last, and declare what `import torchvision` needs, once."""
     if str(FOLDER) not in sys.path:
         sys.path.append(str(FOLDER))
-    found = importlib.util.find_spec("torchvision")
-    is_real = found is not None and found.origin is not None and not Path(found.origin).is_relative_to(FOLDER)
-    if _libraries or is_real:
+    if _libraries or _has_compiled_operators():
         return
     library = torch.library.Library("torchvision", "DEF")
     for schema in _SCHEMAS:
         library.define(schema)
     _libraries.append(library)
+
+
+def _has_compiled_operators() -> bool:
+    found = importlib.util.find_spec("torchvision")
+    if found is None or found.origin is None:
+        return False
+    libraries = list(Path(found.origin).parent.glob("_C*.so"))
+    try:
+        for library in libraries:
+            torch.ops.load_library(str(library))
+    except OSError:  # made for another build of torch
+        return False
+    return bool(libraries)

@@ -6,12 +6,13 @@ the numbers mean (file, function, line) is looked up in the log's `CodeTable` wh
 
 from __future__ import annotations
 
+import dis
 import linecache
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 import torch
 
@@ -91,14 +92,39 @@ class CodeTable:
         """Where in the source an instruction is."""
         if code not in self._spans:
             positions = getattr(self._codes[code], "co_positions", None)  # Python 3.11 and newer
-            self._spans[code] = list(positions()) if positions is not None else []
+            self._spans[code] = list(positions()) if positions is not None else _first_copies(self._codes[code])
         spans = self._spans[code]
         span = spans[instruction // 2] if instruction // 2 < len(spans) else None
-        return span if span is not None and None not in span else instruction
+        if span is None or (isinstance(span, tuple) and None in span):
+            return instruction
+        return cast(Span, span)
 
     def offset(self, instruction: int) -> int:
         """Where in its code an instruction of a site is; -1 where that is not known."""
         return instruction
+
+
+def _first_copies(code: CodeType) -> list[int]:
+    """Each instruction, or the same one of the first copy: Python 3.10 compiles a `while` condition before its body and after.
+
+    The second copy ends with a jump back to the body, and the first lies right before the body. They are followed backwards as
+    far as they are equal, apart from where they jump to.
+    """
+    steps = list(dis.get_instructions(code))
+    lines = [line for start, end, line in code.co_lines() for _ in range(start, end, 2)]
+
+    def content(at: int) -> tuple[int, int | None, int | None]:
+        jumps = steps[at].opcode in dis.hasjabs or steps[at].opcode in dis.hasjrel
+        return steps[at].opcode, None if jumps else steps[at].arg, lines[at]
+
+    firsts = [step.offset for step in steps]
+    for end, step in enumerate(steps):
+        if step.opname.startswith("POP_JUMP_IF") and step.argval < step.offset:
+            second, first = end - 1, step.argval // 2 - 2  # both without the jump that ends them
+            while first >= 0 and content(first) == content(second):
+                firsts[second] = firsts[first]
+                second, first = second - 1, first - 1
+    return firsts
 
 
 @dataclass(slots=True, eq=False)  # not frozen, which would make it four times as slow to create

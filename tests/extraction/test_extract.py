@@ -973,6 +973,15 @@ def test_a_compiled_model_and_text_that_is_generated(tmp_path):
     assert [features[name].shape for name in features] == [(6, 4, 32), (6, 1, 32), (6, 1, 32)]
 
 
+@pytest.fixture
+def obeys_interrupts():
+    """A job that a shell put into the background ignores them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("obeys_interrupts")
 def test_an_interrupt_from_outside_is_obeyed(tmp_path):
     """A real signal, while the model runs."""
 

@@ -187,6 +187,7 @@ def nested(depth):
         set_in("modules", "address", 0, 99),
         set_in("first_passes", 1, 3),
         set_in("first_passes", 0, 99),
+        set_in("templates", 0, nested(130)),
         set_in("templates", 0, nested(900)),
         set_in("title", {"a": 1}),
         set_in("sites", "frames", 0, -1),

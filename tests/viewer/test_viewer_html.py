@@ -155,11 +155,13 @@ HOSTILE = [
 def hostile_model(words: str, monkeypatch: pytest.MonkeyPatch) -> nn.Module:
     """A model with these words wherever a name, a key or a line of code can be."""
     plain = words.replace(".", "·")
-    source = f"def forward(self, x, more):\n    {json.dumps(words)}; return self._modules[NAME](x) + more[KEY]  # {words!r}\n"
+    line = f"_ = {json.dumps(words)}; return self._modules[NAME](x) + more[KEY]  # {words!r}"
+    source = f"def forward(self, x, more):\n    {line}\n"
     names: dict[str, object] = {"NAME": plain, "KEY": words}
     writable = words.replace("\0", "").encode("utf-8", "replace").decode()  # Python itself takes no other names
     filename = f"<{writable[:200]}>"
     exec(compile(source, filename, "exec"), names)
+    names["forward"].__doc__ = words
     monkeypatch.setitem(linecache.cache, filename, (len(source), None, source.splitlines(keepends=True), filename))
     cls = type("Model", (nn.Module,), {"forward": names["forward"], "__doc__": writable})
     cls.__name__ = writable

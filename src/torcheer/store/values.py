@@ -171,14 +171,23 @@ class Reader:
 
     def __init__(self, tensor_of: Callable[[str], Tensor]) -> None:
         self._tensor_of = tensor_of
+        self._depth = 0  # of the container that is being read
 
     def read(self, written: Json) -> Any:
         """The value that JSON stands for."""
         cls = type(written)
-        if cls is list:
-            return tuple([self.read(item) for item in written])
-        if cls is not dict:
+        if cls is not list and cls is not dict:
             return written
+        if self._depth > 2 * _DEEPEST:
+            refuse("containers lie in one another deeper than they are written")
+        self._depth += 1
+        try:
+            return tuple([self.read(item) for item in written]) if cls is list else self._word(written)
+        finally:
+            self._depth -= 1
+
+    def _word(self, written: dict[str, Json]) -> Any:
+        """A value whose kind is a word."""
         if not written:
             refuse("a value says nothing")
         word, what = next(iter(written.items()))

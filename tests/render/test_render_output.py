@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 import types
 from pathlib import Path
 from xml.etree import ElementTree
@@ -390,12 +389,10 @@ def test_a_hostile_title_is_text_and_names_no_other_folder(here):
 
 def test_a_worker_that_hangs_is_stopped(tmp_path, monkeypatch):
     slow = tmp_path / "worker.py"
-    slow.write_text("import time; time.sleep(60)")
+    slow.write_text("import time; time.sleep(1000)")  # longer than a test may take
     monkeypatch.setattr(worker, "__file__", str(slow))
-    began = time.monotonic()
     with pytest.raises(TooSlow, match=r"stopped after 0\.5 s"):
         run_graphviz("digraph {}", "dot", "svg", 0.5)
-    assert time.monotonic() - began < 10
 
 
 class Stack(nn.Module):
@@ -442,10 +439,8 @@ def test_what_cannot_be_laid_out_at_all_is_an_error_that_says_what_to_do(history
 
 def test_a_hub_that_feeds_1000_nodes_is_drawn():
     logged = torcheer.log_forward_pass(Stack(5, 50), (torch.ones(1, 4), torch.ones(4)), layers_to_save="none")
-    began = time.monotonic()
     drawn = make_picture(logged.graph, picture_options({"nesting_depth": "all", "time_limit": 20}))
-    assert len(drawn.graph.nodes) == 1003
-    assert time.monotonic() - began < 30
+    assert len(drawn.graph.nodes) == 1003  # nothing was collapsed because it took more than its time
     assert ElementTree.fromstring(drawn.svg) is not None
 
 
@@ -454,9 +449,7 @@ def test_a_chain_of_10000_is_drawn():
     names = {"torch": torch}
     exec(compile(source, "chain.py", "exec"), names)
     logged = log(names["chain"], torch.ones(2), layers_to_save="none")
-    began = time.monotonic()
     drawn = make_picture(logged.graph, picture_options({"nesting_depth": "all", "time_limit": 20}))
-    assert time.monotonic() - began < 30
     assert any("left out" in note for note in drawn.notes)
 
 

@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from .capture.addresses import innermost, without_parallelism
 from .containers import Arguments, is_tensor
+from .display import few
 from .errors import InvalidArgument
 from .signs import Sign
 from .torch_internals import FunctionSchema, has_global_pre_hooks
@@ -242,7 +243,7 @@ def _right_call_for(taken: Signature, args: tuple[Any, ...], kwargs: dict[str, A
         return f"Give it inputs: {call}(model, {_joined(positional)}), or by name: {by_name}."
     if len(args) == 1 and isinstance(args[0], Mapping) and any(name in args[0] for name in names):
         strange = [key for key in args[0] if key not in names]
-        return f"Not a parameter: {', '.join(map(repr, strange[:5]))}. Leave out what it does not take: {by_name}."
+        return f"Not a parameter: {few(map(repr, strange), 5)}. Leave out what it does not take: {by_name}."
     if len(args) == 1 and isinstance(args[0], (list, tuple)):
         return _right_call(args[0], call)
     if len(args) > 1 and is_shape(args):
@@ -360,7 +361,7 @@ def _name(model: Any) -> str:
 
 def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     parts = [*map(described, args), *(f"{name}={described(value)}" for name, value in kwargs.items())]
-    return ", ".join(parts[:6]) + (", …" if len(parts) > 6 else "") if parts else "no inputs"
+    return few(parts, 6) or "no inputs"
 
 
 def described(value: Any) -> str:
@@ -377,7 +378,7 @@ def described(value: Any) -> str:
     if cls == "ndarray":
         return f"a NumPy array of shape {value.shape}"
     if isinstance(value, Mapping):
-        return f"a {cls} with the keys {', '.join(map(repr, list(value)[:6]))}" if len(value) else f"an empty {cls}"
+        return f"a {cls} with the keys {few(map(repr, value), 6)}" if len(value) else f"an empty {cls}"
     return f"{'an' if cls[:1] in 'AEIOUaeiou' else 'a'} {cls}"
 
 

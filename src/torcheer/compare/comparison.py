@@ -243,8 +243,7 @@ class Comparison(Shown):
         lines = [f"\tOutput: {apart}"]
         beyond = [row for row in self.rows if row.own_error is not None and row.own_error.relative > row.tolerance]
         if len(self.culprits) > 1 or len(beyond) > 1:
-            names = ", ".join(row.label for row in beyond[:5]) + ", …" * (len(beyond) > 5)
-            lines.append(f"\tAbove tolerance: {plural(len(beyond), 'operation')}: {names}")
+            lines.append(f"\tAbove tolerance: {plural(len(beyond), 'operation')}: {few((row.label for row in beyond), 5)}")
         if self.parameters:
             lines.append(f"\tParameters: {_parameter_words(self.parameters)}")
         alone = f"{len(self.unmatched.a)} only in a, {len(self.unmatched.b)} only in b"

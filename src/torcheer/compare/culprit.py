@@ -85,7 +85,7 @@ class Culprit:
     def reason(self) -> str:
         """What is different about it, in words."""
         if self.is_explained_by_parameters:
-            return f"its parameters differ ({'; '.join(map(str, self.parameters[:3]))})"
+            return f"its parameters differ ({few(self.parameters, 3, '; ')})"
         if self.a is not None and self.b is not None and self.a.tensor_shape != self.b.tensor_shape:
             shapes = f"its shape is {self.a.tensor_shape} in a and {self.b.tensor_shape} in b"
             return ", ".join([shapes, *self.argument_words])
@@ -108,7 +108,7 @@ class Culprit:
         if self.a.tensor_device != self.b.tensor_device:
             return f"it gives other values on {self.b.tensor_device} than on {self.a.tensor_device}{_tf32(self.b)}"
         if self.parameters:
-            return f"its parameters differ ({'; '.join(map(str, self.parameters[:3]))})"
+            return f"its parameters differ ({few(self.parameters, 3, '; ')})"
         if self.own_error is None:
             return "it is the first that is known to differ"
         if self.b._record.function.is_random:

@@ -12,6 +12,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal
 
+from ..display import few
 from ..errors import AmbiguousKey, InvalidArgument, LayerNotFound
 from ..functions import TorchFunction
 from ..history.copying import refuse_pickling
@@ -275,7 +276,7 @@ class Graph:
         """The visible node a key means: a node's key, or any other key that means just one node."""
         found = [node for node in self.find(key) if not node.is_hidden]
         if len(found) > 1:
-            raise AmbiguousKey(f"{key!r} fits {len(found)} nodes: {', '.join(node.key for node in found[:12])}.")
+            raise AmbiguousKey(f"{key!r} fits {len(found)} nodes: {few((node.key for node in found), 12)}.")
         if not found:
             raise LayerNotFound(f"{key!r} is hidden in this view of the graph.")
         return found[0]
@@ -286,9 +287,7 @@ class Graph:
         if own:
             return tuple(own)
         if self.names is None:
-            raise LayerNotFound(
-                f"no node fits {key!r}: this graph was made by hand and has {', '.join(list(self.by_key)[:12])}."
-            )
+            raise LayerNotFound(f"no node fits {key!r}: this graph was made by hand and has {few(self.by_key, 12)}.")
         numbers = parse_key(key).meaning(self.names).numbers
         found = {node.key: node for number in numbers for node in self._by_operation.get(number, ())}
         if not found:

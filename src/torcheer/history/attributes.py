@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from torch import Tensor
 
-from ..display import Shown
+from ..display import Shown, few
 from ..errors import SeveralPasses
 
 if TYPE_CHECKING:
@@ -67,8 +67,7 @@ def agreed(name: str, values: Sequence[Any], owner: str, labels: Sequence[str], 
     """The value that all passes (or calls) have; raises `SeveralPasses` where they differ."""
     if all(_same(value, values[0]) for value in values[1:]):
         return values[0]
-    shown = ", ".join(labels[:4]) + (", …" if len(labels) > 4 else "")
-    raise SeveralPasses(f"{name} differs between the {len(values)} {owner}: ask one of them ({shown}){hint}.")
+    raise SeveralPasses(f"{name} differs between the {len(values)} {owner}: ask one of them ({few(labels, 4)}){hint}.")
 
 
 def _same(one: Any, other: Any) -> bool:

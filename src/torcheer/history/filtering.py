@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..display import few
 from ..errors import InvalidArgument, LayerNotFound
 from ..functions.names import label_type
 from ..keys import AnyKey, is_torch_function, parse_key
@@ -68,7 +69,7 @@ def _of_name(name: str, lookup: Lookup) -> set[int]:
     if not functions and kind not in _types_of_torch():
         ran = list(dict.fromkeys(function.type for function in log.functions))
         near = difflib.get_close_matches(kind, ran, n=3) or difflib.get_close_matches(kind, _types_of_torch(), n=3)
-        hint = f"The nearest are {', '.join(map(repr, near))}." if near else f"Those that ran are {', '.join(ran[:12])}."
+        hint = f"The nearest are {', '.join(map(repr, near))}." if near else f"Those that ran are {few(ran, 12)}."
         raise LayerNotFound(f"no type of layers is called {name!r}. {hint}")
     return _or_hint({n for n in lookup.index.operations if log.rows[n][FUNCTION] in functions}, kind, lookup.names)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..display import few
 from ..errors import InvalidArgument
 from ..functions import facts, groups
 from ..records import FUNCTION, ClassNames, Log, ModuleCall, Origin
@@ -116,11 +117,10 @@ class IndexNames:
         fused = [label for label, passes in self.labels() if self._table.log.function_of(passes[0]).is_in(groups.ATTENTION)]
         if not fused:
             return ""
-        shown = ", ".join(fused[:3]) + (", …" if len(fused) > 3 else "")
         computes = "compute" if len(fused) > 1 else "computes"
         return (
-            f" Attention is fused here: {shown} {computes} it as one function, inside which there is no softmax to see. "
-            "To see inside, use attn_implementation='eager' (models of transformers); need_weights=True and "
+            f" Attention is fused here: {few(fused, 3)} {computes} it as one function, inside which there is no softmax to "
+            "see. To see inside, use attn_implementation='eager' (models of transformers); need_weights=True and "
             "torch.backends.mha.set_fastpath_enabled(False) (nn.MultiheadAttention); or write "
             "softmax(q @ k.transpose(-2, -1) * scale, -1) @ v."
         )

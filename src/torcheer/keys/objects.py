@@ -10,6 +10,7 @@ from typing import Any, Protocol, SupportsIndex, TypeVar, get_args
 
 import torch
 
+from ..display import few
 from ..errors import InvalidArgument, LayerNotFound
 from ..records import ModuleCall, is_kind_of
 from ..torch_internals import OpOverload, OpOverloadPacket
@@ -137,11 +138,10 @@ class OfClass(Key):
         if calls:
             return calls
         if fitting:
-            raise LayerNotFound(f"no {self.cls.__name__} was called: {', '.join(map(repr, fitting[:5]))} did not run.")
+            raise LayerNotFound(f"no {self.cls.__name__} was called: {few(map(repr, fitting), 5)} did not run.")
         known = list(dict.fromkeys(cls.__name__ for address, cls in names.classes.items() if names.calls(address)))
-        said = f"the modules that ran are {', '.join(known[:12])}" if known else "no module ran"
-        more = f"{', …' if len(known) > 12 else ''}.{names.hint(self.cls.__name__)}"
-        raise LayerNotFound(f"no module is a {self.cls.__name__}: {said}{more}")
+        said = f"the modules that ran are {few(known, 12)}" if known else "no module ran"
+        raise LayerNotFound(f"no module is a {self.cls.__name__}: {said}.{names.hint(self.cls.__name__)}")
 
     def meaning(self, names: Names) -> Meaning:
         matches = of_calls(self.modules(names), names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..display import few
 from ..errors import LayerNotFound
 from ..records import ModuleCall
 from .grammar import ALL, Reading, end_of, glob_pattern, readings, split_turn
@@ -135,8 +136,7 @@ class Text(Key):
             if matches:
                 return Meaning(sorted(once(matches), key=lambda match: match.number))
             if addresses:
-                what = ", ".join(map(repr, addresses[:5])) + (", …" if len(addresses) > 5 else "")
-                raise LayerNotFound(f"{self.text!r} fits {what}, but no tensor of theirs was logged.")
+                raise LayerNotFound(f"{self.text!r} fits {few(map(repr, addresses), 5)}, but no tensor of theirs was logged.")
         return None
 
     def modules(self, names: Names) -> list[ModuleCall]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..capture.identity.tensor_table import TensorTable, storage_of
 from ..capture.keep.keeper import version_of
+from ..display import few
 from ..functions import groups
 from ..records import OperationRecord
 from ..source_places import source_of
@@ -119,7 +120,7 @@ class MemoryProof:
             self._check.count += 1
             missing = [n for n in self._table.writes_since(tensor, parent) if n not in known and n != parent]
             if missing:
-                writers = ", ".join(self._label(record.log.operations[n]) for n in missing[:3])
+                writers = few((self._label(record.log.operations[n]) for n in missing), 3)
                 self._disagree(record, f"its argument was overwritten by {writers}, which it does not depend on")
 
     def _check_extra(self, record: OperationRecord, tensors: list[Tensor]) -> None:

@@ -12,6 +12,7 @@ from torch.nn import Module
 from ..capture.addresses import innermost
 from ..capture.restore.left_as_found import left_as_found
 from ..containers import Arguments, tensors_in
+from ..display import few
 from ..errors import ActivationLost, InvalidArgument
 from ..history import History
 from ..inputs import LEFT_OUT, as_arguments
@@ -82,8 +83,7 @@ class TappedValues(Mapping[AnyKey, Any]):
         lines = []
         for key, spots in self._watched.spots:
             shapes = [shape_of(value.tensor) for spot in spots for value in self._take.values.get(spot, ())]
-            said = ", ".join(map(str, shapes[:4])) + (", …" if len(shapes) > 4 else "")
-            lines.append(f"{key!r}: {said or 'not reached'}")
+            lines.append(f"{key!r}: {few(shapes, 4) or 'not reached'}")
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
+from ...display import few
 from ...errors import InvalidArgument, LayerNotFound
 from ...keys import glob_pattern
 from ..statistics.feature_statistics import FeatureStatistics, sample_names
@@ -205,9 +206,8 @@ def _order(ids: Sequence[Any], others: Sequence[Any]) -> Array | None:
     places = {one: at for at, one in enumerate(others)}
     only_a, only_b = [one for one in ids if one not in places], set(others) - set(ids)
     if only_a or only_b:
-        examples = [
-            f"only in {which}: {', '.join(map(repr, list(some)[:3]))}" for which, some in (("a", only_a), ("b", only_b)) if some
-        ]
+        sides = (("a", only_a), ("b", only_b))
+        examples = [f"only in {which}: {few(map(repr, some), 3)}" for which, some in sides if some]
         raise InvalidArgument(
             f"a and b must have the same samples; of {len(ids):,} and {len(others):,}, {len(only_a):,} are only in a and "
             f"{len(only_b):,} only in b ({'; '.join(examples)})."

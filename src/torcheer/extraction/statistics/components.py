@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...display import Shown
+from ...display import Shown, few
 from ...errors import InvalidArgument
 from ...reducers import Covariance, CovarianceResult
 from .rows import BYTES_READ, Rows, mean_row
@@ -59,7 +59,7 @@ class Components(Shown):
 
     def __str__(self) -> str:
         explained = self.explained
-        parts = ", ".join(f"{100 * float(part):.1f} %" for part in explained[:8]) + (", …" if len(explained) > 8 else "")
+        parts = few((f"{100 * part:.1f} %" for part in explained.tolist()), 8)
         lines = [f"{len(self.directions)} principal components of {len(self.mean):,} features:", f"\tSamples: {self.samples:,}"]
         lines += [f"\tExplained: {100 * float(explained.sum()):.1f} % of the variance ({parts})"]
         if self.left_out:

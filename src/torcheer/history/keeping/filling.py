@@ -11,6 +11,7 @@ from ...capture import Policy, Session, Sink, taking
 from ...capture.refusals import warn_if_empty
 from ...capture.restore.randomness import RandomState
 from ...containers import Arguments
+from ...display import few
 from ...errors import InvalidArgument, LayerNotFound, UnseenWork, UnseenWorkWarning, put_on
 from ...inputs import explained
 from ...keys import Key
@@ -102,10 +103,9 @@ def _unseen_writes(history: History, session: Session) -> str:
     told = restorer.written_unseen if restorer is not None else []
     if not names and not told:
         return ""
-    shown = ", ".join([*names, *told][:3]) + (", …" if len(names) + len(told) > 3 else "")
     message = (
-        f"{shown} was written to by something that cannot be watched, such as another thread or a compiled extension, so that "
-        "is missing from this history. Run the model on one thread to log all of it."
+        f"{few([*names, *told], 3)} was written to by something that cannot be watched, such as another thread or a compiled "
+        "extension, so that is missing from this history. Run the model on one thread to log all of it."
     )
     if names:
         history._log.notes.append(message)

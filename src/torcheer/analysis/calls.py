@@ -1,7 +1,4 @@
-"""A torch call as the counting sees it: what was called, with which shapes, and which shapes came out.
-
-Everything is read from the log's rows, so it is there whether or not activations were kept.
-"""
+"""The calls of a log, read from its rows: they are there whether or not activations were kept."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
-from ..functions.calls import Operand
+from ..functions.calls import Call, Operand
 from ..records import (
     ELAPSED,
     FACTS,
@@ -29,20 +26,20 @@ from ..templates import fill_call
 from ..torch_internals import DisableTorchFunction
 
 
-class TorchCall:
-    """One call of a torch function. Made tensors (`results`) and arguments are known by shape, dtype and device.
-
-    Arguments are asked for by position and name, because torch takes them either way: `call.value(3, "stride", 1)`.
-    """
+class TorchCall(Call):
+    """One call of a log."""
 
     __slots__ = ("_facts", "_filled", "_log", "_row", "name", "numbers")
+
+    name: str
+    numbers: range  # the operations that are this call's results
 
     def __init__(self, log: Log, facts: FactsOf, numbers: range) -> None:
         self._log = log
         self._facts = facts
         self._row = log.rows[numbers[0]]
         self._filled: tuple[tuple[Any, ...], dict[str, Any]] | None = None
-        self.numbers = numbers  # the operations that are this call's results
+        self.numbers = numbers
         self.name = facts.names[self._row[FUNCTION]]
 
     @property
@@ -71,7 +68,6 @@ class TorchCall:
 
     @property
     def operands(self) -> list[Operand]:
-        """The tensors among the arguments, in order."""
         return [Operand(*self._facts.of(n), slot, self._facts.needs_grad(n)) for slot, n in enumerate(self.parents)]
 
     def _arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -81,52 +77,32 @@ class TorchCall:
 
     @property
     def args(self) -> tuple[Any, ...]:
-        """The positional arguments, with an `Operand` where a tensor was."""
         return self._arguments()[0]
 
     @property
     def kwargs(self) -> dict[str, Any]:
         return self._arguments()[1]
 
-    def value(self, position: int, name: str, default: Any = None) -> Any:
-        """An argument, given by name or by position."""
-        args, kwargs = self._arguments()
-        if name in kwargs:
-            return kwargs[name]
-        return args[position] if 0 <= position < len(args) else default
-
-    def operand(self, position: int, name: str) -> Operand:
-        """An argument that must be a tensor; raises LookupError where it is not."""
-        value = self.value(position, name)
-        if not isinstance(value, Operand):
-            raise LookupError(f"{self.name}: argument {name!r} is no tensor")
-        return value
-
     @property
     def given(self) -> int:
-        """How many values the first tensor argument has."""
         parents = self.parents
         return elements_of(self._facts.of(parents[0])[0]) if parents else 0
 
     @property
     def made(self) -> int:
-        """How many values came out, of all results together."""
         return sum(elements_of(self._facts.of(number)[0]) for number in self.numbers)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the first result."""
         return self._facts.of(self.numbers[0])[0]
 
     @property
     def node(self) -> str | None:
-        """The autograd node of the first result that has one."""
         rows = self._log.rows
         return next((rows[number][NODE] for number in self.numbers if rows[number][NODE] is not None), None)
 
     @property
     def overwritten(self) -> int | None:
-        """The slot of the argument that the first result was written into."""
         return self._log.operations[self.numbers[0]].overwritten
 
     @property

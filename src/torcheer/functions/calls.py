@@ -30,7 +30,12 @@ class Operand(NamedTuple):
 
 
 class Call(Protocol):
-    """One call of a torch function. Arguments are asked for by position and name, because torch takes them either way."""
+    """One call of a torch function. Made tensors (`results`) and arguments are known by shape, dtype and device.
+
+    Arguments are asked for by position and name, because torch takes them either way: `call.value(3, "stride", 1)`.
+    """
+
+    __slots__ = ()
 
     @property
     def function(self) -> TorchFunction: ...
@@ -60,10 +65,17 @@ class Call(Protocol):
     def kwargs(self) -> dict[str, Any]: ...
     def value(self, position: int, name: str, default: Any = None) -> Any:
         """An argument, given by name or by position."""
+        args, kwargs = self.args, self.kwargs
+        if name in kwargs:
+            return kwargs[name]
+        return args[position] if 0 <= position < len(args) else default
 
     def operand(self, position: int, name: str) -> Operand:
         """An argument that must be a tensor; raises LookupError where it is not."""
-        ...
+        value = self.value(position, name)
+        if not isinstance(value, Operand):
+            raise LookupError(f"{self.name}: argument {name!r} is no tensor")
+        return value
 
     @property
     def given(self) -> int:

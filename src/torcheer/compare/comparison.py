@@ -254,9 +254,6 @@ class Comparison(Shown):
             lines.append("\tOwn errors: unknown for some operations, which cannot be run again (without parameters, or opaque)")
         return lines
 
-    def __repr__(self) -> str:
-        return str(self)
-
     def _folds(self) -> list[Fold]:
         worst = sorted((row for row in self.rows if row.error is not None), key=_badness, reverse=True)[:_MOST]
         table = ErrorTable(sorted(worst, key=lambda row: row.b._number), False).table

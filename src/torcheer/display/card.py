@@ -48,6 +48,9 @@ class Shown:
         """The text that the card is made from."""
         return str(self)
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def _repr_html_(self) -> str:
         return _card(self._card_text(), self._folds())
 

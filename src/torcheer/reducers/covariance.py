@@ -92,7 +92,7 @@ class Covariance(Reducer):
         return CovarianceResult(mean, covariance, int(state["count"]), int(state["left_out"]))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class CovarianceResult(Shown):
     """The result of `Covariance`. The covariance is that of these observations (divided by their number)."""
 
@@ -118,5 +118,3 @@ class CovarianceResult(Shown):
         if self.left_out:
             lines.append(f"\tNote: left out, as they have a NaN or an infinity: {self.left_out:,} observations.")
         return "\n".join(lines)
-
-    __repr__ = __str__

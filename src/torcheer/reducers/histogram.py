@@ -187,7 +187,7 @@ def _laid_out(codes: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return edges, spread_out, zeros
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class HistogramResult(Shown):
     """The result of `Histogram`: bin `i` lies between `edges[i]` and `edges[i + 1]`; `counts` has a row for each unit.
 
@@ -216,8 +216,6 @@ class HistogramResult(Shown):
         if outside := int(self.below.sum() + self.above.sum()):
             lines.append(f"\tOutside of the bins: {outside:,}")
         return "\n".join(lines + not_finite_note(self.nan, self.inf))
-
-    __repr__ = __str__
 
 
 def _fewer(counts: Tensor, most: int = 60) -> list[int]:

@@ -108,7 +108,7 @@ def _squared(values: Tensor) -> Tensor:
     return (values.conj() * values).real if values.is_complex() else values * values
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class MeanResult(Shown):
     """The result of `Mean`: one number for each unit, over its finite values; NaN where a unit had none.
 
@@ -142,8 +142,6 @@ class MeanResult(Shown):
         lines += [f"\tValues: {_range(self.min, self.max)}"]
         lines += [f"\tNumber of values of a unit: {spread(self.count)}"]
         return "\n".join(lines + not_finite_note(self.nan, self.inf))
-
-    __repr__ = __str__
 
 
 def _range(low: Tensor, high: Tensor) -> str:

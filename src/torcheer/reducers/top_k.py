@@ -90,7 +90,7 @@ class TopK(Reducer):
         return TopKResult(self, values, torch.where(is_sample, numbers, -1), state["left_out"])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TopKResult(Shown):
     """The result of `TopK`: a row for each unit, the best sample first; with fewer samples, rows end with -1 and NaN."""
 
@@ -109,8 +109,6 @@ class TopKResult(Shown):
                 f"\tNote: samples whose value is not finite are left out, up to {most:,} of a unit, in {units:,} units."
             )
         return "\n".join(lines)
-
-    __repr__ = __str__
 
     def _first(self, unit: int) -> str:
         numbers = self.numbers[unit]

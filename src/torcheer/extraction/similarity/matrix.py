@@ -121,8 +121,6 @@ class Similarity(Shown):
         table = self._table(room).text(room)
         return "\n".join([*lines, "\tMatrix:", *(f"\t\t{line}" for line in table.split("\n"))])
 
-    __repr__ = __str__
-
     def _card_text(self) -> str:
         return str(self).split("\n\tMatrix:")[0]
 

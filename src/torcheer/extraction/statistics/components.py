@@ -20,7 +20,7 @@ MEMORY = 2 << 30
 _ROOM = 64 << 20  # bytes for rows while their products are taken
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Components(Shown):
     """Principal components: directions of unit length, the most variable first, and how much the samples vary along each.
 
@@ -65,8 +65,6 @@ class Components(Shown):
         if self.left_out:
             lines.append(f"\tNote: left out, as they have a NaN or an infinity: {self.left_out:,} samples.")
         return "\n".join(lines)
-
-    __repr__ = __str__
 
 
 def check_number(k: object) -> int:

@@ -97,8 +97,7 @@ class Saved:
             table.append((one.layer, f"{one.parameters:,}", norm, grad, ratio, f"{bad:,}", dead))
         return aligned(table, has_head=True)
 
-    def __repr__(self) -> str:
-        return str(self)
+    __repr__ = __str__
 
 
 def _span(first: int, last: int, between: str) -> str:

@@ -26,7 +26,7 @@ from .history.keeping.options import LogOptions, Options, read_options, shows_op
 from .history.keeping.selection import LayersToSave
 from .inputs import LEFT_OUT, as_arguments, explained
 from .model_history import ModelHistory
-from .render import DrawOptions, Picture, make_picture, picture_options, present
+from .render import DrawOptions, Picture, form_for, make_picture, picture_options, present
 from .replay import ValidationReport, validate_against
 from .store import Streaming, bind, load_log
 
@@ -158,6 +158,7 @@ def show_model_graph(
     input_kwargs: Mapping[str, object] | None = None,
     *,
     path: str | os.PathLike[str] | IO[bytes] | IO[str] | None = None,
+    format: str | None = None,
     random_seed: int | None = None,
     **options: Unpack[DrawOptions],
 ) -> Picture:
@@ -171,15 +172,16 @@ def show_model_graph(
     Args:
         model, input_args, input_kwargs, random_seed: as in `log_forward_pass`.
         path: where to write the picture; without one it is shown.
-        options: as in `ModelHistory.draw`.
+        format, options: as in `ModelHistory.draw`.
     """
-    named = {name: value for name, value in options.items() if name != "format"}
-    chosen = picture_options(named)  # what is wrong is told before the model runs
+    chosen = picture_options(options)  # what is wrong is told before the model runs
+    if path is not None:
+        form_for(path, format)
     saved: LayersToSave = "all" if callable(chosen.color_by) else "none"
     args, kwargs = _arguments(model, input_args, input_kwargs, "show_model_graph")
     with explained(model, (args, kwargs), "show_model_graph"):
         history = log_forward_pass(model, args, kwargs, layers_to_save=saved, random_seed=random_seed)
-    return history.draw(path, **options)
+    return history.draw(path, format=format, **options)
 
 
 def summary(

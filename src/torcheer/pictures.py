@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import wraps
-from typing import IO, Any
+from typing import Any
 
 from .graph import Graph, Node, graph_of_index
 from .history import Operation
 from .history.index import Index
-from .render import Picture, make_picture, picture_options, show
+from .render import Picture, Target, draw, picture_options
 
 
 def graph_of(index: Index) -> Graph:
@@ -25,9 +24,7 @@ def graph_of(index: Index) -> Graph:
     return graph
 
 
-def draw_history(
-    index: Index, path: str | os.PathLike[str] | IO[bytes] | IO[str] | None, format: str | None, options: Mapping[str, Any]
-) -> Picture:
+def draw_history(index: Index, path: Target | None, format: str | None, options: Mapping[str, Any]) -> Picture:
     """Draw a history to a path or file object, or show it."""
     chosen = picture_options(options)
     if chosen.color_by == "grad":
@@ -36,12 +33,7 @@ def draw_history(
         chosen = replace(chosen, color_by=_flops_of_node(index))
     elif callable(chosen.color_by):
         chosen = replace(chosen, color_by=_of_node(index, chosen.color_by))
-    picture = make_picture(graph_of(index), chosen)
-    if path is None:
-        show(picture)
-    else:
-        picture.save(path, format)
-    return picture
+    return draw(graph_of(index), chosen, path, format)
 
 
 def _of_node(index: Index, of_operation: Callable[[Operation], float | None]) -> Callable[[Node], float | None]:

@@ -73,6 +73,23 @@ def test_an_unknown_ending_lists_the_known_ones(history, here, path):
     assert os.listdir(here) == []
 
 
+def test_where_a_picture_goes_is_checked_before_it_is_laid_out(history, tmp_path, monkeypatch):
+    def laid_out(*args):
+        raise AssertionError("laid out")
+
+    monkeypatch.setattr(layout, "run_graphviz", laid_out)
+    folder = tmp_path / "folder.svg"
+    folder.mkdir()
+    for target in ("picture.bmp", tmp_path / "nowhere" / "picture.svg", folder, 7):
+        with pytest.raises((InvalidArgument, NotWritten)):
+            history.draw(target)
+    for form in ("pdf", "gif"):
+        with pytest.raises(InvalidArgument):
+            history.draw(io.StringIO(), format=form)
+    with pytest.raises(InvalidArgument):
+        torcheer.show_model_graph(laid_out, torch.ones(1), path="picture.bmp")
+
+
 def test_what_is_neither_path_nor_file_is_refused(history):
     with pytest.raises(InvalidArgument, match="path or a file object"):
         history.draw(7)

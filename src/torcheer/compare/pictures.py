@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import IO, Any
+from typing import Any
 
 from ..graph import Graph, Node
 from ..model_history import ModelHistory
-from ..render import Picture, make_picture, picture_options, show
+from ..render import Picture, Target, draw, picture_options
 from .culprit import Culprit
 
 _FRAME = "#D81B60"  # seen on light and on dark pages, and on every colour of the scale
@@ -29,7 +28,7 @@ def culprit_operations(culprits: list[Culprit], side: str) -> list[int]:
 
 def draw_side(
     history: ModelHistory,
-    path: str | os.PathLike[str] | IO[Any] | None,
+    path: Target | None,
     errors: Mapping[int, float],
     culprits: list[int],
     title: str,
@@ -47,12 +46,7 @@ def draw_side(
     frame = {"color": of_culprits(_FRAME), "penwidth": of_culprits("4")}
     node = {**frame, **chosen.overrides.get("node", {})} if framed else chosen.overrides.get("node", {})
     chosen = replace(chosen, overrides={**chosen.overrides, "node": node})
-    picture = make_picture(replace(_set_apart(history.graph, framed), title=title), chosen)
-    if path is None:
-        show(picture)
-    else:
-        picture.save(path, format_)
-    return picture
+    return draw(replace(_set_apart(history.graph, framed), title=title), chosen, path, format_)
 
 
 def _error(errors: Mapping[int, float]) -> Callable[[Node], float | None]:

@@ -13,9 +13,11 @@ from .options import DrawOptions as DrawOptions
 from .options import PictureOptions as PictureOptions
 from .options import picture_options as picture_options
 from .picture import Picture as Picture
+from .picture import Target as Target
+from .picture import form_for as form_for
 from .picture import make_picture as make_picture
+from .showing import draw as draw
 from .showing import present as present
-from .showing import show as show
 from .wording import clean as clean
 from .wording import dimensions as dimensions
 from .wording import human_count as human_count

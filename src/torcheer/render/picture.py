@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..errors import InvalidArgument
-from ..files import write_whole
+from ..files import output_path, write_whole
 from ..graph import Graph
 from .columns import in_columns
 from .dot import Places, box_name, dot_text
@@ -24,6 +24,7 @@ from .tikz import tikz_text
 from .views import View, check_drawable, views
 from .wording import clean
 
+Target = str | os.PathLike[str] | IO[Any]  # where a picture is written: a path or a file object
 FORMATS = ("svg", "png", "pdf", "tex", "dot")
 _LONGEST = 16_000  # pixels of a side of a PNG
 _AREA = 60e6  # pixels of a PNG
@@ -72,8 +73,7 @@ class Picture:
 
     def to_bytes(self, form: str) -> bytes:
         """The picture in one of the forms `svg`, `png`, `pdf`, `tex` and `dot`."""
-        if form not in FORMATS:
-            raise InvalidArgument(f"a picture has the forms {', '.join(FORMATS)}; got {form!r}.")
+        _check_form(form)
         if form == "svg":
             return self.svg.encode()
         if form == "tex":
@@ -102,33 +102,16 @@ class Picture:
         width = bounds.width if self._width is None else self._width.points
         return width, bounds.height * width / bounds.width
 
-    def save(self, target: str | os.PathLike[str] | IO[bytes] | IO[str], format: str | None = None) -> None:
+    def save(self, target: Target, format: str | None = None) -> None:
         """Write the picture to a path, whose ending says the form, or to a file object.
 
         A file is there whole or not at all.
         """
-        if not isinstance(target, (str, os.PathLike)):
-            self._write(target, format)
-            return
-        path = Path(target)
-        form = (format or path.suffix.removeprefix(".")).lower()
-        if form == "gv":
-            form = "dot"
-        if form not in FORMATS:
-            endings = ", ".join(f".{one}" for one in FORMATS)
-            raise InvalidArgument(f"the ending of a picture's path is one of {endings}; got {str(target)!r}.")
-        write_whole(path, self.to_bytes(form), "picture")
-
-    def _write(self, file: IO[Any], form: str | None) -> None:
-        if not hasattr(file, "write"):
-            raise InvalidArgument(f"a picture is written to a path or a file object; got {file!r:.80}.")
-        named = Path(str(getattr(file, "name", ""))).suffix.removeprefix(".").lower()
-        form = form or (named if named in FORMATS else "svg")
-        data = self.to_bytes(form)
-        is_text = hasattr(file, "encoding") or (hasattr(file, "getvalue") and isinstance(file.getvalue(), str))
-        if is_text and form in ("png", "pdf"):
-            raise InvalidArgument(f"a {form.upper()} needs a file opened in binary mode, open(path, 'wb').")
-        file.write(data.decode() if is_text else data)
+        data = self.to_bytes(form_for(target, format))
+        if isinstance(target, (str, os.PathLike)):
+            write_whole(Path(target), data, "picture")
+        else:
+            target.write(data.decode() if _takes_text(target) else data)
 
     def _repr_svg_(self) -> str:
         """The picture for a notebook, never wider than the page. Not in files: some viewers cannot read this style."""
@@ -137,6 +120,35 @@ class Picture:
     def __repr__(self) -> str:
         width, height = self.size
         return f"<Picture of {self.title}: {len(self.graph.nodes)} nodes, {width:.0f}×{height:.0f} points>"
+
+
+def form_for(target: Target, format: str | None) -> str:
+    """The form in which a picture is written to a path or file object. Where it cannot be written there, this raises."""
+    if isinstance(target, (str, os.PathLike)):
+        form = (format or Path(target).suffix.removeprefix(".")).lower()
+        form = "dot" if form == "gv" else form
+        if form not in FORMATS:
+            endings = ", ".join(f".{one}" for one in FORMATS)
+            raise InvalidArgument(f"the ending of a picture's path is one of {endings}; got {str(target)!r}.")
+        output_path(target, "picture", f"model.{form}")
+        return form
+    if not hasattr(target, "write"):
+        raise InvalidArgument(f"a picture is written to a path or a file object; got {target!r:.80}.")
+    named = Path(str(getattr(target, "name", ""))).suffix.removeprefix(".").lower()
+    form = format or (named if named in FORMATS else "svg")
+    _check_form(form)
+    if form in ("png", "pdf") and _takes_text(target):
+        raise InvalidArgument(f"a {form.upper()} needs a file opened in binary mode, open(path, 'wb').")
+    return form
+
+
+def _check_form(form: str) -> None:
+    if form not in FORMATS:
+        raise InvalidArgument(f"a picture has the forms {', '.join(FORMATS)}; got {form!r}.")
+
+
+def _takes_text(file: Any) -> bool:
+    return hasattr(file, "encoding") or (hasattr(file, "getvalue") and isinstance(file.getvalue(), str))
 
 
 def make_picture(graph: Graph, options: PictureOptions | None = None) -> Picture:

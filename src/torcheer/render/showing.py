@@ -9,12 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from ..files import file_name
-from .picture import Picture
+from ..graph import Graph
+from .options import PictureOptions
+from .picture import Picture, Target, form_for, make_picture
 
 
-def show(picture: Picture) -> Path | None:
-    """Show a picture that is about to be returned: a notebook does that by itself, elsewhere it is saved and opened."""
-    return None if notebook() is not None else _open(picture)
+def draw(graph: Graph, options: PictureOptions, target: Target | None, format: str | None) -> Picture:
+    """Draw a graph to a path or file object, which is checked before the work. Without one, show the picture.
+
+    A notebook shows what is returned by itself; elsewhere the picture is saved and opened.
+    """
+    if target is not None:
+        form_for(target, format)
+    picture = make_picture(graph, options)
+    if target is not None:
+        picture.save(target, format)
+    elif notebook() is None:
+        _open(picture)
+    return picture
 
 
 def present(picture: Picture) -> Path | None:

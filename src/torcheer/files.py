@@ -24,9 +24,14 @@ def output_path(path: str | os.PathLike[str], what: str, example: str) -> Path:
     if not isinstance(path, (str, os.PathLike)):
         raise InvalidArgument(f"path says where the {what} is written, such as {example!r}; got {path!r:.80}.")
     target = Path(path)
-    if target.is_dir() or not target.parent.is_dir():
+    if _is_no_file(target) or not target.parent.is_dir():
         raise _not_written(target, what, example=example)
     return target
+
+
+def _is_no_file(path: Path) -> bool:
+    """Whether there is something at a path that a file must not replace: a folder, a device, a pipe."""
+    return os.path.exists(path) and not os.path.isfile(path)
 
 
 def make_folder(path: Path, what: str) -> None:
@@ -53,7 +58,7 @@ def write_whole(path: Path, data: bytes, what: str = "file") -> Path:
 class WholeFile:
     """A file that gets its name when the block ends without an error, flushed to the disk. Until then the old file has it.
 
-    Raises NotWritten, which says that this `what` cannot be written.
+    A link is followed. Raises NotWritten, which says that this `what` cannot be written.
     """
 
     def __init__(self, path: Path, what: str = "file") -> None:
@@ -62,13 +67,18 @@ class WholeFile:
         self._handle = -1
         self._name: str | None = None  # what it is called until it is whole; None while it has no name
 
+    @property
+    def _place(self) -> Path:
+        """Where the path leads."""
+        return Path(os.path.realpath(self.path))
+
     def __enter__(self) -> WholeFile:
-        if self.path.is_dir():
+        if _is_no_file(self.path):
             raise _not_written(self.path, self._what)
         with self._explained():
-            self._handle = _without_name(self.path.parent)
+            self._handle = _without_name(self._place.parent)
             if self._handle < 0:
-                self._handle, self._name = tempfile.mkstemp(prefix=f".{self.path.name[:40]}.", dir=self.path.parent)
+                self._handle, self._name = tempfile.mkstemp(prefix=f".{self._place.name[:40]}.", dir=self._place.parent)
                 os.chmod(self._name, 0o666 & ~_umask())
         return self
 
@@ -113,16 +123,16 @@ class WholeFile:
 
     def _take_name(self) -> None:
         if self._name is None:
-            name = str(self.path.parent / f".{self.path.name[:40]}.{secrets.token_hex(6)}")
+            name = str(self._place.parent / f".{self._place.name[:40]}.{secrets.token_hex(6)}")
             try:
-                if self._link_to(str(self.path)):
+                if self._link_to(str(self._place)):
                     return
                 self._link_to(name)
             except OSError:  # a file system that makes files without a name, and does not let them have one
                 self._name = name
                 self._copy_to(name)
             self._name = name
-        os.replace(self._name, self.path)
+        os.replace(self._name, self._place)
         self._name = None
 
     def _link_to(self, name: str) -> bool:
@@ -159,10 +169,12 @@ def _begin_writing_back(handle: int, place: int, size: int) -> None:
 
 
 def _not_written(path: Path, what: str, error: OSError | None = None, example: str = "") -> NotWritten:
-    """The error for a path that cannot be written to: a folder, a file in a missing folder, or what the system says."""
+    """The error for a path that cannot be written to: no file, a file in a missing folder, or what the system says."""
     cls = NotWritten
     if path.is_dir():
         reason = f"it is a folder. Give the path of a file in it{f', such as {str(path / example)!r}' if example else ''}"
+    elif _is_no_file(path):
+        reason = "it is no ordinary file, but a device, a pipe or a socket. Give the path of a file"
     elif not path.parent.is_dir():
         cls, reason = FolderNotFound, f"there is no folder {str(path.parent)!r}. Make it first, or choose another path"
     else:

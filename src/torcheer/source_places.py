@@ -174,6 +174,11 @@ class SourceLine:
     def is_torch(self) -> bool:
         return self.sources.is_torch(self.file)
 
+    @property
+    def hands_on(self) -> bool:
+        """Whether it only hands the call of a torch function on, from inside that function."""
+        return self.is_torch and "handle_torch_function(" in self.text
+
     def __str__(self) -> str:
         return f"{self.file}:{self.line}" + (f": {self.text}" if self.text else "")
 
@@ -206,9 +211,11 @@ def stack_of(site: Site | None, module: Around | None) -> list[SourceLine]:
 
 
 def source_of(site: Site | None, module: Around | None) -> SourceLine | None:
-    """The innermost line that is not torch's own."""
+    """The innermost line that is not torch's own. Where all are, as in an `nn.Sequential`, the one that calls the function."""
     stack = stack_of(site, module)
-    return next((line for line in reversed(stack) if not line.is_torch), stack[-1] if stack else None)
+    stack.reverse()
+    own = next((line for line in stack if not line.is_torch), None)
+    return own or next((line for line in stack if not line.hands_on), stack[0] if stack else None)
 
 
 def same_positions(sites: list[Site]) -> list[int]:

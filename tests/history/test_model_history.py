@@ -137,6 +137,14 @@ def test_each_operation_knows_its_facts():
     assert history["tanh_1"].source.text == one.source.text
 
 
+def test_the_source_of_an_operation_in_torchs_own_modules_is_the_line_that_calls_the_function():
+    """Not the line inside the function that hands the call on to whoever watches."""
+    history = torcheer.log_forward_pass(nn.Sequential(nn.LayerNorm(4), nn.ReLU(), nn.Linear(4, 4)), torch.ones(2, 4))
+    assert history["layernorm_1"].source.text == "return F.layer_norm("
+    assert history["relu_1"].source.text == "return F.relu(input, inplace=self.inplace)"
+    assert history["linear_1"].source.text == "return F.linear(input, self.weight, self.bias)"
+
+
 def test_a_bottom_level_module_is_one_with_one_operation_inside():
     class Wrapper(nn.Module):
         def __init__(self):

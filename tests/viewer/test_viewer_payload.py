@@ -75,6 +75,7 @@ HISTORIES = {
     "failed": failed,
     "followed": followed,
     "nothing kept": lambda: log(Mlp(), torch.randn(3, 4), layers_to_save="none"),
+    "only torch's modules": lambda: log(nn.Sequential(nn.LayerNorm(4), nn.ReLU(), nn.Linear(4, 4)), torch.randn(2, 4)),
     "attention": lambda: log(nn.MultiheadAttention(8, 2), *[torch.randn(4, 1, 8)] * 3),
 }
 

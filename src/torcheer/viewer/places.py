@@ -21,6 +21,7 @@ class Places:
         self._sources: list[Sources] = []
         self._lines: list[set[int]] = []
         self._is_torch: list[bool] = []
+        self._handing_on: set[tuple[int, int]] = set()  # file and line of those that only hand a torch function's call on
         self._sites: dict[int, list[Frame]] = {}
         self._calls: dict[int, list[Frame]] = {}
         self._stacks: dict[Place, tuple[list[Frame], int]] = {}
@@ -39,10 +40,10 @@ class Places:
         return frames[own][:2] if own >= 0 else None
 
     def _own(self, frames: list[Frame]) -> int:
-        for position in range(len(frames) - 1, -1, -1):
-            if not self._is_torch[frames[position][0]]:
-                return position
-        return len(frames) - 1
+        last = len(frames) - 1
+        own = (at for at in range(last, -1, -1) if not self._is_torch[frames[at][0]])
+        calling = (at for at in range(last, -1, -1) if (frames[at][0], frames[at][1]) not in self._handing_on)
+        return next(own, next(calling, last))
 
     def _around(self, call: ModuleCall | None) -> list[Frame]:
         """The stack up to the call of a module."""
@@ -68,6 +69,8 @@ class Places:
                     self._is_torch.append(line.is_torch)
                     self._sources.append(line.sources)
                 self._lines[number].add(line.line)
+                if line.hands_on:
+                    self._handing_on.add((number, line.line))
                 frames.append([number, line.line, line.function])
         return frames
 

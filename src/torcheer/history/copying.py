@@ -39,7 +39,7 @@ def copy_of_log(log: Log, memo: dict[int, Any]) -> Log:
     return new
 
 
-def refuse_pickling(what: str, instead: str = "history.to_pandas() for the table") -> NoReturn:
+def refuse_pickling(what: str, instead: str = "history.save(path) and torcheer.load(path)") -> NoReturn:
     """Raise: nothing of a history can be pickled, because loading a pickle can run code."""
     raise NotPicklable(
         f"a {what} cannot be pickled: loading a pickle runs whatever code is in it. "

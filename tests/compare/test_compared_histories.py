@@ -389,6 +389,8 @@ def test_histories_of_other_inputs_are_refused(model, x):
 def test_what_is_no_history_is_refused(model, x):
     with pytest.raises(tl.InvalidArgument, match="compare_models"):
         tl.compare(model, model)
+    with pytest.raises(tl.InvalidArgument, match=r"got the path 'a\.safetensors'\. For a saved history: torcheer\.load"):
+        tl.compare("a.safetensors", "b.safetensors")  # type: ignore[arg-type]
     nothing = tl.log_forward_pass(model, x, layers_to_save="none")
     with pytest.raises(tl.ActivationNotSaved, match="layers_to_save='all'"):
         tl.compare(nothing, nothing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -92,10 +93,10 @@ def compare(
 
 def _check(history: Any, name: str) -> None:
     if not isinstance(history, ModelHistory):
-        call = "torcheer.compare_models(model_a, model_b, x)"
-        raise InvalidArgument(
-            f"{name} must be a history, as log_forward_pass returns; got {type(history).__name__}. For models: {call}."
-        )
+        came, advice = type(history).__name__, "For models: torcheer.compare_models(model_a, model_b, x)"
+        if isinstance(history, (str, os.PathLike)):
+            came, advice = f"the path {str(history)!r:.80}", "For a saved history: torcheer.load(path)"
+        raise InvalidArgument(f"{name} must be a history, as log_forward_pass returns; got {came}. {advice}.")
     if not history.is_complete:
         raise InvalidArgument(f"{name} is the history of a pass that did not run to its end, so it cannot be compared.")
     if not history._log.holds_tensors:

@@ -38,6 +38,15 @@ def test_a_model_must_be_callable():
         torcheer.log_forward_pass(3, x)
 
 
+@pytest.mark.parametrize(
+    "call", [torcheer.log_forward_pass, torcheer.summary, torcheer.validate_forward_pass, torcheer.show_model_graph]
+)
+def test_a_class_of_modules_is_no_model(call):
+    """The parentheses were forgotten: it would be made, with the input as a setting, and nothing would run."""
+    with pytest.raises(InvalidArgument, match=r"got the class ReLU\. Make one of it first: model = ReLU\("):
+        call(nn.ReLU, torch.ones(2))
+
+
 @pytest.mark.parametrize("kwargs", [[("a", 1)], {1: 2}, "x"])
 def test_named_arguments_must_be_a_dictionary_of_names(kwargs):
     with pytest.raises(InvalidArgument, match="input_kwargs"):

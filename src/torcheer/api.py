@@ -286,6 +286,9 @@ def _arguments(model: Any, input_args: Any, input_kwargs: Any, call: str) -> Arg
     refuse_inside_compiled_code()
     if not callable(model):
         raise InvalidArgument(f"model must be callable, usually an nn.Module; got {type(model).__name__}: {model!r:.80}.")
+    if isinstance(model, type) and issubclass(model, Module):
+        name = model.__name__
+        raise InvalidArgument(f"model must be a model; got the class {name}. Make one of it first: model = {name}(…).")
     return as_arguments(model, input_args, input_kwargs, call=call)
 
 

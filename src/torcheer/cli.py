@@ -21,7 +21,7 @@ from .history import History
 from .inputs import misfit_of, taken_by
 from .keys import Key, parse_key
 from .model_history import ModelHistory
-from .render import PictureOptions
+from .render import PictureOptions, form_for
 from .viewer import open_page, read_payload, to_html
 
 SUFFIX = ".safetensors"  # of a saved history
@@ -165,6 +165,8 @@ def run_draw(options: argparse.Namespace) -> int:
         columns=options.columns,
         focus=options.focus,
     )
+    if options.output is not None:
+        form_for(options.output, None)  # what is wrong with it is told before the model runs
     logged(options, "none").draw(options.output, options=chosen)
     if options.output is not None:
         print(f"Written: {options.output}")

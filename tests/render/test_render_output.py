@@ -88,6 +88,8 @@ def test_where_a_picture_goes_is_checked_before_it_is_laid_out(history, tmp_path
             history.draw(io.StringIO(), format=form)
     with pytest.raises(InvalidArgument):
         torcheer.show_model_graph(laid_out, torch.ones(1), path="picture.bmp")
+    with pytest.raises(NotWritten):
+        torcheer.show_model_graph(laid_out, torch.ones(1), path=tmp_path / "nowhere" / "picture.svg")
 
 
 def test_what_is_neither_path_nor_file_is_refused(history):

@@ -127,4 +127,6 @@ def to_html(
 
     The file contains names, shapes, statistics, previews, and lines of the program with the paths of its files.
     """
-    return make_page(history, compare=compare, title=title, previews=previews, max_bytes=max_bytes, metrics=metrics).save(path)
+    target = output_path(path, "page", "model.html")  # what is wrong is told before the work
+    page = make_page(history, compare=compare, title=title, previews=previews, max_bytes=max_bytes, metrics=metrics)
+    return page.save(target)

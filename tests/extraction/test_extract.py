@@ -1004,3 +1004,16 @@ def test_the_thread_of_the_caller_keeps_its_priority(tmp_path):
     before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
     tl.extract(nn.Sequential(nn.Linear(4, 3)).eval(), [torch.rand(2, 4)], ["0"], tmp_path / "features", progress=False)
     assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before
+
+
+@pytest.mark.parametrize("where", ["model", "data"])
+def test_what_has_no_values_is_refused_before_anything_is_written(where, tmp_path):
+    model = nn.Sequential(nn.Linear(4, 3) if where == "model" else nn.ReLU()).eval()
+    data = torch.rand(20, 4)
+    if where == "model":
+        model.to("meta")
+    else:
+        data = data.to("meta")
+    with pytest.raises(tl.InvalidArgument, match="'0': what is stored are values; it is on the meta device"):
+        tl.extract(model, data, ["0"], to=tmp_path / "features", progress=False)
+    assert not (tmp_path / "features").exists()

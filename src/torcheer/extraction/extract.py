@@ -296,4 +296,6 @@ def _described_transform(transform: Any) -> Any:
 
 def _autocast(device: str) -> str | None:
     """The type that autocast, which the caller may have switched on, computes in on a device."""
+    if device == "meta":  # whose values are refused when they come
+        return None
     return str(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else None

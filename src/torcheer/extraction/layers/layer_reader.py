@@ -313,6 +313,11 @@ def _plain(tensor: Any, name: str, is_transformed: bool) -> Tensor:
     if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized:
         kind = "nested" if tensor.is_nested else "quantized" if tensor.is_quantized else str(tensor.layout)
         raise InvalidArgument(f"{name!r}: what is stored is a dense tensor; {what} {kind}. Convert it with transform=.")
+    if tensor.is_meta:
+        raise InvalidArgument(
+            f"{name!r}: what is stored are values; {what} on the meta device, which has none. Give the model and the data "
+            "memory: model.to_empty(device='cpu'), and load its weights."
+        )
     if type(tensor) is not Tensor:
         return tensor.detach().as_subclass(Tensor)
     return tensor

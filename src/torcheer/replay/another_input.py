@@ -45,7 +45,8 @@ def try_another_input(history: History, model: Callable[..., Any], arguments: Ar
         check.skipped = f"the arguments cannot be copied: {type(error).__name__}"
         return check
     if not inputs:
-        check.skipped = "no input can be changed: integers, and what the model makes integers of, are left as they are"
+        kept = "integers, what the model makes integers of, and tensors without values"
+        check.skipped = f"no input can be changed: {kept} are left as they are"
         return check
     try:
         expected = run_plainly(model, changed, history._log)

@@ -15,7 +15,6 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from inspect import Parameter, Signature
 from types import TracebackType
 from typing import Any, Final
@@ -25,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from .capture.addresses import innermost, without_parallelism
 from .containers import Arguments, is_tensor
-from .display import few
+from .display import did_you_mean, few
 from .errors import InvalidArgument
 from .signs import Sign
 from .torch_internals import FunctionSchema, has_global_pre_hooks
@@ -43,8 +42,7 @@ def check_names(given: Iterable[str], known: Sequence[str], who: str) -> None:
     """
     for name in given:
         if name not in known:
-            near = get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f" Did you mean {near[0]}?" if near else ""
+            hint = did_you_mean(name, known, cutoff=0.5)
             raise InvalidArgument(f"{who} no option {name!r}.{hint} There are: {', '.join(known)}.")
 
 

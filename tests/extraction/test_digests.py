@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from torcheer.extraction.digests import batch_digest, described_function
+from torcheer.extraction.digests import described_function, value_digest
 
 SCALE = torch.ones(3)
 FACTOR = 2
@@ -134,14 +134,14 @@ def test_functions_that_call_themselves_and_objects_that_hold_themselves_end():
 
 def test_the_same_list_twice_counts_as_two_equal_lists():
     once = [torch.ones(2)]
-    assert batch_digest([once, once]) == batch_digest([[torch.ones(2)], [torch.ones(2)]])
+    assert value_digest([once, once]) == value_digest([[torch.ones(2)], [torch.ones(2)]])
 
 
 def test_digests_are_the_same_in_every_process():
     """Python orders sets of texts otherwise in each."""
     program = (
         "import test_digests as t, torch; from torcheer.extraction.digests import *; "
-        "print(described_function(t.first_of_sets), batch_digest([{'a', 'b', 'c', 'dd'}, object(), torch.ones(2)]))"
+        "print(described_function(t.first_of_sets), value_digest([{'a', 'b', 'c', 'dd'}, object(), torch.ones(2)]))"
     )
     command = [sys.executable, "-c", program]
     found = {
@@ -186,4 +186,4 @@ class Opaque:
     ],
 )
 def test_batches_differ_where_any_of_their_values_does(make):
-    assert batch_digest(make(1)) == batch_digest(make(1)) != batch_digest(make(2))
+    assert value_digest(make(1)) == value_digest(make(1)) != value_digest(make(2))

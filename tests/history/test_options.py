@@ -29,13 +29,13 @@ def test_help_shows_every_option_with_its_default(function):
 
 
 def test_an_unknown_option_names_the_nearest_one():
-    with pytest.raises(torcheer.InvalidArgument, match=r"no option 'layer_to_save'. Did you mean layers_to_save"):
+    with pytest.raises(torcheer.InvalidArgument, match=r"no option 'layer_to_save'. Did you mean 'layers_to_save'"):
         torcheer.log_forward_pass(MODEL, X, layer_to_save="none")
     with pytest.raises(torcheer.InvalidArgument, match=r"no option 'zzz'. There are: layers_to_save, .*, unseen"):
         torcheer.recording(MODEL, zzz=1)
-    with pytest.raises(torcheer.InvalidArgument, match=r"Did you mean random_seed\?"):
+    with pytest.raises(torcheer.InvalidArgument, match=r"Did you mean 'random_seed'\?"):
         torcheer.log_forward_pass(MODEL, X, random_sed=1)
-    with pytest.raises(torcheer.InvalidArgument, match=r"TrainingStep\.log takes no option 'unsen'\. Did you mean unseen\?"):
+    with pytest.raises(torcheer.InvalidArgument, match=r"TrainingStep\.log takes no option 'unsen'\. Did you mean 'unseen'\?"):
         torcheer.TrainingStep(MODEL, X).log(unsen="warn")
     assert torcheer.TrainingStep(MODEL, X).log(random_seed=1).random_seed == 1
 
@@ -45,9 +45,9 @@ def test_an_unknown_option_that_an_xray_hands_on_names_the_nearest_one(tmp_path)
         xray.take_graphs()
     layer = xray.run.layers[0]
     for call in (xray.gif, xray.strip):
-        with pytest.raises(torcheer.InvalidArgument, match=r"takes no option 'frame'\. Did you mean frames\?"):
+        with pytest.raises(torcheer.InvalidArgument, match=r"takes no option 'frame'\. Did you mean 'frames'\?"):
             call(layer, "layer", tmp_path / "out", frame=2)
-    with pytest.raises(torcheer.InvalidArgument, match=r"Xray\.report takes no option 'titel'\. Did you mean title\?"):
+    with pytest.raises(torcheer.InvalidArgument, match=r"Xray\.report takes no option 'titel'\. Did you mean 'title'\?"):
         xray.report(tmp_path / "out.html", titel="")
 
 

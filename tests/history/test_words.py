@@ -432,7 +432,7 @@ def test_picture_options_as_an_object_and_as_keywords_mean_the_same(model, optio
 def test_an_unknown_picture_option_names_the_nearest(history, name, near):
     for ask in (PictureOptions, lambda **options: history.draw(io.BytesIO(), **options)):
         with pytest.raises(
-            InvalidArgument, match=rf"a picture has no option '{name}'\.( Did you mean {near})?.*There are: rolled"
+            InvalidArgument, match=rf"a picture has no option '{name}'\.( Did you mean '{near}'.)?.*There are: rolled"
         ):
             ask(**{name: "flops"})
     assert (

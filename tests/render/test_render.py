@@ -511,7 +511,7 @@ def test_nodes_stand_in_execution_order_in_the_text():
         ({"time_limit": 0}, "seconds above 0"),
         ({"time_limit": "fast"}, "seconds above 0"),
         ({"vis_opt": "spiral"}, "vis_opt is one of 'unrolled', 'rolled'"),
-        ({"nestingdepth": 2}, "Did you mean nesting_depth"),
+        ({"nestingdepth": 2}, "Did you mean 'nesting_depth'"),
         ({"options": {}}, "is a PictureOptions"),
     ],
 )

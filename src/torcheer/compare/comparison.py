@@ -152,19 +152,21 @@ class Comparison(Shown):
         path: str | os.PathLike[str] | IO[bytes] | IO[str] | None = None,
         *,
         side: Literal["a", "b"] = "b",
+        format: str | None = None,
         **options: Unpack[DrawOptions],
     ) -> Picture:
         """Draw the graph of one of the two, coloured by the own error of its operations (by the error where that is unknown).
 
         Args:
-            path, options: as in `ModelHistory.draw`.
+            path, format, options: as in `ModelHistory.draw`.
             side: `"a"` or `"b"`.
         """
         if side not in ("a", "b"):
             raise InvalidArgument(f"side is 'a' or 'b'; got {side!r:.60}.")
         history = self.a if side == "a" else self.b
         title = f"{side}: {history.graph.title}"
-        return draw_side(history, path, self._errors_of(side), culprit_operations(self.culprits, side), title, options)
+        culprits = culprit_operations(self.culprits, side)
+        return draw_side(history, path, format, self._errors_of(side), culprits, title, options)
 
     def _errors_of(self, side: str) -> dict[int, float]:
         """By number of an operation: its own error, or its error where that is unknown."""

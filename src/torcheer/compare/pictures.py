@@ -29,15 +29,14 @@ def culprit_operations(culprits: list[Culprit], side: str) -> list[int]:
 def draw_side(
     history: ModelHistory,
     path: Target | None,
+    format: str | None,
     errors: Mapping[int, float],
     culprits: list[int],
     title: str,
     options: Mapping[str, Any],
 ) -> Picture:
     """Draw a history with errors by operation as colour. A block with a culprit is not folded into one without."""
-    named = dict(options)
-    format_ = named.pop("format", None)
-    chosen = picture_options({"color_by": _error(errors), **named})
+    chosen = picture_options({"color_by": _error(errors), **options})
     framed = set(culprits)
 
     def of_culprits(value: str) -> Callable[[Any], str | None]:
@@ -46,7 +45,7 @@ def draw_side(
     frame = {"color": of_culprits(_FRAME), "penwidth": of_culprits("4")}
     node = {**frame, **chosen.overrides.get("node", {})} if framed else chosen.overrides.get("node", {})
     chosen = replace(chosen, overrides={**chosen.overrides, "node": node})
-    return draw(replace(_set_apart(history.graph, framed), title=title), chosen, path, format_)
+    return draw(replace(_set_apart(history.graph, framed), title=title), chosen, path, format)
 
 
 def _error(errors: Mapping[int, float]) -> Callable[[Node], float | None]:

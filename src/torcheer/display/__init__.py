@@ -16,4 +16,6 @@ from .table import data_frame as data_frame
 from .terminal import has_colors as has_colors
 from .terminal import paint as paint
 from .terminal import terminal_width as terminal_width
+from .wording import did_you_mean as did_you_mean
 from .wording import few as few
+from .wording import nearest as nearest

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import Module
+from torch.nn.parameter import is_lazy
 
 from ..containers import PLAIN, children, find_tensors
 from ..torch_internals import DisableTorchFunction
@@ -49,25 +50,24 @@ def tensor_digest(tensor: Tensor) -> str:
 
 def state_digests(model: Module) -> dict[str, str]:
     """Of every parameter and buffer of a model, by name."""
-    tensors = {name: one for name, one in (*model.named_parameters(), *model.named_buffers()) if _is_there(one)}
+    named = (*model.named_parameters(), *model.named_buffers())
+    tensors = {name: one for name, one in named if not is_lazy(one)}
     with ThreadPoolExecutor(4) as pool:  # hashing does not hold Python's lock
         return dict(zip(tensors, pool.map(tensor_digest, tensors.values()), strict=True))
 
 
-def _is_there(tensor: Tensor) -> bool:
-    return not torch.nn.parameter.is_lazy(tensor)
-
-
-def batch_digest(batch: Any) -> str:
+def value_digest(value: Any) -> str:
     """Of everything in a batch: tensors, arrays and plain values, nested in any way; of other objects, their tensors."""
-    return _digest_of(batch)
+    found = _Digest()
+    found.add(value)
+    return found.text
 
 
 def described_function(function: Any) -> Any:
     """A function in values that JSON has: its name, and a digest of its code and of what that uses."""
     if function is None or isinstance(function, str):
         return function
-    return [getattr(function, "__qualname__", type(function).__qualname__), _digest_of(function)]
+    return [getattr(function, "__qualname__", type(function).__qualname__), value_digest(function)]
 
 
 class _Digest:
@@ -98,7 +98,7 @@ class _Digest:
             self._say("array", value.dtype.str, str(value.shape))
             self._hash.update(np.ascontiguousarray(value).view(np.uint8).data if value.size else b"")
         elif isinstance(value, (set, frozenset)):
-            self._say("set", *sorted(map(_digest_of, value)))
+            self._say("set", *sorted(map(value_digest, value)))
         elif isinstance(value, CodeType):
             self._add_code(value)
         elif self._is_new(id(value), value):
@@ -196,12 +196,6 @@ class _Digest:
 
     def _say(self, *words: str) -> None:
         self._hash.update("\0".join((*words, "\n")).encode())
-
-
-def _digest_of(value: Any) -> str:
-    found = _Digest()
-    found.add(value)
-    return found.text
 
 
 def _is_plain(value: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from ..capture.addresses import innermost
 from ..capture.refusals import refuse_inside_compiled_code
 from ..capture.restore.left_as_found import left_as_found
 from ..errors import FeaturesMismatch, InvalidArgument, UnreadableFile
+from ..inputs import is_whole
 from .blocks.block_files import (
     FORMAT,
     IDS,
@@ -32,7 +34,7 @@ from .blocks.storage_location import open_storage
 from .blocks.writer import BlockWriter
 from .data.batches import Part, Source, generators_of, open_source, world
 from .data.columns import Column, Ids, Labels, texts_as_tensor
-from .digests import batch_digest, described_function, state_digests
+from .digests import described_function, state_digests, value_digest
 from .features import Features, open_features
 from .keeping import Keeping, parse_keep
 from .layers.calling import Call, Calling
@@ -88,7 +90,7 @@ def extract(
     Under torchrun each process takes its share of the blocks. A process that is killed loses the block in work, no more.
     """
     refuse_inside_compiled_code()
-    if isinstance(block, bool) or not isinstance(block, int) or block < 1:
+    if not is_whole(block, 1):
         raise InvalidArgument(f"block is how many samples a block has at least, a whole number from 1; got {block!r}.")
     storage, calling, known = open_storage(to), Calling(model, call), Ids(ids)
     inner = innermost(model)
@@ -120,7 +122,7 @@ def extract(
             settings,
             reader.structure,
             training,
-            batch_digest(source.first_batch),
+            value_digest(source.first_batch),
             source.order,
             state_digests(inner),
         )
@@ -272,10 +274,9 @@ class _Extraction:
             return
         if block.texts:
             self._writer.add({f"{TEXTS}{name}": texts_as_tensor(texts) for name, texts in block.texts.items()})
-        reduced = self._reduced
         before = None
-        if reduced is not None:
-            before = lambda: reduced.write(block.number, block.states, block.samples)  # noqa: E731
+        if self._reduced is not None:
+            before = partial(self._reduced.write, block.number, block.states, block.samples)
         self._writer.finish(BlockName(block.number, block.first, block.samples).file, FORMAT, before)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from difflib import get_close_matches
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
@@ -70,9 +69,7 @@ class Features(FeatureStatistics):
                 f"the values of {name!r} are not stored, only what reducers found in them: features.mean({name!r}), "
                 "features.top(…), features.covariance(…), features.histogram(…)."
             )
-        near = get_close_matches(str(name), self.layers, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise LayerNotFound(f"there is no layer {name!r} in these features; there are: {', '.join(self.layers)}.{hint}")
+        raise self._no_layer(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.layers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Sequence
 from functools import reduce
@@ -14,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ..errors import InvalidArgument
-from ..inputs import described
+from ..inputs import described, is_whole
 from .blocks.block_index import BlockIndex, Column, Piece
 from .exporting import as_numpy, export_layer
 from .statistics import LayerStatistics
@@ -75,7 +76,7 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
     @property
     def nbytes(self) -> int:
         """How many bytes the values have."""
-        return sum(piece.rows * _count(piece.shape) * piece.dtype.itemsize for piece in self._column.pieces)
+        return sum(piece.rows * math.prod(piece.shape) * piece.dtype.itemsize for piece in self._column.pieces)
 
     def pad(self, value: float = 0) -> LayerFeatures:
         """The same with every sample filled up at the end of each dimension, to the largest of those that are asked for."""
@@ -125,7 +126,7 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
 
     def batches(self, size: int = 1024) -> Iterator[Any]:
         """All of it in order, so many samples at once."""
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        if not is_whole(size, 1):
             raise InvalidArgument(f"a batch has a whole number of samples, from 1; got {size!r}.")
         for first in range(0, len(self), size):
             yield self[first : first + size]
@@ -281,10 +282,3 @@ def _as_number(value: Any) -> int | None:
         return int(value.__index__())
     except (AttributeError, TypeError):
         return None
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
 from torch import Tensor
 
-from ..display import ShownTable, Table
+from ..display import ShownTable, Table, nearest
 from ..errors import InvalidArgument, LayerNotFound
 from ..keys import split_turn
 from ..records import RegisteredModule
@@ -229,8 +228,7 @@ class Modules(ShownTable, Mapping[str, Module]):
             if 1 <= number <= module.num_calls:
                 return module[number]  # type: ignore[return-value]  # typed as the module, which is what nearly all keys mean
             raise LayerNotFound(f"module {module.address!r} was called {module.num_calls} times, so there is no {key!r}.")
-        near = difflib.get_close_matches(str(key), list(registered), n=5, cutoff=0.5)
-        hint = f" The nearest are {', '.join(map(repr, near))}." if near else ""
+        hint = nearest(key, registered)
         raise LayerNotFound(f"no module is called {key!r}: this history has {len(registered)} modules.{hint}")
 
     def __iter__(self) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import operator
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..display import few
+from ..display import few, nearest
 from ..errors import InvalidArgument
 from ..functions import facts, groups
 from ..records import FUNCTION, ClassNames, Log, ModuleCall, Origin
@@ -101,10 +100,9 @@ class IndexNames:
     def not_found(self, what: str) -> str:
         others = [other for other, first in self.first_addresses.items() if first in self._calls]
         known = [*self.known(), *others]
-        near = difflib.get_close_matches(what, known, n=5, cutoff=0.5)
         some = [address for address in self._calls if address][:3] + known[1:3]
-        hint = f" The nearest keys are {', '.join(map(repr, near))}." if near else ""
-        if not near and known:
+        hint = nearest(what, known, "keys")
+        if not hint and known:
             hint = f" Keys are, for example, {', '.join(map(repr, dict.fromkeys(some)))}."
         return f"no layer fits {what!r}: this history has {len(self)} layers.{hint}{self.hint(what)}"
 

@@ -11,7 +11,7 @@ import torch
 from ..errors import InvalidArgument
 from ..graph import ModuleBox, Node
 from ..history import Operation
-from ..inputs import check_names
+from ..inputs import check_names, is_whole
 from ..keys import AnyKey, is_torch_function
 from .styles import STYLES, Length, Style, read_length
 from .themes import THEMES
@@ -121,10 +121,10 @@ class PictureOptions:
             _one_of("theme", self.theme, tuple(THEMES))
         if self.width is not None:
             read_length(self.width)
-        if self.columns is not None and not _is_count(self.columns):
+        if self.columns is not None and not is_whole(self.columns, 1):
             raise InvalidArgument(f"columns is a number from 1; got {self.columns!r:.60}.")
         depth = self.nesting_depth
-        if depth not in (None, "all") and not _is_count(depth):
+        if depth not in (None, "all") and not is_whole(depth, 1):
             raise InvalidArgument(f"nesting_depth is a number from 1, or 'all'; got {depth!r}.")
         _refuse_class("color_by", self.color_by, "an operation")
         _refuse_class("label", self.label, "a node")
@@ -137,7 +137,7 @@ class PictureOptions:
             raise InvalidArgument(f"time_limit is a number of seconds above 0; got {limit!r}.")
         for pick in self.picks:
             is_named = isinstance(pick, (str, type)) or (callable(pick) and not _is_of_torch(pick))
-            if not _is_count(pick) and not is_named:
+            if not is_whole(pick, 1) and not is_named:
                 raise InvalidArgument(
                     "collapse takes a depth from 1, an address, a class or its name, a function of a module, or a list; "
                     f"got {pick!r}."
@@ -185,10 +185,6 @@ def picture_options(options: Mapping[str, Any]) -> PictureOptions:
         _one_of("vis_opt", mode, ("unrolled", "rolled"))
         named.setdefault("rolled", mode == "rolled")
     return replace(base, **named) if base is not None else PictureOptions(**named)
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _one_of(name: str, value: object, allowed: tuple[object, ...], more: str = "") -> None:

@@ -17,6 +17,7 @@ from ..files import output_path, write_whole
 from ..graph import Graph, add_gradient_edges
 from ..history.index import Index
 from ..history.printing.text import human_size, plural
+from ..inputs import is_whole
 from ..records import Failure
 from ..torch_internals import DisableTorchFunction
 from ..web.page import packed
@@ -103,7 +104,7 @@ def check_metrics(metrics: Metrics | None) -> None:
 
 def check_limit(max_bytes: int) -> None:
     """Raises unless this is a size."""
-    if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes <= 0:
+    if not is_whole(max_bytes, 1):
         raise InvalidArgument(f"max_bytes is a number of bytes, such as 12_000_000; got {max_bytes!r}.")
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...errors import InvalidArgument
 from ...inputs import described
-from ..digests import batch_digest, described_function
+from ..digests import described_function, value_digest
 from .batches import Part, Source
 
 Column = Tensor | list[str]
@@ -40,7 +40,7 @@ class Ids:
         """In values that JSON has."""
         if self._sequence is not None:
             listed = self._sequence.tolist() if hasattr(self._sequence, "tolist") else list(self._sequence)
-            return batch_digest(listed)
+            return value_digest(listed)
         return self.item if self._function is None else described_function(self._function)
 
     def of(self, part: Part, source: Source) -> Column | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from threading import get_ident
 from typing import Any, Literal
 
@@ -23,6 +22,7 @@ from ...capture.addresses import innermost
 from ...capture.restore.object_state import items_of, refill
 from ...capture.restore.randomness import RandomState, seed_everything
 from ...containers import replace_tensors, tensors_in
+from ...display import did_you_mean
 from ...errors import ActivationLost, InvalidArgument, PlaceNotReached
 from ...history import History
 from ...history.fingerprint import fingerprint_of
@@ -402,8 +402,8 @@ def _dtype(dtype: Any) -> torch.dtype | None:
         found = getattr(torch, dtype, None)
         if isinstance(found, torch.dtype):
             return found
-        near = get_close_matches(dtype, ["float16", "bfloat16", "float32", "float64"], n=1, cutoff=0.3)
-        raise InvalidArgument(f"torch has no type {dtype!r}." + (f" Did you mean {near[0]!r}?" if near else ""))
+        hint = did_you_mean(dtype, ["float16", "bfloat16", "float32", "float64"], cutoff=0.3)
+        raise InvalidArgument(f"torch has no type {dtype!r}.{hint}")
     if dtype is not None and not isinstance(dtype, torch.dtype):
         raise InvalidArgument(f"dtype is a torch type, such as torch.float16; got {described(dtype)}.")
     return dtype

@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...display import did_you_mean
 from ...errors import InvalidArgument
 from ...inputs import described
 
@@ -104,8 +104,7 @@ def names_meant(key: Any, names: list[str], keys: Mapping[str, str], who: str) -
     """The stored layers that are meant by a name, or by the key that they came from."""
     meant = [name for name in names if name == str(key)] or [name for name in names if keys[name] == str(key)]
     if not meant:
-        near = get_close_matches(str(key), list(dict.fromkeys([*names, *keys.values()])), n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(key, dict.fromkeys([*names, *keys.values()]))
         raise InvalidArgument(f"{who} names {key!r}, which is not among the layers: {', '.join(names)}.{hint}")
     return meant
 

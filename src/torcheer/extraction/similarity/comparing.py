@@ -10,6 +10,7 @@ import torch
 
 from ...display import few
 from ...errors import InvalidArgument, LayerNotFound
+from ...inputs import is_whole
 from ...keys import glob_pattern
 from ..statistics.feature_statistics import FeatureStatistics, sample_names
 from ..statistics.rows import Rows
@@ -60,7 +61,7 @@ def similarity(
     if debiased and measure != "cka":
         raise InvalidArgument("debiased=True is an option of measure='cka'.")
     for name, number in {"samples": samples, "memory": memory}.items():
-        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+        if number is not None and not is_whole(number, 1):
             raise InvalidArgument(f"{name} is a whole number above 0; got {number!r}.")
     sides = [_side(a, "a")] + ([_side(b, "b")] if b is not None else [])
     chosen = _chosen(sides, layers)
@@ -83,11 +84,11 @@ def similarity(
         samples=count,
         is_within=b is None,
         titles=(sides[0].title, sides[-1].title),
-        notes=_notes(values, names, left_out, measure, few=measure == "cka" and not debiased and count < widest),
+        notes=_notes(values, names, left_out, measure, too_few=measure == "cka" and not debiased and count < widest),
     )
 
 
-def _notes(values: Array, names: list[list[str]], left_out: int, measure: str, *, few: bool) -> list[str]:
+def _notes(values: Array, names: list[list[str]], left_out: int, measure: str, *, too_few: bool) -> list[str]:
     notes = []
     if left_out:
         why = "a NaN or an infinity" + (", or features that are all equal, in some layer" if measure == "rsa" else "")
@@ -95,9 +96,9 @@ def _notes(values: Array, names: list[list[str]], left_out: int, measure: str, *
     dead = [names[0][at] for at in np.flatnonzero(np.isnan(values).all(1))]
     dead += [names[-1][at] for at in np.flatnonzero(np.isnan(values).all(0)) if len(dead) < len(names[0])]
     if dead:
-        shown = ", ".join(dict.fromkeys(dead))
-        notes.append(f"no similarity can be told of {shown:.200}: no finite values, or the same for every sample.")
-    if few:
+        named = few(dict.fromkeys(dead), 10)
+        notes.append(f"no similarity can be told of {named}: no finite values, or the same for every sample.")
+    if too_few:
         notes.append("there are fewer samples than features, where plain CKA is too high: debiased=True corrects that.")
     return notes
 
@@ -161,12 +162,12 @@ def _fitting(texts: list[str], sides: list[Side], which: str) -> list[list[str]]
     ]
     for text in texts:
         if not any(text in side.layers or any(map(patterns[text], side.layers)) for side in sides):
-            known = ", ".join(dict.fromkeys(name for side in sides for name in side.layers))
-            raise LayerNotFound(f"{text!r} is no layer of {which}; there are {known:.300}.")
+            known = dict.fromkeys(name for side in sides for name in side.layers)
+            raise LayerNotFound(f"{text!r} is no layer of {which}; there are {few(known, 20)}.")
     for side, some, name in zip(sides, found, "ab", strict=False):
         if not some:
-            known = ", ".join(side.layers)
-            raise LayerNotFound(f"none of {', '.join(map(repr, texts))} is a layer of {name}, which has {known:.300}.")
+            wanted = few(map(repr, texts), 20)
+            raise LayerNotFound(f"none of {wanted} is a layer of {name}, which has {few(side.layers, 20)}.")
     return found
 
 
@@ -178,8 +179,8 @@ def _aligned(sides: list[Side], chosen: list[list[str]], samples: int | None) ->
     table = [[Rows(name, side.layers[name]) for name in names] for side, names in zip(sides, chosen, strict=True)]
     for some, which in zip(table, "ab", strict=False):
         if len({rows.count for rows in some}) > 1:
-            said = ", ".join(f"{rows.name} {rows.count:,}" for rows in some)
-            raise InvalidArgument(f"the layers of {which} must have the same samples; they have {said:.300} of them.")
+            said = few((f"{rows.name} {rows.count:,}" for rows in some), 10)
+            raise InvalidArgument(f"the layers of {which} must have the same samples; they have {said}.")
     order = None
     if len(sides) == 2 and sides[0].ids is not None and sides[1].ids is not None:
         order = _order(sides[0].ids, sides[1].ids)

@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from ...display import Column, Fold, Shown, Table, image, preformatted, terminal_width
+from ...display import Column, Fold, Shown, Table, few, image, preformatted, terminal_width
 from ...errors import LayerNotFound
 from ..statistics.drawn import Drawn
 from .heat_map import heat_map, short_name
@@ -144,4 +144,4 @@ def _place(name: str, layers: list[str]) -> int:
     try:
         return layers.index(name)
     except ValueError:
-        raise LayerNotFound(f"{name!r} is none of the layers {', '.join(layers):.300}.") from None
+        raise LayerNotFound(f"{name!r} is none of the layers {few(layers, 20)}.") from None

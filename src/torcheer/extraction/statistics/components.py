@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...display import Shown, few
 from ...errors import InvalidArgument
+from ...inputs import is_whole
 from ...reducers import Covariance, CovarianceResult
 from .rows import BYTES_READ, Rows, mean_row
 from .sample_products import product_tile
@@ -67,15 +68,14 @@ class Components(Shown):
         return "\n".join(lines)
 
 
-def check_number(k: object) -> int:
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+def _check_number(k: object) -> None:
+    if not is_whole(k, 1):
         raise InvalidArgument(f"the number of components is 1 or more; got {k!r}.")
-    return k
 
 
 def components_of(rows: Rows, k: int, memory: int = MEMORY) -> Components:
     """The first `k` principal components of rows, from the covariance of features or from products of samples."""
-    check_number(k)
+    _check_number(k)
     usable, left_out = _finite(rows)
     if usable.count < 2:
         raise InvalidArgument(f"principal components need 2 samples or more; {rows.name!r} has {usable.count}.")
@@ -99,8 +99,9 @@ def from_covariance(found: CovarianceResult, k: int, rows: Rows | None = None, l
     """The first `k` principal components of units whose covariance is known."""
     if found.covariance.is_complex():
         raise InvalidArgument("principal components are of real units; the covariance is of complex ones.")
+    _check_number(k)
     values, vectors = torch.linalg.eigh(found.covariance)
-    values, vectors = values.flip(0)[: check_number(k)].clamp(min=0), vectors.flip(1)[:, :k]
+    values, vectors = values.flip(0)[:k].clamp(min=0), vectors.flip(1)[:, :k]
     total = float(found.covariance.diagonal().sum())
     return Components(_signed(vectors.T), values, found.mean, total, found.count, left_out or found.left_out, rows)
 

@@ -5,6 +5,7 @@ What a reducer kept while features were extracted is used; otherwise it is worke
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, overload
@@ -13,7 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...display import did_you_mean, few
 from ...errors import InvalidArgument, LayerNotFound, UnreadableFile
+from ...inputs import is_whole
 from ...reducers import (
     Covariance,
     CovarianceResult,
@@ -87,9 +90,7 @@ class LayerStatistics:
             raise InvalidArgument(f"reduce takes a reducer, such as reducers.Mean() or reducers.TopK(20); got {reducer!r:.60}.")
         state = reducer.begin()
         numbers = sample_names(self._index).of_rows(torch.arange(len(self)))
-        width = 1
-        for size in self.shape[1:]:
-            width *= size or 1024
+        width = math.prod(size or 1024 for size in self.shape[1:])
         at = 0
         for batch in self.batches(max(1, _TOGETHER // max(1, width))):
             for values in [batch] if isinstance(batch, Tensor) else [sample[None] for sample in batch]:
@@ -233,7 +234,7 @@ class FeatureStatistics(Mapping[str, Any]):
         count = len(found.numbers)
         units = [as_integer(one) for one in given]
         for one in units:
-            if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one < count:
+            if not is_whole(one, 0) or one >= count:
                 raise InvalidArgument(f"a unit of {layer!r} is a number from 0 to {count - 1}; got {one!r}.")
         if not units:
             raise InvalidArgument("name at least one unit.")
@@ -243,7 +244,7 @@ class FeatureStatistics(Mapping[str, Any]):
         return groups if several else groups[0]
 
     def _top(self, layer: str, k: int | None, largest: bool | None, positions: Positions | None) -> TopKResult:
-        wanted = TopK(k or _TOP, largest=largest is not False, positions=positions or "mean") if k is None or k else TopK(0)
+        wanted = TopK(_TOP if k is None else k, largest=largest is not False, positions=positions or "mean")
         fits = [
             at
             for at, one in enumerate(self._kept(layer))
@@ -276,9 +277,14 @@ class FeatureStatistics(Mapping[str, Any]):
 
     def _kept(self, layer: str) -> list[Reducer]:
         if layer not in self.plan.layers:
-            known = ", ".join(self.plan.layers)
-            raise LayerNotFound(f"there is no layer {layer!r} in these features; there are: {known:.300}.")
+            raise self._no_layer(layer)
         return self._reducers().get(layer, [])
+
+    def _no_layer(self, name: object) -> LayerNotFound:
+        known = self.plan.layers
+        return LayerNotFound(
+            f"there is no layer {name!r} in these features; there are: {few(known, 20)}.{did_you_mean(name, known)}"
+        )
 
     def _found(self, layer: str, reducer: Reducer) -> Any:
         """What was kept by a reducer of this kind, or what it finds in the stored values."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...errors import InvalidArgument
+from ...inputs import is_whole
 from .chosen_samples import ChosenSamples, SampleNames, as_integer
 from .rows import Rows
 
@@ -23,7 +24,7 @@ def nearest_samples(rows: Rows, sample: Any, k: int, measure: str, names: Sample
     """The `k` samples whose rows are nearest to a sample, given by its number or its id, or to features."""
     if measure not in _MEASURES:
         raise InvalidArgument(f"measure is one of {', '.join(map(repr, _MEASURES))}; got {measure!r}.")
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+    if not is_whole(k, 1):
         raise InvalidArgument(f"the number of nearest samples is 1 or more; got {k!r}.")
     sample = as_integer(sample)
     own = names.row_of(sample, rows.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,15 +43,12 @@ class Rows:
                 "that gives every sample the same size, such as a mean over positions."
             )
         self.count = int(shape[0]) if samples is None else len(samples)
-        self._shape = tuple(shape)
+        self._shape: tuple[int, ...] = tuple(shape)
 
     @property
     def width(self) -> int:
         """How many numbers a row has."""
-        width = 2 if self.is_complex else 1
-        for size in self._shape[1:]:
-            width *= size
-        return width
+        return math.prod(self._shape[1:]) * (2 if self.is_complex else 1)
 
     @property
     def is_complex(self) -> bool:

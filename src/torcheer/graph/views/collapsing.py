@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
+from ...display import nearest
 from ...errors import InvalidArgument, LayerNotFound
 from ..block_equality import Block
 from ..model import Graph, ModuleBox, Node
@@ -61,9 +61,7 @@ def _known_classes(wanted: str | Iterable[str], known: set[str]) -> list[str]:
     names = [wanted] if isinstance(wanted, str) else list(wanted)
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, sorted(known), n=5, cutoff=0.5)
-            hint = f" The nearest are {', '.join(map(repr, near))}." if near else ""
-            raise LayerNotFound(f"no module class fits {name!r}: {len(known)} were called.{hint}")
+            raise LayerNotFound(f"no module class fits {name!r}: {len(known)} were called.{nearest(name, sorted(known))}")
     return names
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...display import did_you_mean
 from ...errors import InvalidArgument, LayerNotFound
 from ...functions import groups
 from ...history import Call, History, Operation
@@ -111,8 +111,7 @@ def _kinds(name: Any, kinds: Any) -> frozenset[str]:
     given = [kinds] if isinstance(kinds, str) else list(kinds)
     unknown = [kind for kind in given if kind not in ASKED]
     if unknown:
-        near = difflib.get_close_matches(str(unknown[0]), ASKED, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(unknown[0], ASKED)
         raise InvalidArgument(f"layer {name!r}: a kind is one of {', '.join(map(repr, ASKED))}; got {unknown[0]!r}.{hint}")
     return frozenset(kind for kind in given if not isinstance(kinds, Mapping) or kinds[kind])
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch.nn import Module
 
@@ -26,7 +26,7 @@ from .history.keeping.options import LogOptions, Options, read_options, shows_op
 from .history.keeping.selection import LayersToSave
 from .inputs import LEFT_OUT, as_arguments, explained
 from .model_history import ModelHistory
-from .render import DrawOptions, Picture, form_for, make_picture, picture_options, present
+from .render import DrawOptions, Picture, Target, form_for, make_picture, picture_options, present
 from .replay import ValidationReport, validate_against
 from .store import Streaming, bind, load_log
 
@@ -157,7 +157,7 @@ def show_model_graph(
     input_args: object = LEFT_OUT,
     input_kwargs: Mapping[str, object] | None = None,
     *,
-    path: str | os.PathLike[str] | IO[bytes] | IO[str] | None = None,
+    path: Target | None = None,
     format: str | None = None,
     random_seed: int | None = None,
     **options: Unpack[DrawOptions],

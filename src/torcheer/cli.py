@@ -22,7 +22,8 @@ from .inputs import misfit_of, taken_by
 from .keys import Key, parse_key
 from .model_history import ModelHistory
 from .render import PictureOptions, form_for
-from .viewer import open_page, read_payload, to_html
+from .render.showing import open_file
+from .viewer import read_payload, to_html
 
 SUFFIX = ".safetensors"  # of a saved history
 
@@ -285,7 +286,7 @@ def run_view(options: argparse.Namespace) -> int:
             raise InvalidArgument(f"there is no page {str(file)!r}.")
         if options.output is not None or options.compare is not None:
             raise InvalidArgument("--output and --compare go with a saved history; a page is only opened.")
-        open_page(file)
+        open_file("Page", file)
         return 0
     if options.output is not None and options.output.suffix.lower() not in (".html", ".htm"):
         raise InvalidArgument(f"the ending of the output is .html; got {str(options.output)!r}.")
@@ -294,7 +295,7 @@ def run_view(options: argparse.Namespace) -> int:
     if options.output is not None:
         print(f"Written: {path}")
     else:
-        open_page(path)
+        open_file("Page", path)
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from .history.printing.text import plural
 from .keys import AnyKey, KeyType
 from .module_calls import ModuleCalls, module_calls_of
 from .pictures import draw_history, graph_of
-from .render import DrawOptions, Picture, PictureOptions, make_picture
+from .render import DrawOptions, Picture, PictureOptions, Target, make_picture
 from .replay import ReplayInputs, ValidationReport, replay, validate
 from .store import save_history
 from .taps import Place, locate
@@ -65,7 +65,7 @@ class ModelHistory(History):
 
     def draw(
         self,
-        path: str | os.PathLike[str] | IO[bytes] | IO[str] | None = None,
+        path: Target | None = None,
         *,
         format: str | None = None,
         **options: Unpack[DrawOptions],
@@ -214,7 +214,7 @@ class ModelHistory(History):
             path: where to write; what is there is replaced.
             compare: another history, to show next to this one.
             title: the name of the page; without one, that of the model.
-            previews: whether to add small pictures of the kept activations and of parameters.
+            previews: whether to add small pictures of the kept activations, of attention heads and of parameters.
             max_bytes: how large the file may be. What there is no room for is left out, previews first, and the page says so.
             metrics: figures of your own to colour and sort by, `{"my norm": lambda tensor: tensor.norm()}`: each function gets
                 a copy of every kept activation and returns a number.
@@ -317,9 +317,7 @@ class ModelHistory(History):
         Args:
             inputs: a tensor, one for each input in order, or a dictionary from labels to tensors; those left out are as logged.
             changes: by key (docs/keys.md), one of `torcheer.changes`, a tensor to use instead, or a function of the tensor, as
-                `intervene` takes them. A key means every operation it
-                fits: a label all passes of the layer, an address what each call of the module returned. Where two keys mean the
-                same operation, the one that means fewer counts.
+                `intervene` takes them. Where two keys mean the same operation, the one that means fewer counts.
 
         The model is not touched, and the graph stays the recorded one: a branch that was taken on data stays taken.
         """

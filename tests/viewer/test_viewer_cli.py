@@ -46,7 +46,7 @@ def test_view_makes_a_page_of_a_payload_and_opens_it(folder, capsys, monkeypatch
     """Next to it, or where it is told; alone, or with another."""
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
-    monkeypatch.setattr("torcheer.viewer.showing.has_screen", lambda: True)
+    monkeypatch.setattr("torcheer.render.showing.has_screen", lambda: True)
     log(Mlp(), torch.randn(2, 4)).to_json("mlp.json")
     assert main(["view", "mlp.json"]) == 0
     assert opened == [(folder / "mlp.html").resolve().as_uri()]

@@ -298,7 +298,7 @@ def test_without_a_screen_the_path_is_printed(tmp_path, monkeypatch, capsys, ope
 
 def test_with_a_screen_the_page_is_opened(tmp_path, monkeypatch, opened):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("torcheer.viewer.showing.has_screen", lambda: True)
+    monkeypatch.setattr("torcheer.render.showing.has_screen", lambda: True)
     show(log(Mlp(), torch.randn(2, 4)), title="../../a model: 1")
     assert opened == [(tmp_path / "torcheer_a_model_1.html").resolve().as_uri()]
     assert (tmp_path / "torcheer_a_model_1.html").exists()

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 
@@ -15,7 +15,7 @@ from ..errors import InvalidArgument
 from ..history import Operation
 from ..history.printing.text import plural
 from ..model_history import ModelHistory
-from ..render import DrawOptions, Picture
+from ..render import DrawOptions, Picture, Target
 from ..viewer import to_html
 from ..viewer.payload import MAX_BYTES
 from .culprit import Culprit
@@ -149,7 +149,7 @@ class Comparison(Shown):
 
     def draw(
         self,
-        path: str | os.PathLike[str] | IO[bytes] | IO[str] | None = None,
+        path: Target | None = None,
         *,
         side: Literal["a", "b"] = "b",
         format: str | None = None,

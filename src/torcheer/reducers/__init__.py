@@ -10,28 +10,18 @@ in the order of the data, so that the result is the same to the last bit, whoeve
 from dataclasses import fields
 
 from ..errors import InvalidArgument
-from .covariance import Covariance, CovarianceResult
-from .histogram import Histogram, HistogramResult
-from .mean import Mean, MeanResult
-from .reducer import Reducer, State
-from .top_k import TopK, TopKResult
+from .covariance import Covariance as Covariance
+from .covariance import CovarianceResult as CovarianceResult
+from .histogram import Histogram as Histogram
+from .histogram import HistogramResult as HistogramResult
+from .mean import Mean as Mean
+from .mean import MeanResult as MeanResult
+from .reducer import Reducer as Reducer
+from .reducer import State as State
+from .top_k import TopK as TopK
+from .top_k import TopKResult as TopKResult
 
 KINDS: dict[str, type[Reducer]] = {"Mean": Mean, "Covariance": Covariance, "TopK": TopK, "Histogram": Histogram}
-
-__all__ = [
-    "KINDS",
-    "Covariance",
-    "CovarianceResult",
-    "Histogram",
-    "HistogramResult",
-    "Mean",
-    "MeanResult",
-    "Reducer",
-    "State",
-    "TopK",
-    "TopKResult",
-    "reducer_from",
-]
 
 
 def reducer_from(description: object) -> Reducer:

@@ -58,7 +58,12 @@ def _open(picture: Picture) -> Path:
     kind = "rolled" if picture.graph.is_rolled else "unrolled"
     path = Path(f"torcheer_{file_name(picture.title)}_{kind}.svg")
     picture.save(path)
-    print(f"Picture: {path}")
+    open_file("Picture", path)
+    return path
+
+
+def open_file(what: str, path: Path) -> None:
+    """Print where a file is, and what it is; open it where there is a screen."""
+    print(f"{what}: {path}")
     if has_screen():
         webbrowser.open(path.resolve().as_uri())
-    return path

@@ -8,6 +8,5 @@ from .page import to_html as to_html
 from .payload import payload_of as payload_of
 from .payload import to_json as to_json
 from .reading import read_payload as read_payload
-from .showing import open_page as open_page
 from .showing import show as show
 from .values import Metrics as Metrics

@@ -115,17 +115,7 @@ def to_html(
     ...     to_html(torcheer.log_forward_pass(torch.nn.ReLU(), torch.ones(2)), f"{folder}/relu.html").name
     'relu.html'
 
-    Args:
-        history: what `log_forward_pass` or `recording` returned, or a payload (`payload_of`, `read_payload`).
-        path: where to write; what is there is replaced.
-        compare: another history or payload, to show next to it.
-        title: the name of the page; without one, that of the model.
-        previews: whether to add small pictures of the kept activations, of attention heads and of parameters.
-        max_bytes: how large the file may be. What there is no room for is left out, previews first, and the page says so.
-        metrics: figures of your own to colour and sort by, `{"my norm": lambda tensor: tensor.norm()}`: each function gets a
-            copy of every kept activation and returns a number.
-
-    The file contains names, shapes, statistics, previews, and lines of the program with the paths of its files.
+    The arguments are those of `ModelHistory.to_html`; `history` and `compare` may also be payloads (`payload_of`).
     """
     target = output_path(path, "page", "model.html")  # what is wrong is told before the work
     page = make_page(history, compare=compare, title=title, previews=previews, max_bytes=max_bytes, metrics=metrics)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import webbrowser
-from pathlib import Path
-
 from ..files import file_name
-from ..render.showing import has_screen, notebook
+from ..render.showing import notebook, open_file
 from .page import Page, Viewable, make_page
 from .payload import MAX_BYTES
 from .values import Metrics
@@ -31,12 +28,5 @@ def show(
     limit = max_bytes if max_bytes is not None else _NOTEBOOK_BYTES if is_notebook else MAX_BYTES
     page = make_page(history, compare=compare, title=title, previews=previews, max_bytes=limit, metrics=metrics)
     if not is_notebook:
-        open_page(page.save(f"torcheer_{file_name(page.title)}.html"))
+        open_file("Page", page.save(f"torcheer_{file_name(page.title)}.html"))
     return page
-
-
-def open_page(path: Path) -> None:
-    """Print where a page is, and open it where there is a screen."""
-    print(f"Page: {path}")
-    if has_screen():
-        webbrowser.open(path.resolve().as_uri())

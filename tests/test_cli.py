@@ -99,7 +99,12 @@ def test_draw_without_an_output_shows(models, capsys):
     [
         (["some_models", "--input", "1"], "module:name"),
         (["some_models:nothing"], "nothing"),
-        (["no_such_module_here:net"], "no_such_module_here"),
+        (["some_models:nett"], "module 'some_models' has no attribute 'nett'. Did you mean net?"),
+        (["no_such_module_here:net"], "there is no module 'no_such_module_here'"),
+        (["some_models.py:net"], "there is no module 'some_models.py' in this folder"),
+        (["some_models:Named.forwrd"], "has no attribute 'forwrd'. Did you mean forward?"),
+        (["imports_another:net"], "importing imports_another raised ModuleNotFoundError: No module named 'nope'"),
+        (["cannot_be_read:net"], "importing cannot_be_read raised SyntaxError: "),
         (["some_models:number"], "int, not a model"),
         (["some_models:net", "--input", "1,x"], "shape such as"),
         (["some_models:net", "--input", "1,4:floaty"], "shape such as"),
@@ -127,7 +132,9 @@ def test_draw_without_an_output_shows(models, capsys):
         (["some_models:net", "--input", "1,4", "--columns", "0"], "columns is a number from 1"),
     ],
 )
-def test_draw_tells_what_is_wrong(models, arguments, message, refused):
+def test_draw_tells_what_is_wrong(models, arguments, message, refused, user_module):
+    user_module("imports_another", "import nope\n")
+    user_module("cannot_be_read", "def def\n")
     told = refused(["draw", *arguments])
     assert message in told
     assert len(told.splitlines()) == 1

@@ -9,6 +9,7 @@ import pkgutil
 import re
 import sys
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import torch
@@ -27,10 +28,33 @@ def find_object(name: str, what: str, example: str) -> Any:
         raise InvalidArgument(f"{what} is named module:name, as in {example}; got {name!r}.")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    found: Any = importlib.import_module(module)
+    found = _imported(module)
     for part in attribute.split("."):
+        if not hasattr(found, part):
+            near = get_close_matches(part, [known for known in dir(found) if not known.startswith("_")], n=1)
+            whose = f"module {module!r}" if inspect.ismodule(found) else repr(found)
+            raise InvalidArgument(f"{whose} has no attribute {part!r}." + (f" Did you mean {near[0]}?" if near else ""))
         found = getattr(found, part)
     return found
+
+
+def _imported(module: str) -> Any:
+    """A module. One that is not there, and an error in one that is, are told in a line."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):  # one that this one imports
+            raise _not_imported(module, error) from error
+        raise InvalidArgument(
+            f"there is no module {error.name!r} in this folder, or installed. Write it as Python imports it: what is "
+            "called Net in models/small.py is models.small:Net."
+        ) from error
+    except Exception as error:  # the module's own code may raise anything
+        raise _not_imported(module, error) from error
+
+
+def _not_imported(module: str, error: Exception) -> InvalidArgument:
+    return InvalidArgument(": ".join([f"importing {module} raised {type(error).__name__}", *str(error).splitlines()[:1]]))
 
 
 def make_object(name: str, found: Any, what: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -523,6 +524,8 @@ def test_bad_input_is_refused_with_what_to_do(net, x):
         torcheer.tap(net, ["softmax_3"])
     with pytest.raises(wrong, match=r"like=history"):
         torcheer.tap(net, [3])
+    with pytest.raises(torcheer.LayerNotFound, match=r"'frist' names no module of this model\. The nearest are 'first'"):
+        torcheer.tap(nn.Sequential(OrderedDict(first=nn.ReLU())), ["frist"]).__enter__()
     with pytest.raises(torcheer.LayerNotFound, match=r"softmax_9"):
         torcheer.tap(net, ["softmax_9"], like=history)
     with pytest.raises(wrong, match=r"like is a history.*got int"):

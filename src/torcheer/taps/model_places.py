@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Any
 
 from torch.nn import Module, ModuleDict, ModuleList, ParameterDict, ParameterList
@@ -50,8 +51,10 @@ class ModelPlaces:
         parsed = parse_key(key)
         found = self._places(parsed)
         if not found:
+            near = get_close_matches(key, self.modules, n=3, cutoff=0.7) if isinstance(key, str) else []
+            hint = f" The nearest are {', '.join(map(repr, near))}." if near else ""
             raise LayerNotFound(
-                f"{parsed} names no module of this model. Labels, positions and functions mean something only in a log: "
+                f"{parsed} names no module of this model.{hint} Labels, positions and functions mean something only in a log: "
                 "make one, and pass it as like=history."
             )
         return found

@@ -792,6 +792,9 @@ def test_reducers_keep_what_they_find_instead_of_values(net, tmp_path):
     assert features.layers == ["second"]
     with pytest.raises(tl.LayerNotFound, match="the values of 'first' are not stored"):
         features["first"]
+    assert "first   no values, but Mean\n" in f"{features}\n"
+    with pytest.raises(tl.LayerNotFound, match=r"there are: first, second\. Did you mean 'first'"):
+        features["fist"]
     assert sorted(path.name for path in tmp_path.glob("reduced-*")) == [
         "reduced-00-00000004.safetensors",
         "reduced-02-00000000.safetensors",

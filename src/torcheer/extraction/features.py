@@ -34,7 +34,9 @@ class Features(FeatureStatistics):
         self._storage = open_storage(folder)
         plan = read_plan(self._storage)
         if plan is None:
-            raise FeaturesNotFound(f"there are no features in {self._storage.location}: extract() writes a {PLAN} first.")
+            raise FeaturesNotFound(
+                f"there are no features in {self._storage.location}: it has no {PLAN}, the first file that extract() writes."
+            )
         self.plan = plan
         self._index = BlockIndex(self._storage, self.layers)
 
@@ -160,9 +162,15 @@ class Features(FeatureStatistics):
         missing = self._missing_count()
         state = "complete" if missing == 0 else "being written" if missing is None else f"{missing} blocks are missing"
         title = f"Features of {self.plan.model} in {self._storage.location}: {self._index.samples} samples, {state}"
-        rows = [(name, self[name].said_shape, str(self[name].dtype).removeprefix("torch.")) for name in self]
-        width = max((len(name) for name, _, _ in rows), default=0)
-        return "\n".join([title, *(f"  {name:{width}}  {shape} {dtype}" for name, shape, dtype in rows)])
+        width = max(map(len, self.plan.layers), default=0)
+        return "\n".join([title, *(f"  {name:{width}}  {self._said(name)}" for name in self.plan.layers)])
+
+    def _said(self, name: str) -> str:
+        """Shape and type of a layer, or what was kept of it instead of values."""
+        if name in self.layers:
+            return f"{self[name].said_shape} {str(self[name].dtype).removeprefix('torch.')}"
+        reducers = self.plan.settings["keep"].get("reducers", {}).get(name, [])
+        return f"no values, but {', '.join(str(one.get('reducer')) for one in reducers)}"
 
 
 class Tokens:

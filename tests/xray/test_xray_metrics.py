@@ -166,3 +166,15 @@ def test_without_a_loss_there_is_no_metric(tmp_path):
     xray.take_graphs(0)
     xray.close()
     assert xray.run.metrics == []
+
+
+@pytest.mark.parametrize("layers", [None, {"0": ["weight"]}], ids=["by default", "weights"])
+def test_the_loss_of_the_probe_is_a_metric_also_where_no_gradient_is_watched(tmp_path, layers):
+    model, x, target = nn.Sequential(nn.Linear(3, 2), nn.ReLU()), torch.randn(4, 3), torch.randn(4, 2)
+    with Xray(model, x, layers, folder=tmp_path / "run", loss_fn=nn.functional.mse_loss, target=target) as xray:
+        xray.take_graphs(0)
+        loss = nn.functional.mse_loss(model(x), target)
+        assert xray.run.snapshot().metrics == {"probe loss": pytest.approx(loss.item())}
+        gradient = torch.autograd.grad(loss, list(model.parameters()))
+        assert xray.run.summary("0").grad_norm == pytest.approx(torch.cat([one.flatten() for one in gradient]).norm().item())
+    assert all(param.grad is None for param in model.parameters())

@@ -187,8 +187,8 @@ class Xray(Reader):
         self.note_gradients(scale=scale, clipped=clipped)
         assert self._probe is not None
         began = perf_counter()
-        wants_loss = self._probe.loss_fn is not None and any(watch.wants("grad") for watch in self.layers)
-        history, gradients, loss = self._probe.run_backward() if wants_loss else (self._probe.run(), {}, None)
+        has_loss = self._probe.loss_fn is not None
+        history, gradients, loss = self._probe.run_backward() if has_loss else (self._probe.run(), {}, None)
         if loss is not None:
             self._metrics.setdefault(PROBE_LOSS, loss)
         self._hand_over(step, history, gradients, "the probe's loss")

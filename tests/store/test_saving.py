@@ -123,6 +123,9 @@ FORMS = {
     "bsr": lambda: torch.eye(4).to_sparse_bsr((2, 2)),
     "nested": lambda: torch.nested.nested_tensor([torch.rand(2, 3), torch.rand(4, 3)]),
     "jagged": lambda: torch.nested.nested_tensor([torch.rand(2, 3), torch.rand(4, 3)], layout=torch.jagged),
+    "jagged meta": lambda: torch.nested.nested_tensor_from_jagged(
+        torch.empty(6, 3, device="meta"), torch.empty(3, dtype=torch.int64, device="meta"), min_seqlen=2, max_seqlen=4
+    ),
 }
 
 
@@ -141,6 +144,20 @@ def test_a_tensor_of_any_form_comes_back(kind, way, tmp_path):
     if kind == "sparse uncoalesced":
         assert not theirs.is_coalesced()
     load_file(tmp_path / "run.safetensors")  # any reader
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch calls nested tensors a prototype
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors_come_back_with_their_sizes(layout, tmp_path):
+    def lengths(*many):
+        return torch.nested.nested_tensor([torch.rand(one, 3) for one in many], layout=layout)
+
+    history = torcheer.log_forward_pass(lambda one, other: (one * 2, other * 2), (lengths(2, 4), lengths(1, 7)))
+    sizes = [operation.tensor_fsize for operation in history.operations]
+    assert sizes == [72, 96] * 3
+    loaded = saved(history, tmp_path)
+    assert [operation.tensor_fsize for operation in loaded.operations] == sizes
+    assert str(loaded) == str(history)
 
 
 class Marked(torch.Tensor):

@@ -25,6 +25,7 @@ from ..records import (
     Row,
     TorchFunction,
 )
+from ..shapes import RaggedShape
 from ..state_records import AbsentTensor, States
 from ..templates import slot_paths
 from ..tensor_memory import FREED
@@ -142,8 +143,12 @@ class LogReader:
         return rows
 
     def _facts(self, written: Any) -> Facts:
-        shape, dtype, device = items(written, "the facts of a tensor")
-        return sizes(shape, "a shape", -1), read_dtype(dtype), read_device(device)
+        written_shape, dtype, device, *elements = items(written, "the facts of a tensor")
+        shape = sizes(written_shape, "a shape", -1)
+        if elements:
+            ragged = shape = RaggedShape(shape)
+            ragged.elements = number(elements[0], "a number of elements")
+        return shape, read_dtype(dtype), read_device(device)
 
     def _read_values(self) -> None:
         log, found = self.log, fields(self._get("values"), "the values")

@@ -38,6 +38,7 @@ from ..records import (
     TorchFunction,
     was_overwritten,
 )
+from ..shapes import RaggedShape
 from ..source_places import Site
 from ..state_records import AbsentTensor, is_parameter
 from ..tensor_memory import is_freed
@@ -193,7 +194,7 @@ class LogWriter:
             "started": [row[STARTED] for row in rows],
             "elapsed": [row[ELAPSED] for row in rows],
             "node": [-1 if row[NODE] is None else text(row[NODE]) for row in rows],
-            "facts": [facts(row[FACTS] or operations[number].facts) for number, row in enumerate(rows)],
+            "facts": [facts(_countable(row[FACTS] or operations[number].facts)) for number, row in enumerate(rows)],
             "parents": [parent for row in rows for parent in row[PARENTS:]],
             "counts": [len(row) - PARENTS for row in rows],
         }
@@ -333,9 +334,14 @@ class LogWriter:
         }
 
 
-def _written_facts(facts: Facts) -> Json:
-    shape, dtype, device = facts
-    return [[int(size) for size in shape], str(dtype)[6:], str(device)]
+def _countable(facts: Facts) -> Hashable:
+    """Facts that differ where the tensors do: equal shapes of nested tensors may have other numbers of elements."""
+    return (facts, facts[0].elements) if isinstance(facts[0], RaggedShape) else (facts,)
+
+
+def _written_facts(counted: tuple[Facts, int] | tuple[Facts]) -> Json:
+    (shape, dtype, device), *elements = counted
+    return [[int(size) for size in shape], str(dtype)[6:], str(device), *elements]
 
 
 def _number_of(record: ModuleCall | Site | None) -> int:

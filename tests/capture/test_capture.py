@@ -690,3 +690,22 @@ def test_a_very_long_chain_with_gradients_can_be_dropped():
     history = torcheer.log_forward_pass(model, torch.ones(1, requires_grad=True), layers_to_save="none")
     assert {row[7] for row in history._log.rows[1:]} == {"MulBackward0"}
     del history
+
+
+def test_a_tensor_detached_in_place_is_handed_on_and_nothing_is_written():
+    def detached(t):
+        made = t * 2
+        row = made[0]
+        made.detach_()
+        return made + 1, row * 3
+
+    given = torch.rand(3, 4)
+    history = torcheer.log_forward_pass(detached, given)
+    assert history["detach_1"].parent_layers == ["mul_1_1"]
+    assert history["add_1"].parent_layers == ["detach_1_3"]
+    assert history["mul_2"].parent_layers == ["getitem_1_2"]
+    assert torcheer.validate_forward_pass(detached, given)
+    given.requires_grad_()
+    history = torcheer.log_forward_pass(detached, given, save_gradients=True)
+    history.log_backward(history["output2"].activation.sum())
+    assert torch.equal(history["input"].grad, torch.tensor([[6.0], [0.0], [0.0]]).expand(3, 4))

@@ -381,3 +381,30 @@ def test_objects_in_a_circle_are_put_back():
     log(Holder(one, lambda value: value.last.layers.append(1)), x)
     assert other.layers == []
     assert one.last is other
+
+
+class SlottedModule(nn.Module):
+    """A module with state in slots, which its `__dict__` does not show."""
+
+    __slots__ = ("count", "seen", "unset")
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.count, self.seen = 0, [1.0]
+
+    def forward(self, t):
+        self.count += 1
+        self.seen.append(2.0)
+        self.unset = self.count
+        return self.fc(t) * sum(self.seen)
+
+
+def test_slots_of_a_module_are_put_back():
+    model = nn.Sequential(SlottedModule(), SlottedModule())
+    seen = model[0].seen
+    assert torcheer.validate_forward_pass(model, torch.rand(3, 4))
+    assert model[0].count == 0
+    assert model[0].seen is seen
+    assert seen == model[1].seen == [1.0]
+    assert not hasattr(model[0], "unset")

@@ -449,3 +449,120 @@ def test_gradients_of_nested_parameters_are_put_back():
     assert model.weight.grad is before
     assert [part.unique().tolist() for part in before.unbind()] == [[5.0], [7.0]]
     assert not history.notes
+
+
+# What autograd knows ---------------------------------------------------------------------------------------------------
+
+
+class Stateful(nn.Module):
+    """A layer, a buffer and a plain tensor; `does` is what the pass does with them."""
+
+    def __init__(self, does):
+        super().__init__()
+        self.does = does
+        self.fc = nn.Linear(4, 4)
+        self.register_buffer("memory", torch.zeros(3, 4))
+        self.plain = torch.zeros(3, 4)
+
+    def forward(self, t):
+        return self.does(self, t)
+
+
+def switch_input(model, t):
+    return model.fc(t.requires_grad_())
+
+
+def assign_flag(model, t):
+    t.requires_grad = True
+    model.fc.weight.requires_grad = False
+    return model.fc(t)
+
+
+def freeze(model, t):
+    model.requires_grad_(False)
+    model.plain.requires_grad_()
+    return model.fc(t) + model.plain
+
+
+def write_input(model, t):
+    return model.fc(t.mul_(model.fc.weight[0]))
+
+
+def write_buffer(model, t):
+    model.memory += model.fc(t)
+    return model.memory * 2
+
+
+def write_plain(model, t):
+    model.plain.copy_(model.fc(t))
+    return model.plain
+
+
+def detach_parameter(model, t):
+    model.fc.weight.detach_()
+    return model.fc(t)
+
+
+@pytest.mark.parametrize(
+    "does",
+    [switch_input, assign_flag, freeze, write_input, write_buffer, write_plain, detach_parameter],
+    ids=lambda f: f.__name__,
+)
+@pytest.mark.parametrize("call", [torcheer.log_forward_pass, torcheer.validate_forward_pass])
+def test_what_autograd_knows_of_tensors_is_put_back(does, call):
+    model, given = Stateful(does), torch.rand(3, 4)
+    tensors = [given, model.fc.weight, model.fc.bias, model.memory, model.plain]
+    before = [(tensor.requires_grad, tensor.is_leaf, tensor.grad_fn) for tensor in tensors]
+    assert call(model, given)
+    assert [(tensor.requires_grad, tensor.is_leaf, tensor.grad_fn) for tensor in tensors] == before
+
+
+def test_a_log_adds_nothing_to_the_gradients_that_follow():
+    def gradient(logged):
+        torch.manual_seed(0)
+        model, given = Stateful(write_buffer), torch.rand(3, 4)
+        if logged:
+            log(model, given)
+        model(given).sum().backward()
+        return model.fc.weight.grad
+
+    assert torch.equal(gradient(logged=True), gradient(logged=False))
+
+
+def test_hooks_that_the_pass_puts_on_tensors_are_removed():
+    def hook(model, t):
+        t.register_hook(lambda gradient: gradient * 2)
+        model.fc.weight.register_hook(lambda gradient: gradient * 2)
+        model.fc.bias.register_post_accumulate_grad_hook(lambda tensor: None)
+        return model.fc(t)
+
+    model, given = Stateful(hook), torch.rand(3, 4, requires_grad=True)
+    kept = model.fc.weight.register_hook(lambda gradient: gradient * 3)
+    log(model, given)
+    assert not given._backward_hooks
+    assert list(model.fc.weight._backward_hooks) == [kept.id]
+    assert not model.fc.bias._post_accumulate_grad_hooks
+
+
+def test_what_autograd_knows_of_a_computed_input_that_is_overwritten_is_named():
+    given = torch.rand(3, 4, requires_grad=True) * 2
+    values = given.clone()
+    with pytest.warns(StateNotRestored, match=r"an input of shape \(3, 4\).*what autograd knows of it cannot be put back"):
+        torcheer.log_forward_pass(Stateful(write_input), given)
+    assert torch.equal(given, values)
+
+
+@pytest.mark.parametrize("returned", [lambda memory: memory, lambda memory: memory[1:]], ids=["whole", "view"])
+def test_an_output_that_is_restored_keeps_its_values_and_its_graph(returned):
+    def written(model, t):
+        model.memory += model.fc(t)
+        return returned(model.memory)
+
+    model, given = Stateful(written), torch.rand(3, 4)
+    history = torcheer.log_forward_pass(model, given, save_gradients=True)
+    output = history["output"].activation
+    assert torch.equal(output, returned(model.fc(given)))
+    assert not model.memory.any()
+    history.log_backward(output.sum())
+    plain = torch.autograd.grad(returned(model.fc(given)).sum(), model.fc.weight)[0]
+    assert torch.equal(history.param_grads["fc.weight"], plain)

@@ -174,11 +174,19 @@ class Recorder:
         number = self.append(self._row(MARKERS[Origin.OUTPUT], (parent,), tensor))
         log.details[number] = Details(also=also, output_path=path)
         if self.gradients is not None:
-            log.values[number] = tensor  # with its autograd graph, for the user to run backward from
+            log.values[number] = self._apart(tensor)  # with its autograd graph, for the user to run backward from
         elif parent >= 0 and log.values[parent] is not UNSAVED and not also and self.keeper.selection is None:
             self.keeper.share(number, parent, known.storage)
         else:
             self.keeper.keep_if_wanted(number, tensor)
+
+    def _apart(self, tensor: Tensor) -> Tensor:
+        """A tensor, or a copy where its memory is the user's and is going to be restored."""
+        restored = self.restorer.written_storages() if self.restorer is not None else set()
+        if restored.isdisjoint(storages_of(tensor)):
+            return tensor
+        with torch.enable_grad():
+            return tensor.clone()
 
     def _whole_model(self) -> ModuleCall | None:
         inputs = tuple(r.number for r in self.log.operations if r.origin is Origin.INPUT)

@@ -202,7 +202,7 @@ POINTERS = frozenset({"data_ptr", "storage", "untyped_storage", "_typed_storage"
 # Functions that make a tensor of the memory of an argument that is no tensor.
 TAKE_MEMORY = frozenset({"as_tensor", "asarray", "from_file", "frombuffer", "from_dlpack", "__array_wrap__"})
 GRADIENT_ACCESS = frozenset({"grad", "_grad", "set_grad", "set__grad"})
-GRADIENT_SWITCHES = frozenset({"requires_grad_", "set_requires_grad"})
+GRADIENT_SWITCHES = frozenset({"requires_grad_", "set_requires_grad", "detach_"})
 UNSCALES = "amp_foreach_non_finite_check_and_unscale"  # what a gradient scaler calls to divide the gradients
 
 

@@ -30,6 +30,8 @@ def writes_of(func: Any, name: str, plain: str) -> Writes | None:
         return unmarked
     if name in ("set_data", "__setitem__") or is_inplace_operator(name):
         return _first_argument
+    if name in groups.GRADIENT_SWITCHES:
+        return None  # detach_ changes what autograd knows, and no values
     if plain in groups.LOOK_UPS and isinstance(func, types.FunctionType):
         return _renormalised_weight
     positions: dict[int, str] = {}

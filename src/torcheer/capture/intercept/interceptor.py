@@ -217,8 +217,10 @@ class Interceptor(TorchFunctionMode):
         if function.kind is Kind.QUERY and not (function.concerns_gradients or function.exports_memory):
             met = _QUESTION, -1, function
         else:
-            is_ordinary = function.kind is Kind.OPERATION and not (function.is_attribute or function.is_collective)
-            if not self._writer.is_plain or not is_ordinary or function.takes_memory or func in _LOOKED_AT:
+            is_ordinary = function.kind is Kind.OPERATION and not (
+                function.is_attribute or function.is_collective or function.takes_memory or function.switches_gradients
+            )
+            if not self._writer.is_plain or not is_ordinary or func in _LOOKED_AT:
                 way = _SPECIAL
             elif function.draws is not None:
                 way = _MAY_DRAW if function.written is None else _SPECIAL
@@ -236,6 +238,8 @@ class Interceptor(TorchFunctionMode):
         kind = function.kind
         if function.touches_gradients and self.restorer is not None:
             self.restorer.before_backward()
+        if function.switches_gradients and self.restorer is not None:
+            self.restorer.before_switch()
         if kind is Kind.QUERY:
             if function.hooks_gradients:
                 self.recorder.hooks_gradients = True

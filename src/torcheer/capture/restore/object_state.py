@@ -74,10 +74,10 @@ def _classify(cls: type) -> int:
             return _ARRAY
     if any(base.__module__.partition(".")[0] in _LEFT_ALONE for base in cls.__mro__ if base is not object):
         return _NOTHING
-    return _OBJECT if "__dict__" in dir(cls) or _slots_of(cls) else _NOTHING
+    return _OBJECT if "__dict__" in dir(cls) or slots_of(cls) else _NOTHING
 
 
-def _slots_of(cls: type) -> list[Any]:
+def slots_of(cls: type) -> list[Any]:
     """The descriptors of the slots of a class."""
     found = _slots.get(cls)
     if found is None:
@@ -144,7 +144,7 @@ class Slots:
 
     def __init__(self, value: Any) -> None:
         self._object = value
-        self.values = [(slot, _get(slot, value)) for slot in _slots_of(type(value))]
+        self.values = [(slot, _get(slot, value)) for slot in slots_of(type(value))]
 
     def restore(self) -> None:
         for slot, old in self.values:
@@ -217,6 +217,13 @@ class ObjectState:
         self._filled += filled
         self.pieces += [(piece, where) for piece in pieces]
 
+    def add_slots(self, module: Module) -> None:
+        """Remember what is in the slots of a module, which its attributes do not show."""
+        slots = Slots(module)
+        self.pieces.append((slots, (None, f"the slots of a {type(module).__name__}")))
+        for slot, old in slots.values:
+            self.add(old, (None, f"{type(module).__name__}.{slot.__name__}"))
+
     def _leave_alone(self, value: Any) -> None:
         """What `value` leads to is too much. Of a container the container itself is put back, of an object nothing."""
         kind = kind_of(type(value))
@@ -235,7 +242,7 @@ class ObjectState:
             if type(attributes) is dict:
                 filled.append((attributes, attributes.copy()))
                 found += attributes.values()
-            if _slots_of(type(value)):
+            if slots_of(type(value)):
                 slots = Slots(value)
                 pieces.append(slots)
                 found += [old for _, old in slots.values]

@@ -27,8 +27,8 @@ from ...errors import StateNotRestored
 from ...tensor_memory import has_memory
 from ...torch_internals import DisableTorchFunction
 from ..identity.tensor_table import storage_of
-from .object_state import ObjectState, Where, kind_of, refill
-from .tensor_backup import ScriptAttributes, StorageSizes, TensorBackup, lazy_twin
+from .object_state import ObjectState, Where, kind_of, refill, slots_of
+from .tensor_backup import AutogradState, ScriptAttributes, StorageSizes, TensorBackup, lazy_twin
 
 _OWN = len(vars(Module()))  # how many attributes every module has
 _CONTAINERS = frozenset({dict, list, set, deque, type(Module()._forward_hooks)})
@@ -58,6 +58,7 @@ class StateRestorer:
         self._inputs = inputs
         self._backups: dict[int, TensorBackup] = {}
         self._gradients: list[tuple[Tensor, TensorBackup | None]] | None = None
+        self._switched: list[AutogradState] | None = None
         self._first_new_hook = RemovableHandle.next_id
         self._objects = ObjectState(self._filled)
         self._scripts: dict[int, ScriptAttributes] = {}
@@ -66,6 +67,10 @@ class StateRestorer:
         for cls in dict.fromkeys(self._classes):
             if not cls.__module__.startswith("torch.nn."):
                 self._objects.add_generators(getattr(cls, "forward", None), (None, f"{cls.__name__}.forward"))
+        slotted = {cls for cls in set(self._classes) if slots_of(cls)}
+        for module in modules if slotted else ():
+            if type(module) in slotted:
+                self._objects.add_slots(module)
         for value in own:
             self._objects.add(value, (None, f"an argument of class {type(value).__name__}"))
         if function is not None and not isinstance(function, Module):
@@ -181,6 +186,11 @@ class StateRestorer:
                 old = tensor.grad
                 self._gradients.append((tensor, TensorBackup(old, is_suspected=True) if old is not None else None))
 
+    def before_switch(self) -> None:
+        """A tensor is about to be told whether it requires gradients: remember which do."""
+        if self._switched is None:
+            self._switched = list(map(AutogradState, self._tensors()))
+
     @property
     def written(self) -> list[Tensor]:
         """The tensors that watched operations wrote to."""
@@ -201,6 +211,7 @@ class StateRestorer:
                 self._restore_containers,
                 self._restore_tensors,
                 self._restore_gradients,
+                self._restore_autograd,
                 self._look_for_the_unseen,
             ):
                 self._try(step, (), str, "the model")
@@ -295,6 +306,13 @@ class StateRestorer:
             if gradient is not None:
                 self._try(gradient.restore, (), self._name_of_gradient, tensor)
 
+    def _restore_autograd(self) -> None:
+        """After values and gradients: neither writes nor gradients count as the user's."""
+        written = [backup.autograd for backup in reversed(self._backups.values())]
+        known = {id(state.tensor) for state in self._switched or ()}
+        for state in [*(self._switched or ()), *(one for one in written if id(one.tensor) not in known)]:
+            self._try(state.restore, (), self._name_of, state.tensor)
+
     def _look_for_the_unseen(self) -> None:
         """Memory that was freed, and writes that no watched call made, cannot be undone: they are named."""
         for tensor, what in self._sizes.freed():
@@ -328,8 +346,15 @@ class StateRestorer:
         for _, saved, _, _ in self._attributes:
             for name, hooks in saved.items():
                 if name.endswith("_hooks") and isinstance(hooks, dict):
-                    for number in [n for n in hooks if isinstance(n, int) and n >= self._first_new_hook]:
-                        del hooks[number]
+                    self._remove_new(hooks)
+        for tensor in self._tensors():
+            for hooks in (tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None)):
+                if hooks:
+                    self._remove_new(hooks)
+
+    def _remove_new(self, hooks: dict[Any, Any]) -> None:
+        for number in [n for n in hooks if isinstance(n, int) and n >= self._first_new_hook]:
+            del hooks[number]
 
     # What there is, and its names ---------------------------------------------------------------------------------
 

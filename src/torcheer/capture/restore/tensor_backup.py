@@ -14,19 +14,43 @@ from ...torch_internals import address_of, is_functorch_wrapped
 from ..identity.tensor_table import extent, storage_of
 
 
+class AutogradState:
+    """What autograd knows of a tensor: whether it requires gradients, and the node it came from."""
+
+    __slots__ = ("_is_required", "_node", "_root", "tensor")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self._is_required = tensor.requires_grad
+        base: Tensor | None = tensor._base
+        self._root = base if base is not None else tensor  # torch makes the nodes of views anew when their memory is written
+        self._node = self._root.grad_fn
+
+    def restore(self) -> None:
+        """Make the tensor what it was. Raises where torch has no way back."""
+        tensor = self.tensor
+        if self._root.grad_fn is not self._node:
+            if self._node is not None or self._root is not tensor:
+                raise RuntimeError("the pass wrote to it in place, and what autograd knows of it cannot be put back")
+            tensor.detach_()
+        if tensor.requires_grad is not self._is_required:
+            tensor.requires_grad_(self._is_required)
+
+
 class TensorBackup:
-    """What one tensor referred to (its storage, shape and strides) and the values in it.
+    """What one tensor referred to (its storage, shape and strides), the values in it and what autograd knew of it.
 
     Where torch would refuse to write through the tensor (its elements overlap, as those of an expanded tensor do), the bytes
     of the storage are copied instead. With `is_suspected` nothing is known to write to the tensor, so it is compared first and
     only written if it changed: its memory may be read-only.
     """
 
-    __slots__ = ("_copy", "_in_bytes", "is_suspected", "tensor", "view")
+    __slots__ = ("_copy", "_in_bytes", "autograd", "is_suspected", "tensor", "view")
 
     def __init__(self, tensor: Tensor, *, is_suspected: bool) -> None:
         self.tensor = tensor
         self.view = view = tensor.data
+        self.autograd = AutogradState(tensor)
         self.is_suspected = is_suspected
         self._in_bytes = False
         self._copy: Tensor | None = None

@@ -150,6 +150,8 @@ def test_a_value_overwritten_unseen_is_never_served():
     with pytest.raises(ActivationLost, match=r"mul_1_1.*could not be seen"):
         history["mul_1"].tensor_contents
     assert torch.equal(history["mul_2"].tensor_contents, (x + 1) * 2)
+    assert "(lost: its memory was freed or overwritten unseen)" in str(history["mul_1"])
+    assert "mul_1_1" in history["mul_1"]._repr_html_()
 
 
 def test_the_users_own_changes_to_a_kept_tensor_are_the_users_own():
@@ -270,3 +272,42 @@ def test_clear_activations_keeps_the_graph():
     assert history.saved == []
     assert [layer.label for layer in history] == text
     assert history["relu_1"].parent_layers == ["linear_1_1"]
+
+
+class Doubled(torch.autograd.Function):
+    """Writes to its argument in place: torch counts one more write when `forward` is over."""
+
+    @staticmethod
+    def forward(ctx, t):
+        _double(t)
+        ctx.mark_dirty(t)
+        return t
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+
+def _double(t):
+    t.view(-1).mul_(2)
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
+def test_what_a_custom_function_marks_as_dirty_is_kept(mode):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, t):
+            return Doubled.apply(self.fc(t)) + 1
+
+    model = Model()
+    with mode():
+        plain = model.fc(x) * 2
+        history = torcheer.log_forward_pass(model, x)
+        assert history.notes == []
+        assert torch.equal(history["mul_1"].activation.view(3, 4), plain)
+        assert torch.equal(history["fc"].activation, model.fc(x))
+        assert torch.equal(history["output"].activation, plain + 1)
+        assert torcheer.validate_forward_pass(model, x)

@@ -724,3 +724,13 @@ def test_bits_are_compared(one, other, equal):
     assert same_bits(one, other) is equal
     assert same_bits(one, copy.deepcopy(one))
     assert (difference(one, other) == "no difference") is equal
+
+
+def test_a_result_written_over_a_tensor_with_a_graph_is_run_again():
+    def written(t):
+        made = torch.tanh(t * 2)
+        with torch.no_grad():
+            torch.add(made, 1, out=made)
+        return made + 1
+
+    assert validate(written, torch.rand(3, 4, requires_grad=True))

@@ -30,6 +30,18 @@ MODULE_CALL = frozenset(
     for code in _with_inner(getattr(Module, name).__code__)
 )
 
+_APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]  # a class method's
+
+
+def is_in_custom_function(frame: FrameType | None) -> bool:
+    """Whether a call is made by the forward of a `torch.autograd.Function`, or by what that calls up to the next module."""
+    while frame is not None and id(frame.f_code) not in MODULE_CALL:
+        if frame.f_code is _APPLY:
+            return True
+        frame = frame.f_back
+    return False
+
+
 # Other modes of ours, which a call may pass through on its way here. A call that such a mode hands on is made again from
 # inside it, so the frames inside are the call once more. Where it runs a copy of torch's Python function instead, they are new.
 _HANDING_ON: set[int] = set()

@@ -34,7 +34,7 @@ from ..identity.tensor_table import Entry, storages_of
 from ..recorder import Recorder
 from ..restore.restore_state import StateRestorer
 from .arguments import ArgumentReader
-from .call_sites import CallSites
+from .call_sites import CallSites, is_in_custom_function
 from .collectives import CollectiveWatch
 from .device_time import DeviceTimer
 from .draws import DrawWatch
@@ -42,6 +42,7 @@ from .fused import NOTE
 from .writing import CallWriter
 
 _NOTHING = contextlib.nullcontext()
+is_grad_enabled = torch.is_grad_enabled
 _LOOKED_AT: tuple[Any, ...] = (torch.empty, torch.autograd.grad)  # operations that are never ordinary
 _NO_KWARGS: dict[str, Any] = {}
 # What becomes of a call: it is not noted; it is handed on; it is asked whether it draws random numbers, or writes to its
@@ -153,7 +154,7 @@ class Interceptor(TorchFunctionMode):
                     parents += [self.recorder.ref(tensor) for tensor in nested]
         details: Details | None = None
         if written:
-            if table.shared:
+            if table.shared or (not is_grad_enabled() and is_in_custom_function(sys._getframe(1))):
                 return self._run_operation(function_number, function, func, args, kwargs, sys._getframe(1))
             plain = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
             mutated = self._arguments.protect(written, plain)
@@ -315,6 +316,10 @@ class Interceptor(TorchFunctionMode):
             self._writer.write(function, call, parents, result, written, details)
         if function.takes_memory:
             self._lend_foreign(tensors_in(result), function, frame)
+        if written and not is_grad_enabled() and is_in_custom_function(frame):
+            with DisableTorchFunction():  # mark_dirty counts a write that nobody made: the bytes tell
+                for tensor in written:
+                    self.recorder.memory.lend(tensor, "outside", self.sites.at(frame))
         if function.is_collective and result is not None and self._table.shared:
             self._refuse_unfinished(first, written)
         if draws:

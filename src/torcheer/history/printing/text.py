@@ -252,6 +252,8 @@ def listed(names: Iterable[object], limit: int = _NAMES_SHOWN) -> str:
 def _preview(operation: Operation) -> str:
     if not operation.has_saved_activations:
         return "(not saved)"
+    if operation._index.log.is_lost(operation._number):
+        return "(lost: its memory was freed or overwritten unseen)"
     value = operation.tensor_contents
     if not isinstance(value, Tensor):
         return textwrap.shorten(repr(value), _WIDTH)
@@ -294,7 +296,10 @@ def describe_layer(layer: Layer) -> str:
 
 def describe_values(operation: Operation) -> str:
     """The statistics of a kept tensor, and its histogram; empty where there are none."""
-    if not operation.has_saved_activations or not isinstance(value := operation.tensor_contents, Tensor):
+    if not operation.has_saved_activations or operation._index.log.is_lost(operation._number):
+        return ""
+    value = operation.tensor_contents
+    if not isinstance(value, Tensor):
         return ""
     with DisableTorchFunction(), torch.no_grad():
         found = statistics_of(value, "linear")

@@ -23,6 +23,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import torcheer
 from torcheer.torch_internals import is_functorch_wrapped
+from torcheer.torch_internals import is_functorch_wrapped
 
 x, y = torch.randn(5, 3, generator=torch.Generator().manual_seed(0)), torch.ones(5, 1)
 
@@ -235,3 +236,14 @@ def test_what_ran_before_in_another_transform_does_not_matter():
         return torch.vmap(layer)(t).sum() + gradient.sum()
 
     assert torcheer.validate_forward_pass(model, torch.rand(2, 4))
+
+
+def test_what_a_write_inside_a_transform_copies_is_plain(tmp_path):
+    def curved(t):
+        return torch.func.hessian(lambda one: torch.sin(one).pow(3).sum())(t[0])
+
+    history = torcheer.log_forward_pass(curved, torch.rand(3, 4))
+    assert not any(is_functorch_wrapped(operation.activation) for operation in history.operations)
+    loaded = torcheer.load(history.save(tmp_path / "curved.safetensors"))
+    for ours, theirs in zip(history.operations, loaded.operations, strict=True):
+        assert torch.equal(ours.activation, theirs.activation)

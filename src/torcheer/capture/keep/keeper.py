@@ -23,7 +23,7 @@ from torch.nn.parameter import is_lazy
 
 from ...records import LOST, Held, Log
 from ...tensor_memory import FREED, copy_of, has_memory
-from ...torch_internals import DisableTorchFunctionSubclass, is_functorch_wrapped
+from ...torch_internals import DisableTorchFunctionSubclass, is_functorch_wrapped, is_transforming
 from ..identity.tensor_table import PLAIN_CLASSES, inner_tensors, is_wrapper, storage_of, storages_of, unwrap
 from .policy import Policy
 
@@ -287,7 +287,7 @@ def _rebuilt(tensor: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor | None:
 
 def _copied_together(values: list[Tensor]) -> Callable[[Tensor], Tensor | None]:
     """A way to copy tensors of one storage: the storage once, when that is less than one by one."""
-    if len(values) < 2 or not all(
+    if len(values) < 2 or is_transforming() or not all(  # a transform that is running would wrap the views
         type(v) is Tensor
         and v.layout is torch.strided
         and v.device.type != "meta"

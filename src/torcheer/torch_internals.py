@@ -109,6 +109,35 @@ def quantised_from_parts(values: Tensor, dtype: torch.dtype, scales: tuple[Any, 
     return made
 
 
+# What autograd saved -----------------------------------------------------------------------------------------------------
+
+_SAVED: dict[type, list[str]] = {}  # by class of nodes: the attributes that hold what was saved
+
+
+def saved_by(node: Any) -> Iterator[tuple[Any, Tensor]]:
+    """What a node of autograd saved for its backward: torch's `SavedTensor`s, and the tensors in them.
+
+    Without those that hooks packed, which only hooks unpack. Seen in torch 2.13; where a `SavedTensor` has no `data`, nothing is
+    found, and memory that is restored before a backward pass gives wrong gradients.
+    """
+    cls = type(node)
+    names = _SAVED.get(cls)
+    if names is None:
+        names = _SAVED[cls] = [name for name in dir(node) if name.startswith("_raw_saved_")]
+    for name in names:
+        try:
+            found = getattr(node, name)
+        except RuntimeError:  # a backward pass has freed them
+            continue
+        for one in found if isinstance(found, (tuple, list)) else (found,):
+            try:
+                tensor = one.data if getattr(one, "unpack_hook", None) is None else None
+            except (RuntimeError, AttributeError):
+                continue
+            if isinstance(tensor, Tensor):
+                yield one, tensor
+
+
 # Transforms of torch.func ------------------------------------------------------------------------------------------------
 
 # Tensors inside vmap, grad and jvp wrap others. Without these, what happens inside a transform cannot be followed.

@@ -334,3 +334,46 @@ def test_values_of_nested_gradients_that_are_not_finite_are_counted():
     history = log(nn.Linear(4, 2), nested, save_gradients=True)
     history.log_backward(history["output"].tensor_contents.to_padded_tensor(0.0).sum() / 0)
     assert history["linear_1"].grad_nonfinite == 6
+
+
+class Normalised(nn.Module):
+    """Writes to its input, a parameter and a buffer, and uses them afterwards."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+        self.register_buffer("steps", torch.tensor(0.0))
+
+    def forward(self, t):
+        self.steps += 1
+        with torch.no_grad():
+            self.fc.weight.mul_(0.5)
+        t = torch.relu_(t)
+        return self.norm(torch.tanh(self.fc(t)) / self.steps * t[:1]) + Saving.apply(self.fc(t), t)
+
+
+class Saving(torch.autograd.Function):
+    """A function of the user's own that saves what it is given."""
+
+    @staticmethod
+    def forward(ctx, one, other):
+        ctx.save_for_backward(one, other)
+        return one * other
+
+    @staticmethod
+    def backward(ctx, gradient):
+        one, other = ctx.saved_tensors
+        return gradient * other, gradient * one
+
+
+def test_a_backward_after_the_log_uses_what_the_pass_wrote_though_it_is_restored():
+    torch.manual_seed(0)
+    model, given = Normalised(), torch.randn(3, 4)
+    plain = copy.deepcopy(model)
+    plain(given.clone()).square().mean().backward()
+    values = [tensor.clone() for tensor in (given, *model.state_dict().values())]
+    history = torcheer.log_forward_pass(model, given, save_gradients=True)
+    assert all(map(torch.equal, values, (given, *model.state_dict().values())))
+    history.log_backward(history["output"].activation.square().mean())
+    for name, parameter in plain.named_parameters():
+        assert torch.equal(history.param_grads[name], parameter.grad), name

@@ -19,6 +19,7 @@ from ..records import Log, Origin
 from ..source_places import Site
 from ..torch_internals import DisableTorchFunction, may_be_compiled, run_uncompiled
 from .addresses import roots_of, without_parallelism
+from .autograd.saved_values import keep_saved
 from .intercept.call_sites import CallSites
 from .intercept.device_time import DeviceTimer
 from .intercept.fused import leave_all
@@ -127,6 +128,9 @@ class Session:
             self.recorder.add_output(tensor, path)
         if self.recorder.gradients is not None:
             self.recorder.gradients.watch([tensor for _, tensor in outputs])
+            restored = self.recorder.restorer.written_storages() if self.recorder.restorer is not None else set()
+            if restored:
+                keep_saved([tensor for _, tensor in outputs], restored)
 
     def _leave_as_found(self, undone: left_as_found, entered: float) -> None:
         """Set up the end of the pass: kept tensors are copied before anything is restored, then the log is closed."""

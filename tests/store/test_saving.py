@@ -653,3 +653,37 @@ def test_a_file_system_that_takes_no_advice_is_written_to(tmp_path, monkeypatch)
     history.save(tmp_path / "x.torcheer")
     saved = torcheer.load(tmp_path / "x.torcheer")
     assert torch.equal(saved[-1].activation, history[-1].activation)
+
+
+def test_a_container_that_holds_itself_comes_back(tmp_path):
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = Inner()
+
+        def forward(self, t):
+            given = {"t": t, "more": [t]}
+            given["itself"] = given
+            given["more"].append(given)
+            return self.inner(given)
+
+    class Inner(nn.Module):
+        def forward(self, given):
+            return given["itself"]["t"] * 2
+
+    history = torcheer.log_forward_pass(Outer(), torch.rand(3))
+    loaded = saved(history, tmp_path)
+    for one in (history, loaded):
+        assert [operation.label for operation in one.modules["inner"].calls[0].inputs] == ["input_1_0"]
+    assert str(loaded.modules["inner"]) == str(history.modules["inner"])
+
+
+def test_an_orphan_that_no_file_can_give_back_is_left_out(tmp_path):
+    def model(t):
+        torch.ones(3).as_subclass(Marked) * 3
+        return t * 2
+
+    history = torcheer.log_forward_pass(model, torch.rand(3))
+    loaded = saved(history, tmp_path)
+    assert [operation.label for operation in loaded.operations] == ["input_1_0", "mul_1_1", "output_1_2"]
+    assert torch.equal(loaded["mul_1"].activation, history["mul_1"].activation)

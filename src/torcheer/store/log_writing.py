@@ -58,6 +58,9 @@ _OF_CALLS = ("call", "first", "end", "exit", "started", "elapsed")  # attributes
 _SIMPLE = frozenset({int, bool, type(None)})
 
 
+HIDDEN = "hidden/"  # how the names of orphans begin
+
+
 class Table:
     """Gives each different value a number, in the order they come."""
 
@@ -168,8 +171,15 @@ class LogWriter:
             elif is_freed(value):
                 column.append(FREED_VALUE)
             else:
+                try:
+                    written = self._value(number, value, names[number])
+                except CannotBeSaved:
+                    if not names[number].startswith(HIDDEN):
+                        raise
+                    column.append(NOT_KEPT)  # an orphan has no name by which it could be left out
+                    continue
                 column.append(len(found))
-                found.append(self._value(number, value, names[number]))
+                found.append(written)
         return {"by_operation": column, "kept": found}
 
     def _value(self, number: int, value: Any, name: str) -> Json:

@@ -22,7 +22,7 @@ from ..keys import Key, Text
 from ..records import FACTS, UNSAVED, Log
 from ..tensor_files import write_tensors
 from ..torch_internals import DisableTorchFunction
-from .log_writing import LogWriter
+from .log_writing import HIDDEN, LogWriter
 from .tensor_layout import Layout
 from .tensor_names import TensorNames
 
@@ -96,7 +96,7 @@ def document_of(
     def label_of(number: int) -> str:
         if number < 0:
             return index.state_name(index.state(number))
-        return names.get(number) or f"hidden/{number}"
+        return names.get(number) or f"{HIDDEN}{number}"
 
     writer = LogWriter(log, tensors, label_of, has_sources=sources)
     every = {number: label_of(number) for number in range(len(log.rows))} if len(names) < len(log.rows) else names

@@ -43,6 +43,7 @@ class Writer:
 
     def __init__(self, name_of: Callable[[Tensor], str]) -> None:
         self._name_of = name_of
+        self._open: set[int] = set()  # the ids of containers that are being written
 
     def write(self, value: Any, depth: int = 0) -> Json:
         """A value as JSON."""
@@ -60,6 +61,16 @@ class Writer:
         plain = _write_plain(value, cls)
         if plain is not None:
             return plain
+        if id(value) in self._open:  # a container that holds itself
+            return {"other": cls.__name__}
+        self._open.add(id(value))
+        try:
+            return self._write_held(value, cls, depth)
+        finally:
+            self._open.discard(id(value))
+
+    def _write_held(self, value: Any, cls: type, depth: int) -> Json:
+        """A container, or an object, as JSON."""
         if cls in _CONTAINERS:
             return {_CONTAINERS[cls]: [self.write(item, depth + 1) for item in value]}
         if cls is dict or cls is OrderedDict:

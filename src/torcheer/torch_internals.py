@@ -117,8 +117,8 @@ _SAVED: dict[type, list[str]] = {}  # by class of nodes: the attributes that hol
 def saved_by(node: Any) -> Iterator[tuple[Any, Tensor]]:
     """What a node of autograd saved for its backward: torch's `SavedTensor`s, and the tensors in them.
 
-    Without those that hooks packed, which only hooks unpack. Seen in torch 2.13; where a `SavedTensor` has no `data`, nothing is
-    found, and memory that is restored before a backward pass gives wrong gradients.
+    Without those that hooks packed, which only hooks unpack. Seen in torch 2.13; where a `SavedTensor` has no `data`, nothing
+    is found, and memory that is restored before a backward pass gives wrong gradients.
     """
     cls = type(node)
     names = _SAVED.get(cls)

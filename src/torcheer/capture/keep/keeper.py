@@ -287,12 +287,16 @@ def _rebuilt(tensor: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor | None:
 
 def _copied_together(values: list[Tensor]) -> Callable[[Tensor], Tensor | None]:
     """A way to copy tensors of one storage: the storage once, when that is less than one by one."""
-    if len(values) < 2 or is_transforming() or not all(  # a transform that is running would wrap the views
-        type(v) is Tensor
-        and v.layout is torch.strided
-        and v.device.type != "meta"
-        and not (v.is_quantized or v.is_nested or v.is_conj() or v.is_neg() or is_functorch_wrapped(v))
-        for v in values
+    if (
+        len(values) < 2
+        or is_transforming()
+        or not all(  # a transform that is running would wrap the views
+            type(v) is Tensor
+            and v.layout is torch.strided
+            and v.device.type != "meta"
+            and not (v.is_quantized or v.is_nested or v.is_conj() or v.is_neg() or is_functorch_wrapped(v))
+            for v in values
+        )
     ):
         return copied
     memory = values[0].untyped_storage()

@@ -277,6 +277,7 @@ OF_OTHER_INPUTS = {
         lambda x, w: torch.stft(x, 8, 4, window=w, center=False, return_complex=True), [rand(16), torch.ones(8)], 3 * 8 * 8.5
     ),
     "frames back": (lambda x, w: torch.istft(x, 8, 4, window=w), [torch.ones(5, 4) + 0j, torch.ones(8)], 4 * 8 * 8.5),
+    "frames of one": (lambda x: torch.stft(x, 1, 1, None, torch.ones(1), False, return_complex=True), [rand(6)], 6),
     "fftshift": (lambda x: torch.fft.fftshift(x), [rand(8)], 0),
     "triangular solve": (lambda a, b: torch.linalg.solve_triangular(a, b, upper=True), [torch.eye(4), rand(4, 3)], 4 * 4 * 3),
     "cholesky solve": (torch.cholesky_solve, [rand(2, 4, 3), torch.eye(4).expand(2, 4, 4)], 2 * 2 * 4 * 4 * 3),
@@ -376,6 +377,16 @@ def test_backward_of_products_is_what_torch_counts(requires_grad):
     cost = cost_of(torcheer.log_forward_pass(model, x))
     loss = model(x).sum()
     assert cost.backward_flops == torch_count(loss.backward)
+
+
+@pytest.mark.parametrize("build", [nn.LSTM, nn.GRU, nn.RNN])
+def test_backward_of_recurrent_layers_is_twice_their_products_and_their_gates_once(build):
+    model = build(4, 5, batch_first=True)
+    cost = cost_of(torcheer.log_forward_pass(model, torch.rand(2, 3, 4, requires_grad=True)))
+    products = 2 * (2 * 3) * sum(weight.numel() for weight in model.parameters() if weight.dim() == 2)
+    gates = cost.flops - products
+    assert gates > 0
+    assert cost.backward_flops == 2 * products + gates
 
 
 def test_there_is_no_backward_where_autograd_did_not_follow():

@@ -294,3 +294,15 @@ def test_the_loss_of_a_closure_is_an_output_of_a_recording():
     with torcheer.recording(model) as history:
         loss = optimizer.step(closure)
     assert any(torch.equal(one.tensor_contents, loss) for one in history.outputs)
+
+
+def test_what_a_recorded_step_reads_is_the_parameter_before_it():
+    """The optimizer changes it for good, so the recording has the old value."""
+    model, x = nn.Linear(2, 2), torch.rand(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    before = model.weight.detach().clone()
+    with torcheer.recording(model) as history:
+        model(x).sum().backward()
+        optimizer.step()
+    assert not torch.equal(model.weight, before)
+    assert torch.equal(history["linear_1"].creation_args[1], before)

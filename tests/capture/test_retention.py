@@ -228,6 +228,36 @@ def test_orphans_do_not_shift_the_keys_that_are_kept():
     assert saved(history) == ["linear_1_2", "add_1_3"]
 
 
+class Block(nn.Module):
+    """Only when it ends is it known which of its operations made its output."""
+
+    def forward(self, t):
+        more = t + 1
+        more * 2
+        return more
+
+
+def test_what_is_kept_survives_a_write_after_arguments_in_its_memory_were_let_go():
+    block = Block()
+
+    def model(t):
+        base = t * 3
+        flat = base.view(-1)
+        torch.ones(2).add_(1)  # from now on the recording knows what shares memory
+        more = block(base)
+        base.zero_()
+        return more, flat
+
+    history = log(model, x, layers_to_save=["view_1", "block"])
+    assert torch.equal(history["view_1"].activation, (x * 3).view(-1))
+
+
+def test_arguments_of_the_last_call_are_not_held_where_it_is_not_kept():
+    history = log(nn.Sequential(Block()), x, layers_to_save=["0"], keep_orphans=True)
+    assert saved(history) == ["add_1_1"]
+    assert [number for number, one in history._log.details.items() if one.held] == []
+
+
 def test_a_key_that_fits_nothing_is_an_error_with_near_matches():
     with pytest.raises(LayerNotFound, match="linear_1_1") as caught:
         log(Mlp(), x, layers_to_save=["linaer_1"])

@@ -111,6 +111,16 @@ def test_a_scale_that_only_b_has_is_named(model, ids):
     assert culprit.b.layer_type == "div"
 
 
+@pytest.mark.parametrize("side", ["A", "B"])
+def test_a_culprit_that_one_side_runs_is_printed_with_its_one_line(model, ids, side):
+    without = changed(model, "blocks.6.attention", has_scale=False)
+    pair = (model, without) if side == "A" else (without, model)
+    comparison = tl.compare_models(*pair, ids)
+    lines = [line.strip() for line in str(comparison).splitlines() if line.strip().startswith("In ")]
+    culprit = comparison.culprit.a if side == "A" else comparison.culprit.b
+    assert lines == [f"In {side}: {culprit.label} ({culprit.source})"]
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_a_copy_in_another_dtype_has_no_culprit(model, ids, dtype):
     comparison = tl.compare_models(model, copy.deepcopy(model).to(dtype), ids)

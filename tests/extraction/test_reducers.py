@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from torcheer import InvalidArgument, UnreadableFile
 from torcheer.reducers import Covariance, Histogram, Mean, Reducer, TopK, reducer_from
+from torcheer.reducers.units import Units
 
 NAN, INF = math.nan, math.inf
 ALL = [Mean(), Mean(unit_dim="all"), Covariance(), TopK(3), TopK(2, largest=False, positions="max"), Histogram()]
@@ -97,6 +98,8 @@ def test_values_that_are_not_finite_are_counted_and_left_out():
     assert all(math.isnan(one[2]) for one in (found.mean, found.min, found.max, found.variance))
     assert (found.count.tolist(), found.nan.tolist(), found.inf.tolist()) == ([3, 1, 0], [0, 2, 1], [0, 0, 2])
     assert "Note: left out as not finite, in 2 of the units: 3 NaN, 2 infinite." in str(found)
+    found = result_of(Mean(), torch.tensor([[1.0, NAN], [2.0, 3.0]]), sizes=(1,))
+    assert "Note: left out as not finite, in 1 of the units: 1 NaN, 0 infinite." in str(found)
 
 
 def test_the_mean_of_complex_numbers_is_complex():
@@ -399,3 +402,20 @@ def test_top_samples_of_float8_by_their_largest_position(largest):
     state = reducer.begin()
     reducer.update(state, values, torch.arange(3))
     assert reducer.finish(state).numbers.tolist() == ([[0, 1, 2]] if largest else [[2, 0, 1]])
+
+
+@pytest.mark.parametrize(
+    "units", [Units(-1, (3, 4), False), Units(1, (3, 5), True), Units(0, (2, 1), False), Units(-1, (), True)]
+)
+def test_units_are_read_as_they_were_written(units):
+    assert Units.from_tensor(units.to_tensor()) == units
+
+
+@pytest.mark.parametrize(
+    "written",
+    [[-2, 0, 3], [-1, 2, 3], [-1, 0, -3], [0, 0, 2, 2], [1, 0, 3], [3, 0, 3, 5], [1, 0, 65, 5], [1, 1, 3, 5, 5]],
+    ids=str,
+)
+def test_other_numbers_are_no_units(written):
+    with pytest.raises(ValueError):
+        Units.from_tensor(torch.tensor(written))

@@ -293,3 +293,12 @@ def test_facts_about_other_peoples_functions_are_not_kept():
 
     assert facts(stranger) is not facts(stranger)
     assert facts(torch.add) is facts(torch.add)
+
+
+def test_overloads_of_collectives_are_collectives():
+    """As DTensor and tensor parallel models call them."""
+    packet = torch.ops._c10d_functional
+    assert facts(packet.all_reduce.default).is_collective
+    assert facts(packet.all_reduce).is_collective
+    assert not facts(packet.wait_tensor.default).is_collective
+    assert not facts(torch.ops.aten.add.Tensor).is_collective

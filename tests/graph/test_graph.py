@@ -290,3 +290,10 @@ def test_an_output_that_is_an_input():
 def test_small_graphs_can_be_written_by_hand():
     graph = Graph("hand", (Node(key="a", label="a"), Node(key="b", label="b")), (Edge("a", "b"),))
     assert [n.key for n in graph.children("a")] == ["b"]
+
+
+def test_a_rolled_graph_prints_how_often_a_node_runs():
+    linear = nn.Linear(4, 4)
+    graph = roll(torcheer.log_forward_pass(nn.Sequential(linear, nn.ReLU(), linear), torch.rand(3, 4)).graph)
+    assert any(line.strip().startswith("linear_1_1 ×2 3×4") for line in str(graph).splitlines()), str(graph)
+    assert all(" ×" not in line for line in str(graph).splitlines() if "relu_1" in line.split("←")[0])

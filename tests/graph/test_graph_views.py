@@ -632,6 +632,27 @@ def test_parallel_blocks_fold_and_say_so():
     assert not any(e.is_feedback for e in graph.edges)
 
 
+def test_two_edges_between_collapsed_modules_are_one_with_both_tensors():
+    class Split(nn.Module):
+        def forward(self, t):
+            return t + 1, t[:2] * 2
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.split = Split()
+
+        def forward(self, t):
+            return torch.cat(self.split(t))
+
+    graph = collapse(graph_of(Model(), x), depth=1)
+    (found,) = (one for one in graph.edges if one.target.startswith("cat_1"))
+    assert found.positions == ("args[0][0]", "args[0][1]")
+    assert len(found.tensors) == 2
+    assert found.bytes == 4 * (3 * 4 + 2 * 4)
+    assert found.shape is None
+
+
 def test_folding_goes_inside_folded_blocks():
     outer = [nn.Sequential(Block(), Block(), nn.Tanh()) for _ in range(3)]
     graph = fold_repeats(graph_of(nn.Sequential(*outer), x))

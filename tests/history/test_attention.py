@@ -162,6 +162,49 @@ def test_attention_that_is_written_out_has_heads():
     assert torch.equal(heads.outputs, attend(Q, K, V))
 
 
+EQUATIONS = {
+    "heads first": ("bhqd", "bhkd", "bhkd", "bhqk", "bhqd"),
+    "heads after positions": ("bqhd", "bkhd", "bkhd", "bhqk", "bqhd"),
+    "other letters": ("nihc", "njhc", "njhc", "nhij", "nihc"),
+    "keys first": ("bqhd", "kbhd", "kbhd", "bhqk", "qbhd"),
+    "keys that heads share": ("bhqd", "bkd", "bkd", "bhqk", "bhqd"),
+}
+
+
+@pytest.mark.parametrize("name", EQUATIONS)
+def test_attention_that_is_written_as_equations_has_heads(name):
+    *inputs, scores, out = EQUATIONS[name]
+    b, h, q, k, d = inputs[0][0] if name != "keys first" else "b", scores[1], scores[2], scores[3], inputs[0][-1]
+    sizes = {b: 2, h: 3, q: 5, k: 6, d: 4}
+    queries, keys, values = (torch.randn([sizes[letter] for letter in letters]) for letters in inputs)
+
+    def attend(queries, keys, values):
+        pattern = torch.softmax(torch.einsum(f"{inputs[0]},{inputs[1]}->{scores}", queries, keys) / 2, -1)
+        return torch.einsum(f"{scores},{inputs[2]}->{out}", pattern, values)
+
+    heads = torcheer.log_forward_pass(attend, (queries, keys, values))["softmax_1"].heads
+    assert heads.pattern.shape == (2, 3, 5, 6)
+    assert torch.equal(heads.queries, torch.einsum(f"{inputs[0]}->{b}{h}{q}{d}", queries))
+    shared = {letter for letter in h if letter not in inputs[1]}
+    for found, given in ((heads.keys, keys), (heads.values, values)):
+        if shared:
+            assert torch.equal(found.squeeze(1), given)
+        else:
+            assert torch.equal(found, torch.einsum(f"{inputs[1]}->{b}{h}{k}{d}", given))
+    made = torch.einsum(f"{out}->{b}{h}{q}{d}", attend(queries, keys, values))
+    assert torch.equal(heads.outputs, made)
+
+
+def test_equations_whose_letters_do_not_tell_give_the_pattern_alone():
+    def attend(x, y):
+        scores = torch.einsum("qd,kd->qk", x, y)[None, None]
+        return torch.einsum("bbqk,kd->bqd", torch.softmax(scores, -1), y)
+
+    heads = torcheer.log_forward_pass(attend, (torch.randn(3, 4), torch.randn(5, 4)))["softmax_1"].heads
+    assert heads.pattern.shape == (1, 1, 3, 5)
+    assert (heads.queries, heads.keys, heads.values, heads.outputs) == (None, None, None, None)
+
+
 def test_a_module_with_several_attentions_gives_a_list():
     model = nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
     history = torcheer.log_forward_pass(model, (torch.rand(2, 3, 8), torch.rand(2, 4, 8)))

@@ -15,6 +15,7 @@ from torcheer.render import Companions, PictureOptions, lay_out, make_picture, p
 from torcheer.render.dot import dot_text
 from torcheer.render.drawing import Drawing, make_drawing
 from torcheer.render.hubs import FEEDS_MANY
+from torcheer.render.styles import STYLES
 from torcheer.render.themes import THEMES, contrast, luminance
 from torcheer.render.views import READABLE, views
 
@@ -137,6 +138,19 @@ def test_deeper_boxes_have_thinner_borders_and_stand_inside():
     assert text.index("subgraph cluster_0") < text.index("subgraph cluster_1")
     assert 'penwidth="2.0"' in text
     assert 'penwidth="1.55"' in text
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_borders_of_nodes_are_as_wide_as_the_style_says(style, alexnet):
+    drawing = drawn(alexnet, style=style)
+    text = dot_text(drawing)
+    for width in {node.look.width for node in drawing.nodes}:
+        assert f'penwidth="{width * STYLES[style].line}"' in text
+
+
+def test_the_line_below_the_title_counts_operations_and_parameters(alexnet):
+    assert drawn(alexnet).notes[0] == "24 operations · 57.0M parameters"
+    assert drawn(log(torch.relu, torch.ones(2))).notes[0] == "3 operations"
 
 
 def test_a_repeated_module_says_which_call_it_is():

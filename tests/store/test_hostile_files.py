@@ -15,6 +15,7 @@ import torch
 import torcheer
 from models import Mlp
 from torcheer.errors import FunctionNotFound, HistoryNotFound, ReplayFailed, UnreadableFile
+from torcheer.store.values import Reader
 
 DOCUMENT = "history/document"
 ROOT = Path(__file__).parents[2]
@@ -206,6 +207,33 @@ def nested(depth):
 def test_a_document_that_makes_no_sense_is_refused(path, change):
     with pytest.raises(UnreadableFile, match="cannot be read as a saved history"):
         torcheer.load(rewrite(path, change))
+
+
+@pytest.mark.parametrize("change", [set_in("functions", 1, 0, "kind", 99), set_in("functions", 1, 0, "origin", "nowhere")])
+def test_a_function_of_an_unknown_kind_is_told(path, change):
+    with pytest.raises(UnreadableFile, match="a function is of an unknown kind"):
+        torcheer.load(rewrite(path, change))
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ({"bytes": "AA==!"}, None),  # Python's own words
+        ({"float": "1.5"}, "neither finite, infinite nor no number"),
+        ({"slice": [1, 2]}, "no three bounds"),
+        ({"dict": [[{"list": []}, 1]]}, "cannot be one"),
+        ({"scalar": ["O", "AA=="]}, "no number"),
+        ({"lambda": 1}, "unknown kind, 'lambda'"),
+        ({}, "says nothing"),
+    ],
+    ids=str,
+)
+def test_a_written_value_that_makes_no_sense_is_refused(written, words):
+    def tensor_of(name):
+        raise AssertionError(name)
+
+    with pytest.raises((ValueError, UnreadableFile), match=words):
+        Reader(tensor_of).read(written)
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,28 @@ def test_one_tensor_of_several_is_changed(kind, is_logged):
         assert torch.equal(model(x), expected)
 
 
+@pytest.mark.parametrize("part", range(3))
+def test_what_was_changed_is_an_output_of_the_module_in_a_log(part):
+    class Split(nn.Module):
+        def forward(self, x):
+            return x + 1, x * 2, x - 3
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.split = Split()
+
+        def forward(self, x):
+            return sum(self.split(x))
+
+    model, x = Model(), torch.rand(3)
+    with torcheer.intervene(model, {f"split[{part}]": torch.sin}):
+        history = torcheer.log_forward_pass(model, x)
+    types = ["add", "mul", "sub"]
+    types[part] = "sin"
+    assert [one.layer_type for one in history.modules["split"].outputs] == types
+
+
 def test_a_reused_module_is_changed_at_every_call_or_at_one(net, x):
     def changed(which):
         count = iter(range(1, 4))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from importlib.metadata import version
 
 import pytest
 import torch
@@ -515,3 +516,7 @@ def test_numbers_that_json_cannot_hold_are_left_out():
     stats = filled(history)["nodes"][1]["stats"]
     assert stats == {"count": 3, "nan": 1, "inf": 2}
     assert not any(isinstance(value, float) and not math.isfinite(value) for value in stats.values())
+
+
+def test_a_page_says_which_torcheer_made_it():
+    assert payload_of(log(torch.relu, torch.ones(2)))["made_by"] == f"torcheer {version('torcheer')}"

@@ -281,3 +281,8 @@ def test_colors_reach_as_far_as_the_values_do(kind, low, high, expected):
 def test_tables_have_a_line_below_their_head():
     lines = aligned([("layer", "norm"), ("conv1", "1.5")], has_head=True).splitlines()
     assert lines == ["layer  norm", "─────  ────", "conv1  1.5"]
+
+
+def test_an_unknown_name_of_the_package_is_told_with_its_package():
+    with pytest.raises(AttributeError, match=r"^module 'torcheer.xray' has no attribute 'Xrays'$"):
+        tl.xray.Xrays

@@ -146,12 +146,12 @@ class Cost:
         if isinstance(key, Operation):
             return self._parts.of_operation(key._number)
         found = Lookup(self._index, Operation).find(key)
-        if found.number is None and len(found.layer.passes) > 1:
+        if found.number is None:
             label = self._index.table.label(found.layer)
             raise SeveralPasses(
                 f"{label} has {len(found.layer.passes)} passes: ask for one of them ({label}:1, …), or for layer({label!r})."
             )
-        return self._parts.of_operation(found.number if found.number is not None else found.layer.passes[0])
+        return self._parts.of_operation(found.number)
 
     def layer(self, key: Any) -> Expense:
         """All passes of a layer together."""

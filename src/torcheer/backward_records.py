@@ -115,25 +115,20 @@ class BackwardLog:
         self.latest: BackwardRecord | None = None
         self.is_copy = False  # no hook adds further passes to it
         self._begun: list[BackwardRecord] = []
-        self._wanted: set[int] | None = None  # None: all
+        self.wanted: set[int] | None = None  # the operations whose gradients are kept; None: all
 
     @property
     def passes(self) -> list[BackwardRecord]:
         """The passes in which a node ran."""
         return [one for one in self._begun if one.nodes]
 
-    @property
-    def wanted(self) -> set[int] | None:
-        """The operations whose gradients are kept; None: all."""
-        return self._wanted
-
     def wants(self, number: int) -> bool:
         """Whether to keep the gradient of an operation; those of parameters always are."""
-        return self._wanted is None or number < 0 or number in self._wanted
+        return self.wanted is None or number < 0 or number in self.wanted
 
     def only(self, numbers: set[int]) -> None:
         """Keep the gradients of these operations, and release all others."""
-        self._wanted = numbers
+        self.wanted = numbers
         for one in self._begun:
             for gradients in (one.gradients, one.summed):
                 for number in [n for n in gradients if not self.wants(n)]:
@@ -149,7 +144,7 @@ class BackwardLog:
         """The same passes with copies of the gradients; no hook adds further passes."""
         new = BackwardLog()
         new.is_copy = True
-        new._wanted = self._wanted
+        new.wanted = self.wanted
         for one in self._begun:
             gradients, summed = (
                 {n: g.clone() for n, g in found.items() if has_memory(g)} for found in (one.gradients, one.summed)
@@ -164,7 +159,7 @@ class BackwardLog:
     def of(cls, passes: list[BackwardRecord], wanted: set[int] | None) -> BackwardLog:
         """The passes of a saved history, to which no hook adds."""
         new = cls()
-        new._begun, new._wanted = passes, wanted
+        new._begun, new.wanted = passes, wanted
         return new
 
     def known(self, task: int) -> BackwardRecord | None:

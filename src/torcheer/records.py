@@ -405,3 +405,8 @@ def was_overwritten(value: Any, version: int) -> bool:
 def facts_of(tensor: torch.Tensor) -> Facts:
     """The shape, dtype and device of a tensor."""
     return shape_of(tensor), tensor.dtype, tensor.device
+
+
+def number_of(record: ModuleCall | Site | None) -> int:
+    """The number of a module call or site; -1 where there is none."""
+    return record.number if record is not None else -1

@@ -82,15 +82,28 @@ def copy_of(tensor: Tensor) -> Tensor:
         return memory.as_strided(tensor.shape, tensor.stride(), 0)
 
 
+def storage_part(tensor: Tensor, begin: int, end: int, dtype: torch.dtype = torch.uint8) -> Tensor:
+    """The bytes from `begin` to `end` of a tensor's storage, as elements of a dtype, on the same memory."""
+    flat, size = torch.empty(0, dtype=dtype, device=tensor.device), dtype.itemsize
+    return flat.set_(tensor.untyped_storage(), begin // size, ((end - begin) // size,), (1,))
+
+
+# What the tensors are called that one of a compressed sparse layout is made of.
+COMPRESSED: Final = {
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+
+
 def _parts(tensor: Tensor) -> list[Tensor]:
     """The strided tensors a sparse tensor is made of."""
     try:
         if tensor.layout is torch.sparse_coo:
             return [tensor._indices(), tensor._values()]
-        if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-            return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
-        if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-            return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+        if tensor.layout in COMPRESSED:
+            return [getattr(tensor, name)() for name in COMPRESSED[tensor.layout]]
         if is_functorch_wrapped(tensor):
             return [functorch_unwrapped(tensor)]
     except RuntimeError:

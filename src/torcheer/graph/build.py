@@ -30,9 +30,9 @@ from ..records import (
     ModuleCall,
     Origin,
     Row,
+    number_of,
 )
 from ..shapes import bytes_of
-from ..source_places import Site
 from ..templates import slot_paths
 from ..torch_internals import DisableTorchFunction
 from .model import Edge, Graph, ModuleBox, Node
@@ -143,7 +143,7 @@ class _Builder:
     def _failed(self, failure: Failure) -> Node:
         known = [n for n in failure.parents if n >= 0]
         states = dict.fromkeys(self._param(n) for n in failure.parents if n < 0)
-        site, module = _number_of(failure.site), _number_of(failure.module)
+        site, module = number_of(failure.site), number_of(failure.module)
         label = f"{failure.function.type}_failed"
         return Node(
             key=f"{label}:1",
@@ -301,12 +301,8 @@ class _Builder:
             input_shapes=tuple([self._tensor(n)[0] for n in call.inputs if n >= 0]),
             output_shapes=tuple([self._tensor(n)[0] for n in call.outputs if n >= 0]),
             span=(call.first, call.end if call.end >= 0 else self.index.length),
-            place=self._place(_number_of(call.site), _number_of(call.outer)),
+            place=self._place(number_of(call.site), number_of(call.outer)),
         )
-
-
-def _number_of(record: ModuleCall | Site | None) -> int:
-    return record.number if record is not None else -1
 
 
 def _edge(source: Node, target: Node, positions: tuple[str, ...], *, is_memory: bool) -> Edge:

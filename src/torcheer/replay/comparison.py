@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from ..tensor_memory import is_freed
+from ..tensor_memory import COMPRESSED, is_freed
 from ..torch_internals import DisableTorchFunction
 from .report import Check
 
@@ -43,10 +43,8 @@ def parts(tensor: Tensor) -> list[Tensor]:
     if tensor.layout is torch.sparse_coo:
         whole = tensor.coalesce()
         return [whole.indices(), whole.values()]
-    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
-    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    if tensor.layout in COMPRESSED:
+        return [getattr(tensor, name)() for name in COMPRESSED[tensor.layout]]
     if tensor.layout is not torch.strided:
         return [tensor.to_dense()]
     if tensor.is_quantized:

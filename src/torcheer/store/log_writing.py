@@ -36,10 +36,10 @@ from ..records import (
     Log,
     ModuleCall,
     TorchFunction,
+    number_of,
     was_overwritten,
 )
 from ..shapes import RaggedShape
-from ..source_places import Site
 from ..state_records import AbsentTensor, is_parameter
 from ..tensor_memory import is_freed
 from ..torch_internals import DisableTorchFunction
@@ -247,7 +247,7 @@ class LogWriter:
         return len(self._functions) - 1
 
     def _where(self, record: Any) -> tuple[int, int]:
-        return _number_of(record.module), _number_of(record.site)
+        return number_of(record.module), number_of(record.site)
 
     def _failure(self, failure: Failure) -> Json:
         return [
@@ -262,8 +262,8 @@ class LogWriter:
         return {
             "address": [text(call.address) for call in calls],
             "class": [text(call.class_name) for call in calls],
-            "outer": [_number_of(call.outer) for call in calls],
-            "site": [_number_of(call.site) for call in calls],
+            "outer": [number_of(call.outer) for call in calls],
+            "site": [number_of(call.site) for call in calls],
             "training": [int(call.training) for call in calls],
             **{name: [getattr(call, name) for call in calls] for name in _OF_CALLS},
             "args": [self._templates.number(call.args) for call in calls],
@@ -352,10 +352,6 @@ def _countable(facts: Facts) -> Hashable:
 def _written_facts(counted: tuple[Facts, int] | tuple[Facts]) -> Json:
     (shape, dtype, device), *elements = counted
     return [[int(size) for size in shape], str(dtype)[6:], str(device), *elements]
-
-
-def _number_of(record: ModuleCall | Site | None) -> int:
-    return record.number if record is not None else -1
 
 
 def _flat(name: str, groups: list[tuple[int, ...]]) -> Json:

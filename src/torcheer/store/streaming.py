@@ -22,11 +22,11 @@ from ..files import WholeFile
 from ..history import History
 from ..shapes import contiguous_strides
 from ..tensor_files import NAMES, Place, TensorWriter
-from ..tensor_memory import needed_bytes
+from ..tensor_memory import needed_bytes, storage_part
 from ..torch_internals import DisableTorchFunction, storage_address, without_transforms
 from .saving import DOCUMENT, document_of, metadata, packed
 from .tensor_forms import parts_of
-from .tensor_layout import is_spread, memory_of, refuse_class, touches_each_once, view_of, written_type
+from .tensor_layout import is_spread, refuse_class, touches_each_once, view_of, written_type
 from .tensor_names import Written
 
 _ROOM = 1 << 22  # bytes that are left for the header: enough for some ten thousand tensors
@@ -125,7 +125,7 @@ class Streaming:
 
     def _spread(self, tensor: Tensor, begin: int, end: int) -> int:
         """Write the memory of a tensor instead of its values: elements of it overlap, or there are large gaps between them."""
-        memory = memory_of(tensor, tensor.dtype, begin, end)
+        memory = storage_part(tensor, begin, end, tensor.dtype)
         number = self._stored(memory)
         self._remember(memory, begin, end, number)
         return self._add(_Piece(base=number, view=view_of("", memory, tensor, 0)))

@@ -13,19 +13,14 @@ import torch
 from torch import Tensor
 
 from ..errors import CannotBeSaved
+from ..tensor_memory import COMPRESSED
 from ..torch_internals import nested_from_parts, nested_parts, quantised_from_parts
 from .checking import fields, flag, number, real, refuse, sizes, text
 from .values import read_dtype
 
 Form = tuple[dict[str, Any], dict[str, Tensor]]  # facts, and parts by name
 
-_COMPRESSED: dict[torch.layout, tuple[str, str, str]] = {
-    torch.sparse_csr: ("sparse_csr", "crow_indices", "col_indices"),
-    torch.sparse_csc: ("sparse_csc", "ccol_indices", "row_indices"),
-    torch.sparse_bsr: ("sparse_bsr", "crow_indices", "col_indices"),
-    torch.sparse_bsc: ("sparse_bsc", "ccol_indices", "row_indices"),
-}
-_LAYOUTS = {names[0]: (layout, *names[1:]) for layout, names in _COMPRESSED.items()}
+_LAYOUTS = {str(layout)[6:]: layout for layout in COMPRESSED}
 
 
 def parts_of(tensor: Tensor, what: str) -> Form | None:
@@ -42,10 +37,9 @@ def parts_of(tensor: Tensor, what: str) -> Form | None:
     if type(tensor) is Tensor and tensor.layout is torch.sparse_coo:
         facts = {"form": "sparse_coo", "shape": list(tensor.shape), "is_coalesced": tensor.is_coalesced()}
         return facts, {"indices": tensor._indices(), "values": tensor._values()}
-    if type(tensor) is Tensor and tensor.layout in _COMPRESSED:
-        name, compressed, plain = _COMPRESSED[tensor.layout]
-        parts = {key: getattr(tensor, key)() for key in (compressed, plain, "values")}
-        return {"form": name, "shape": list(tensor.shape)}, parts
+    if type(tensor) is Tensor and tensor.layout in COMPRESSED:
+        parts = {key: getattr(tensor, key)() for key in COMPRESSED[tensor.layout]}
+        return {"form": str(tensor.layout)[6:], "shape": list(tensor.shape)}, parts
     raise _refused(tensor, what)
 
 
@@ -101,8 +95,9 @@ def put_together(facts: dict[str, Any], part: Callable[[str], Tensor]) -> Tensor
             return torch.sparse_coo_tensor(read("indices"), read("values"), shape, is_coalesced=is_coalesced)
         if form not in _LAYOUTS:
             refuse(f"a tensor has an unknown form, {form[:40]!r}")
-        layout, compressed, plain = _LAYOUTS[form]
-        return torch.sparse_compressed_tensor(read(compressed), read(plain), read("values"), shape, layout=layout)
+        layout = _LAYOUTS[form]
+        compressed, plain, values = map(read, COMPRESSED[layout])
+        return torch.sparse_compressed_tensor(compressed, plain, values, shape, layout=layout)
 
 
 def _read_quantised(facts: dict[str, Any], read: Callable[[str], Tensor]) -> Tensor:

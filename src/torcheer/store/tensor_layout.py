@@ -16,7 +16,7 @@ from torch import Tensor
 from ..errors import CannotBeSaved
 from ..shapes import contiguous_strides
 from ..tensor_files import NAMES
-from ..tensor_memory import needed_bytes
+from ..tensor_memory import needed_bytes, storage_part
 from ..torch_internals import DisableTorchFunction, is_functorch_wrapped, storage_address
 from .tensor_forms import parts_of
 
@@ -115,7 +115,7 @@ class Layout:
             base = group[0]
         if base is None:
             first, dtypes = group[0], {one.tensor.dtype for one in group}
-            memory = memory_of(first.tensor, dtypes.pop() if len(dtypes) == 1 else torch.uint8, begin, end)
+            memory = storage_part(first.tensor, begin, end, dtypes.pop() if len(dtypes) == 1 else torch.uint8)
             base = _Window(f"memory/{first.name}", memory, begin, end)
         self._store(base.name, base.tensor)
         for one in group:
@@ -195,9 +195,3 @@ def touches_each_once(tensor: Tensor) -> bool:
                 return False
             reach += step * (size - 1)
     return True
-
-
-def memory_of(tensor: Tensor, dtype: torch.dtype, begin: int, end: int) -> Tensor:
-    """The bytes from `begin` to `end` of a tensor's storage, as elements of a dtype."""
-    flat, size = torch.empty(0, dtype=dtype, device=tensor.device), dtype.itemsize
-    return flat.set_(tensor.untyped_storage(), begin // size, ((end - begin) // size,), (1,))

@@ -21,7 +21,7 @@ from torch.nn import Parameter
 from ...functions import label_type
 from ...functions.groups import POINTERS
 from ...records import TENSOR, Details, Kind, Origin, TorchFunction
-from ...tensor_memory import has_memory
+from ...tensor_memory import has_memory, storage_part
 from ...torch_internals import address_of, is_functorch_wrapped, storage_use_count
 from .tensor_table import extent, is_wrapper, memory_of, storage_of
 
@@ -93,7 +93,8 @@ class SharedMemory:
         table.share(storage)
         table.share(own)
         alias = tensor.detach()
-        contents = _bytes_of(tensor, start, stop)
+        with torch.no_grad():
+            contents = storage_part(tensor, start, stop)
         lent = Lent(alias, weakref.ref(tensor), number, way.strip("_"), site, start, stop, contents, contents.clone())
         self._lent.setdefault(storage, []).append(lent)
 
@@ -233,12 +234,6 @@ def has_bytes(tensor: Tensor) -> bool:
         return tensor.numel() > 0 and storage.data_ptr() != 0 and storage.nbytes() >= extent(tensor)[1]
     except RuntimeError:  # a functional tensor
         return False
-
-
-def _bytes_of(tensor: Tensor, start: int, stop: int) -> Tensor:
-    with torch.no_grad():
-        contents = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-        return contents.set_(tensor.untyped_storage(), start, (stop - start,), (1,))
 
 
 def _first(args: tuple[object, ...], kwargs: dict[str, object]) -> list[object]:

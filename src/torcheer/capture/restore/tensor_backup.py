@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from ...tensor_memory import has_memory, needed_bytes
+from ...tensor_memory import has_memory, needed_bytes, storage_part
 from ...torch_internals import address_of, is_functorch_wrapped
 from ..identity.tensor_table import extent, storage_of
 
@@ -99,8 +99,7 @@ def _is_strided(tensor: Tensor) -> bool:
 def _bytes_of(tensor: Tensor) -> Tensor:
     """The bytes of the storage from the first to the last element of a strided tensor, as a tensor on the same memory."""
     start, stop, _ = extent(tensor)
-    memory = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-    return memory.set_(tensor.untyped_storage(), start, (stop - start,), (1,))
+    return storage_part(tensor, start, stop)
 
 
 def lazy_twin(tensor: Tensor) -> Tensor:

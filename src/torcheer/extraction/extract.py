@@ -32,30 +32,31 @@ from .blocks.reduced_blocks import ReducedBlocks, States
 from .blocks.storage import Storage
 from .blocks.storage_location import open_storage
 from .blocks.writer import BlockWriter
-from .data.batches import Part, Source, generators_of, open_source, world
-from .data.columns import Column, Ids, Labels, texts_as_tensor
+from .data.batches import Data, Part, Source, generators_of, open_source, world
+from .data.columns import Column, GivenIds, Ids, Labels, texts_as_tensor
 from .digests import described_function, state_digests, value_digest
 from .features import Features, open_features
-from .keeping import Keeping, parse_keep
+from .keeping import GivenKeep, Keeping, parse_keep
 from .layers.calling import Call, Calling
-from .layers.layer_reader import Flatten, LayerReader
+from .layers.layer_reader import Flatten, GivenLayers, LayerReader
 from .layers.training_mode import training_modules, warn_of_training
+from .layers.transforms import GivenTransform
 from .plan import Plan, read_end, settle_plan, write_end
 from .progress import ProgressReport, WantedProgress
 
 
 def extract(
     model: Module,
-    data: Any,
-    layers: Any,
+    data: Data,
+    layers: GivenLayers,
     to: str | os.PathLike[str],
     *,
-    transform: Any = None,
-    keep: Any = None,
+    transform: GivenTransform = None,
+    keep: GivenKeep = None,
     dtype: torch.dtype | str | None = None,
     flatten: Flatten | None = None,
     block: int = 1024,
-    ids: Any = None,
+    ids: GivenIds | None = None,
     call: Call | None = None,
     stop: bool | None = None,
     resume: bool = True,

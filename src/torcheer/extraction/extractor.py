@@ -23,8 +23,9 @@ from ..errors import InvalidArgument
 from ..inputs import described, taken_by
 from .exporting import as_numpy
 from .layers.calling import Call
-from .layers.layer_reader import LayerReader
+from .layers.layer_reader import GivenLayers, LayerReader
 from .layers.training_mode import warn_of_training
+from .layers.transforms import GivenTransform
 
 Batch = Mapping[str, Any]
 _MOST = 8  # columns that an error names
@@ -65,10 +66,10 @@ class Extractor:
     def __init__(
         self,
         model: Module | Callable[[], Module],
-        layers: Any,
+        layers: GivenLayers,
         *,
         inputs: str | Sequence[str] | Mapping[str, str] | None = None,
-        transform: Any = None,
+        transform: GivenTransform = None,
         dtype: torch.dtype | str | None = None,
         call: Call | None = None,
         stop: bool | None = None,

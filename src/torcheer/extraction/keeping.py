@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from ..errors import InvalidArgument
 from ..inputs import described
@@ -12,6 +12,9 @@ from ..reducers import KINDS, Reducer
 from .layers.transforms import names_meant
 
 ACTIVATIONS = "activations"
+OneKept = Reducer | type[Reducer] | Literal["activations"]
+KeptOfLayer = OneKept | Sequence[OneKept] | None
+GivenKeep = KeptOfLayer | Mapping[str, KeptOfLayer]  # what `keep=` takes
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from ...inputs import described
 from ..blocks.block_files import BlockName
 
 BATCH_SIZE = 32  # of a Dataset
+Data = Iterable[Any] | Dataset[Any] | Tensor  # what `data` may be: a DataLoader or other batches, or samples
 _LATER = "extract() divides the data among processes itself, so leave the sampler out"
 
 

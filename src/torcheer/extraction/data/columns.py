@@ -17,6 +17,7 @@ from ..digests import described_function, value_digest
 from .batches import Part, Source
 
 Column = Tensor | list[str]
+GivenIds = str | int | Callable[[Any], object] | Sequence[object] | Tensor | np.ndarray[Any, Any]  # what `ids=` takes
 
 
 class Ids:

@@ -29,7 +29,7 @@ from ...history.fingerprint import fingerprint_of
 from ...history.keeping.filling import run
 from ...history.keeping.options import Options
 from ...inputs import described
-from ...keys import Meaning
+from ...keys import AnyKey, Meaning
 from ...replay.comparison import same_bits
 from ...taps.places import Place, places_of
 from ...taps.spots import Spot
@@ -40,6 +40,7 @@ from .calling import Call, Calling
 from .transforms import transforms_by_name
 
 Flatten = Literal["tokens"]
+GivenLayers = AnyKey | Mapping[str, AnyKey]  # what `layers` may be: keys, or keys by names of the user's
 
 
 class LayerReader:

@@ -14,6 +14,10 @@ from ...display import did_you_mean
 from ...errors import InvalidArgument
 from ...inputs import described
 
+OneTransform = (
+    str | Callable[..., object] | None
+)  # the name of one of `READY_MADE`, or a function of the tensor, or also of the batch
+GivenTransform = OneTransform | Mapping[str, OneTransform]  # what `transform=` takes
 Transform = Callable[[Tensor, Any, Tensor | None], Any]  # gets the value, the batch, and the attention mask if there is one
 
 

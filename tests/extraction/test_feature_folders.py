@@ -1,4 +1,4 @@
-"""Folders of features: files that are whole or not there."""
+"""Folders of features on this machine: files that are whole or not there. test_remote_storage.py has what holds everywhere."""
 
 from __future__ import annotations
 
@@ -7,21 +7,6 @@ import torch
 
 from torcheer.errors import InvalidArgument, UnreadableFile
 from torcheer.extraction.blocks.storage_location import open_storage
-
-
-def test_what_is_written_is_read(tmp_path):
-    storage = open_storage(tmp_path / "inner" / "features")
-    assert storage.names() == []
-    assert storage.read("plan.json") is None
-    storage.write("plan.json", b"{}")
-    storage.write_tensors("block", {"a/b": torch.arange(6).view(2, 3), "empty": torch.empty(0, 3)}, {"number": "1"})
-    assert storage.names() == ["block", "plan.json"]
-    assert storage.sizes()["plan.json"] == 2
-    assert storage.read("plan.json") == b"{}"
-    file = storage.read_tensors("block")
-    assert file.metadata == {"number": "1"}
-    assert torch.equal(file.tensor("a/b"), torch.arange(6).view(2, 3))
-    assert file.tensor("empty").shape == (0, 3)
 
 
 def test_a_file_is_replaced_whole_and_deleted_twice(tmp_path):

@@ -1,4 +1,4 @@
-"""Features in folders that `fsspec` opens: the same files, written whole, read by ranges of bytes."""
+"""Features in folders, wherever these are: the same files, written whole; what `fsspec` opens is read by ranges of bytes."""
 
 from __future__ import annotations
 
@@ -59,10 +59,12 @@ fsspec.register_implementation("renaming", RenamingFileSystem, clobber=True)
 fsspec.register_implementation("counting", CountingFileSystem, clobber=True)
 
 
-@pytest.fixture(params=["memory", "file", "local", "renaming"])
+@pytest.fixture(params=["folder", "memory", "file", "local", "renaming"])
 def url(request, tmp_path):
     """A folder that is not there yet."""
-    if request.param == "memory":
+    if request.param == "folder":
+        yield str(tmp_path / "inner" / "features")
+    elif request.param == "memory":
         yield f"memory://{secrets.token_hex(4)}/inner"
         fsspec.filesystem("memory").store.clear()
     else:
@@ -130,7 +132,7 @@ def test_no_temporary_files_stay(url, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     extract(url)
     assert list(folder.iterdir()) == []
-    if "://" in url and not url.startswith("memory"):
+    if not url.startswith("memory"):
         assert not [path for path in (tmp_path / "inner" / "features").iterdir() if path.name.startswith(".")]
 
 

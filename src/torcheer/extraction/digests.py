@@ -1,6 +1,6 @@
 """Short texts that are equal where models, batches and functions are equal: they decide whether an extraction may be resumed.
 
-They are the same in every process, so nothing of them may depend on addresses or on the order of a set.
+They are the same in every process, so they must not depend on memory addresses or on the order of a set.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OF_PROCESS = re.compile(r"(.*_)?(rank|device|gpu|world_size)")  # names of what
 
 
 def tensor_digest(tensor: Tensor) -> str:
-    """Of all values of a tensor, its type and its shape."""
+    """A digest of a tensor: its values, type and shape."""
     found = blake2b(f"{tensor.dtype} {tuple(tensor.shape)}".encode(), digest_size=_SIZE)
     with DisableTorchFunction(), torch.no_grad():
         plain = tensor.detach()
@@ -49,7 +49,7 @@ def tensor_digest(tensor: Tensor) -> str:
 
 
 def state_digests(model: Module) -> dict[str, str]:
-    """Of every parameter and buffer of a model, by name."""
+    """A digest of every parameter and buffer of a model, by name."""
     named = (*model.named_parameters(), *model.named_buffers())
     tensors = {name: one for name, one in named if not is_lazy(one)}
     with ThreadPoolExecutor(4) as pool:  # hashing does not hold Python's lock
@@ -57,7 +57,7 @@ def state_digests(model: Module) -> dict[str, str]:
 
 
 def value_digest(value: Any) -> str:
-    """Of everything in a batch: tensors, arrays and plain values, nested in any way; of other objects, their tensors."""
+    """A digest of a value, such as a batch: of tensors, arrays and plain values in any nesting, and of tensors in objects."""
     found = _Digest()
     found.add(value)
     return found.text
@@ -73,9 +73,9 @@ def described_function(function: Any) -> Any:
 class _Digest:
     """A digest of values, and of functions with what they use: closures, defaults, global names, attributes of objects.
 
-    Of an object that a function uses, only those attributes belong to it whose names are in the function's code: others, such
-    as the time it was made at, may differ. What libraries define is known by its name. The device and the rank, by their usual
-    names, belong to nothing: they differ between the processes of one extraction.
+    Of an object that a function uses, only the attributes whose names are in the function's code count: others, such as the
+    time it was made, may differ. What libraries define counts by its name alone. The device and the rank, recognised by their
+    usual names, are left out: they differ between the processes of one extraction.
     """
 
     def __init__(self) -> None:

@@ -172,7 +172,7 @@ class _Extraction:
         return self._reader.calling.labels(batch, self._ids.item)
 
     def try_first_batch(self) -> None:
-        """Raise what is wrong with it before anything is written."""
+        """Run the first batch, to raise what is wrong before anything is written."""
         first = self._source.first_batch
         part = Part(0, 0, 0, self._reader.calling.samples(first), first)
         values = self._reader.read(first)
@@ -222,7 +222,7 @@ class _Extraction:
             write_end(self._storage, blocks, samples)
 
     def _room(self) -> int:
-        """About how long the header of a block is."""
+        """About how many bytes the header of a block has."""
         samples = self._reader.calling.samples(self._source.first_batch)
         batches = -(-self._block_size // max(samples, 1))
         return min(4 << 20, batches * sum(len(name) + 120 for name in self._reader.names) + 4096)
@@ -257,7 +257,7 @@ class _Extraction:
         self._writer.add(columns)
 
     def _numbers(self, part: Part, values: dict[str, Tensor], columns: dict[str, Tensor]) -> Tensor:
-        """The number of the sample that each row is of. Adds the columns that say so, where it is not where the row is."""
+        """The sample number of each row. Where the place of a row does not tell it, columns that do are added."""
         numbers = self._source.numbers(part)
         if numbers is None:
             numbers = torch.arange(part.first, part.first + part.samples, device="cpu")

@@ -59,8 +59,8 @@ class Extractor:
         call: a function `call(model, batch)` that runs the model; `batch` has all columns, numbers as tensors.
         stop: end each pass at the last of the layers, by an exception. None: where more than a tenth of it comes after that.
 
-    Layers are found with the first batch. Types that NumPy has not (bfloat16, float8) become float32. The model is hooked until
-    `close`, or until the extractor is gone.
+    Layers are found with the first batch. Types that NumPy does not have (bfloat16, float8) become float32. The model is
+    hooked until `close`, or until the extractor is gone.
     """
 
     def __init__(

@@ -41,7 +41,7 @@ class Features(FeatureStatistics):
         self._index = BlockIndex(self._storage, self.layers)
 
     def refresh(self) -> Features:
-        """Look for what was written since."""
+        """Look for blocks that were written since."""
         self._index.refresh()
         return self
 
@@ -51,7 +51,7 @@ class Features(FeatureStatistics):
         return self._storage.location
 
     def version(self) -> str:
-        """A text that is another one where the plan or the blocks that are there are others."""
+        """A text that changes when the plan changes or blocks are added."""
         said = (self.plan.to_bytes(), [block.file for block in self._index.blocks])
         return blake2b(repr(said).encode(), digest_size=12).hexdigest()
 

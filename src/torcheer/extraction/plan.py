@@ -1,4 +1,4 @@
-"""What an extraction is of: model, data and settings. Written before the first block, compared when it is resumed."""
+"""The plan of an extraction: its model, data and settings. Written before the first block, compared when it is resumed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Plan:
     state: dict[str, str] = field(repr=False)  # a digest of each parameter and buffer
 
     def differences(self, other: Plan) -> Iterator[str]:
-        """What another plan has that this one has not, in words."""
+        """How another plan differs from this one, in words."""
         if self.model != other.model:
             yield f"the model is a {other.model}, and was a {self.model}"
         if self.layers != other.layers:

@@ -58,7 +58,7 @@ class ProgressReport:
         self._width = 0
 
     def ran(self, samples: int) -> None:
-        """So many samples more were run."""
+        """Count samples that were run, and tell how far it is where that is due."""
         self._samples += samples
         if self._report is not None:
             self._report(self.now())
@@ -66,11 +66,11 @@ class ProgressReport:
             self._say()
 
     def wrote(self, size: int) -> None:
-        """So many bytes more are in the folder."""
+        """Count bytes that were written."""
         self.written += size
 
     def end(self) -> None:
-        """It is over."""
+        """Print the last line."""
         if self._is_shown and self._samples and (self._is_terminal or self._width):
             self._say()
             if self._is_terminal:

@@ -116,8 +116,7 @@ class BlockIndex:
         return self._texts.get(name)
 
     def rows(self, piece: Piece, which: int | slice | Tensor) -> Tensor:
-        """Rows of a piece, not to be written to: mapped from the file, or, where it is elsewhere, from the first that is wanted
-        to the last."""
+        """Rows of a piece, which must not be written to: mapped, or, from a remote file, read from the first to the last."""
         if isinstance(which, slice):
             first, end = which.start, which.stop
         elif isinstance(which, int):

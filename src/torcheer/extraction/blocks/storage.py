@@ -23,8 +23,8 @@ _LARGE = 4096  # bytes
 class TensorsInWork:
     """A file of tensors that is written piece by piece, and has no name until it is whole.
 
-    Large tensors begin where torch's own memory would, so that they can be used without a copy when the file is mapped: what is
-    missing before them is filled with a tensor of zeros whose name begins with a dot.
+    Large tensors are aligned as torch's own memory is, so that they can be used without a copy when the file is mapped: the gap
+    before them is filled with a tensor of zeros whose name begins with a dot.
     """
 
     def __init__(self, folder: Path, room: int) -> None:
@@ -47,7 +47,7 @@ class TensorsInWork:
         self.size = place.end
 
     def finish(self, name: str, metadata: Mapping[str, str]) -> int:
-        """The file is whole: give it its name, in the place of an earlier one. Returns how many bytes it has."""
+        """Write the header and give the file its name, replacing an earlier one. Returns its size in bytes."""
         try:
             self._writer.finish(self._places, metadata, closes_up=False)
         except BaseException:
@@ -59,7 +59,7 @@ class TensorsInWork:
         return path.stat().st_size
 
     def abandon(self) -> None:
-        """The file is not to be, if it is not there already."""
+        """Give the file up, unless it is finished."""
         if not self._is_over:
             self._is_over = True
             self._writer.abandon()

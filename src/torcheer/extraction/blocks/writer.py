@@ -1,8 +1,8 @@
 """Writes blocks behind the model: a thread of its own, fed through a queue that holds a limited number of bytes.
 
 A block is one safetensors file. A column of it (a layer, labels) is a run of tensors `name#0`, `name#1`, …: batches whose
-samples have the same shape, put together until they are large enough to be read at once. So batches of other shapes are nothing
-special, and a block is never in memory as a whole.
+samples have the same shape, put together until they are large enough to be read at once. So shapes may differ between batches,
+and a block is never in memory as a whole.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class BlockWriter:
         self._raise()
 
     def abandon(self) -> None:
-        """Write the blocks that are whole. The block in work is not to be."""
+        """Write the blocks that are whole, and drop the block in work."""
         with self._changed:
             while self._steps and not self._steps[-1].name:
                 self._steps.pop()

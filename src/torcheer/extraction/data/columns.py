@@ -108,7 +108,7 @@ class Labels:
 
 
 def as_column(value: Any, samples: int) -> Column | None:
-    """A value as a column with a row for each sample; None where it is none."""
+    """A value as a column with a row for each sample; None where it cannot be one."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
         value = torch.from_numpy(np.ascontiguousarray(value.astype(_native(value.dtype), copy=False)))
     if isinstance(value, Tensor):

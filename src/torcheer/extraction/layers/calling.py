@@ -1,4 +1,4 @@
-"""How a batch goes into a model, and what of it is left over: the labels.
+"""How a batch goes into a model, and which items are left over: the labels.
 
 - A tensor is the argument.
 - Of a tuple or list, `forward` gets as many items as it requires; the others are labels.
@@ -121,7 +121,10 @@ class Calling:
     # What a batch is ------------------------------------------------------------------------------------------------
 
     def labels(self, batch: Any, ids: str | int | None = None) -> dict[str, Any]:
-        """What of a batch is neither an argument nor the item `ids`, by name. With a `call`, what is named as labels are."""
+        """The items of a batch that are neither arguments nor the item `ids`, by name.
+
+        With a `call`, which takes the whole batch, those that have a usual name of labels.
+        """
         if isinstance(batch, Mapping):
             taken = set(batch) if self._call is not None else set(self.arguments(batch)[1] or batch)
             kept = [name for name in batch if (name not in taken or name in _LABELS) and name != ids]

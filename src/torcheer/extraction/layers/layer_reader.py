@@ -231,7 +231,7 @@ class LayerReader:
         if watch.otherwise:
             said = "; ".join(watch.otherwise)
             watch.otherwise.clear()
-            raise PlaceNotReached(f"batch {number} ran otherwise than the first one: {said}.")
+            raise PlaceNotReached(f"batch {number} did not run as the first one did: {said}.")
         found: dict[str, Tensor] = {}
         is_lost = False
         places = [(key, spot) for key, spots in self._watched.spots for spot in spots]

@@ -220,9 +220,9 @@ def _order(ids: Sequence[Any], others: Sequence[Any]) -> Array | None:
 
 
 def _usable(table: list[list[Rows]], *, constant: bool) -> tuple[list[list[Rows]], int]:
-    """The rows without the samples that some layer has no usable features of, and how many these were.
+    """The rows without the samples for which some layer has no usable features, and how many these are.
 
-    A layer that has none of any sample does not count: nothing can be told of it, but of the others.
+    A layer without usable features for any sample is not asked: it cannot be compared, but the others can.
     """
     count = table[0][0].count
     good: Array = np.ones(count, dtype=bool)

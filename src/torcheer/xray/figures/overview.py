@@ -55,8 +55,7 @@ def figure_of_snapshot(
     Args:
         run: the run to read from.
         step: of the training, by default of the snapshot that was taken last and can be read.
-        layers: which layers, at most 40. By default those of the first 24 pictures, and the figure names those
-            it leaves out.
+        layers: which layers, at most 40. By default those of the first 24 pictures; the figure names those it leaves out.
         scale: `"run"` has the same colours for the same values of a layer and kind over the whole run; `"frame"` has colours
             that fit this step alone. By default `"frame"` for gradients, else `"run"`. The figure says which.
     """

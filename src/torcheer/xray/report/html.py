@@ -66,10 +66,10 @@ def write_report(
         run: what an Xray wrote, or is writing.
         path: where to; a file that is there is replaced, whole or not at all.
         title: the heading; the class of the model if not given.
-        max_bytes: of the file. The statistics of all steps are always in it, of a run of more than 2,000 snapshots those of
-            2,000, chosen evenly. Pictures have 8 bits a value; where they do not
-            fit, those of evenly chosen steps are there, always of the first and the last. Where even a dozen steps do not fit,
-            pictures show every 2nd, 4th or 8th pixel. The page says which steps are left out.
+        max_bytes: how large the file may be. Statistics of every step are always in it; of more than 2,000 snapshots, those of
+            2,000, chosen evenly. Pictures have 8 bits a value. Where they do not all fit, there are those of evenly chosen
+            steps, with the first and the last; where even a dozen steps do not fit, pictures show every 2nd, 4th or 8th pixel.
+            The page says which steps are left out.
         progress: a bar on stderr, if that is a terminal.
     """
     target = output_path(path, "report", "report.html")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from .trouble import tell
 
 if TYPE_CHECKING:
     import numpy
+
+Read = TypeVar("Read")
 
 
 class Run:
@@ -85,16 +87,10 @@ class Run:
 
     def last_readable(self) -> Snapshot:
         """The snapshot taken last whose file can be read. Damaged ones are skipped, with a warning."""
-        latest = self.latest
-        for at in range(len(latest)):
-            try:
-                snapshot = latest[at]
-                self.files.check(snapshot)
-            except SnapshotNotFound as error:
-                self.tell(int(latest.table["number"][at]), f"a snapshot is skipped: {error}")
-            else:
-                return snapshot
-        raise SnapshotNotFound("there is no snapshot that can be read: take_graphs() makes one.")
+        found = next(self._read(self.latest, self.files.check), None)
+        if found is None:
+            raise SnapshotNotFound("there is no snapshot that can be read: take_graphs() makes one.")
+        return found[0]
 
     def readable_step(self, step: int) -> int:
         """A step, where its snapshot can be read, else that of the last snapshot that can."""
@@ -153,14 +149,17 @@ class Run:
         self, layer: str, kind: str, snapshots: Snapshots
     ) -> Iterator[tuple[Snapshot, Entry, numpy.ndarray[Any, Any]]]:
         """One kind of one layer in several snapshots. Those that cannot be read are skipped, with a warning."""
+        for snapshot, kept in self._read(snapshots, lambda one: self.kept(one, layer, kind)):
+            yield snapshot, cast(Entry, snapshot.find(layer, kind)), kept
+
+    def _read(self, snapshots: Snapshots, read: Callable[[Snapshot], Read]) -> Iterator[tuple[Snapshot, Read]]:
+        """Snapshots with what is read of each. Those that cannot be read are skipped, with a warning."""
         for at in range(len(snapshots)):
             try:
                 snapshot = snapshots[at]
-                kept = self.kept(snapshot, layer, kind)
+                yield snapshot, read(snapshot)
             except SnapshotNotFound as error:
                 self.tell(int(snapshots.table["number"][at]), f"a snapshot is skipped: {error}")
-                continue
-            yield snapshot, cast(Entry, snapshot.find(layer, kind)), kept
 
     def last_picture(self, layer: str, kind: str) -> tuple[Snapshot, Entry, numpy.ndarray[Any, Any]]:
         """One kind of one layer in the last snapshot that can be read."""

@@ -818,7 +818,24 @@ def test_the_plan_is_plain_json_and_a_hostile_folder_is_refused(net, tmp_path):
         (tmp_path / "plan.json").write_bytes(damage)
         with pytest.raises(tl.UnreadableFile, match=r"plan.json in .* is"):
             tl.open_features(tmp_path)
+    wrong = [{name: 5} for name in plan if name not in ("format", "version")]
+    for damaged in (
+        *wrong,
+        {"state": {"weight": 5}},
+        {"layers": [5]},
+        {"settings": {}},
+        {"settings": {"keep": {"stored": []}}},
+    ):
+        (tmp_path / "plan.json").write_text(json.dumps({**plan, **damaged}))
+        with pytest.raises(tl.UnreadableFile, match=r"plan.json in .* is damaged: "):
+            tl.open_features(tmp_path)
     (tmp_path / "plan.json").write_text(json.dumps(plan))
+    for damage in (b"", b"[]", b'{"blocks": 3}', b'{"blocks": -1, "samples": 100}', b'{"blocks": 1.5, "samples": 100}'):
+        whole = (tmp_path / "end.json").read_bytes()
+        (tmp_path / "end.json").write_bytes(damage)
+        with pytest.raises(tl.UnreadableFile, match=r"end.json in .* is damaged"):
+            repr(tl.open_features(tmp_path))
+        (tmp_path / "end.json").write_bytes(whole)
     block = next(tmp_path.glob("block-00000001-*"))
     for damage in (b"", b"\x00" * 50, block.read_bytes()[:-7]):
         whole = block.read_bytes()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..display import few
 from ..errors import FeaturesExist, FeaturesMismatch, UnreadableFile
+from ..json_records import reader
 from .blocks.storage import Storage
 
 PLAN = "plan.json"
@@ -66,6 +67,22 @@ class Plan:
         return json.dumps({"format": _FORMAT, "version": _VERSION, **asdict(self)}, indent=1, sort_keys=True).encode()
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """What the settings of a plan say of `keep=`."""
+
+    stored: list[str]
+    reducers: dict[str, list[Any]]
+
+
+@dataclass(frozen=True)
+class _End:
+    """How many blocks and samples there are in all."""
+
+    blocks: int
+    samples: int
+
+
 def read_plan(storage: Storage) -> Plan | None:
     """The plan that a folder has; None where it has none."""
     data = storage.read(PLAN)
@@ -76,29 +93,19 @@ def _parsed(data: bytes, storage: Storage) -> Plan:
     where = f"{PLAN} in {storage.location}"
     try:
         found = json.loads(data)
-        if not isinstance(found, dict) or found.pop("format", None) != _FORMAT:
+        if not isinstance(found, dict) or found.get("format") != _FORMAT:
             raise ValueError
-        version = found.pop("version")
+        version = found["version"]
     except (ValueError, KeyError, RecursionError):
         raise UnreadableFile(f"{where} is no plan of extracted features: it is damaged, or of something else.") from None
     if version != _VERSION:
         raise UnreadableFile(f"{where} is of version {version!r:.20}; this torcheer reads version {_VERSION}.")
-    kinds: dict[str, type] = {"model": str, "layers": list, "settings": dict, "training": list}
-    kinds.update(dict.fromkeys(("structure", "first_batch", "order"), str))
-    texts = [*_items(found, "layers"), *_items(found, "training"), *dict(_items(found, "state", {})).values()]
-    if found.keys() != {*kinds, "state"} or not all(isinstance(found[name], kind) for name, kind in kinds.items()):
-        raise UnreadableFile(f"{where} is damaged: what it says is not what a plan has.")
-    keep = found["settings"].get("keep")
-    if not isinstance(keep, dict) or not isinstance(keep.get("stored"), list) or not isinstance(keep.get("reducers"), dict):
-        raise UnreadableFile(f"{where} is damaged: it does not say what is kept.")
-    if not all(isinstance(text, str) for text in texts):
-        raise UnreadableFile(f"{where} is damaged: names in it are no texts.")
-    return Plan(**found)
-
-
-def _items(found: Mapping[str, Any], name: str, default: Any = ()) -> Any:
-    value = found.get(name)
-    return value if isinstance(value, type(default) if default != () else list) else default
+    try:
+        plan: Plan = reader(Plan)(found)
+        reader(_Kept)(plan.settings.get("keep"))
+    except ValueError as error:
+        raise UnreadableFile(f"{where} is damaged: {error}.") from None
+    return plan
 
 
 def settle_plan(storage: Storage, plan: Plan, *, resume: bool) -> None:
@@ -140,13 +147,10 @@ def read_end(storage: Storage) -> tuple[int, int] | None:
     if data is None:
         return None
     try:
-        found = json.loads(data)
-        blocks, samples = found["blocks"], found["samples"]
-        if type(blocks) is not int or type(samples) is not int or min(blocks, samples) < 0:
-            raise ValueError
-    except (ValueError, KeyError, TypeError, RecursionError):
+        found: _End = reader(_End)(json.loads(data))
+    except (ValueError, RecursionError):
         raise UnreadableFile(f"{END} in {storage.location} is damaged.") from None
-    return blocks, samples
+    return found.blocks, found.samples
 
 
 def _few(names: list[str]) -> str:

@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, cast, get_args
 
+from ...json_records import reader
 from ...measure import Statistics
-from .checking import reader
 
 VERSION = 1
 

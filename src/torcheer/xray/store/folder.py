@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from ...errors import InvalidArgument, RunInUse, RunNotFound
 from ...files import file_name
-from ..snapshots.checking import reader
+from ...json_records import reader
 from ..snapshots.records import VERSION
 from . import lock
 

@@ -10,6 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from ..display import few
 from ..errors import InvalidArgument
 from ..history import History, Operation
 from ..records import Origin
@@ -179,8 +180,8 @@ def renaming(names: Mapping[str, str] | None, a: History, b: History) -> Callabl
         addresses = [f".{address}." for address in history._log.registered]
         for part in parts:
             if part and not any(f".{part}." in address for address in addresses):
-                known = ", ".join(dict.fromkeys(address.split(".")[0] for address in history._log.registered if address))
-                raise InvalidArgument(f"names has {part!r}, but no module of {side} is called that. It has: {known:.200}.")
+                known = few(dict.fromkeys(address.split(".")[0] for address in history._log.registered if address), 12)
+                raise InvalidArgument(f"names has {part!r}, but no module of {side} is called that. It has: {known}.")
     patterns = [
         (re.compile(rf"(?<![^.]){re.escape(old)}(?![^.])"), new)
         for old, new in sorted(names.items(), key=lambda pair: -len(pair[0]))

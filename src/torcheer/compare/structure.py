@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from ..display import few
 from ..history import Operation
 from ..history.fingerprint import what_differs
 from ..history.printing.text import plural
@@ -26,8 +27,7 @@ def changes_of_fingerprint(wanted: str, now: ModelHistory) -> list[str]:
         if differs:
             lines.append(f"Changed: {', '.join(differs)}. The same: {', '.join(same) or 'nothing'}.")
     types = Counter(operation.layer_type for operation in now.operations if operation.layer_type not in ("input", "output"))
-    ran = ", ".join(f"{name} × {times}" for name, times in types.most_common(_MOST))
-    lines.append(f"It runs {ran}{', …' if len(types) > _MOST else ''}.")
+    lines.append(f"It runs {few((f'{name} × {times}' for name, times in types.most_common()), _MOST)}.")
     lines.append(
         "A fingerprint cannot tell which operations changed. Save a history of the model as it should be, "
         "log_forward_pass(model, x, layers_to_save='none').save('expected.safetensors'), and give its path instead."

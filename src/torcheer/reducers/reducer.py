@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..display import few
 from ..errors import InvalidArgument, UnreadableFile
 from ..measure import dense
 from ..torch_internals import DisableTorchFunction
@@ -93,8 +94,8 @@ class Reducer(ABC):
             if others and not self._is_state(others, units):
                 raise ValueError
         except (KeyError, ValueError):
-            forms = ", ".join(f"{name} {tensor.dtype} {tuple(tensor.shape)}" for name, tensor in tensors.items())
-            raise UnreadableFile(f"these tensors are no state of {self}: {forms:.300}.") from None
+            forms = few((f"{name} {tensor.dtype} {tuple(tensor.shape)}" for name, tensor in tensors.items()), 8)
+            raise UnreadableFile(f"these tensors are no state of {self}: {forms}.") from None
         return dict(tensors)
 
     def _is_state(self, tensors: Mapping[str, Tensor], units: Units) -> bool:

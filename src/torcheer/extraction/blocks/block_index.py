@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ...display import few
 from ...errors import UnreadableFile
 from ...tensor_files import TensorFile
 from ..data.columns import texts_of_bytes
@@ -97,7 +98,7 @@ class BlockIndex:
             first = names if first is None else first
             if names != first or not names >= self._layers:
                 odd = sorted((names ^ first) or self._layers - names)
-                self._refuse(block, f"it has other columns than it should: {', '.join(odd)[:200]}")
+                self._refuse(block, f"it has other columns than it should: {few(odd, 5)}")
         self.blocks, self._columns, self._texts = blocks, columns, texts
         self.samples = sum(block.samples for block in blocks)
 

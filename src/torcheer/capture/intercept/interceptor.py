@@ -1,8 +1,8 @@
 """The TorchFunctionMode: one intercepted call becomes one record.
 
 It reads the arguments, runs the call, and writes down what came out; everything that can be worked out later is left for
-later. While the mode handles a call it is off, so torch may be used freely here, except
-that another recording may be watching from below: then our own torch calls are hidden from it.
+later. While the mode handles a call it is off, so torch may be used freely here. Another recording may be watching from below:
+our own torch calls are hidden from it.
 """
 
 from __future__ import annotations

@@ -296,3 +296,9 @@ def test_broken_files_are_refused_whatever_is_wrong_with_them(folder, tmp_path):
             said.append((path.name, str(error)))
     assert refused > 75
     assert [one for one in said if one[0] not in one[1] and "no layer" not in one[1]] == []
+
+
+def test_the_model_itself_is_printed_with_the_key_that_finds_it(tmp_path):
+    features = tl.extract(nn.Linear(4, 2).eval(), torch.rand(10, 4), [""], to=tmp_path, progress=False)
+    assert str(features).endswith("\n  ''  (10, 2) float32")
+    assert features[""].shape == (10, 2)

@@ -162,8 +162,9 @@ class Features(FeatureStatistics):
         missing = self._missing_count()
         state = "complete" if missing == 0 else "being written" if missing is None else f"{missing} blocks are missing"
         title = f"Features of {self.plan.model} in {self._storage.location}: {self._index.samples} samples, {state}"
-        width = max(map(len, self.plan.layers), default=0)
-        return "\n".join([title, *(f"  {name:{width}}  {self._said(name)}" for name in self.plan.layers)])
+        shown = {name: name or "''" for name in self.plan.layers}  # '' is the model itself
+        width = max(map(len, shown.values()), default=0)
+        return "\n".join([title, *(f"  {text:{width}}  {self._said(name)}" for name, text in shown.items())])
 
     def _said(self, name: str) -> str:
         """Shape and type of a layer, or what was kept of it instead of values."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 import torcheer
+from forked import run_in_a_copy
 from torcheer.errors import NotWritten
 
 WRITERS = {
@@ -48,3 +51,56 @@ def test_a_link_is_followed_to_the_file_it_leads_to(name, is_there, history, tmp
     assert link.is_symlink()
     assert target.read_bytes() not in (b"", b"old")
     assert [one.name for one in target.parent.iterdir()] == [name]
+
+
+def without_privileges(work):
+    """Run something in a copy of this process that may not read and write everything, as root may."""
+
+    def run():
+        if os.geteuid() == 0:
+            os.setuid(65534)  # nobody
+        work()
+
+    code, printed = run_in_a_copy(run)
+    assert code == 0, printed
+
+
+@pytest.fixture
+def open_folder():
+    """A folder that everybody may write to."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o777)
+        yield Path(name)
+
+
+@pytest.mark.parametrize("name", ["history.safetensors", "table.csv", "streamed.safetensors"])
+def test_a_file_that_is_read_only_stays_as_it_is(name, history, open_folder):
+    path = open_folder / name
+    path.write_bytes(b"mine")
+    path.chmod(0o444)
+
+    def work():
+        with pytest.raises(NotWritten, match="the file there is read-only"):
+            WRITERS[name](history, path)
+
+    without_privileges(work)
+    assert path.read_bytes() == b"mine"
+
+
+def test_a_folder_that_may_not_be_looked_into_is_told(history, open_folder):
+    closed = open_folder / "closed"
+    closed.mkdir(mode=0)
+    model, data = nn.Linear(4, 2).eval(), torch.rand(10, 4)
+
+    def work():
+        for folder in (closed, closed / "features"):
+            with pytest.raises(torcheer.TorcheerError, match="Permission denied"):
+                torcheer.open_features(folder)
+            with pytest.raises(torcheer.TorcheerError, match="Permission denied"):
+                torcheer.extract(model, data, [""], to=folder, progress=False)
+        with pytest.raises(torcheer.TorcheerError, match="Permission denied"):
+            torcheer.load(closed / "history.safetensors")
+        with pytest.raises(torcheer.TorcheerError, match="Permission denied"):
+            history.save(closed / "history.safetensors")
+
+    without_privileges(work)

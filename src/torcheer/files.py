@@ -24,7 +24,7 @@ def output_path(path: str | os.PathLike[str], what: str, example: str) -> Path:
     if not isinstance(path, (str, os.PathLike)):
         raise InvalidArgument(f"path says where the {what} is written, such as {example!r}; got {path!r:.80}.")
     target = Path(path)
-    if _is_no_file(target) or not target.parent.is_dir():
+    if _is_no_file(target) or _is_read_only(target) or not os.path.isdir(target.parent):
         raise _not_written(target, what, example=example)
     return target
 
@@ -32,6 +32,11 @@ def output_path(path: str | os.PathLike[str], what: str, example: str) -> Path:
 def _is_no_file(path: Path) -> bool:
     """Whether there is something at a path that a file must not replace: a folder, a device, a pipe."""
     return os.path.exists(path) and not os.path.isfile(path)
+
+
+def _is_read_only(path: Path) -> bool:
+    """Whether there is a file that may not be written to. It could be replaced, but somebody meant it to stay."""
+    return os.path.isfile(path) and not os.access(path, os.W_OK)
 
 
 def make_folder(path: Path, what: str) -> None:
@@ -73,7 +78,7 @@ class WholeFile:
         return Path(os.path.realpath(self.path))
 
     def __enter__(self) -> WholeFile:
-        if _is_no_file(self.path):
+        if _is_no_file(self.path) or _is_read_only(self.path):
             raise _not_written(self.path, self._what)
         with self._explained():
             self._handle = _without_name(self._place.parent)
@@ -171,11 +176,13 @@ def _begin_writing_back(handle: int, place: int, size: int) -> None:
 def _not_written(path: Path, what: str, error: OSError | None = None, example: str = "") -> NotWritten:
     """The error for a path that cannot be written to: no file, a file in a missing folder, or what the system says."""
     cls = NotWritten
-    if path.is_dir():
+    if os.path.isdir(path):
         reason = f"it is a folder. Give the path of a file in it{f', such as {str(path / example)!r}' if example else ''}"
     elif _is_no_file(path):
         reason = "it is no ordinary file, but a device, a pipe or a socket. Give the path of a file"
-    elif not path.parent.is_dir():
+    elif _is_read_only(path):
+        reason = "the file there is read-only. Choose another path, or make it writable"
+    elif not os.path.isdir(path.parent):
         cls, reason = FolderNotFound, f"there is no folder {str(path.parent)!r}. Make it first, or choose another path"
     else:
         reason = f"{error.strerror or error if error is not None else 'unknown'}. Choose another path"

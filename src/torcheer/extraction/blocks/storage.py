@@ -111,7 +111,7 @@ class LocalStorage(Storage):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.location = str(folder)
-        if folder.exists() and not folder.is_dir():
+        if os.path.exists(folder) and not os.path.isdir(folder):
             raise InvalidArgument(f"features are written into a folder; {folder} is a file.")
 
     def sizes(self) -> dict[str, int]:
@@ -120,6 +120,8 @@ class LocalStorage(Storage):
             entries = list(os.scandir(self.folder))
         except (FileNotFoundError, NotADirectoryError):
             return found
+        except OSError as error:
+            raise UnreadableFile(f"the folder {self.folder} cannot be read: {error.strerror}.") from error
         for entry in entries:
             if not entry.name.startswith("."):
                 try:

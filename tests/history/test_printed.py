@@ -350,3 +350,24 @@ def test_the_tree_counts_a_parameter_once_and_says_where_it_is_shared() -> None:
         "───────  ──────  ─────  ──────  ──────  ──────────",
         "params: 24 (96 B); trainable 24, frozen 0",
     ]
+
+
+def test_a_decision_by_a_parameter_or_by_an_operation_that_is_not_shown_is_told_as_such() -> None:
+    class Deciding(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate = nn.Parameter(torch.ones(1))
+
+        def forward(self, t: Tensor) -> Tensor:
+            if self.gate:
+                t = t + 1
+            if torch.ones(3).sum():  # connected to no input and no output
+                t = t * 2
+            return t
+
+    history = tl.log_forward_pass(Deciding(), torch.ones(2))
+    (gate, hidden) = [line.strip() for line in str(history).splitlines() if "(True) at " in line]
+    assert gate.startswith("a parameter or buffer (True) at ")
+    assert hidden.startswith("an operation that is not shown (True) at ")
+    said = [repr(read).partition(" left")[0] for read in history.python_reads]
+    assert said == ["a parameter or buffer", "an operation that is not shown"]

@@ -35,6 +35,12 @@ class PythonRead(OfRecord[PythonReadRecord]):
         return [self._index.label(n) for n in self._record.parents if self._index.table.shows(n)]
 
     @property
+    def _what(self) -> str:
+        """What was read, in words, where it is no operation that is shown."""
+        is_operation = any(number >= 0 for number in self._record.parents)  # others are parameters and buffers
+        return "an operation that is not shown" if is_operation else "a parameter or buffer"
+
+    @property
     def containing_module(self) -> str | None:
         """The address of the module that read; None in the model's own forward."""
         call = self._record.module
@@ -51,6 +57,6 @@ class PythonRead(OfRecord[PythonReadRecord]):
         return stack_of(self._record.site, self._record.module)
 
     def __repr__(self) -> str:
-        what = ", ".join(self.parent_layers) or "a parameter"
+        what = ", ".join(self.parent_layers) or self._what
         got = f" gave {self.value!r}" if self.value is not None else ""
         return f"{what} left for Python by {self.func_name}{got}" + (f" at {self.source}" if self.source is not None else "")

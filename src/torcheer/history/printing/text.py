@@ -109,7 +109,7 @@ def _decisions(history: History) -> list[str]:
         return []
     lines = [f"\tData-dependent control flow: {plural(sum(map(len, found.values())), 'truth value')} left for Python:"]
     for source, reads in list(found.items())[:_DECISIONS_SHOWN]:
-        what = reads[0].parent_layers[0].partition(":")[0] if reads[0].parent_layers else "a parameter"
+        what = reads[0].parent_layers[0].partition(":")[0] if reads[0].parent_layers else reads[0]._what
         values = {read.value for read in reads}
         often = f", {len(reads)} times" if len(reads) > 1 else ""
         lines.append(f"\t\t{what} ({' and '.join(map(str, sorted(values, reverse=True)))}{often}) at {source}")

@@ -11,6 +11,7 @@ from typing import IO, Any
 from ..errors import InvalidArgument
 from ..files import output_path, write_whole
 from ..graph import Graph
+from ..history.printing.text import plural
 from .columns import in_columns
 from .dot import Places, box_name, dot_text
 from .drawing import Drawing, make_drawing
@@ -119,7 +120,7 @@ class Picture:
 
     def __repr__(self) -> str:
         width, height = self.size
-        return f"<Picture of {self.title}: {len(self.graph.nodes)} nodes, {width:.0f}×{height:.0f} points>"
+        return f"<Picture of {self.title}: {plural(len(self.graph.nodes), 'node')}, {width:.0f}×{height:.0f} points>"
 
 
 def form_for(target: Target, format: str | None) -> str:

@@ -76,7 +76,7 @@ class ValidationReport:
 
     def __str__(self) -> str:
         verdict = "NOT VALID" if not self.is_valid else "valid" if self.num_checked else "nothing to prove, the log is empty"
-        lines = [f"Validation of {self.title}, {self.num_operations:,} operations: {verdict}"]
+        lines = [f"Validation of {self.title}, {self.num_operations:,} operation{'s' * (self.num_operations != 1)}: {verdict}"]
         lines += [f"\t{check}" for check in self.checks]
         lines += [f"\tNote: {note}" for note in self.notes]
         if self.first_disagreement is not None:

@@ -134,10 +134,10 @@ def head_index(tensor: Tensor, heads: Sequence[int], where: str, known: HeadAxis
     shape = shape_of(tensor)
     dims = [dim for dim in (1, 2) if len(shape) == 4 and (shape[dim] in known or (not known and dim == 1))]
     if not dims:
-        said = f"a dimension of {' or '.join(map(str, known))}" if known else "(batch, heads, length, size)"
+        form = "(batch, heads, length, size)" + (f" with {' or '.join(map(str, known))} heads" if known else "")
         raise InvalidArgument(
-            f"which dimension of {where} are attention heads cannot be told: its shape {shape} is not {said}. A history in "
-            "which its elements go to attention, or come from it, tells: like=history. at= takes any index."
+            f"which dimension of {where} are attention heads cannot be told: its shape {shape} is not {form}. A history tells "
+            "where its elements go to attention, or come from it: like=history. at= takes any index."
         )
     _check_heads(heads, shape[dims[0]], where)
     return (*[slice(None)] * dims[0], list(heads))

@@ -46,8 +46,8 @@ def test_the_verdict_comes_first_and_names_lines_arguments_and_the_effect(model,
     comparison = tl.compare_models(model, with_eps(model), x)
     first, *facts = str(comparison).split("\n")
     assert first == "different: layernorm_1_2 in '1' differs: eps is 1e-05 in a and 0.01 in b"
-    assert any(line.startswith("\tIn A: layernorm_1_2 (") for line in facts)
-    assert any(line.startswith("\tIn B: layernorm_1_2 (") for line in facts)
+    assert any(line.startswith("\tIn a: layernorm_1_2 (") for line in facts)
+    assert any(line.startswith("\tIn b: layernorm_1_2 (") for line in facts)
     assert any(line.startswith("\tOutput: differs by") for line in facts)
     assert not comparison
 

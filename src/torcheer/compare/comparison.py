@@ -280,7 +280,7 @@ def _culprit_lines(culprit: Culprit) -> list[str]:
 
 def _source_lines(culprit: Culprit | GradientCulprit) -> list[str]:
     """The operation of a culprit in each of the two, with its source line."""
-    sides = [(name, one) for name, one in (("A", culprit.a), ("B", culprit.b)) if one is not None]
+    sides = [(name, one) for name, one in (("a", culprit.a), ("b", culprit.b)) if one is not None]
     return [f"\tIn {name}: {one.label}{f' ({one.source})' if one.source is not None else ''}" for name, one in sides]
 
 

@@ -105,7 +105,8 @@ class Lookup:
         layers = list(dict.fromkeys(map(self._table.layer_of, meaning.numbers)))
         end = end_of(key.text) if isinstance(key, Text) else None
         if end is not None:
-            return f"there are {len(layers)} {end[0]}s: {self._list(layers)}."
+            name = end[0]
+            return f"there are {len(layers)} {name}s: {self._list(layers)}. Use one of these labels, or {name}1, {name}2, …"
         return f"{key} fits {len(layers)} layers: {self._list(layers)}. Use one of these labels."
 
     def _part(self, text: str) -> Meaning | None:

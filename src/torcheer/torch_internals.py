@@ -40,6 +40,15 @@ TorchDispatchMode = _python_dispatch.TorchDispatchMode
 current_dispatch_mode: Callable[[], Any] = _python_dispatch._get_current_dispatch_mode
 # Inside, no mode is active. Without it a validation inside another recording is seen by that recording.
 without_modes: Callable[[], Any] = _python_dispatch._disable_current_modes
+_count_dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+_NO_MODES: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+
+
+def outside_dispatch_modes() -> Any:
+    """Inside, the dispatch modes of the user's program are off: a mode that fakes or counts is not to see our copies."""
+    return without_modes() if _count_dispatch_modes() else _NO_MODES
+
+
 is_traceable_wrapper_subclass: Callable[[Any], bool] = _python_dispatch.is_traceable_wrapper_subclass
 # Whether autocast is on for any device. Without it: `torch.is_autocast_enabled(device)` of each, slower.
 is_any_autocast_enabled: Callable[[], bool] = torch._C._is_any_autocast_enabled
@@ -117,7 +126,7 @@ _SAVED: dict[type, list[str]] = {}  # by class of nodes: the attributes that hol
 def saved_by(node: Any) -> Iterator[tuple[Any, Tensor]]:
     """What a node of autograd saved for its backward: torch's `SavedTensor`s, and the tensors in them.
 
-    Without those that hooks packed, which only hooks unpack. Seen in torch 2.13; where a `SavedTensor` has no `data`, nothing
+    Without those that hooks packed, which only hooks unpack. Seen in torch 2.13. Where a `SavedTensor` has no `data`, nothing
     is found, and memory that is restored before a backward pass gives wrong gradients.
     """
     cls = type(node)

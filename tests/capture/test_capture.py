@@ -709,3 +709,14 @@ def test_a_tensor_detached_in_place_is_handed_on_and_nothing_is_written():
     history = torcheer.log_forward_pass(detached, given, save_gradients=True)
     history.log_backward(history["output2"].activation.sum())
     assert torch.equal(history["input"].grad, torch.tensor([[6.0], [0.0], [0.0]]).expand(3, 4))
+
+
+def test_frozen_torchscript_has_no_mode_and_is_logged():
+    frozen = torch.jit.freeze(torch.jit.script(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()).eval()))
+    given = torch.rand(3, 4)
+    history = torcheer.log_forward_pass(frozen, given)
+    assert torch.equal(history["output"].activation, frozen(given))
+    assert torcheer.validate_forward_pass(frozen, given)
+    with torcheer.watch_modules(frozen) as calls:
+        frozen(given)
+    assert len(calls) == 1

@@ -8,6 +8,7 @@ import weakref
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import torcheer
 from models import Convolutional, Mlp, log
@@ -341,3 +342,35 @@ def test_what_a_custom_function_marks_as_dirty_is_kept(mode):
         assert torch.equal(history["fc"].activation, model.fc(x))
         assert torch.equal(history["output"].activation, plain + 1)
         assert torcheer.validate_forward_pass(model, x)
+
+
+@torch.jit.script
+def _written_by_script(t: torch.Tensor) -> torch.Tensor:
+    t.add_(1)
+    return t * 2
+
+
+@pytest.mark.filterwarnings("ignore::torcheer.StateNotRestored")
+def test_an_input_or_a_living_tensor_overwritten_unseen_is_not_served_as_it_is_now():
+    alive = []
+
+    def model(t):
+        alive.append(t * 3)
+        return _written_by_script(t) + _written_by_script(alive[0])
+
+    with pytest.warns(UnseenWorkWarning, match="input_1_0, mul_1_1"):
+        history = torcheer.log_forward_pass(model, x.clone())
+    for label in ("input_1_0", "mul_1_1"):
+        with pytest.raises(ActivationLost, match=label):
+            history[label].activation
+
+
+def test_a_mode_of_the_program_that_fakes_tensors_does_not_see_our_copies():
+    def model(t):
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            width = (mode.from_tensor(t) @ torch.empty(4, 2)).shape[1]
+        return t * width
+
+    history = torcheer.log_forward_pass(model, x)
+    assert torch.equal(history["output"].activation, x * 2)
+    assert torcheer.validate_forward_pass(model, x)

@@ -251,3 +251,15 @@ def test_gates_of_experts_are_no_attention():
 
     history = torcheer.log_forward_pass(Experts(), torch.randn(2, 5, 8))
     assert history["softmax_1"].heads is None
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch calls nested tensors a prototype
+def test_attention_on_nested_tensors_is_refused_and_its_page_is_made(tmp_path):
+    def model(one, other):
+        heads = torch.nested.nested_tensor([one, other], layout=torch.jagged).unflatten(-1, [2, 2]).transpose(1, 2)
+        return F.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).flatten(-2).values()
+
+    history = torcheer.log_forward_pass(model, (torch.rand(2, 4), torch.rand(3, 4)))
+    with pytest.raises(torcheer.InvalidArgument, match="patterns of different sizes"):
+        history.attention("scaleddotproductattention_1")
+    history.to_html(tmp_path / "page.html")

@@ -117,3 +117,10 @@ def test_the_validator_finds_the_tensors_in_every_plain_container() -> None:
     for value in (slice(a, b, c), [a, (b, {"k": c})], {"x": a, "y": slice(b, c)}, ([], a, [[b], c])):
         assert [int(one) for one in tensors_of(value)] == [0, 1, 2]
     assert tensors_of((None, 1, "text", ...)) == []
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch calls nested tensors a prototype
+def test_nested_tensors_that_differ_are_described():
+    one, other = (torch.nested.nested_tensor([torch.full((2, 3), value), torch.ones(4, 3)]) for value in (1.0, 2.0))
+    assert difference(one, other).startswith("6 of ")
+    assert "(3, -1, 3) came" in difference(one, torch.nested.nested_tensor([torch.ones(2, 3)] * 2 + [torch.ones(1, 3)]))

@@ -119,7 +119,11 @@ class ModuleWatcher:
         frame = sys._getframe(4)  # the caller, past the machinery of nn.Module
         known = sites.forward.direct.get(frame.f_lasti) if frame.f_code is sites.forward.code else None
         site = log.sites[known] if known is not None else sites.around(frame)
-        call = ModuleCall(len(log.modules), address, name, count, outer, site, module.training, len(log.rows))
+        try:
+            training = module.training
+        except AttributeError:  # frozen TorchScript
+            training = False
+        call = ModuleCall(len(log.modules), address, name, count, outer, site, training, len(log.rows))
         log.modules.append(call)
         given: Sequence[Tensor] = args
         if len(args) == 1 and type(args[0]) is Tensor:

@@ -15,7 +15,7 @@ from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
 
 from ..records import UNSAVED, Details, Log, ModuleCall, Origin, Row, TorchFunction, facts_of
-from ..torch_internals import DisableTorchFunction, is_functorch_wrapped
+from ..torch_internals import DisableTorchFunction, is_functorch_wrapped, outside_dispatch_modes
 from .autograd.grad_fn_names import NodeNames
 from .autograd.gradients import GradientWatcher
 from .identity.explaining import Explainer
@@ -72,7 +72,7 @@ class Recorder:
         """The entry of a tensor seen for the first time. Must run where torch functions are not watched."""
         if id(tensor) in self.registered:
             return self.state(tensor)
-        with DisableTorchFunction():
+        with DisableTorchFunction(), outside_dispatch_modes():
             hollow = self.table.still_hollow(tensor)
             if hollow is not None:
                 self.log.hollow.discard(hollow.number)
@@ -106,12 +106,13 @@ class Recorder:
 
     def protect(self, storage: int) -> None:
         """This storage may be overwritten from now on: copy the old values for every kept activation and backup."""
-        self.keeper.before_write(storage)
-        if self.restorer is not None:
-            self.restorer.back_up(self.outside.living_in(storage))
-            self.outside.keep_states(storage, also_registered=False)  # FSDP makes parameters for the pass and frees them
-        elif self.keeper.selection is None:
-            self.outside.keep_states(storage)
+        with outside_dispatch_modes():
+            self.keeper.before_write(storage)
+            if self.restorer is not None:
+                self.restorer.back_up(self.outside.living_in(storage))
+                self.outside.keep_states(storage, also_registered=False)  # FSDP makes parameters for the pass and frees them
+            elif self.keeper.selection is None:
+                self.outside.keep_states(storage)
 
     # Records that are not torch calls -----------------------------------------------------------------------------
 

@@ -178,7 +178,7 @@ class _Watcher:
             self._counts[address] = count = self._counts.get(address, 0) + 1
             stack = self._stack
             outer = stack[-1].one if stack else None
-            one = ModulePass(address, class_name(module), count, outer, module.training)
+            one = ModulePass(address, class_name(module), count, outer, getattr(module, "training", False))
             if outer is not None:
                 outer.has_inner = True
             running = _Running(one, module, next_sequence_number())

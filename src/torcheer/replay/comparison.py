@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from ..shapes import shape_of
 from ..tensor_memory import COMPRESSED, is_freed
 from ..torch_internals import DisableTorchFunction
 from .report import Check
@@ -108,7 +109,7 @@ def difference(one: Any, other: Any) -> str:
     with DisableTorchFunction(), torch.no_grad():
         if _class_of(one) is not _class_of(other):
             return f"{_class_of(one).__name__} was logged, {_class_of(other).__name__} came"
-        if one.shape != other.shape or one.dtype != other.dtype or one.layout != other.layout:
+        if shape_of(one) != shape_of(other) or one.dtype != other.dtype or one.layout != other.layout:
             return f"{_kind(one)} was logged, {_kind(other)} came"
         if one.device != other.device:
             return f"{_kind(one)} on {one.device} was logged, on {other.device} came"
@@ -119,7 +120,7 @@ def difference(one: Any, other: Any) -> str:
 
 
 def _kind(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+    return f"{str(tensor.dtype).removeprefix('torch.')} {shape_of(tensor)}"
 
 
 def _first_difference(one: Tensor, other: Tensor) -> str:

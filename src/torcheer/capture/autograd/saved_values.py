@@ -1,7 +1,7 @@
 """What autograd saved for a backward pass that runs later, kept where the memory it lies in is restored before.
 
-An example: `relu_(x)` writes to the user's input, and `linear(x)` saves it for the gradient of its weight. The log ends, and
-`x` gets its old values back. Without a copy, the gradient would be that of the old values.
+An example: `relu_(x)` writes to the user's input, and `linear(x)` saves it for the gradient of its weight. The log ends,
+and `x` gets its old values back. Without a copy, the gradient would be that of the old values.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from ...functions import label_type
 from ...functions.groups import POINTERS
 from ...records import TENSOR, Details, Kind, Origin, TorchFunction
 from ...tensor_memory import has_memory, storage_part
-from ...torch_internals import address_of, is_functorch_wrapped, storage_use_count
+from ...torch_internals import address_of, is_functorch_wrapped, outside_dispatch_modes, storage_use_count
 from .tensor_table import extent, is_wrapper, memory_of, storage_of
 
 if TYPE_CHECKING:
@@ -73,6 +73,10 @@ class SharedMemory:
 
     def lend(self, tensor: Tensor, way: str, site: int = -1) -> None:
         """The memory of `tensor` was handed out. Must run where torch functions are not watched."""
+        with outside_dispatch_modes():
+            self._lend(tensor, way, site)
+
+    def _lend(self, tensor: Tensor, way: str, site: int) -> None:
         if not has_memory(tensor):
             self._await_memory(tensor, way, site)
         if not has_bytes(tensor):
@@ -179,8 +183,9 @@ class SharedMemory:
                 del self._table.entries[id(tensor)]
 
     def _compare(self, lent: Lent, storage: int) -> None:
-        if lent.is_readable and not torch.equal(lent.bytes, lent.seen):
-            self._note_write(lent, storage)
+        with outside_dispatch_modes():
+            if lent.is_readable and not torch.equal(lent.bytes, lent.seen):
+                self._note_write(lent, storage)
 
     def _note_write(self, lent: Lent, storage: int) -> None:
         recorder, owner = self._recorder, lent.owner()

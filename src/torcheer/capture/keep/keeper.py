@@ -190,6 +190,9 @@ class Keeper:
                 else:
                     holder.value, holder.version = FREED, -1
                 continue
+            known = log.versions[holder] if isinstance(holder, int) else holder.version
+            if known >= 0 and version_of(value) != known:
+                continue  # something unseen wrote to it before: its version tells that it is lost
             fresh = copies[id(value)]
             version = version_of(fresh) if fresh is not None else LOST  # of a class that cannot be copied
             fresh = value if fresh is None else fresh

@@ -14,7 +14,9 @@ _ACTS = "Dropout BatchNorm InstanceNorm RReLU StochasticDepth DropPath Attention
 
 def training_modules(model: Module) -> list[str]:
     """The addresses of the modules in training mode."""
-    return [address for address, module in model.named_modules() if module.training]
+    return [
+        address for address, module in model.named_modules() if getattr(module, "training", False)
+    ]  # frozen TorchScript has no mode
 
 
 def warn_of_training(model: Module, *, stacklevel: int) -> None:

@@ -21,6 +21,8 @@ from .heads import Attention, Heads, Part, with_heads
 if TYPE_CHECKING:
     from ..operation import Operation
 
+NESTED = "attention on a nested tensor has patterns of different sizes: log without padding to see them."
+
 
 def _arguments(operation: Operation, names: tuple[str, ...]) -> dict[str, Any]:
     given = dict(zip(names, operation.creation_args, strict=False))
@@ -92,7 +94,7 @@ def _encoder_layer(operation: Operation) -> Attention:
 
 def _projected(x: Tensor, count: int, given: dict[str, Any]) -> Attention:
     if x.is_nested:
-        raise InvalidArgument("attention on a nested tensor has patterns of different sizes: log without padding to see them.")
+        raise InvalidArgument(NESTED)
     mask = given.get("mask")
     if mask is not None:
         mask = mask if mask.dtype is torch.bool else mask != 0

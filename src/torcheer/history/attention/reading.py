@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ...errors import LayerNotFound
+from ...errors import InvalidArgument, LayerNotFound
+from ...shapes import RaggedShape
 from ...torch_internals import DisableTorchFunction
 from .finding import is_written_out
-from .fused import READERS
+from .fused import NESTED, READERS
 from .heads import Attention, Heads
 from .written_out import read_written_out
 
@@ -33,6 +34,8 @@ def is_fused(operation: Operation) -> bool:
 
 def attention_of(operation: Operation) -> Attention:
     """The attention that an operation is; raises where its tensors were not saved."""
+    if isinstance(operation.tensor_shape, RaggedShape):
+        raise InvalidArgument(NESTED)
     read = READERS.get(operation._record.function.plain_name, read_written_out)
     with torch.no_grad(), DisableTorchFunction():
         return read(operation)

@@ -306,3 +306,15 @@ def test_what_a_recorded_step_reads_is_the_parameter_before_it():
         optimizer.step()
     assert not torch.equal(model.weight, before)
     assert torch.equal(history["linear_1"].creation_args[1], before)
+
+
+def test_a_gradient_that_was_read_is_kept_when_a_later_backward_adds_to_it():
+    model, given = nn.Linear(4, 3), torch.rand(2, 4, requires_grad=True)
+    seen = []
+    with torcheer.recording(model) as history:
+        for _ in range(2):
+            model(given).sum().backward()
+            seen += [(model.weight.grad * 2 / 2).clone(), (given.grad * 2 / 2).clone()]
+    kept = [one.activation for one in history.operations if one.layer_type == "grad"]
+    assert len(kept) == 4
+    assert all(map(torch.equal, kept, seen))

@@ -294,8 +294,14 @@ class Recorder:
             return entry
 
     def gradients_arrived(self, roots: tuple[int, ...]) -> None:
-        """A backward pass from these records is about to fill `.grad`s."""
+        """A backward pass from these records is about to fill `.grad`s: those that are there may be added to in place."""
         self._backward_roots = roots
+        for tensor in self.outside.known():
+            gradient = tensor.grad if tensor.is_leaf else None
+            if gradient is not None and self.table.find(gradient) is not None:
+                for storage in storages_of(gradient):
+                    self.protect(storage)
+                del self.table.entries[id(gradient)]  # what is read afterwards is another value
 
     def note_scale(self, roots: tuple[int, ...]) -> None:
         """Note what a gradient scaler multiplied the loss by. Not read here: that would wait for the device."""

@@ -24,10 +24,18 @@ class OutsideTensors:
 
     def living_in(self, storage: int) -> list[Tensor]:
         """The tensors in this storage that exist before and after the pass."""
+        self._file_states()
+        return self._by_storage.get(storage, [])
+
+    def known(self) -> list[Tensor]:
+        """Every tensor that is known to exist before and after the pass."""
+        self._file_states()
+        return [tensor for tensors in self._by_storage.values() for tensor in tensors]
+
+    def _file_states(self) -> None:
         for tensor in self._log.states.tensors[self._filed_states :]:
             self.add(tensor)
         self._filed_states = len(self._log.states)
-        return self._by_storage.get(storage, [])
 
     def keep_states(self, storage: int, *, also_registered: bool = True) -> None:
         """Parameters and buffers in this storage are about to be overwritten and will not be restored: keep copies."""

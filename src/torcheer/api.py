@@ -119,6 +119,8 @@ def _streamed(
         except BaseException:
             for number in range(len(history._log.rows)):  # the partial history has no file to read from
                 history._log.forget(number)
+            if file.refused is not None:
+                raise file.refused from None  # Python takes a TypeError inside of an operator for a missing operator
             raise
     log, options = load_log(path)
     with contextlib.suppress(InvalidArgument, ModelMismatch):  # only modules have parameters to bind

@@ -254,3 +254,13 @@ def test_a_fused_log_prints_draws_and_becomes_a_page(tmp_path):
     assert "transformerencoderlayerfwd" in history.draw(tmp_path / "graph.svg").svg
     assert history.to_html(tmp_path / "page.html").stat().st_size > 10_000
     assert "TransformerEncoderLayer" in str(history.summary())
+
+
+def test_keeping_what_leaves_modules_changes_nothing_of_a_fused_log():
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), 2).eval()
+    given, padding = torch.rand(2, 3, 4), torch.tensor([[False, False, True], [False, False, False]])
+    with torch.no_grad():
+        whole = torcheer.log_forward_pass(model, given, {"src_key_padding_mask": padding})
+        some = torcheer.log_forward_pass(model, given, {"src_key_padding_mask": padding}, layers_to_save="modules")
+    assert [one.label for one in some.operations] == [one.label for one in whole.operations]
+    assert torch.equal(some["layers.1"].activation.values(), whole["layers.1"].activation.values())

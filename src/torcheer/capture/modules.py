@@ -18,7 +18,13 @@ from ..cleaning import cleaning
 from ..containers import PLAIN, Other, find_tensors, tensors_in
 from ..records import TENSOR, UNSAVED, ModuleCall, RegisteredModule
 from ..templates import outline
-from ..torch_internals import DisableTorchFunction, global_module_hooks, is_functorch_wrapped, is_transforming
+from ..torch_internals import (
+    DisableTorchFunction,
+    global_module_hooks,
+    is_functorch_wrapped,
+    is_transforming,
+    outside_dispatch_modes,
+)
 from .addresses import addressed, class_name, free_address
 from .identity.tensor_table import storage_of
 from .intercept.call_sites import CallSites, Forward
@@ -237,7 +243,7 @@ class ModuleWatcher:
     def _keep_late(self, numbers: Iterable[int], tensors: Iterable[Tensor]) -> None:
         """Keep operations that turned out, after they ran, to enter or leave a module that is wanted."""
         keeper = self.recorder.keeper
-        with DisableTorchFunction():
+        with DisableTorchFunction(), outside_dispatch_modes():
             for number, tensor in zip(numbers, tensors, strict=True):
                 if number >= 0 and self.log.values[number] is UNSAVED:
                     keeper.keep_late(number, tensor)

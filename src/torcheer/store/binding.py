@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch.nn import Module
+from torch.nn.parameter import is_lazy
 
 from ..capture.addresses import addressed, innermost, roots_of
 from ..display import few
@@ -63,7 +64,8 @@ def _modules_of(model: Any) -> dict[str, Module]:
 
 def _pairs(registered: RegisteredModule, module: Module) -> list[tuple[AbsentTensor, str, Any]]:
     """The parameters and buffers that are absent, with their names, and those that the model has there."""
-    groups: Any = ((registered.parameters, module._parameters), (registered.buffers, module._buffers))
+    parameters, buffers = dict(module._parameters.items()), dict(module._buffers.items())  # TorchScript's have no `get`
+    groups: Any = ((registered.parameters, parameters), (registered.buffers, buffers))
     return [
         (absent, name, there.get(name))
         for group, there in groups
@@ -76,6 +78,8 @@ def _difference(absent: AbsentTensor, tensor: Any, is_used: bool) -> str:
     """How a tensor differs from the one that is absent, in words; empty where it does not."""
     if tensor is None:
         return "is missing"
+    if is_lazy(tensor):
+        return "is uninitialised"
     if tuple(tensor.shape) != absent.shape and absent.shape != (0,):
         return f"has the shape {tuple(tensor.shape)}, not {absent.shape}"
     if tensor.dtype != absent.dtype or is_parameter(tensor) != absent.is_parameter:

@@ -18,6 +18,7 @@ from torch import Tensor
 from ..capture.keep.keeper import version_of
 from ..capture.restore.gc_pause import no_collections
 from ..display import BytesProgress
+from ..errors import CannotBeSaved
 from ..files import WholeFile
 from ..history import History
 from ..shapes import contiguous_strides
@@ -70,6 +71,7 @@ class Streaming:
         self._names: dict[int, str] = {}  # by number of a piece
         self._same: dict[str, str] = {}  # other names, and the name each stands for
         self._writer: TensorWriter | None = None
+        self.refused: CannotBeSaved | None = None  # a tensor that no file can give back
 
     def __enter__(self) -> Streaming:
         self._file.__enter__()
@@ -88,6 +90,13 @@ class Streaming:
 
     def write(self, tensor: Tensor, what: str) -> Written:
         """Write a tensor. Returns the object that stands for it."""
+        try:
+            return self._write(tensor, what)
+        except CannotBeSaved as error:
+            self.refused = error
+            raise
+
+    def _write(self, tensor: Tensor, what: str) -> Written:
         with DisableTorchFunction(), without_transforms(), torch.no_grad():
             refuse_class(tensor, what)
             plain = tensor.detach()
@@ -95,7 +104,7 @@ class Streaming:
             if form is None:
                 return Written(self._strided(plain))
             facts, parts = form
-            numbers = {key: self.write(part, what).number for key, part in parts.items()}
+            numbers = {key: self._write(part, what).number for key, part in parts.items()}
             return Written(self._add(_Piece(form=facts, parts=numbers)))
 
     def overwritten(self, storage: int) -> None:

@@ -16,6 +16,7 @@ from ...errors import InvalidArgument, LayerNotFound, UnseenWork, UnseenWorkWarn
 from ...inputs import explained
 from ...keys import Key
 from ...records import LOST, UNSAVED, Held, Log, Origin
+from ...torch_internals import may_be_compiled
 from ..layers.labels import DEFAULT_FORMAT
 from ..printing.text import describe_failure
 from .early import EarlyAnswers
@@ -42,6 +43,12 @@ def open_session(
     )
 
 
+_COMPILER_CAME = (
+    "torcheer: torch's compiler was loaded while the model ran, as torch.cond does it, and it cannot compile what is being "
+    "logged. It is loaded now, so log again."
+)
+
+
 def run(
     history: History,
     model: Callable[..., Any],
@@ -60,11 +67,14 @@ def run(
     """
     _check_seed(random_seed, random_state)
     session = open_session(history, backs_up_everything=backs_up_everything, sink=sink)
+    had_compiler = may_be_compiled()
     with explained(model, arguments, call):
         try:
             session.run(model, *arguments, random_seed if random_state is None else random_state)
         except BaseException as error:
             explain(history, error)
+            if not had_compiler and may_be_compiled() and type(error).__module__.startswith("torch._dynamo"):
+                put_on(error, _COMPILER_CAME)
             raise
     finish(history, session)
     if not history._options.keep_orphans:

@@ -288,19 +288,17 @@ def _rebuilt(tensor: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor | None:
     return rebuilt if type(rebuilt) is type(tensor) else None
 
 
+def _is_plain_memory(tensor: Tensor) -> bool:
+    """Whether a tensor is nothing but a view of the numbers in its storage."""
+    if type(tensor) is not Tensor or tensor.layout is not torch.strided or tensor.device.type == "meta":
+        return False
+    return not (tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg() or is_functorch_wrapped(tensor))
+
+
 def _copied_together(values: list[Tensor]) -> Callable[[Tensor], Tensor | None]:
     """A way to copy tensors of one storage: the storage once, when that is less than one by one."""
-    if (
-        len(values) < 2
-        or is_transforming()
-        or not all(  # a transform that is running would wrap the views
-            type(v) is Tensor
-            and v.layout is torch.strided
-            and v.device.type != "meta"
-            and not (v.is_quantized or v.is_nested or v.is_conj() or v.is_neg() or is_functorch_wrapped(v))
-            for v in values
-        )
-    ):
+    # a transform that is running would wrap the views
+    if len(values) < 2 or is_transforming() or not all(map(_is_plain_memory, values)):
         return copied
     memory = values[0].untyped_storage()
     if sum(v.numel() * v.element_size() for v in values) <= memory.nbytes():

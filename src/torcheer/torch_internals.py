@@ -277,6 +277,11 @@ def may_be_compiled() -> bool:
     return "torch._dynamo.eval_frame" in sys.modules or "torch.nn.attention.flex_attention" in sys.modules
 
 
+def is_of_compiler(error: BaseException) -> bool:
+    """Whether the compiler of torch.compile raised an error."""
+    return type(error).__module__.startswith("torch._dynamo")
+
+
 def index_by_tensors() -> Any:
     """Inside, `table[i]` works in `vmap` where `i` is a tensor, as functions given to `flex_attention` may write it.
 

@@ -17,7 +17,7 @@ from torch.library import custom_op
 import torch_vis
 import torcheer
 from models import log, same, unchanged, world
-from torcheer import StateNotRestored
+from torcheer import ActivationLost, StateNotRestored, UnseenWorkWarning
 
 x = torch.rand(3, 4)
 
@@ -350,8 +350,12 @@ def test_an_input_that_torchscript_writes_to_is_put_back():
 
     model, given = torch.jit.script(Writes()), torch.rand(3, 4)
     before = given.clone()
-    log(model, given)
-    torcheer.validate_forward_pass(model, given)
+    with pytest.warns(UnseenWorkWarning, match=r"input_1_0.* written to by something that cannot be watched"):
+        history = log(model, given)
+    with pytest.raises(ActivationLost):
+        _ = history["input_1"].activation  # neither the old nor the new values are called its own
+    with pytest.warns(UnseenWorkWarning):
+        torcheer.validate_forward_pass(model, given)
     assert torch.equal(given, before)
 
 
@@ -372,10 +376,14 @@ def test_an_input_that_a_compiled_function_writes_to_unseen_is_named():
         return t.add_(1)
 
     given = torch.rand(3, 4)
-    with pytest.warns(StateNotRestored, match=r"an input of shape \(3, 4\).*written to by code that cannot be watched"):
+    with (
+        pytest.warns(StateNotRestored, match=r"an input of shape \(3, 4\).*written to by code that cannot be watched"),
+        pytest.warns(UnseenWorkWarning, match="input_1_0"),
+    ):
         log(lambda t: write(t) * 2, given)
     before = given.clone()
-    torcheer.validate_forward_pass(lambda t: write(t) * 2, given)
+    with pytest.warns(UnseenWorkWarning, match="input_1_0"):
+        torcheer.validate_forward_pass(lambda t: write(t) * 2, given)
     assert torch.equal(given, before)
 
 

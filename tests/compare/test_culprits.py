@@ -111,13 +111,13 @@ def test_a_scale_that_only_b_has_is_named(model, ids):
     assert culprit.b.layer_type == "div"
 
 
-@pytest.mark.parametrize("side", ["A", "B"])
+@pytest.mark.parametrize("side", ["a", "b"])
 def test_a_culprit_that_one_side_runs_is_printed_with_its_one_line(model, ids, side):
     without = changed(model, "blocks.6.attention", has_scale=False)
-    pair = (model, without) if side == "A" else (without, model)
+    pair = (model, without) if side == "a" else (without, model)
     comparison = tl.compare_models(*pair, ids)
     lines = [line.strip() for line in str(comparison).splitlines() if line.strip().startswith("In ")]
-    culprit = comparison.culprit.a if side == "A" else comparison.culprit.b
+    culprit = comparison.culprit.a if side == "a" else comparison.culprit.b
     assert lines == [f"In {side}: {culprit.label} ({culprit.source})"]
 
 

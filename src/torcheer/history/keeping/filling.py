@@ -16,7 +16,7 @@ from ...errors import InvalidArgument, LayerNotFound, UnseenWork, UnseenWorkWarn
 from ...inputs import explained
 from ...keys import Key
 from ...records import LOST, UNSAVED, Held, Log, Origin
-from ...torch_internals import may_be_compiled
+from ...torch_internals import is_of_compiler, may_be_compiled
 from ..layers.labels import DEFAULT_FORMAT
 from ..printing.text import describe_failure
 from .early import EarlyAnswers
@@ -73,7 +73,7 @@ def run(
             session.run(model, *arguments, random_seed if random_state is None else random_state)
         except BaseException as error:
             explain(history, error)
-            if not had_compiler and may_be_compiled() and type(error).__module__.startswith("torch._dynamo"):
+            if not had_compiler and may_be_compiled() and is_of_compiler(error):
                 put_on(error, _COMPILER_CAME)
             raise
     finish(history, session)

@@ -354,6 +354,7 @@ def test_an_input_that_torchscript_writes_to_is_put_back():
         history = log(model, given)
     with pytest.raises(ActivationLost):
         _ = history["input_1"].activation  # neither the old nor the new values are called its own
+    assert torch.equal(history["output_1"].activation, before + 1)
     with pytest.warns(UnseenWorkWarning):
         torcheer.validate_forward_pass(model, given)
     assert torch.equal(given, before)

@@ -176,10 +176,14 @@ class Recorder:
         log.details[number] = Details(also=also, output_path=path)
         if self.gradients is not None:
             log.values[number] = self._apart(tensor)  # with its autograd graph, for the user to run backward from
-        elif parent >= 0 and log.values[parent] is not UNSAVED and not also and self.keeper.selection is None:
+        elif parent >= 0 and self.keeper.selection is None and not also and self._is_there(parent):
             self.keeper.share(number, parent, known.storage)
         else:
             self.keeper.keep_if_wanted(number, tensor)
+
+    def _is_there(self, number: int) -> bool:
+        """Whether the tensor of a record is kept, and nothing unseen has written to it."""
+        return self.log.values[number] is not UNSAVED and not self.log.is_lost(number)
 
     def _apart(self, tensor: Tensor) -> Tensor:
         """A tensor, or a copy where its memory is the user's and is going to be restored."""

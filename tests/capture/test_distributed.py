@@ -14,6 +14,7 @@ import torch.distributed
 
 import torcheer
 from distributed_programs import PROGRAMS, WORLD
+from torcheer.capture.intercept.collectives import in_words
 
 _LIMIT = 150  # seconds for all programs together; a hang fails instead of blocking
 
@@ -60,3 +61,14 @@ def test_in_two_processes(results, name, rank):
     assert name in results[rank], "it did not end, or another program before it did not"
     error = results[rank][name]
     assert error is None, error
+
+
+def test_arguments_of_collectives_are_written_without_their_process_group():
+    class Group:
+        group_name = "experts"
+
+    assert in_words(Group()) == "experts"
+    assert in_words((1, [Group(), 2.5])) == (1, ["experts", 2.5])
+    operation = torch.distributed.ReduceOp.SUM
+    assert in_words(operation) == str(operation)
+    assert in_words(None) is None

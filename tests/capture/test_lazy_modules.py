@@ -184,3 +184,19 @@ def test_a_graph_of_forward_and_backward_leaves_a_lazy_model_lazy(operations):
     before = state(model)
     torch_vis.track_computational_graph_execution(model, VECTOR, track_tensor_ops=operations)
     assert same_state(before, state(model))
+
+
+def test_attributes_of_an_uninitialised_parameter_are_there_in_a_log_and_after_it():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.LazyLinear(3)
+            self.fc.weight.scale = 2.0
+
+        def forward(self, x):
+            return self.fc(x) * self.fc.weight.scale
+
+    model = Scaled()
+    torcheer.log_forward_pass(model, torch.rand(2, 4))
+    assert is_lazy(model.fc.weight)
+    assert model.fc.weight.scale == 2.0

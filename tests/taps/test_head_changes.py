@@ -15,6 +15,7 @@ from transformers.pytorch_utils import Conv1D
 
 import torcheer
 from torcheer import changes
+from torcheer.changes import HeadAxis
 from torcheer.history.attention import head_axis
 
 HEADS, SIZE, WIDTH = 4, 8, 32
@@ -265,3 +266,20 @@ def test_heads_of_every_layout_are_batch_heads_length_size(name):
     if not name.startswith("bloom"):  # which adds a bias for the distance
         scores = heads.queries @ heads.keys.mT / (1 if name.startswith("torch") else SIZE**0.5)
         torch.testing.assert_close(F.softmax(scores, -1), heads.pattern, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("heads", "size", "expected"),
+    [
+        ((0, 1, 0, 1), 4, (0, 1, 0, 1)),
+        ((0, 1, 0, 1), 6, (0, 1, 0, 1, 0, 1)),
+        ((0, 1, 0, 1), 5, None),  # not whole samples
+        ((0, 0, 1, 1), 8, None),  # heads are not counted fastest, so another size does not tell where they are
+        ((0, 0, 1, 1), 4, (0, 0, 1, 1)),
+        ((0,), 3, (0, 0, 0)),
+        ((-1, -1), 4, None),
+        ((), 2, None),
+    ],
+)
+def test_the_heads_of_another_number_of_samples(heads, size, expected):
+    assert HeadAxis(0, heads, 3).at(size) == expected

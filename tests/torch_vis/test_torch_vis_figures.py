@@ -29,7 +29,7 @@ from torch_vis import (
     visualize_computational_graph,
 )
 from torch_vis.scene import Scene, make_scene
-from torcheer import InvalidArgument
+from torcheer import DrawingFailed, InvalidArgument
 from torcheer.render.graphviz import run_graphviz
 
 plt = pytest.importorskip("matplotlib.pyplot")
@@ -360,3 +360,19 @@ def test_examples_in_docstrings_give_what_they_show(name):
     module = importlib.import_module(f"torch_vis.{name}")
     assert module.__doc__
     assert doctest.testmod(module).failed == 0
+
+
+def test_what_cannot_be_drawn_whole_may_be_folded(monkeypatch):
+    asked = []
+
+    def lay_out(graph, options, **more):
+        asked.append(options)
+        if len(asked) == 1:
+            raise DrawingFailed("too large")
+        return real(graph, options, **more)
+
+    real = torch_vis.scene.lay_out
+    monkeypatch.setattr(torch_vis.scene, "lay_out", lay_out)
+    scene = scene_of(nn.Sequential(*(nn.Linear(4, 4) for _ in range(6))), torch.rand(2, 4))
+    assert [options.fold_repeats for options in asked] == [False, None]  # None: where it helps
+    assert any("linear" in line.lower() for node in scene.nodes for line in node.lines)

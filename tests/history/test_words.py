@@ -142,6 +142,8 @@ def test_flops_are_those_of_the_cost(history, loop):
     assert loop["linear_1"][1].flops == 2 * 3 * 4 * 4
     assert loop["linear_1"].flops == 3 * 2 * 3 * 4 * 4
     assert history.flops == history.cost.flops == sum(one.flops for one in history.operations)
+    for one in both(log(torch.linalg.matrix_exp, torch.eye(3)), "linalgmatrixexp_1"):
+        assert one.flops is None  # no formula is known
 
 
 def test_flops_without_a_formula_are_none():

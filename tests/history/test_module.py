@@ -311,7 +311,7 @@ def test_the_validator_notices_tensors_that_capture_overlooks(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("key", "message"), [("quiet", "no tensor left it"), ("unused", "was not called"), ("unused:1", "was not")]
+    ("key", "message"), [("quiet", "is in what it returned"), ("unused", "was not called"), ("unused:1", "was not")]
 )
 def test_the_address_of_a_module_that_gave_nothing_is_an_error(key, message):
     class Quiet(nn.Module):

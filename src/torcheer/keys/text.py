@@ -118,8 +118,10 @@ class Text(Key):
             most = max(len(call.inputs if way.is_input else call.outputs) for call in calls)
             parts = f"tensors [0] to [{most - 1}]" if most > 1 else "one tensor, [0]" if most else "no tensor"
             raise LayerNotFound(f"module {address!r} {verb} {parts}; no operation is {self.text!r}. {known}")
-        left = "no tensor was given to it" if way.is_input else "no tensor left it"
-        raise LayerNotFound(f"module {self.text!r} was called, but {left} that was logged. {known}")
+        raise LayerNotFound(
+            f"module {self.text!r} was called, but no tensor that was logged is in what it {verb}: containers and dataclasses "
+            f"are looked into there, other objects are not. {known}"
+        )
 
     def _by_glob(self, names: Names) -> Meaning | None:
         for way in readings(self.text):

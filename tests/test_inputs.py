@@ -258,7 +258,8 @@ WRONG = {
         r"does not take a list of 2 as the input.*must be Tensor, not list.*{call}\(model, items\[0\]\)",
     ),
     "batch of a loader": (One, next(iter(loader)), r"{call}\(model, items\[0\]\)"),
-    "tuple for one": (One, (a, b), r"does not take a tuple of 2.*{call}\(model, \(items\[0\], items\[1\]\)\)"),
+    "tuple for one": (One, (a, b), r"a tuple of 2.*takes one argument, .* whole tuple.*{call}\(model, items\[0\]\)"),
+    "several in a list for one": (One, [a, b], r"a list of 2.*takes one argument, .* whole list.*{call}\(model, items\[0\]\)"),
     "array": (
         One,
         np.ones((2, 4), dtype=np.float32),

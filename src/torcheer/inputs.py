@@ -297,12 +297,12 @@ def _refusal(model: Any, error: BaseException, arguments: Arguments, call: str) 
         meant = args if len(args) > 1 and is_shape(args) else value
         return InvalidArgument(
             f"the model does not take {described(value)} as {where}: {type(error).__name__}: {text:.300}\n"
-            f"{_right_call(meant, call)}"
+            f"{_right_call(meant, call, takes_one=taken_by(model).takes_one)}"
         )
     return None
 
 
-def _right_call(value: Any, call: str) -> str:
+def _right_call(value: Any, call: str, *, takes_one: bool = False) -> str:
     """The call that was probably meant where this value was given."""
     if call in _OF_BATCHES:
         return _OF_BATCHES[call]
@@ -316,8 +316,10 @@ def _right_call(value: Any, call: str) -> str:
         items = _joined([f"items[{n}]" for n in range(min(max(len(value), 1), 3))])
         if len(value) == 1:
             return f"A {type(value).__name__} is one argument. For what is in it: {call}(model, items[0])."
-        one = f" For one of its items: {call}(model, items[0])."
-        return f"A {type(value).__name__} is one argument. Several arguments go into a tuple: {call}(model, {items}).{one}"
+        one = f"For one of its items: {call}(model, items[0])."
+        if takes_one:
+            return f"forward takes one argument, which is the whole {type(value).__name__}. {one}"
+        return f"A {type(value).__name__} is one argument. Several arguments go into a tuple: {call}(model, {items}). {one}"
     if isinstance(value, Mapping):
         return f"Named arguments go into input_kwargs: {call}(model, input_kwargs=inputs)."
     if _is_array(value):

@@ -59,9 +59,9 @@ def human_time(seconds: float) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 tensor`, `2 tensors`."""
-    ending = "es" if noun.endswith("s") else "s"
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}{ending}"
+    """`1 tensor`, `1,219 tensors`."""
+    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}{ending}"
 
 
 def describe_history(history: History) -> str:

@@ -200,3 +200,20 @@ def test_attributes_of_an_uninitialised_parameter_are_there_in_a_log_and_after_i
     torcheer.log_forward_pass(model, torch.rand(2, 4))
     assert is_lazy(model.fc.weight)
     assert model.fc.weight.scale == 2.0
+
+
+def test_a_lazy_model_that_freezes_itself_is_left_as_it_was():
+    class Frozen(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.LazyLinear(3)
+
+        def forward(self, t):
+            made = self.fc(t)
+            self.fc.requires_grad_(False)
+            return made
+
+    model = Frozen()
+    torcheer.log_forward_pass(model, torch.rand(2, 4))
+    assert isinstance(model.fc.weight, UninitializedParameter)
+    assert model.fc.weight.requires_grad

@@ -189,7 +189,8 @@ class StateRestorer:
     def before_switch(self) -> None:
         """A tensor is about to be told whether it requires gradients: remember which do."""
         if self._switched is None:
-            self._switched = list(map(AutogradState, self._tensors()))
+            with DisableTorchFunction():
+                self._switched = list(map(AutogradState, self._tensors()))
 
     @property
     def written(self) -> list[Tensor]:

@@ -6,6 +6,7 @@ Each was tried on torch 2.13, and says what would be lost, or what to do instead
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import threading
 import warnings
@@ -116,6 +117,17 @@ def quantised_from_parts(values: Tensor, dtype: torch.dtype, scales: tuple[Any, 
     if made.dtype != dtype:
         raise ValueError("the integers of a quantised tensor are not of its type")
     return made
+
+
+# TorchScript ------------------------------------------------------------------------------------------------------------
+
+
+def writes_in_place(module: Any) -> bool:
+    """Whether a TorchScript module calls a function that writes in place. Without its graph, as of a frozen one: True."""
+    try:
+        return re.search(r"::\w+_\(", str(module.inlined_graph)) is not None
+    except (AttributeError, RuntimeError):
+        return True
 
 
 # What autograd saved -----------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from ..torch_internals import (
     is_functorch_wrapped,
     is_transforming,
     outside_dispatch_modes,
+    writes_in_place,
 )
 from .addresses import addressed, class_name, free_address
 from .identity.tensor_table import storage_of
@@ -290,6 +291,9 @@ class ModuleWatcher:
             restorer.back_up_script(module.modules())
             given = filter(None, map(storage_of, tensors_in(args)))
             restorer.back_up(chain.from_iterable(map(self.recorder.outside.living_in, given)), is_suspected=True)
+            if writes_in_place(module):
+                for tensor in tensors_in(args):
+                    self.recorder.memory.lend(tensor, "script")
 
 
 def _outside_transforms(registered: dict[str, Any]) -> dict[str, Any]:

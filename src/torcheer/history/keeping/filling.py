@@ -73,7 +73,7 @@ def run(
             session.run(model, *arguments, random_seed if random_state is None else random_state)
         except BaseException as error:
             explain(history, error)
-            if not had_compiler and may_be_compiled() and is_of_compiler(error):
+            if not had_compiler and is_of_compiler(error):
                 put_on(error, _COMPILER_CAME)
             raise
     finish(history, session)

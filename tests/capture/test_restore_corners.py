@@ -504,6 +504,14 @@ def write_plain(model, t):
     return model.plain
 
 
+def write_and_switch(model, t):
+    t.mul_(model.fc.weight[0])
+    model.plain.requires_grad_()
+    model.memory.requires_grad_()
+    model.memory.data.add_(1)
+    return model.fc(t) + model.plain + model.memory
+
+
 def detach_parameter(model, t):
     model.fc.weight.detach_()
     return model.fc(t)
@@ -511,7 +519,7 @@ def detach_parameter(model, t):
 
 @pytest.mark.parametrize(
     "does",
-    [switch_input, assign_flag, freeze, write_input, write_buffer, write_plain, detach_parameter],
+    [switch_input, assign_flag, freeze, write_input, write_buffer, write_plain, write_and_switch, detach_parameter],
     ids=lambda f: f.__name__,
 )
 @pytest.mark.parametrize("call", [torcheer.log_forward_pass, torcheer.validate_forward_pass])

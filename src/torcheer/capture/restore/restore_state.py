@@ -58,7 +58,8 @@ class StateRestorer:
         self._inputs = inputs
         self._backups: dict[int, TensorBackup] = {}
         self._gradients: list[tuple[Tensor, TensorBackup | None]] | None = None
-        self._switched: list[AutogradState] | None = None
+        self._autograd: dict[int, AutogradState] = {}  # by id of the tensor, as it was before its first change
+        self._has_switched = False
         self._first_new_hook = RemovableHandle.next_id
         self._objects = ObjectState(self._filled)
         self._scripts: dict[int, ScriptAttributes] = {}
@@ -158,6 +159,8 @@ class StateRestorer:
         for tensor in tensors:
             if id(tensor) not in self._backups and id(tensor) not in self._without_values:
                 with DisableTorchFunction(), torch.no_grad():
+                    if id(tensor) not in self._autograd:
+                        self._autograd[id(tensor)] = AutogradState(tensor)
                     self._backups[id(tensor)] = TensorBackup(tensor, is_suspected=is_suspected)
 
     def back_up_everything(self, others: Iterable[Tensor] = ()) -> None:
@@ -188,9 +191,12 @@ class StateRestorer:
 
     def before_switch(self) -> None:
         """A tensor is about to be told whether it requires gradients: remember which do."""
-        if self._switched is None:
+        if not self._has_switched:
+            self._has_switched = True
             with DisableTorchFunction():
-                self._switched = list(map(AutogradState, self._tensors()))
+                for tensor in self._tensors():
+                    if id(tensor) not in self._autograd:
+                        self._autograd[id(tensor)] = AutogradState(tensor)
 
     @property
     def written(self) -> list[Tensor]:
@@ -309,9 +315,7 @@ class StateRestorer:
 
     def _restore_autograd(self) -> None:
         """After values and gradients: neither writes nor gradients count as the user's."""
-        written = [backup.autograd for backup in reversed(self._backups.values())]
-        known = {id(state.tensor) for state in self._switched or ()}
-        for state in [*(self._switched or ()), *(one for one in written if id(one.tensor) not in known)]:
+        for state in [one for one in self._autograd.values() if one.is_changed]:
             self._try(state.restore, (), self._name_of, state.tensor)
 
     def _look_for_the_unseen(self) -> None:

@@ -26,6 +26,10 @@ class AutogradState:
         self._root = base if base is not None else tensor  # torch makes the nodes of views anew when their memory is written
         self._node = self._root.grad_fn
 
+    @property
+    def is_changed(self) -> bool:
+        return self._root.grad_fn is not self._node or self.tensor.requires_grad is not self._is_required
+
     def restore(self) -> None:
         """Make the tensor what it was. Raises where torch has no way back."""
         tensor = self.tensor
@@ -38,19 +42,18 @@ class AutogradState:
 
 
 class TensorBackup:
-    """What one tensor referred to (its storage, shape and strides), the values in it and what autograd knew of it.
+    """What one tensor referred to (its storage, shape and strides) and the values in it.
 
     Where torch would refuse to write through the tensor (its elements overlap, as those of an expanded tensor do), the bytes
     of the storage are copied instead. With `is_suspected` nothing is known to write to the tensor, so it is compared first and
     only written if it changed: its memory may be read-only.
     """
 
-    __slots__ = ("_copy", "_in_bytes", "autograd", "is_suspected", "tensor", "view")
+    __slots__ = ("_copy", "_in_bytes", "is_suspected", "tensor", "view")
 
     def __init__(self, tensor: Tensor, *, is_suspected: bool) -> None:
         self.tensor = tensor
         self.view = view = tensor.data
-        self.autograd = AutogradState(tensor)
         self.is_suspected = is_suspected
         self._in_bytes = False
         self._copy: Tensor | None = None

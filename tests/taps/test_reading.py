@@ -485,6 +485,15 @@ def test_activation_of_several_keys_is_a_list(net, x):
     assert torch.equal(several[1], second)
 
 
+def test_labels_functions_and_globs_are_read_together():
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Tanh()), torch.rand(2, 4)
+    last, by_function, by_glob = torcheer.activation(model, x, ["tanh_1", torch.relu, "relu_*"])
+    assert torch.equal(last, model(x))
+    for found in (by_function, by_glob):
+        assert all(map(torch.equal, found, [model[:2](x), model[:4](x)]))
+        assert len(found) == 2
+
+
 @pytest.mark.parametrize("is_training", [False, True])
 @pytest.mark.parametrize("key", ["bn1", "batchnorm_1"])
 def test_activation_leaves_the_model_as_it_was(key, is_training):

@@ -68,6 +68,10 @@ def address_of(storage: torch.UntypedStorage) -> int:
     return address
 
 
+# Where the first element of a tensor is, without making a lazy copy a real one; before torch 2.12 there is only `data_ptr`.
+pointer_of: Callable[[Tensor], int] = getattr(Tensor, "const_data_ptr", Tensor.data_ptr)
+
+
 def cuda_is_used() -> bool:
     """Whether this process has used CUDA. Public, but without types."""
     return torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]  # torch's own

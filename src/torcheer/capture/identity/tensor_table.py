@@ -21,7 +21,13 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from ...torch_internals import DisableTorchFunctionSubclass, functorch_unwrapped, is_functorch_wrapped, storage_address
+from ...torch_internals import (
+    DisableTorchFunctionSubclass,
+    functorch_unwrapped,
+    is_functorch_wrapped,
+    pointer_of,
+    storage_address,
+)
 
 PLAIN_CLASSES = frozenset({Tensor, torch.nn.Parameter})
 # Where a storage's last write is unknown, because code outside torch can write to it: a number above that of any record.
@@ -322,4 +328,4 @@ def is_same_view(one: Tensor, other: Tensor) -> bool:
 
 
 def _strides(tensor: Tensor) -> Any:
-    return tensor.stride(), tensor.const_data_ptr() or tensor.storage_offset()  # type: ignore[attr-defined]  # not in torch's stubs
+    return tensor.stride(), pointer_of(tensor) or tensor.storage_offset()

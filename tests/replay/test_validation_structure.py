@@ -272,3 +272,18 @@ def test_a_dependency_on_a_write_before_the_argument_was_made_is_disproved():
     last = history["mul_2"].passes[0]._number
     history._log.detail(last).also = (history["mul_1"].passes[0]._number,)
     assert not history.validate()
+
+
+class Compiled(nn.Module):
+    def forward(self, x):
+        from functorch.compile import aot_function, nop
+
+        return aot_function(lambda t: t.sin() * 2, fw_compiler=nop)(x)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # AOTAutograd reads it
+def test_tensors_that_cannot_be_copied_do_not_stop_a_proof():
+    """AOTAutograd leaves tensors of a class of its own behind, which nothing may be done with."""
+    report = torcheer.validate_forward_pass(nn.Sequential(nn.Linear(3, 3), Compiled()), torch.rand(2, 3))
+    assert report.checks[0].passed, report
+    assert "FunctionalTensor" in str(report)

@@ -161,11 +161,16 @@ class StateRestorer:
         if self._without_values is None:
             self._without_values = set(map(id, self._sizes.without_memory())) | {id(twin) for _, twin in self.lazy}
         for tensor in tensors:
-            if id(tensor) not in self._backups and id(tensor) not in self._without_values:
+            if id(tensor) in self._backups or id(tensor) in self._without_values:
+                continue
+            try:
                 with DisableTorchFunction(), torch.no_grad():
                     if id(tensor) not in self._autograd:
                         self._autograd[id(tensor)] = AutogradState(tensor)
                     self._backups[id(tensor)] = TensorBackup(tensor, is_suspected=is_suspected)
+            except Exception:  # a class that cannot be copied, such as torch's own inside AOTAutograd
+                if not is_suspected:
+                    raise
 
     def back_up_everything(self, others: Iterable[Tensor] = ()) -> None:
         """Unwatched code is about to run: copy every known tensor, and its gradient."""

@@ -100,3 +100,25 @@ def test_lines_run_grow_in_proportion_to_the_layers(kind: str, call: str) -> Non
     first, second, third = (after - before for before, after in pairwise(counts))
     assert first > 0
     assert third <= 2.2 * second <= 2.2 * 2.2 * first, counts
+
+
+def looped(times: int) -> Callable[[Tensor], Tensor]:
+    def loop(x: Tensor) -> Tensor:
+        for _ in range(times):
+            x = x + 1
+        return x
+
+    return loop
+
+
+@pytest.mark.parametrize("key", [1, "add_1", "add_1_1", torch.add])
+def test_a_lookup_runs_few_lines_for_each_pass(key: Any) -> None:
+    counts = []
+    for times in (100, 200):
+        history = tl.log_forward_pass(looped(times), torch.rand(4, 4))
+        found = history[key]
+        assert len(found[0].passes if isinstance(found, list) else found.passes) == times
+        with LinesRun() as run:
+            history[key]
+        counts.append(run.count)
+    assert counts[1] - counts[0] <= 100 * 12, counts  # lines for each pass: whether it is shown, and of which layer it is

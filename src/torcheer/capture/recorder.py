@@ -109,8 +109,11 @@ class Recorder:
         with outside_dispatch_modes():
             self.keeper.before_write(storage)
             if self.restorer is not None:
-                self.restorer.back_up(self.outside.living_in(storage))
-                self.outside.keep_states(storage, also_registered=False)  # FSDP makes parameters for the pass and frees them
+                living = self.outside.living_in(storage)
+                if living:
+                    self.restorer.back_up(living)
+                    # FSDP makes parameters for the pass and frees them
+                    self.outside.keep_states(storage, also_registered=False)
             elif self.keeper.selection is None:
                 self.outside.keep_states(storage)
 

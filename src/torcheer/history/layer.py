@@ -160,7 +160,7 @@ class Layer(ReadAsTensor, Helpful):
         return self._layers([number for one in self._entry.passes for number in self._index.children.get(one, ())])
 
     def _layers(self, numbers: list[int]) -> list[Layer]:
-        return [Layer(self._index, entry) for entry in dict.fromkeys(map(self._index.layer, numbers))]
+        return [Layer(self._index, entry) for entry in self._index.table.by_layer(numbers)]
 
     @property
     def params(self) -> list[Param]:

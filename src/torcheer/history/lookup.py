@@ -64,7 +64,7 @@ class Lookup:
 
     def _one(self, key: Key, meaning: Meaning) -> Found:
         numbers = meaning.numbers
-        layers = list(dict.fromkeys(map(self._table.layer_of, numbers)))
+        layers = list(self._table.by_layer(numbers))
         if isinstance(key, Text) and meaning.matches[0].call is not None:
             self._refuse_clash(key, layers)
         if len(numbers) == 1:
@@ -75,11 +75,8 @@ class Lookup:
 
     def _all(self, meaning: Meaning) -> list[Found]:
         """The layers of which all passes are meant, and single operations of the other layers."""
-        by_layer: dict[LayerEntry, list[int]] = {}
-        for number in meaning.numbers:
-            by_layer.setdefault(self._table.layer_of(number), []).append(number)
         found: list[Found] = []
-        for layer, numbers in by_layer.items():
+        for layer, numbers in self._table.by_layer(meaning.numbers).items():
             is_whole = len(numbers) == len(layer.passes)
             found += [Found(layer)] if is_whole else [Found(layer, number) for number in numbers]
         return found
@@ -102,7 +99,7 @@ class Lookup:
             options = few((f"{match.name} ({self.index.label(match.number)})" for match in matches), _SHOWN)
             times = len(self.names.calls(call.address))
             return f"module {key} was called {times} times: say which, by {options}."
-        layers = list(dict.fromkeys(map(self._table.layer_of, meaning.numbers)))
+        layers = list(self._table.by_layer(meaning.numbers))
         end = end_of(key.text) if isinstance(key, Text) else None
         if end is not None:
             name = end[0]
@@ -116,7 +113,7 @@ class Lookup:
         if not fitting and text:
             calls = [call for address in names.classes if text in address for call in names.calls(address)]
             numbers = (number for call in calls for number in call.outputs[:1] if names.shows(number))
-            fitting = list(dict.fromkeys(map(self._table.layer_of, numbers)))
+            fitting = list(self._table.by_layer(numbers))
         if len(fitting) > 1:
             raise AmbiguousKey(f"{text!r} fits {len(fitting)} layers: {self._list(fitting)}. Use one of these labels.")
         return Position(fitting[0].number).meaning(names) if fitting else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 from ..errors import InvalidArgument
 from ..records import ClassNames, ModuleCall
@@ -26,12 +26,12 @@ class Match:
 class Meaning:
     """The operations a key means, each once."""
 
-    matches: list[Match]
+    matches: Sequence[Match]
     is_plural: bool = True  # the key asks for any number of operations: a class, a function, a glob, a list
 
     @property
     def numbers(self) -> list[int]:
-        return [match.number for match in self.matches]
+        return self.matches.numbers if isinstance(self.matches, Labelled) else [match.number for match in self.matches]
 
 
 class Names(Protocol):
@@ -94,9 +94,26 @@ class Key(ABC):
         raise InvalidArgument(f"{self} does not name modules: give an address, an address with *, a module class, or a list.")
 
 
-def matches_of(passes: Iterable[int], names: Names) -> list[Match]:
-    """Operations by number, named by their labels."""
-    return [Match(number, names.label_of(number)) for number in passes if names.shows(number)]
+class Labelled(Sequence[Match]):
+    """Operations by number. Each is named by its label when it is looked at: a layer may have a hundred thousand passes."""
+
+    def __init__(self, numbers: Iterable[int], names: Names) -> None:
+        self.numbers = list(filter(names.shows, numbers))
+        self._names = names
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, place: int) -> Match: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Labelled: ...
+
+    def __getitem__(self, place: int | slice) -> Match | Labelled:
+        if isinstance(place, slice):
+            return Labelled(self.numbers[place], self._names)
+        return Match(self.numbers[place], self._names.label_of(self.numbers[place]))
 
 
 def of_calls(calls: Iterable[ModuleCall], names: Names, part: int | None = None, is_input: bool = False) -> list[Match]:

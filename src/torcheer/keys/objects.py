@@ -6,6 +6,7 @@ import operator
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol, SupportsIndex, TypeVar, get_args
 
 import torch
@@ -14,7 +15,7 @@ from ..display import few
 from ..errors import InvalidArgument, LayerNotFound
 from ..records import ModuleCall, is_kind_of
 from ..torch_internals import OpOverload, OpOverloadPacket
-from .meaning import Key, Meaning, Names, matches_of, of_calls, once
+from .meaning import Key, Labelled, Meaning, Names, of_calls, once
 from .text import Text
 
 _WHAT_A_KEY_IS = (
@@ -103,7 +104,7 @@ class Position(Key):
                 f"(or -{count} to -1 from the end)."
             )
         at = self.position % count
-        return Meaning([match for passes in names.layers(slice(at, at + 1)) for match in matches_of(passes, names)], False)
+        return Meaning(Labelled(chain.from_iterable(names.layers(slice(at, at + 1))), names), False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ class Range(Key):
             layers = list(names.layers(self.which))
         except (TypeError, ValueError) as error:
             raise InvalidArgument(f"{self.which} is no slice of positions: {error}.") from None
-        return Meaning([match for passes in layers for match in matches_of(passes, names)])
+        return Meaning(Labelled(chain.from_iterable(layers), names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +164,7 @@ class OfFunction(Key):
         numbers = names.of_function(self.function)
         if not numbers:
             raise LayerNotFound(names.not_found(str(self)))
-        return Meaning(matches_of(numbers, names))
+        return Meaning(Labelled(numbers, names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +177,7 @@ class Where(Key):
         return f"the function {getattr(self.predicate, '__name__', self.predicate)}"
 
     def meaning(self, names: Names) -> Meaning:
-        return Meaning(matches_of([number for number, one in names.operations() if self.predicate(one)], names))
+        return Meaning(Labelled([number for number, one in names.operations() if self.predicate(one)], names))
 
 
 @dataclass(frozen=True, slots=True)

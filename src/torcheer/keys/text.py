@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from ..display import few
 from ..errors import LayerNotFound
 from ..records import ModuleCall
 from .grammar import ALL, Reading, end_of, glob_pattern, readings, split_turn
-from .meaning import Key, Match, Meaning, Names, matches_of, of_calls, once
+from .meaning import Key, Labelled, Match, Meaning, Names, of_calls, once
 
 _WRAPPERS = ("_orig_mod", "module")  # what compiled and parallel models put into the addresses of `named_modules`
 
@@ -102,7 +103,7 @@ class Text(Key):
                 said = f"{count} pass" + ("es" if count > 1 else "")
                 raise LayerNotFound(f"{label} has {said}, so there is no {self.text!r}.")
             passes = [passes[way.turn - 1]]
-        return Meaning(matches_of(passes, names), False)
+        return Meaning(Labelled(passes, names), False)
 
     def _tensors(self, way: Reading, address: str, names: Names) -> list[Match]:
         """The tensors that calls of one module returned, or were given."""
@@ -134,7 +135,7 @@ class Text(Key):
                 pattern = glob_pattern(way.name)
                 fitting = [passes for label, passes in names.labels() if pattern.fullmatch(label)]
                 turned = [passes if way.turn is None else passes[way.turn - 1 : way.turn] for passes in fitting]
-                matches = [match for passes in turned for match in matches_of(passes, names)]
+                matches = list(Labelled(chain.from_iterable(turned), names))
             if matches:
                 return Meaning(sorted(once(matches), key=lambda match: match.number))
             if addresses:

@@ -116,7 +116,10 @@ class SharedMemory:
 
     def meet(self, tensor: Tensor) -> bool:
         """Whether an unrecorded tensor lies in memory that torch did not allocate; if so, find recorded tensors there."""
-        if not has_bytes(tensor) or tensor.untyped_storage().resizable():
+        try:
+            if tensor.untyped_storage().resizable() or not has_bytes(tensor):
+                return False
+        except RuntimeError:  # it has no storage of its own
             return False
         own = storage_of(tensor)
         assert own is not None

@@ -21,6 +21,8 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from ...container_kinds import slots_of
+
 LIMIT = 200  # objects that one attribute may lead to
 ROOM = 1 << 20  # bytes of NumPy arrays that are copied for one pass; of larger arrays a sample is compared
 
@@ -38,7 +40,6 @@ _DEFINITIONS = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctio
 _HARMLESS_TYPES = (Tensor, Module, type, types.ModuleType, str, bytes, int, float, complex, range, frozenset, type(None))
 
 _kinds: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
-_slots: weakref.WeakKeyDictionary[type, list[Any]] = weakref.WeakKeyDictionary()
 _names: weakref.WeakKeyDictionary[Any, list[str]] = weakref.WeakKeyDictionary()
 
 
@@ -75,15 +76,6 @@ def _classify(cls: type) -> int:
     if any(base.__module__.partition(".")[0] in _LEFT_ALONE for base in cls.__mro__ if base is not object):
         return _NOTHING
     return _OBJECT if "__dict__" in dir(cls) or slots_of(cls) else _NOTHING
-
-
-def slots_of(cls: type) -> list[Any]:
-    """The descriptors of the slots of a class."""
-    found = _slots.get(cls)
-    if found is None:
-        own = [value for base in cls.__mro__ for value in vars(base).values()]
-        found = _slots[cls] = [value for value in own if type(value) is types.MemberDescriptorType]
-    return found
 
 
 class Random:
@@ -144,7 +136,7 @@ class Slots:
 
     def __init__(self, value: Any) -> None:
         self._object = value
-        self.values = [(slot, _get(slot, value)) for slot in slots_of(type(value))]
+        self.values = [(slot, _get(slot, value)) for _, slot in slots_of(type(value))]
 
     def restore(self) -> None:
         for slot, old in self.values:

@@ -21,13 +21,14 @@ from torch.nn import Module, Parameter
 from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
 
+from ...container_kinds import slots_of
 from ...containers import PLAIN
 from ...display import few
 from ...errors import StateNotRestored
 from ...tensor_memory import has_memory
 from ...torch_internals import DisableTorchFunction
 from ..identity.tensor_table import storage_of
-from .object_state import ObjectState, Where, kind_of, refill, slots_of
+from .object_state import ObjectState, Where, kind_of, refill
 from .tensor_backup import AutogradState, ScriptAttributes, StorageSizes, TensorBackup, lazy_twin
 
 _KEEP_STATISTICS = (

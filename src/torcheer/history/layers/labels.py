@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import string
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ...errors import InvalidArgument
@@ -144,6 +144,13 @@ class LayerTable:
     def layer_of(self, operation: int) -> LayerEntry:
         """The layer an operation belongs to."""
         return self.layer(self._layer_of[operation])
+
+    def by_layer(self, operations: Iterable[int]) -> dict[LayerEntry, list[int]]:
+        """The layers that operations belong to, and those operations of each."""
+        found: dict[int, list[int]] = {}
+        for operation in operations:
+            found.setdefault(self._layer_of[operation], []).append(operation)
+        return {self.layer(number): numbers for number, numbers in found.items()}
 
     @property
     def layers(self) -> list[LayerEntry]:

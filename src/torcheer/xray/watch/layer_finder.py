@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,7 +98,7 @@ def _names(history: History, key: Any) -> list[str]:
     return [match.name for match in matches]
 
 
-def _matches(history: History, key: Any) -> list[Match]:
+def _matches(history: History, key: Any) -> Sequence[Match]:
     try:
         return parse_key(key).meaning(history._lookup.names).matches
     except LayerNotFound as error:

@@ -198,6 +198,16 @@ next_sequence_number: Callable[[], int] = torch.autograd._get_sequence_nr  # typ
 current_graph_task: Callable[[], int] = torch._C._current_graph_task_id
 # The class of the nodes that add up gradients of leaves. Without it: by the name of the class.
 AccumulateGrad: type = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]  # not in torch's stubs
+
+
+def count_writes_as(tensor: Tensor, count: int) -> None:
+    """Make torch count that many writes to a tensor (`tensor._version`), after a write that was taken back.
+
+    Without it earlier histories, and graphs of autograd that saved the tensor, take it for changed.
+    """
+    torch._C._autograd._unsafe_set_version_counter((tensor,), (count,))
+
+
 # Calls a function when the backward pass that is running is over. Without it that shows only when somebody asks.
 after_this_backward: Callable[[Callable[[], None]], None] = torch.autograd.Variable._execution_engine.queue_callback
 
@@ -227,6 +237,7 @@ FUNCTION_NAMESPACES: dict[str, Any] = {
     "torch.Tensor": Tensor,
     "torch": torch,
     "torch.functional": torch.functional,
+    "torch.nn.init": torch.nn.init,
     "torch.linalg": torch.linalg,
     "torch.fft": torch.fft,
     "torch.special": torch.special,
@@ -241,7 +252,7 @@ FUNCTION_NAMESPACES: dict[str, Any] = {
 }
 # The modules that these functions are defined in, where they are Python.
 FUNCTION_MODULES = frozenset(
-    "torch.nn.functional torch.functional torch._tensor torch._lobpcg torch._lowrank torch.sparse torch.nested "
+    "torch.nn.functional torch.functional torch.nn.init torch._tensor torch._lobpcg torch._lowrank torch.sparse torch.nested "
     "torch.linalg torch.special torch.fft".split()
 )
 OpNamespace = torch._ops._OpNamespace  # `torch.ops.aten`

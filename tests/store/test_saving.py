@@ -320,6 +320,13 @@ def test_a_function_that_is_not_torchs_own_is_shown_and_not_run(tmp_path):
         torcheer.load(tmp_path / "run.safetensors", functions=["saved_tests"])
 
 
+def test_initialisations_are_torchs_own_and_run_again(tmp_path):
+    history = log(nn.Sequential(nn.LazyLinear(3), nn.ReLU()), torch.rand(2, 4))
+    assert history["kaiminguniform_1"].func_applied is nn.init.kaiming_uniform_
+    path = history.save(tmp_path / "lazy.safetensors", params=True)
+    assert torcheer.load(path).validate()
+
+
 def test_objects_among_arguments_are_printed_as_they_were():
     from torcheer.container_kinds import SavedObject
     from torcheer.records import TENSOR

@@ -18,6 +18,7 @@ from .capture import Session
 from .capture.addresses import innermost
 from .capture.refusals import refuse_inside_compiled_code
 from .capture.restore.randomness import RandomState
+from .capture.restore.write_counts import counts_as_found
 from .containers import Arguments
 from .errors import InvalidArgument, ModelMismatch
 from .files import output_path
@@ -231,8 +232,9 @@ def validate_forward_pass(
     """
     arguments = _arguments(model, input_args, input_kwargs, "validate_forward_pass")
     history = ModelHistory(_title(model), Options())
-    run(history, model, arguments, random_seed, backs_up_everything=True, call="validate_forward_pass")
-    return validate_against(history, model, arguments)
+    with counts_as_found(model, arguments):
+        run(history, model, arguments, random_seed, backs_up_everything=True, call="validate_forward_pass")
+        return validate_against(history, model, arguments)
 
 
 class recording:  # noqa: N801 - used as a function: `with recording() as history`

@@ -10,6 +10,7 @@ from .api import log_forward_pass
 from .capture.addresses import class_name, without_parallelism
 from .capture.forward_backward import ForwardBackward
 from .capture.restore.left_as_found import left_as_found
+from .capture.restore.write_counts import counts_as_found
 from .containers import find_tensors
 from .errors import InvalidArgument
 from .history.keeping.options import LogOptions, check_log_options
@@ -78,6 +79,7 @@ class TrainingStep:
             inputs = list({id(tensor): tensor for _, tensor in find_tensors(self._arguments)}.values())
         with (
             explained(self.model, self._arguments, self._called),
+            counts_as_found(model, self._arguments),
             left_as_found(model, list(model.modules()), inputs, self._arguments, []) as undone,
         ):
             undone.restorer.back_up_everything()

@@ -199,6 +199,45 @@ def test_what_a_logged_pass_itself_does_to_running_statistics_is_no_change():
     assert history.validate()
 
 
+class Averaging(nn.Module):
+    """Writes to its buffers when it runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.register_buffer("average", torch.ones(100, 4))
+
+    def forward(self, t):
+        result = self.norm(t) * self.average[0].clone()
+        self.average.mul_(0.9).add_(t.detach().mean(0))
+        return result
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        torcheer.log_forward_pass,
+        torcheer.validate_forward_pass,
+        lambda model, given: torcheer.activation(model, given, "norm"),
+        lambda model, given: torcheer.TrainingStep(model, given).watch_modules(),
+    ],
+)
+def test_a_write_that_a_later_pass_took_back_is_no_change(call, tmp_path):
+    """Also for autograd, which compares how often torch counted a write to what it saved."""
+    model = Averaging().train()
+    history = log(model, x)
+    waiting = model.norm.weight * model.average[0]
+    counted = [tensor._version for tensor in model.state_dict().values()]
+    call(model, x)
+    assert [tensor._version for tensor in model.state_dict().values()] == counted
+    waiting.sum().backward()
+    assert history.validate()
+    assert torcheer.load(history.save(tmp_path / "run.safetensors", params=True)).validate()
+    model(x)
+    with pytest.raises(InvalidArgument, match="changed since this history was logged"):
+        history.validate()
+
+
 @pytest.mark.parametrize(
     "make",
     [

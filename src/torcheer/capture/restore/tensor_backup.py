@@ -12,6 +12,7 @@ from torch.nn import Module, Parameter
 from ...tensor_memory import has_memory, needed_bytes, storage_part
 from ...torch_internals import address_of, is_functorch_wrapped
 from ..identity.tensor_table import extent, storage_of
+from .write_counts import restore_count, writes_to
 
 
 class AutogradState:
@@ -42,19 +43,20 @@ class AutogradState:
 
 
 class TensorBackup:
-    """What one tensor referred to (its storage, shape and strides) and the values in it.
+    """What one tensor referred to (its storage, shape and strides), the values in it, and how often torch had counted a write.
 
     Where torch would refuse to write through the tensor (its elements overlap, as those of an expanded tensor do), the bytes
     of the storage are copied instead. With `is_suspected` nothing is known to write to the tensor, so it is compared first and
     only written if it changed: its memory may be read-only.
     """
 
-    __slots__ = ("_copy", "_in_bytes", "is_suspected", "tensor", "view")
+    __slots__ = ("_copy", "_in_bytes", "_writes", "is_suspected", "tensor", "view")
 
     def __init__(self, tensor: Tensor, *, is_suspected: bool) -> None:
         self.tensor = tensor
         self.view = view = tensor.data
         self.is_suspected = is_suspected
+        self._writes = writes_to(tensor)
         self._in_bytes = False
         self._copy: Tensor | None = None
         if has_memory(view):
@@ -64,6 +66,11 @@ class TensorBackup:
 
     def restore(self) -> None:
         """Make the tensor refer to the same memory as before, and write the old values into it."""
+        self._restore_values()
+        if not self.is_suspected:  # else a write that nobody saw is to be noticed
+            restore_count(self.tensor, self._writes)
+
+    def _restore_values(self) -> None:
         tensor, view = self.tensor, self.view
         if not _is_same(tensor, view):
             tensor.data = view

@@ -1,0 +1,47 @@
+"""How often torch counted a write to a tensor (`tensor._version`).
+
+A write that was taken back must not count: earlier histories, and graphs of autograd that saved the tensor, compare the count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import Tensor
+
+from ...cleaning import cleaning
+from ...containers import Arguments, find_tensors
+from ...tensor_memory import has_memory
+from ...torch_internals import DisableTorchFunction, count_writes_as
+from ..addresses import roots_of
+
+
+def writes_to(tensor: Tensor) -> int | None:
+    """How often torch counted a write to a tensor; None where it does not: to inference tensors, and to some subclasses."""
+    try:
+        return tensor._version
+    except Exception:  # subclasses may raise anything
+        return None
+
+
+def restore_count(tensor: Tensor, count: int | None) -> None:
+    """Make torch count as many writes as before, if it counted."""
+    if count is not None and writes_to(tensor) != count:
+        count_writes_as(tensor, count)
+
+
+@cleaning
+def counts_as_found(model: Callable[..., Any], arguments: Arguments) -> Iterator[None]:
+    """Inside, passes may run that restore the values of all parameters, buffers and inputs; afterwards no write counts."""
+    with DisableTorchFunction():
+        modules = [module for root, _ in roots_of(model) for module in root.modules()]
+        tensors = [tensor for _, tensor in find_tensors(arguments)]
+        for module in modules:
+            tensors += [one for group in (module._parameters, module._buffers) for one in group.values() if one is not None]
+        counts = [(tensor, writes_to(tensor)) for tensor in tensors]
+    yield
+    with DisableTorchFunction():
+        for tensor, count in counts:
+            if has_memory(tensor):
+                restore_count(tensor, count)

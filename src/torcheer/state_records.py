@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
@@ -12,6 +11,7 @@ import torch
 from torch.nn import Parameter
 
 from .record_views import Views
+from .shapes import elements_of
 from .tensor_marks import Marks
 
 _is_near: Final[Callable[[torch.Tensor], bool]] = attrgetter("is_cpu")
@@ -42,7 +42,7 @@ class AbsentTensor:
         return self.strides
 
     def numel(self) -> int:
-        return math.prod(self.shape)
+        return elements_of(self.shape)
 
 
 def is_parameter(tensor: Any) -> bool:

@@ -337,3 +337,13 @@ def test_wrappers_with_every_way_of_keeping(keeping):
     if "add_1" in keeping:
         assert torch.equal(history["add_1"].tensor_contents, expected)
         assert type(history["add_1"].creation_args[0]) is Quantised
+
+
+@pytest.mark.parametrize("kind", [Silent, Quantised, Overriding])
+def test_a_saved_history_knows_the_model_by_what_is_inside_its_weights(kind, tmp_path):
+    model = with_weight(kind(numbers.clone(), half.clone()))
+    path = torcheer.log_forward_pass(model, x).save(tmp_path / "run.safetensors")
+    assert torcheer.load(path, model=model).validate()
+    model.weight.numbers.add_(1)
+    with pytest.raises(torcheer.ModelMismatch, match=r"'weight' has other values"):
+        torcheer.load(path, model=model)

@@ -699,3 +699,19 @@ def test_one_module_called_in_a_loop_on_another_thread_is_a_layer_for_each_thing
     found = layers(log(model(forward, gru=nn.GRU(4, 4)), x, unseen="ignore"))
     assert "add_1×3" in found
     assert {one.rpartition("×")[2] for one in found} == {"3"}
+
+
+def test_the_third_use_of_one_tensor_is_no_pass_of_the_first():
+    def forward(self, x):
+        x = self.fc(x)
+        x = torch.relu(x) - torch.relu(x)
+        x = self.fc(x)
+        y = torch.relu(x)
+        x = y - torch.relu(x)
+        x = self.fc(x)
+        a = torch.relu(x)
+        b = torch.relu(x)
+        return a - b + torch.relu(x)
+
+    found = layers(log(model(forward, fc=linear()), x))
+    assert [one for one in found if one.startswith("relu")] == ["relu_1×3", "relu_2×3", "relu_3"]

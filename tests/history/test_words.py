@@ -679,3 +679,9 @@ def test_parameters_that_were_given_other_shared_memory_are_changed():
     model.weight.data = other.share_memory_()
     with pytest.raises(torcheer.ParameterChanged):
         history["linear_1"].creation_args
+
+
+def test_no_flops_are_known_of_a_layer_without_a_formula():
+    history = torcheer.log_forward_pass(lambda x: torch.linalg.matrix_exp(x), torch.rand(3, 3))
+    assert history[1].flops is None
+    assert history[1][1].flops is None

@@ -285,3 +285,12 @@ def test_a_model_is_found_in_the_folder_the_command_runs_in(tmp_path: Any, monke
     assert type(found).__name__ == "Net"
     assert not found.training
     assert find_model("my_own_models:function") is max  # which cannot be asked what it needs
+
+
+def test_the_window_of_a_convolution_and_of_a_pool_is_written_on_it() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.MaxPool2d(2), nn.ReLU())
+    graph = tl.log_forward_pass(model, torch.ones(1, 3, 9, 9)).graph
+    said = {node.function: node_lines(node, graph) for node in graph.nodes if node.kind == "operation"}
+    assert "kernel 3×3, stride 2, padding 1" in said["conv2d"]
+    assert "kernel 2×2, stride 2" in said["max_pool2d"]
+    assert not any("kernel" in line for line in said["relu"])

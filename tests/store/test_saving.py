@@ -146,6 +146,44 @@ def test_a_tensor_of_any_form_comes_back(kind, way, tmp_path):
     load_file(tmp_path / "run.safetensors")  # any reader
 
 
+class Holds(torch.nn.Module):
+    def __init__(self, kept):
+        super().__init__()
+        self.register_buffer("kept", kept)
+
+    def forward(self, x):
+        return x + 1, self.kept.clone()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch calls complex halves, quantised and sparse tensors experimental
+@pytest.mark.parametrize("kind", FORMS)
+@pytest.mark.parametrize("params", [False, True])
+def test_a_buffer_of_any_form_comes_back(kind, params, tmp_path):
+    model = Holds(FORMS[kind]())
+    history = torcheer.log_forward_pass(model, torch.rand(3))
+    history.save(tmp_path / "run.safetensors", params=params)
+    loaded = torcheer.load(tmp_path / "run.safetensors", model=None if params else model)
+    assert str(loaded) == str(history)
+    assert same_tensor(history["clone_1"].activation, loaded["clone_1"].activation)
+    assert bool(loaded.validate()) == bool(history.validate())
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("kind", ["sparse", "csr", "csc", "bsr", "quantised", "nested", "jagged"])
+def test_a_buffer_with_other_values_is_not_the_logged_one(kind, tmp_path):
+    model = Holds(FORMS[kind]())
+    path = torcheer.log_forward_pass(model, torch.rand(3)).save(tmp_path / "run.safetensors")
+    torcheer.load(path, model=model)
+    with pytest.raises(ModelMismatch, match=r"'kept' has other values"):
+        torcheer.load(path, model=Holds(other_values(model.kept)))
+
+
+def other_values(tensor):
+    if tensor.is_quantized:
+        return torch.quantize_per_tensor(tensor.dequantize() + 1, tensor.q_scale(), tensor.q_zero_point(), tensor.dtype)
+    return tensor * 2
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")  # torch calls nested tensors a prototype
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
 def test_nested_tensors_come_back_with_their_sizes(layout, tmp_path):

@@ -71,12 +71,17 @@ def _is_wrapper(tensor: Tensor) -> bool:
     return False
 
 
+# what a jagged tensor may have worked out from its offsets
+_WORKED_OUT = frozenset({"_min_seqlen_tensor", "_max_seqlen_tensor"})
+
+
 def _inside(tensor: Any) -> list[Tensor]:
     if hasattr(tensor, "__tensor_flatten__"):
         names = tensor.__tensor_flatten__()[0]
     else:
         names = [*getattr(tensor, "__dict__", ()), *getattr(type(tensor), "__slots__", ())]
-    return [value for name in sorted(names) if isinstance(value := getattr(tensor, name, None), Tensor)]
+    values = [getattr(tensor, name, None) for name in sorted(names) if name not in _WORKED_OUT]
+    return [value for value in values if isinstance(value, Tensor)]
 
 
 def _same_plain(one: Tensor, other: Tensor) -> bool:

@@ -11,6 +11,7 @@ from ..capture.addresses import addressed, innermost, roots_of
 from ..display import few
 from ..errors import InvalidArgument, ModelMismatch
 from ..records import Log, RegisteredModule
+from ..shapes import shape_of
 from ..state_records import AbsentTensor, is_parameter
 from .fingerprints import fingerprint
 
@@ -80,12 +81,12 @@ def _difference(absent: AbsentTensor, tensor: Any, is_used: bool) -> str:
         return "is missing"
     if is_lazy(tensor):
         return "is uninitialised"
-    if tuple(tensor.shape) != absent.shape and absent.shape != (0,):
-        return f"has the shape {tuple(tensor.shape)}, not {absent.shape}"
+    if shape_of(tensor) != absent.shape and absent.shape != (0,):
+        return f"has the shape {shape_of(tensor)}, not {absent.shape}"
     if tensor.dtype != absent.dtype or is_parameter(tensor) != absent.is_parameter:
         return f"is {tensor.dtype}, not {absent.dtype}"
     if not is_used:
         return ""
     if not absent.fingerprint:
-        return "was changed before the history was saved, so the values it had are not known"
+        return "was changed before the history was saved, or cannot be read, so the values it had are not known"
     return "" if fingerprint(tensor) == absent.fingerprint else "has other values"

@@ -144,11 +144,7 @@ class LogReader:
 
     def _facts(self, written: Any) -> Facts:
         written_shape, dtype, device, *elements = items(written, "the facts of a tensor")
-        shape = sizes(written_shape, "a shape", -1)
-        if elements:
-            ragged = shape = RaggedShape(shape)
-            ragged.elements = number(elements[0], "a number of elements")
-        return shape, read_dtype(dtype), read_device(device)
+        return _read_shape(written_shape, *elements), read_dtype(dtype), read_device(device)
 
     def _read_values(self) -> None:
         log, found = self.log, fields(self._get("values"), "the values")
@@ -229,7 +225,7 @@ class LogReader:
         is_parameter = flag(written.get("is_parameter"), "whether it is a parameter")
         requires_grad = flag(written.get("requires_grad"), "whether a parameter is trained")
         stored = text_or_none(written.get("stored"), "a parameter")
-        shape = sizes(written.get("shape"), "a shape", -1)
+        shape = _read_shape(written.get("shape"), written.get("elements"))
         if stored is not None:
             tensor = self._tensors.read(stored)
             trains = requires_grad and (tensor.is_floating_point() or tensor.is_complex())
@@ -348,3 +344,13 @@ def _absent_like(tensor: Any) -> Any:
     """Stands for the value that a parameter had before the pass changed it."""
     shape, strides = tuple(tensor.shape), tuple(tensor.stride())
     return AbsentTensor(shape, strides, tensor.dtype, tensor.device, tensor.requires_grad, True)
+
+
+def _read_shape(written: Any, elements: Any = None) -> tuple[int, ...]:
+    """A shape. Of a nested tensor the number of elements is written too."""
+    shape = sizes(written, "a shape", -1)
+    if elements is None:
+        return shape
+    ragged = RaggedShape(shape)
+    ragged.elements = number(elements, "a number of elements")
+    return ragged

@@ -39,7 +39,7 @@ from ..records import (
     number_of,
     was_overwritten,
 )
-from ..shapes import RaggedShape
+from ..shapes import RaggedShape, shape_of
 from ..state_records import AbsentTensor, is_parameter
 from ..tensor_memory import is_freed
 from ..torch_internals import DisableTorchFunction
@@ -305,13 +305,15 @@ class LogWriter:
 
     def _state(self, tensor: Any, name: str, params: bool, is_gone: bool) -> Json:
         is_nothing = not isinstance(tensor, AbsentTensor) and (is_lazy(tensor) or is_freed(tensor))
+        shape = (0,) if is_lazy(tensor) else tensor.shape if isinstance(tensor, AbsentTensor) else shape_of(tensor)
         written: dict[str, Any] = {
-            "shape": tuple(tensor.shape) if not is_lazy(tensor) else (0,),
+            "shape": shape,
             "dtype": str(tensor.dtype)[6:],
             "device": str(tensor.device),
             "layout": str(tensor.layout),
             "requires_grad": bool(tensor.requires_grad),
             "is_parameter": is_parameter(tensor),
+            **({"elements": shape.elements} if isinstance(shape, RaggedShape) else {}),
         }
         if not is_nothing and tensor.layout is torch.strided and not tensor.is_nested:
             written["strides"] = tuple(tensor.stride())

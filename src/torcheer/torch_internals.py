@@ -203,9 +203,11 @@ AccumulateGrad: type = torch._C._functions.AccumulateGrad  # type: ignore[attr-d
 def count_writes_as(tensor: Tensor, count: int) -> None:
     """Make torch count that many writes to a tensor (`tensor._version`), after a write that was taken back.
 
-    Without it earlier histories, and graphs of autograd that saved the tensor, take it for changed.
+    Without it earlier histories, and graphs of autograd that saved the tensor, take it for changed. Functional tensors are left
+    as they are: they share the count with a tensor that torch writes to later.
     """
-    torch._C._autograd._unsafe_set_version_counter((tensor,), (count,))
+    if not torch._is_functional_tensor(tensor):
+        torch._C._autograd._unsafe_set_version_counter((tensor,), (count,))
 
 
 # Calls a function when the backward pass that is running is over. Without it that shows only when somebody asks.

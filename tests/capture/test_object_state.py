@@ -90,7 +90,34 @@ def change_ordered(value):
     value["a"] = 3
 
 
+class Tally(nn.Module):
+    """A module that counts in every way."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.seen, self.inner = 0, [], nn.Sequential(nn.BatchNorm1d(3))
+
+    def forward(self, t):
+        self.calls += 1
+        self.seen.append(t)
+        self.seen_last = t
+        self.inner.register_forward_hook(lambda *_: None)
+        return self.inner(t).sum().detach()
+
+
+def counted(module):
+    state = {name: value.tolist() for name, value in module.state_dict().items()}
+    return state, module.calls, len(module.seen), len(vars(module)), len(module.inner._forward_hooks), module.training
+
+
 CASES = {
+    "module in a list": (lambda: [Tally()], lambda m: m[0](x), lambda m: counted(m[0])),
+    "module in a method": (lambda: Tally().forward, lambda f: f(x), lambda f: counted(f.__self__)),
+    "module in a module in an object": (
+        lambda: [nn.ModuleDict({"a": Tally()})],
+        lambda m: m[0].eval()["a"](x),
+        lambda m: (counted(m[0]["a"]), m[0].training),
+    ),
     "numpy generator": (lambda: np.random.default_rng(0), lambda g: g.random(), lambda g: str(g.bit_generator.state)),
     "numpy state": (lambda: np.random.RandomState(0), lambda g: g.rand(), lambda g: str(g.get_state())),
     "bit generator": (lambda: np.random.PCG64(0), lambda g: np.random.Generator(g).random(), lambda g: str(g.state)),

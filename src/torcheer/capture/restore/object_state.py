@@ -2,8 +2,9 @@
 
 Every attribute is followed through containers, plain objects and bound methods, and what is found is copied one level at a
 time: dictionaries and lists are copied shallowly, tensors not at all. An object that leads to more than `LIMIT` others (a
-trainer, a data set) is left alone: putting a program's whole state back would undo more than the pass did. Of the variables a
-function closes over, and of the global names it uses, only random generators are put back.
+trainer, a data set) is left alone: putting a program's whole state back would undo more than the pass did. Modules that are not
+registered but held in a list or an object are looked at as the others are. Of the variables a function closes over, and of the
+global names it uses, only random generators are put back.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ LIMIT = 200  # objects that one attribute may lead to
 ROOM = 1 << 20  # bytes of NumPy arrays that are copied for one pass; of larger arrays a sample is compared
 
 _NOTHING, _DICT, _LIST, _SET, _DEQUE, _TUPLE, _RANDOM, _ARRAY, _BYTES, _FUNCTION, _METHOD, _PARTIAL, _OBJECT = range(13)
+_MODULE = 13
 
 # Packages whose objects are left alone: torch's (optimizers are handled elsewhere), ours, and those that talk to the world.
 _LEFT_ALONE = frozenset(
@@ -37,7 +39,7 @@ _LEFT_ALONE = frozenset(
     "array unittest".split()
 )
 _DEFINITIONS = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
-_HARMLESS_TYPES = (Tensor, Module, type, types.ModuleType, str, bytes, int, float, complex, range, frozenset, type(None))
+_HARMLESS_TYPES = (Tensor, type, types.ModuleType, str, bytes, int, float, complex, range, frozenset, type(None))
 
 _kinds: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
 _names: weakref.WeakKeyDictionary[Any, list[str]] = weakref.WeakKeyDictionary()
@@ -55,6 +57,7 @@ def _classify(cls: type) -> int:
     numpy = sys.modules.get("numpy")
     for kind, classes in (
         (_NOTHING, _HARMLESS_TYPES),
+        (_MODULE, Module),
         (_DICT, dict),
         (_LIST, list),
         (_SET, set),
@@ -181,12 +184,14 @@ class ObjectState:
         self.pieces: list[tuple[Piece, Where]] = []
         self._filled = filled
         self.seen: set[int] = set()
+        self._modules: list[Module] = []  # that were met, registered or not
         self._room = ROOM
 
     def add(self, value: Any, where: Where) -> None:
         """Remember what `value` is and leads to."""
         filled: list[tuple[Any, Any]] = []
         pieces: list[Piece] = []
+        modules: list[Module] = []
         waiting = [value]
         met: list[int] = []
         while waiting:
@@ -195,6 +200,9 @@ class ObjectState:
                 continue
             kind = kind_of(type(here))
             if kind == _NOTHING:
+                continue
+            if kind == _MODULE:
+                modules.append(here)
                 continue
             met.append(id(here))
             self.seen.add(id(here))
@@ -208,6 +216,19 @@ class ObjectState:
                 continue
         self._filled += filled
         self.pieces += [(piece, where) for piece in pieces]
+        self._modules += modules
+
+    def add_unregistered(self, known: Iterable[Module]) -> None:
+        """Remember the modules that were met, and those in them, but for these, which are remembered elsewhere."""
+        seen = set(map(id, known)) if self._modules else set()
+        for module in self._modules:  # grows
+            for inner in module.modules() if id(module) not in seen else ():
+                if id(inner) not in seen:
+                    seen.add(id(inner))
+                    attributes = vars(inner)
+                    self._filled.append((attributes, attributes.copy()))
+                    for value in attributes.values():
+                        self.add(value, (None, f"an attribute of a {type(inner).__name__} that is not registered"))
 
     def add_slots(self, module: Module) -> None:
         """Remember what is in the slots of a module, which its attributes do not show."""

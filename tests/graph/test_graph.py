@@ -66,6 +66,13 @@ def test_named_arguments_are_positions():
     assert edge(graph, "sin_1_2", "where_1_3").positions == ("kwargs['other']",)
 
 
+def test_arguments_are_told_without_addresses_in_memory():
+    """They are others in every run, and in a loaded history."""
+    generator = torch.Generator()
+    history = log(lambda t: t + torch.rand(3, generator=generator), torch.rand(3))
+    assert str(history.graph.node("rand_1").arguments) == "size=3, generator=<torch._C.Generator object>"
+
+
 def test_a_dependency_through_shared_memory_says_so():
     def model(t):
         base = t * 1

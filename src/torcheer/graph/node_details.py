@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,8 @@ from ..history.param import Param
 from ..records import ModuleCall
 from ..source_places import Site, SourceLine, source_of
 from ..templates import BLANK, blank
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of an object in memory, another one in every run
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +63,8 @@ class Arguments:
         return self.template[count + self.names.index(name)] if name in self.names else None
 
     def __str__(self) -> str:
-        return ", ".join(f"{name}={value!r}" if name and value is not BLANK else repr(value) for name, value in self.pairs())
+        words = [f"{name}={value!r}" if name and value is not BLANK else repr(value) for name, value in self.pairs()]
+        return _ADDRESS.sub("", ", ".join(words))
 
 
 @dataclass(frozen=True, slots=True)

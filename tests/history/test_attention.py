@@ -102,7 +102,7 @@ def test_heads_that_share_keys_and_tensors_without_heads():
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")  # said once in a process
-def test_flex_attention_with_its_functions():
+def test_flex_attention_with_its_functions(tmp_path):
     """Scores that a function changes, with a table it looks up, and a mask of blocks."""
     slopes = torch.rand(4)
 
@@ -117,6 +117,11 @@ def test_flex_attention_with_its_functions():
     expected = scores.masked_fill(i < j, -math.inf).softmax(-1)
     torch.testing.assert_close(history.attention("flexattention_1"), expected)
     torch.testing.assert_close(history.attention(""), expected)
+
+    loaded = torcheer.load(history.save(tmp_path / "flex.safetensors"))
+    with pytest.raises(torcheer.InvalidArgument, match="score_mod and mask_mod, which no file can give back"):
+        loaded.attention("flexattention_1")
+    loaded.to_html(tmp_path / "flex.html")  # without the pattern
 
 
 @pytest.mark.parametrize("mask", ["none", "padding", "causal", "both"])

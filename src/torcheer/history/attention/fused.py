@@ -21,6 +21,10 @@ from .heads import Attention, Heads, Part, with_heads
 if TYPE_CHECKING:
     from ..operation import Operation
 
+FROM_A_FILE = (
+    "the pattern of flex_attention is computed by its functions score_mod and mask_mod, which no file can give back. Ask the "
+    "history of the pass for it, before it is saved."
+)
 NESTED = "attention on a nested tensor has patterns of different sizes: log without padding to see them."
 
 
@@ -59,6 +63,8 @@ def _flex(operation: Operation) -> Attention:
     given = _arguments(operation, ("query", "key", "value", "score_mod", "block_mask", "scale"))
     q, k, v, outputs = given["query"], given["key"], given["value"], operation.tensor_contents
     mask_mod: Callable[..., Tensor] = given["block_mask"][-1]
+    if not (callable(given["score_mod"]) and callable(mask_mod)):
+        raise InvalidArgument(FROM_A_FILE)
 
     def work_out(part: Part) -> Heads:
         scores = _scores(part.queries(q), part.samples(k), given["scale"])

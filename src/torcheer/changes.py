@@ -21,6 +21,7 @@ from torch import Tensor
 
 from .errors import InvalidArgument
 from .shapes import shape_of
+from .tensor_memory import cloned
 
 IndexPart = int | slice | EllipsisType | Tensor | Sequence[int] | Sequence[bool] | None
 Index = IndexPart | tuple[IndexPart, ...]  # an index of a tensor; None: all of it
@@ -51,6 +52,8 @@ class HeadAxis:
 class Change(ABC):
     """A change of a tensor, or of the part that `at` (an index) or `heads` (numbers of attention heads) selects."""
 
+    _is_held = False  # whether the change holds the memory of what `new` gives: the model gets a copy, to which it may write
+
     def __init__(self, at: Index = None, heads: Sequence[int] | None = None) -> None:
         if at is not None and heads is not None:
             raise InvalidArgument("at= and heads= both say what of the tensor is changed: give one of them.")
@@ -67,7 +70,8 @@ class Change(ABC):
         """The changed tensor. `where` names the place in errors; `known` is the axis, or possible numbers, of heads there."""
         index = self.at if self.heads is None else head_index(tensor, self.heads, where, known)
         if index is None:
-            return fitting(self._made(tensor, tensor, None, where), tensor, where)
+            new = fitting(self._made(tensor, tensor, None, where), tensor, where)
+            return cloned(new) if self._is_held else new
         try:
             part = tensor[index]
         except (IndexError, RuntimeError, TypeError) as error:
@@ -156,7 +160,7 @@ def _index_along(axis: HeadAxis, tensor: Tensor, heads: Sequence[int], where: st
     if along == tuple(range(axis.count)):
         return (*before, list(heads))
     places = [[at for at, head in enumerate(along) if head == wanted % axis.count] for wanted in heads]
-    return (*before, torch.tensor(places, device=tensor.device))
+    return (*before, torch.tensor(places, dtype=torch.long, device=tensor.device))
 
 
 def _check_heads(heads: Sequence[int], count: int, where: str) -> None:
@@ -173,7 +177,11 @@ def _number_or_tensor(value: Any, what: str, more: str = "") -> Any:
 
 def _operand(value: Any, part: Tensor) -> Any:
     """The value; a tensor is moved to the device and dtype of `part`."""
-    return value.to(part.device, part.dtype) if isinstance(value, Tensor) else value
+    if not isinstance(value, Tensor):
+        return value
+    if not torch.can_cast(value.dtype, part.dtype):
+        raise TypeError(f"{value.dtype} cannot be cast to {part.dtype}")
+    return value.to(part.device, part.dtype)
 
 
 class zero(Change):  # noqa: N801 - used as a function: `changes.zero(heads=[5])`
@@ -214,8 +222,8 @@ class noise(Change):  # noqa: N801
     def __init__(self, std: float = 1.0, *, seed: int = 0, at: Index = None, heads: Sequence[int] | None = None) -> None:
         super().__init__(at, heads)
         self.std = _number_or_tensor(std, "noise")
-        if isinstance(seed, bool) or not isinstance(seed, int):
-            raise InvalidArgument(f"the seed of noise is a whole number; got {type(seed).__name__}: {seed!r:.60}.")
+        if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**63) <= seed < 2**64:
+            raise InvalidArgument(f"the seed of noise is a whole number of 64 bits; got {type(seed).__name__}: {seed!r:.60}.")
         self.seed = seed
 
     def new(self, part: Tensor, whole: Tensor, index: Index) -> Any:
@@ -235,8 +243,8 @@ class clamp(Change):  # noqa: N801
         super().__init__(at, heads)
         if min is None and max is None:
             raise InvalidArgument("clamp needs a limit: min=, max= or both.")
-        self.min = min
-        self.max = max
+        self.min = None if min is None else _number_or_tensor(min, "clamp")
+        self.max = None if max is None else _number_or_tensor(max, "clamp")
 
     def new(self, part: Tensor, whole: Tensor, index: Index) -> Any:
         return part.clamp(self.min, self.max)
@@ -248,6 +256,8 @@ class replace(Change):  # noqa: N801
     Of a history the value with the same key is taken. With `at` or `heads` the value has the shape of the whole tensor, of
     which the same part is taken, or the shape of the part.
     """
+
+    _is_held = True
 
     def __init__(self, value: Any, *, at: Index = None, heads: Sequence[int] | None = None) -> None:
         super().__init__(at, heads)
@@ -286,6 +296,8 @@ class mean(Change):  # noqa: N801
     the reducer `Mean`. These are means of the whole value, one for each unit; with `at` or `heads` the same part is taken.
     """
 
+    _is_held = True
+
     def __init__(self, value: Any, *, at: Index = None, heads: Sequence[int] | None = None) -> None:
         super().__init__(at, heads)
         self._is_of_whole = hasattr(type(value), "as_mean")
@@ -297,7 +309,7 @@ class mean(Change):  # noqa: N801
     def new(self, part: Tensor, whole: Tensor, index: Index) -> Any:
         if _is_features(self.value):
             raise InvalidArgument("mean(features) takes the mean of a key: give it as the change of one.")
-        given = torch.as_tensor(self.value).to(part.device, part.dtype)
+        given = _operand(torch.as_tensor(self.value), part)
         if self._is_of_whole and index is not None:
             return given.expand(whole.shape)[index]
         return given.expand(part.shape)
@@ -316,20 +328,31 @@ def _is_features(value: Any) -> bool:
 class swap(Change):  # noqa: N801
     """Two units exchanged, along a dimension (by default the last)."""
 
-    def __init__(self, one: int, other: int, *, dim: int = -1, at: Index = None) -> None:
-        super().__init__(at)
+    def __init__(self, one: int, other: int, *, dim: int = -1, at: Index = None, heads: Sequence[int] | None = None) -> None:
+        super().__init__(at, heads)
+        wrong = [number for number in (one, other, dim) if isinstance(number, bool) or not isinstance(number, int)]
+        if wrong:
+            raise InvalidArgument(f"swap takes the numbers of two units, and dim= of a dimension; got {wrong[0]!r:.60}.")
         self.one = one
         self.other = other
         self.dim = dim
 
     def new(self, part: Tensor, whole: Tensor, index: Index) -> Any:
-        order = list(range(part.shape[self.dim]))
+        if not -part.ndim <= self.dim < part.ndim:
+            raise IndexError(f"it has no dimension {self.dim}")
+        size = part.shape[self.dim]
+        if not all(-size <= unit < size for unit in (self.one, self.other)):
+            raise IndexError(f"there are {size} units along dimension {self.dim}")
+        order = list(range(size))
         order[self.one], order[self.other] = order[self.other], order[self.one]
         return part.index_select(self.dim, torch.tensor(order, device=part.device))
 
 
 class call(Change):  # noqa: N801
-    """The result of a function of the value. A plain function that is given as a change becomes a `call`."""
+    """The result of a function of the value. A plain function that is given as a change becomes a `call`.
+
+    It gets a copy, so it may write in place: inputs and weights, whose memory the value may be, are not touched.
+    """
 
     def __init__(self, function: Callable[[Tensor], Tensor], *, at: Index = None, heads: Sequence[int] | None = None) -> None:
         super().__init__(at, heads)
@@ -338,10 +361,10 @@ class call(Change):  # noqa: N801
         self.function = function
 
     def new(self, part: Tensor, whole: Tensor, index: Index) -> Any:
-        return self.function(part)
+        return self.function(cloned(part))
 
     def _made(self, part: Tensor, whole: Tensor, index: Index, where: str) -> Any:
-        return self.function(part)  # its errors are not wrapped in ours
+        return self.new(part, whole, index)  # errors of the function are not wrapped in ours
 
 
 Given = Change | Tensor | Callable[[Tensor], Tensor]  # what can be given as a change

@@ -37,6 +37,7 @@ AT = (slice(None), 1, slice(1, 3))
         (changes.mean(3), lambda t: torch.full((2, 3, 4, 5), 3.0)),
         (changes.swap(0, -1), lambda t: t[..., [4, 1, 2, 3, 0]]),
         (changes.swap(1, 2, dim=1), lambda t: t[:, [0, 2, 1]]),
+        (changes.swap(1, 3, heads=[2]), lambda t: edited(t, (slice(None), 2), t[:, 2][..., [0, 3, 2, 1, 4]])),
         (changes.call(torch.sin), torch.sin),
         (changes.zero(at=AT), lambda t: edited(t, AT, 0)),
         (changes.zero(at=0), lambda t: edited(t, 0, 0)),
@@ -82,6 +83,19 @@ def test_gradients_flow_through_a_change(value):
     value.requires_grad_()
     changes.scale(3, at=AT)(value).sum().backward()
     assert torch.equal(value.grad, edited(torch.ones_like(value), AT, 3.0))
+
+
+@pytest.mark.parametrize("axis", [(), changes.HeadAxis(1, (0, 0, 1), 4)], ids=["shape", "log"])
+def test_no_heads_are_nothing_to_change(value, axis):
+    assert torch.equal(changes.zero(heads=[])(value, "a place", axis), value)
+
+
+def test_a_function_may_write_to_what_it_gets(value):
+    """A value may be the input of the model, or a view of a weight."""
+    before = value.clone()
+    for at in (None, (slice(None), 1)):
+        changes.call(lambda tensor: tensor.zero_(), at=at)(value)
+        assert torch.equal(value, before)
 
 
 def test_replace_takes_a_layer_an_operation_or_a_history():
@@ -131,10 +145,20 @@ def test_heads_are_the_dimension_that_is_as_large_as_their_number():
         (lambda: changes.add(None), "add takes a number or a tensor"),
         (lambda: changes.mean([1]), "mean takes a number or a tensor, or features; got list"),
         (lambda: changes.noise(seed=0.5), "seed of noise is a whole number"),
+        (lambda: changes.noise(seed=2**64), "seed of noise is a whole number of 64 bits"),
         (lambda: changes.clamp(), "needs a limit"),
+        (lambda: changes.clamp("a"), "clamp takes a number or a tensor; got str"),
+        (lambda: changes.swap(0, 1.5), "swap takes the numbers of two units, and dim= of a dimension; got 1.5"),
+        (lambda: changes.swap(0, 9)(torch.ones(2, 3)), "there are 3 units along dimension -1"),
+        (lambda: changes.swap(0, 1, dim=2)(torch.ones(2, 3)), "it has no dimension 2"),
         (lambda: changes.replace(3), "replace takes a tensor, a history, or a layer"),
         (lambda: changes.call(3), "takes a function of a tensor; got int"),
         (lambda: changes.noise()(torch.arange(3)), "floating-point values, not to torch.int64"),
+        (lambda: changes.scale(torch.tensor(0.5))(torch.arange(3)), "torch.float32 cannot be cast to torch.int64"),
+        (lambda: changes.add(torch.ones(3))(torch.arange(3)), "torch.float32 cannot be cast to torch.int64"),
+        (lambda: changes.add(torch.tensor(1j))(torch.ones(3)), "torch.complex64 cannot be cast to torch.float32"),
+        (lambda: changes.mean(0.5)(torch.arange(3)), "torch.float32 cannot be cast to torch.int64"),
+        (lambda: changes.noise(torch.tensor(1j))(torch.ones(3)), "torch.complex64 cannot be cast to torch.float32"),
         (lambda: changes.zero(at="a")(torch.ones(2)), r"at=\['a'\] selects nothing of the tensor"),
     ],
 )

@@ -184,6 +184,28 @@ def test_gradients_flow_through_changes_of_what_was_written_in_place():
         torch.testing.assert_close(one.grad, other.grad)
 
 
+@pytest.mark.parametrize("kind", ["tensor", "history", "mean", "number"])
+def test_a_model_that_writes_in_place_does_not_write_to_what_was_given(kind):
+    """A ReLU in place, after a value was replaced: what was given is the same afterwards, so the next call is too."""
+    model, x, given = nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True)).eval(), torch.rand(2, 3), torch.randn(2, 4)
+    with torcheer.intervene(model, {"0": given.clone()}):
+        history = torcheer.log_forward_pass(model, x)
+    change, expected = {
+        "tensor": (given.clone(), given),
+        "history": (changes.replace(history), given),
+        "mean": (changes.mean(given), given),
+        "number": (changes.mean(-2.0), torch.tensor(-2.0)),
+    }[kind]
+    before = given.clone()
+    with torch.no_grad(), torcheer.intervene(model, {"0": change}), torcheer.tap(model, "0") as values:
+        for _ in range(2):
+            assert torch.equal(model(x), expected.relu().expand(2, 4))
+    assert torch.equal(values["0"], expected.expand(2, 4))
+    assert torch.equal(given, before)
+    assert torch.equal(history["0"].activation, before)
+    assert isinstance(change, changes.Change) or torch.equal(change, before)
+
+
 def test_a_vector_is_trained_by_gradients_through_a_change(net, x):
     """As in a loop with a plain hook; the weights of the model stay."""
     vector, other = nn.Parameter(torch.zeros(8)), nn.Parameter(torch.zeros(8))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -271,6 +272,55 @@ def test_of_loaded_histories_without_parameters_own_errors_are_unknown(model, sa
     assert comparison.culprit.arguments == (("eps", 1e-5, 1e-2),)
     assert "unknown" in str(comparison)
     assert not comparison
+
+
+class Chained(nn.Module):
+    """Linears, whose parameters are not in a file, around functions that can be run again."""
+
+    def __init__(self, first=torch.relu, second=torch.tanh):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linears = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        self.first, self.second = first, second
+
+    def forward(self, x):
+        return self.linears[2](self.second(self.linears[1](self.first(self.linears[0](x)))))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "said"),
+    [
+        (Chained(F.gelu), Chained(partial(F.gelu, approximate="tanh")), "gelu_1_2 differs: approximate is"),
+        (
+            Chained(partial(F.softmax, dim=1)),
+            Chained(partial(F.softmax, dim=0)),
+            "softmax_1_2 differs: dim is 1 in a and 0 in b",
+        ),
+        (Chained(second=F.gelu), Chained(second=partial(F.gelu, approximate="tanh")), "gelu_1_4 differs: approximate is"),
+        (Chained(), Chained(first=lambda x: x), "relu_1_2 runs in a and not in b"),
+        (Chained(first=lambda x: x), Chained(), "relu_1_2 runs in b and not in a"),
+        (Chained(), Chained(torch.sin), "relu_1_2 in a, sin_1_2 in b, differs: a runs relu where b runs sin"),
+        (Chained(F.gelu, F.gelu), Chained(torch.sin, torch.sin), "gelu_1_2 in a, sin_1_2 in b, differs"),
+    ],
+)
+def test_without_parameters_what_is_before_an_operation_that_cannot_be_run_is_named(a, b, said, tmp_path):
+    """Its logged values tell that the difference before it mattered."""
+    x = torch.linspace(-1, 1, 12).view(3, 4)
+    logs = [tl.log_forward_pass(one, x).save(tmp_path / f"{name}.safetensors") for name, one in (("a", a), ("b", b))]
+    comparison = tl.compare(*map(tl.load, logs))
+    assert said in comparison.headline
+    assert comparison.culprit.label == tl.compare_models(a, b, x).culprit.label
+    assert "unknown" in str(comparison)
+
+
+def test_without_parameters_what_is_the_same_in_other_words_is_not_named(tmp_path):
+    """Functions that are written otherwise, or compute something else on the way, before a parameter that differs."""
+    a, b = Chained(torch.relu), Chained(lambda x: (2 * x).clamp(min=0) / 2)
+    with torch.no_grad():
+        b.linears[1].weight += 1
+    x = torch.linspace(-1, 1, 12).view(3, 4)
+    logs = [tl.log_forward_pass(one, x).save(tmp_path / f"{name}.safetensors") for name, one in (("a", a), ("b", b))]
+    assert tl.compare(*map(tl.load, logs)).culprit.module == "linears.1"
 
 
 def test_of_loaded_histories_with_parameters_own_errors_are_known(model, saved):

@@ -140,7 +140,7 @@ def _culprits(alignment: Alignment, reference: dict[int, Tensor], tolerance: flo
         return found, everything, forced
     for _ in range(_MOST_CULPRITS + 1):
         lazy = run_on_values_of_a(alignment, reference, forced=set(found), tolerance=tolerance, earlier=forced)
-        errors = errors_that_matter(alignment, lazy, forced, set(found))
+        errors = errors_that_matter(alignment, lazy, forced, set(found), tolerance)
         if not errors:
             break
         found += _of_one_cause(alignment, errors, forced)

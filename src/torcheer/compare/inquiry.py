@@ -20,7 +20,7 @@ from ..torch_internals import DisableTorchFunction
 from .alignment import Alignment
 from .culprit import UNSAID, Culprit, short
 from .lone_modules import LoneCalls, LoneModules
-from .measures import Difference, is_close
+from .measures import Difference, difference, is_close, tolerance_of
 from .own_error import Run
 from .parameters import ParameterDifference
 from .sides import Side
@@ -112,9 +112,24 @@ class Inquiry:
         return None
 
     def unexplained(self, number: int) -> Culprit:
-        """What is different about an operation of b that cannot be run again."""
-        pair, arguments = self._alignment.pair(number), self._arguments(self._alignment.of_b[number], number)
-        return Culprit(*pair, pair, None, arguments, self._parameters(number))
+        """What is different about an operation of b that cannot be run again, or about what it is given."""
+        partner, pair = self._alignment.of_b[number], self._alignment.pair(number)
+        missing, extra = self._between(partner, number)
+        if (missing or extra) and self._is_given_other(partner, number):
+            return self._of_one_side(missing, extra, pair, None, self._inputs(partner, number))
+        return Culprit(*pair, pair, None, self._arguments(partner, number), self._parameters(number))
+
+    def _is_given_other(self, partner: int, number: int) -> bool:
+        """Whether the two calls were logged with other tensors as arguments."""
+        a, b = self._alignment.a, self._alignment.b
+        for one, other in zip(a.log.operations[partner].parents, b.log.operations[number].parents, strict=False):
+            ours, theirs = (side.value(given) if given >= 0 else None for side, given in ((a, one), (b, other)))
+            if ours is None or theirs is None:
+                continue
+            apart = difference(ours, theirs)
+            if apart is not None and apart.relative > tolerance_of(ours.dtype, theirs.dtype):
+                return True
+        return False
 
     def arguments_without_effect(self) -> list[str]:
         """In words: the operations that are called with other arguments, though their values agree."""

@@ -308,23 +308,41 @@ def run_on_values_of_a(
     return observer.run
 
 
-def errors_that_matter(alignment: Alignment, lazy: Run, forced: Run, known: set[int]) -> list[int]:
+def errors_that_matter(alignment: Alignment, lazy: Run, forced: Run, known: set[int], tolerance: float | None) -> list[int]:
     """The operations of b, in order, whose difference is an error of their own.
 
     `lazy` goes on with values of a only where b agrees, `forced` everywhere. A difference matters where it reaches an output,
     and also where it is lost in larger values: what uses the operation agrees with a's value of it, and less so with b's.
-    The others compute something else on the way to the same result. Operations in `known` are taken as agreeing.
+    The others compute something else on the way to the same result. Operations in `known` are taken as agreeing. What a
+    difference makes of an operation that cannot be run again is seen in the logged values, unless these also inherit from a
+    known error.
     """
-    reaching = _that_reach_an_output(alignment, lazy, known)
+    reaching = _that_reach_an_end(alignment, lazy, known, _failed_that_differ(alignment, lazy, known, tolerance))
     dirty = sorted(number for number in lazy.dirty if number not in known)
     return [number for number in dirty if number in reaching or _is_diluted(alignment, lazy, forced, number)]
 
 
-def _that_reach_an_output(alignment: Alignment, run: Run, known: set[int]) -> set[int]:
+def _failed_that_differ(alignment: Alignment, run: Run, known: set[int], tolerance: float | None) -> set[int]:
+    """The operations that could not be run again and that were logged with other values, not because of what is known."""
+    found: set[int] = set()
+    after = set(known)  # and what comes after it
+    for number in sorted(run.failed) if not known else range(len(alignment.b.log.rows)):
+        if not after.isdisjoint(alignment.b.log.operations[number].dependencies):
+            after.add(number)
+        elif number in run.failed and number in alignment.of_b:
+            error = alignment.error(number)
+            if error is not None and error.relative > (alignment.tolerance(number) if tolerance is None else tolerance):
+                found.add(number)
+    return found
+
+
+def _that_reach_an_end(alignment: Alignment, run: Run, known: set[int], ends: set[int]) -> set[int]:
+    """The operations whose difference reaches an output, or one of the other `ends`."""
     side = alignment.b
-    ends = {number for number in side.outputs if number in alignment.of_b} or set(side.outputs)
-    if not ends:  # a recording: whatever nothing uses
-        ends = {step.number for step in side.steps if not side.children(step.number)}
+    outputs = {number for number in side.outputs if number in alignment.of_b} or set(side.outputs)
+    if not outputs:  # a recording: whatever nothing uses
+        outputs = {step.number for step in side.steps if not side.children(step.number)}
+    ends = ends | outputs
     found: set[int] = set()
     for number in range(len(side.log.rows) - 1, -1, -1):
         is_measured = number in run.own and number not in run.failed

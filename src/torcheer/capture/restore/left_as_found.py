@@ -33,7 +33,6 @@ class left_as_found:  # noqa: N801 - used as a function: `with left_as_found(…
             values = (*self.args, *self.kwargs.values())
             given = [inner for value in values if isinstance(value, Module) for inner in value.modules()]
             self.restorer = StateRestorer([*modules, *given], inputs, own, model)
-            self.restorer._objects.add_unregistered([*modules, *given])
         self.random = RandomState.now()  # before the pass
         self.error: BaseException | None = None  # what the pass raised, while it is undone
         self.first = ExitStack()  # callbacks for the end of the pass, before anything is restored

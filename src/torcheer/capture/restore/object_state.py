@@ -27,8 +27,8 @@ from ...container_kinds import slots_of
 LIMIT = 200  # objects that one attribute may lead to
 ROOM = 1 << 20  # bytes of NumPy arrays that are copied for one pass; of larger arrays a sample is compared
 
-_NOTHING, _DICT, _LIST, _SET, _DEQUE, _TUPLE, _RANDOM, _ARRAY, _BYTES, _FUNCTION, _METHOD, _PARTIAL, _OBJECT = range(13)
-_MODULE = 13
+_NOTHING, _MODULE, _DICT, _LIST, _SET, _DEQUE, _TUPLE = range(7)
+_RANDOM, _ARRAY, _BYTES, _FUNCTION, _METHOD, _PARTIAL, _OBJECT = range(7, 14)
 
 # Packages whose objects are left alone: torch's (optimizers are handled elsewhere), ours, and those that talk to the world.
 _LEFT_ALONE = frozenset(

@@ -81,6 +81,7 @@ class StateRestorer:
             self._objects.add(value, (None, f"an argument of class {type(value).__name__}"))
         if function is not None and not isinstance(function, Module):
             self._objects.add(function, (None, getattr(function, "__name__", type(function).__name__)))
+        self._objects.add_unregistered(modules)
         if self.lazy:
             self._replace_lazy()
 

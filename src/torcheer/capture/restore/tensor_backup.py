@@ -66,14 +66,17 @@ class TensorBackup:
 
     def restore(self) -> None:
         """Make the tensor refer to the same memory as before, and write the old values into it."""
+        tensor, view = self.tensor, self.view
+        has_moved = not _is_same(tensor, view)
+        if has_moved:
+            tensor.data = view
         self._restore_values()
-        if not self.is_suspected:  # else a write that nobody saw is to be noticed
-            restore_count(self.tensor, self._writes)
+        # A write that nobody saw is to be noticed; what is kept of other memory that the tensor had shares its count.
+        if not self.is_suspected and not has_moved:
+            restore_count(tensor, self._writes)
 
     def _restore_values(self) -> None:
         tensor, view = self.tensor, self.view
-        if not _is_same(tensor, view):
-            tensor.data = view
         if self._copy is None:
             return
         if not has_memory(view):

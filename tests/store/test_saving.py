@@ -207,8 +207,12 @@ def test_what_no_file_can_give_back_is_refused_by_name_when_saving(tmp_path):
     history = log(lambda x: x * 2, torch.ones(2).as_subclass(Marked))
     with pytest.raises(CannotBeSaved, match=r"input_1_0:1 is a Marked.*activations="):
         history.save(path)
-    with pytest.raises(CannotBeSaved, match="Marked"):
+    with pytest.raises(CannotBeSaved, match=r"Marked.*layers_to_save= of a log with save_to="):
         torcheer.log_forward_pass(lambda x: x * 2, torch.ones(2).as_subclass(Marked), save_to=path)
+    marked = nn.Linear(2, 2)
+    marked.weight = nn.Parameter(torch.ones(2, 2).as_subclass(Marked))
+    with pytest.raises(CannotBeSaved, match=r"'weight' is a Marked.*parameters are written with params=True alone"):
+        log(marked, torch.ones(2)).save(path, activations="none", params=True)
     assert list(tmp_path.iterdir()) == []
     history.save(path, activations="none")
     assert len(torcheer.load(path)) == 3

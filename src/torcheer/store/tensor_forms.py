@@ -44,9 +44,14 @@ def parts_of(tensor: Tensor, what: str) -> Form | None:
 
 
 def _refused(tensor: Tensor, what: str) -> CannotBeSaved:
-    kind = f"{type(tensor).__name__} ({tensor.dtype}, {tensor.layout})"
+    return not_in_a_file(what, f"{type(tensor).__name__} ({tensor.dtype}, {tensor.layout})")
+
+
+def not_in_a_file(what: str, kind: str) -> CannotBeSaved:
+    """The error for a tensor of a kind that no file can give back."""
     return CannotBeSaved(
-        f"{what} is a {kind}, which no file can give back. Leave it out: activations= of save takes what layers_to_save takes."
+        f"{what} is a {kind}, which no file can give back. Leave it out: activations= of save, or layers_to_save= of a log "
+        "with save_to=, says which activations are written; parameters are written with params=True alone."
     )
 
 

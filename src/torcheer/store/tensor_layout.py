@@ -13,12 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import CannotBeSaved
 from ..shapes import contiguous_strides
 from ..tensor_files import NAMES
 from ..tensor_memory import needed_bytes, storage_part
 from ..torch_internals import DisableTorchFunction, is_functorch_wrapped, storage_address
-from .tensor_forms import parts_of
+from .tensor_forms import not_in_a_file, parts_of
 
 MOST_GAPS = 16  # the most times that a tensor's memory may be larger than its values, for its strides to be restored
 
@@ -142,10 +141,7 @@ def refuse_class(tensor: Tensor, what: str) -> None:
     """Refuse a tensor of a class that is not torch's own, and one that exists only inside a transform."""
     is_own = type(tensor) is Tensor or type(tensor) is torch.nn.Parameter or tensor.is_nested
     if not is_own or is_functorch_wrapped(tensor):
-        raise CannotBeSaved(
-            f"{what} is a {type(tensor).__name__}, which no file can give back. Leave it out: activations= of save takes "
-            "what layers_to_save takes."
-        )
+        raise not_in_a_file(what, type(tensor).__name__)
 
 
 def view_of(name: str, base: Tensor, tensor: Tensor, offset: int) -> Json:

@@ -462,6 +462,39 @@ def test_a_long_recording_of_short_graphs_is_followed_to_its_end(monkeypatch):
     assert not history.notes
 
 
+class OwnNorm(nn.BatchNorm1d):
+    """Normalises by its running statistics, and updates these first."""
+
+    def forward(self, t):
+        with torch.no_grad():
+            self.running_mean.lerp_(t.mean(0), 0.1)
+            self.running_var.lerp_(t.var(0), 0.1)
+        return (t - self.running_mean) * self.running_var * self.weight
+
+
+class Settling(nn.BatchNorm1d):
+    """Runs in training mode, then in evaluation mode."""
+
+    def forward(self, t):
+        self.train()
+        t = super().forward(t)
+        self.eval()
+        return super().forward(t)
+
+
+@pytest.mark.parametrize("norm", [OwnNorm, Settling, nn.BatchNorm1d])
+def test_running_statistics_that_the_backward_pass_reads_are_those_of_the_pass(norm):
+    model = nn.Sequential(nn.Linear(4, 4), norm(4), nn.Linear(4, 2))
+    plain = copy.deepcopy(model)
+    plain(x).square().sum().backward()
+    history = log(model, x, save_gradients=True)
+    history.log_backward(history["output"].activation.square().sum())
+    assert torch.equal(model[1].running_var, torch.ones(4))
+    for name, parameter in plain.named_parameters():
+        if parameter.grad is not None:
+            torch.testing.assert_close(history.param_grads[name], parameter.grad)
+
+
 def test_what_was_not_reached_has_no_gradient():
     class Heads(nn.Module):
         def __init__(self) -> None:

@@ -128,7 +128,7 @@ class Session:
             self.recorder.add_output(tensor, path)
         if self.recorder.gradients is not None:
             self.recorder.gradients.watch([tensor for _, tensor in outputs])
-            restored = self.recorder.restorer.written_and_read() if self.recorder.restorer is not None else set()
+            restored = self.recorder.restorer.written_storages() if self.recorder.restorer is not None else set()
             if restored:
                 keep_saved([tensor for _, tensor in outputs], restored)
 

@@ -194,6 +194,43 @@ def test_another_eps_is_found_in_a_norm_that_is_written_out(model, ids):
     assert "rsqrt" in culprit.b.source.text
 
 
+class Calls(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x) * 1
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "arguments"),
+    [
+        (lambda x: F.softmax(x, 1), lambda x: x.softmax(0), (("dim", 1, 0),)),
+        (lambda x: x.softmax(0), lambda x: torch.softmax(x, dim=1), (("dim", 0, 1),)),
+        (lambda x: x.cumsum(0), lambda x: torch.cumsum(input=x, dim=1), (("dim", 0, 1),)),
+        (lambda x: F.layer_norm(x, (4,)), lambda x: F.layer_norm(x, [4], eps=0.1), (("eps", 1e-5, 0.1),)),
+    ],
+)
+def test_arguments_of_a_function_and_of_a_method_have_the_same_names(a, b, arguments):
+    assert tl.compare_models(Calls(a), Calls(b), torch.randn(3, 4)).culprit.arguments == arguments
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [(lambda x: F.softmax(x, -1), lambda x: x.softmax(-1)), (F.relu, torch.relu), (lambda x: torch.mean(input=x), torch.mean)],
+)
+def test_a_method_in_place_of_a_function_is_no_difference_of_arguments(a, b):
+    comparison = tl.compare_models(Calls(a), Calls(b), torch.randn(3, 4))
+    assert comparison.verdict == "equal"
+    assert comparison.notes == ()
+
+
+def test_of_operations_that_are_others_the_shape_is_not_said():
+    a, b = Calls(lambda x: x + x.tanh()), Calls(lambda x: x + torch.ones(4).sin())
+    assert tl.compare_models(a, b, torch.randn(3, 4)).culprit.reason == "a runs tanh where b runs ones, sin"
+
+
 def test_equal_models_are_equal(model, ids):
     comparison = tl.compare_models(model, copy.deepcopy(model), ids)
     assert comparison.verdict == "equal"

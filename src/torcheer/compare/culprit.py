@@ -86,9 +86,10 @@ class Culprit:
         """What is different about it, in words."""
         if self.is_explained_by_parameters:
             return f"its parameters differ ({few(self.parameters, 3, '; ')})"
-        if self.a is not None and self.b is not None and self.a.tensor_shape != self.b.tensor_shape:
-            shapes = f"its shape is {self.a.tensor_shape} in a and {self.b.tensor_shape} in b"
-            return ", ".join([shapes, *self.argument_words])
+        if self.a is not None and self.b is not None and self.a.layer_type == self.b.layer_type:
+            ours, theirs = self.a.tensor_shape, self.b.tensor_shape
+            if ours != theirs:
+                return ", ".join([f"its shape is {ours} in a and {theirs} in b", *self.argument_words])
         if self.arguments:
             return ", ".join(self.argument_words)
         if self._is_block and self.lone is not None:
@@ -100,8 +101,8 @@ class Culprit:
             others = f", as {verb} {rest} after it{_modules(alone)}" if len(alone) > 1 else ""
             return f"runs in {here} and not in {there}{others}"
         if self.missing or self.extra or self.a.layer_type != self.b.layer_type:
-            ours, theirs = (*self.missing, self.a), (*self.extra, self.b)
-            return f"a runs {_types(tuple(dict.fromkeys(ours)))} where b runs {_types(tuple(dict.fromkeys(theirs)))}"
+            run = [_types(tuple(dict.fromkeys(some))) for some in ((*self.missing, self.a), (*self.extra, self.b))]
+            return f"a runs {run[0]} where b runs {run[1]}"
         if self.inputs:
             one, other = self.inputs[0]
             return f"it is given {_named(one)} in a and {_named(other)} in b"

@@ -207,7 +207,7 @@ class Inquiry:
         one, other = self._alignment.a.log.operations[partner], self._alignment.b.log.operations[number]
         if one.function.type != other.function.type:
             return ()
-        ours, theirs = _arguments_of(one), _arguments_of(other)
+        ours, theirs = _named_alike(_arguments_of(one), _arguments_of(other))
         names = dict.fromkeys([*ours, *theirs])
         pairs = [(name, ours.get(name, UNSAID), theirs.get(name, UNSAID)) for name in names]
         return tuple((name, one, other) for name, one, other in pairs if not _is_same(one, other))
@@ -254,7 +254,24 @@ def _arguments_of(record: OperationRecord) -> dict[str, Any]:
     return found
 
 
+def _named_alike(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arguments of two calls, of which one may be a method: what that calls `self` is the `input` of the function.
+
+    Without those that say nothing of the result: torch's private ones (`_stacklevel`), and `inplace` where it is False.
+    """
+    found = []
+    for mine, yours in ((ours, theirs), (theirs, ours)):
+        is_method = "self" in mine and "input" in yours and "input" not in mine and "self" not in yours
+        named = {"input" if is_method and name == "self" else name: value for name, value in mine.items()}
+        found.append({name: value for name, value in named.items() if name[:1] != "_" and (name, value) != ("inplace", False)})
+    return found[0], found[1]
+
+
 def _is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, list) and isinstance(other, tuple):
+        one = tuple(one)
+    elif isinstance(one, tuple) and isinstance(other, list):
+        other = tuple(other)
     try:
         return bool(one == other) or (one is UNSAID and other is None) or (other is UNSAID and one is None)
     except Exception:  # a user-defined __eq__ may raise anything

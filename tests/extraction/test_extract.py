@@ -833,9 +833,11 @@ def test_the_plan_is_plain_json_and_a_hostile_folder_is_refused(net, tmp_path):
     for damage in (b"", b"[]", b'{"blocks": 3}', b'{"blocks": -1, "samples": 100}', b'{"blocks": 1.5, "samples": 100}'):
         whole = (tmp_path / "end.json").read_bytes()
         (tmp_path / "end.json").write_bytes(damage)
-        with pytest.raises(tl.UnreadableFile, match=r"end.json in .* is damaged"):
+        with pytest.raises(tl.UnreadableFile, match=r"end.json in .* is damaged. Delete this file and extract again"):
             repr(tl.open_features(tmp_path))
-        (tmp_path / "end.json").write_bytes(whole)
+        (tmp_path / "end.json").unlink()
+        assert extract(net, LOADER, "first", tmp_path, block=20).is_complete
+        assert (tmp_path / "end.json").read_bytes() == whole
     block = next(tmp_path.glob("block-00000001-*"))
     for damage in (b"", b"\x00" * 50, block.read_bytes()[:-7]):
         whole = block.read_bytes()

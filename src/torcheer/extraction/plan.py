@@ -149,7 +149,9 @@ def read_end(storage: Storage) -> tuple[int, int] | None:
     try:
         found: _End = reader(_End)(json.loads(data))
     except (ValueError, RecursionError):
-        raise UnreadableFile(f"{END} in {storage.location} is damaged.") from None
+        raise UnreadableFile(
+            f"{END} in {storage.location} is damaged. Delete this file and extract again: the blocks are kept."
+        ) from None
     return found.blocks, found.samples
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -91,6 +94,42 @@ def test_what_was_read_stays_as_it_was():
     with LayerReader(model, "inner", batches[0]) as reader:
         read = [reader.read(batch)["inner"] for batch in batches]
     assert all(torch.equal(one, other) for one, other in zip(read, expected, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["transform", "numpy"])
+def test_what_was_read_stays_as_it_was_where_one_memory_serves_every_batch(kind):
+    """That of a transform which writes into a tensor of its own, and that of a NumPy array."""
+    memory = np.zeros((3, 2), np.float32)
+    own = torch.zeros(3, 2)
+
+    class Numpy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Identity()
+
+        def forward(self, x: Tensor) -> Tensor:
+            np.copyto(memory, x.numpy())
+            return self.inner(torch.from_numpy(memory))
+
+    model = Numpy() if kind == "numpy" else nn.Sequential(OrderedDict(inner=nn.Identity()))
+    transform = None if kind == "numpy" else lambda tensor: own.copy_(tensor)
+    batches = [torch.rand(3, 2) for _ in range(4)]
+    with LayerReader(model, "inner", batches[0], transform=transform) as reader:
+        read = [reader.read(batch)["inner"] for batch in batches]
+    assert all(torch.equal(one, other) for one, other in zip(read, batches, strict=True))
+
+
+def test_nothing_is_copied_that_a_transform_lets_go_of():
+    made: list[int] = []
+
+    def doubled(tensor: Tensor) -> Tensor:
+        result = tensor * 2
+        made.append(result.data_ptr())
+        return result
+
+    with LayerReader(nn.Sequential(nn.Linear(4, 4)), "0", torch.rand(5, 4), transform=doubled) as reader:
+        pointers = [reader.read(torch.rand(5, 4))["0"].data_ptr() for _ in range(3)]
+    assert pointers == made
 
 
 def test_nothing_is_copied_that_the_model_lets_go_of():

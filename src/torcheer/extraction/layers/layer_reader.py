@@ -259,6 +259,7 @@ class LayerReader:
             tensor = taken[name]
             if (transform := self._transforms.get(name)) is not None:
                 tensor = transform(tensor, batch, mask)
+                tensor = tensor.detach() if isinstance(tensor, Tensor) else tensor  # as in `_taken`
             taken[name] = self._stored(_plain(tensor, name, transform is not None), name, samples, tokens, number)
             del tensor
         counts: dict[int, int] = {}  # how many of these tensors are in the same memory
@@ -287,7 +288,9 @@ def _owned(tensor: Tensor, counts: dict[int, int]) -> Tensor:
     """The tensor, or a copy where others hold its memory and may write to it, or where most of that memory is not its own."""
     address = storage_address(tensor)
     is_shared = storage_use_count(address) > counts[address]  # asked first: reading `untyped_storage` is one more use
-    if is_shared or tensor.untyped_storage().nbytes() > 2 * tensor.numel() * tensor.element_size() + 4096:
+    storage = tensor.untyped_storage()
+    is_foreign = not storage.resizable()  # such as the memory of a NumPy array, of which others are not counted
+    if is_shared or is_foreign or storage.nbytes() > 2 * tensor.numel() * tensor.element_size() + 4096:
         return tensor.clone(memory_format=torch.contiguous_format)
     return tensor
 

@@ -313,6 +313,22 @@ def test_without_parameters_what_is_before_an_operation_that_cannot_be_run_is_na
     assert "unknown" in str(comparison)
 
 
+def test_without_parameters_what_is_written_in_place_is_not_written_to_the_histories(tmp_path):
+    """A value that stands for an operation that cannot be run again is a copy."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(inplace=True), nn.Linear(4, 4)).eval()
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other[3].weight += 1
+    x = torch.linspace(-1, 1, 12).view(3, 4)
+    logs = [tl.log_forward_pass(one, x).save(tmp_path / f"{name}.safetensors") for name, one in (("a", model), ("b", other))]
+    a, b = map(tl.load, logs)
+    assert tl.compare(a, b).culprit.module == "3"
+    for compared, path in ((a, logs[0]), (b, logs[1])):
+        for one, before in zip(compared.operations, tl.load(path).operations, strict=True):
+            assert torch.equal(one.activation, before.activation)
+
+
 def test_without_parameters_what_is_the_same_in_other_words_is_not_named(tmp_path):
     """Functions that are written otherwise, or compute something else on the way, before a parameter that differs."""
     a, b = Chained(torch.relu), Chained(lambda x: (2 * x).clamp(min=0) / 2)

@@ -24,6 +24,7 @@ from ..replay.comparison import same_bits
 from ..replay.kept_values import is_uninitialised
 from ..replay.machine import Machine, WouldWrite
 from ..replay.walk import tensors_of
+from ..tensor_memory import cloned
 from ..torch_internals import DisableTorchFunction
 from .alignment import Alignment
 from .measures import Difference, difference, is_measurable, lower, tolerance_of
@@ -66,7 +67,8 @@ class _TolerantMachine(Machine):
                 self.failed[number] = why
                 instead = self._follower.instead(number)
                 if instead is not None:
-                    self._live[number] = instead
+                    with DisableTorchFunction(), torch.no_grad():
+                        self._live[number] = cloned(instead.detach())  # calls after it may write to it
 
     def _state(self, reference: int) -> Tensor:
         if self.log.states[-1 - reference].is_absent:

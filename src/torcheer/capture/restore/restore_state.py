@@ -31,10 +31,6 @@ from ..identity.tensor_table import storage_of
 from .object_state import ObjectState, Where, kind_of, refill
 from .tensor_backup import AutogradState, ScriptAttributes, StorageSizes, TensorBackup, lazy_twin
 
-_KEEP_STATISTICS = (
-    *(torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch.nn.SyncBatchNorm),
-    *(torch.nn.InstanceNorm1d, torch.nn.InstanceNorm2d, torch.nn.InstanceNorm3d),
-)
 _OWN = len(vars(Module()))  # how many attributes every module has
 _CONTAINERS = frozenset({dict, list, set, deque, type(Module()._forward_hooks)})
 _SIMPLE = PLAIN | {Tensor, Parameter}
@@ -217,14 +213,6 @@ class StateRestorer:
     def written_storages(self) -> set[int]:
         """The storages that `restore` is going to write to."""
         return {s for backup in self._backups.values() if (s := storage_of(backup.view)) is not None}
-
-    def written_and_read(self) -> set[int]:
-        """The same without running statistics: the backward of a layer that updates them does not read them."""
-        found = self.written_storages()
-        for module in self._modules if found else ():
-            if isinstance(module, _KEEP_STATISTICS):
-                found.difference_update(map(storage_of, (one for one in module._buffers.values() if one is not None)))
-        return found
 
     # Restoring ----------------------------------------------------------------------------------------------------
 

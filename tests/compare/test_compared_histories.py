@@ -253,6 +253,61 @@ def test_a_loss_that_is_no_number_is_refused(model, x):
         tl.compare_models(model, model, x, loss=lambda out: out)
 
 
+def test_only_operations_that_were_kept_are_said_to_be_equal(model, x):
+    kept, last = (tl.log_forward_pass(model, x, layers_to_save=kept) for kept in ("all", ["output"]))
+    assert tl.compare(kept, kept).headline == "equal: 6 operations give the same bits"
+    rest = "5 more were not kept, or cannot be compared"
+    assert tl.compare(kept, last).headline == f"equal: 1 operation gives the same bits; {rest}"
+
+
+@pytest.mark.parametrize(
+    "kept", [["blocks.*", "output"], ["output"], [nn.Linear, "output"]], ids=["blocks", "output", "linear"]
+)
+@pytest.mark.parametrize("kind", ["logged", "loaded"])
+@pytest.mark.parametrize("fault", ["argument", "parameter", "block"])
+def test_what_was_not_kept_is_named_where_it_is_the_cause(kept, kind, fault, tmp_path):
+    """Between activations that were kept: another argument, a parameter that differs, a block that is missing."""
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down, self.approximate = nn.Linear(4, 8), nn.Linear(8, 4), "none"
+
+        def forward(self, x):
+            return x + self.down(F.gelu(self.up(x), approximate=self.approximate))
+
+    class Blocks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.blocks, self.head = nn.ModuleList(Block() for _ in range(4)), nn.Linear(4, 2)
+
+        def forward(self, x):
+            for block in self.blocks:
+                x = block(x)
+            return self.head(x)
+
+    a, b = Blocks(), Blocks()
+    if fault == "argument":
+        b.blocks[2].approximate = "tanh"
+    elif fault == "parameter":
+        b.blocks[2].down.weight.data *= 2
+    else:
+        del b.blocks[2]
+    x = torch.linspace(-1, 1, 12).view(3, 4)
+    logs = [tl.log_forward_pass(one, x, layers_to_save=kept) for one in (a, b)]
+    if kind == "loaded":
+        logs = [tl.load(one.save(tmp_path / f"{name}.safetensors")) for name, one in zip("ab", logs, strict=True)]
+    culprit = tl.compare(*logs).culprit
+    expected = {"argument": "gelu_3_10 in 'blocks.2'", "parameter": "linear_6_11 in 'blocks.2.down'", "block": "'blocks.2'"}[
+        fault
+    ]
+    assert culprit.name == expected
+    assert culprit.reason.startswith(
+        {"argument": "approximate is", "parameter": "its parameters differ", "block": "runs in a and not in b (4"}[fault]
+    )
+
+
 # Saved histories and the command line -----------------------------------------------------------------------------------
 
 

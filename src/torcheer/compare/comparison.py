@@ -225,7 +225,7 @@ class Comparison(Shown):
         if self.verdict == "different":
             return f"different: {said}"
         if self.verdict == "equal":
-            return f"equal: {plural(len(self.rows), 'operation')} give the same bits"
+            return f"equal: {self._compared_words()}"
         more = f"; {said}" if differing else ""
         if self.verdict == "not compared":
             row = next(row for row, error in self._output_errors if error is None)
@@ -234,6 +234,13 @@ class Comparison(Shown):
         error = self.output_error
         apart = f"the output differs by {error:.1e} of its scale, " if error else ""
         return f"equal within tolerance: {apart}no operation has an error of its own above its tolerance{more}"
+
+    def _compared_words(self) -> str:
+        """How many operations give the same bits, where all that can be compared do."""
+        count = sum(row.error is not None for row in self.rows)
+        rest = f"; {len(self.rows) - count} more were not kept, or cannot be compared" if count < len(self.rows) else ""
+        same = f"{plural(count, 'operation')} {'gives' if count == 1 else 'give'}" if count else "the outputs have"
+        return f"{same} the same bits{rest}"
 
     def __str__(self) -> str:
         lines = _culprit_lines(self.culprit) if self.culprit is not None else []

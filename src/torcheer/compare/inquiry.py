@@ -20,7 +20,7 @@ from ..torch_internals import DisableTorchFunction
 from .alignment import Alignment
 from .culprit import UNSAID, Culprit, short
 from .lone_modules import LoneCalls, LoneModules
-from .measures import Difference, difference, is_close, tolerance_of
+from .measures import Difference, is_close, tolerance_of
 from .own_error import Run
 from .parameters import ParameterDifference
 from .sides import Side
@@ -50,8 +50,10 @@ class Inquiry:
         is_output = b.log.operations[number].origin is Origin.OUTPUT
         if parameters and not missing and not extra and self._agrees(partner, number, expected, allowed, with_states_of_a=True):
             return Culprit(*pair, pair, own, self._arguments(partner, number), parameters, is_explained_by_parameters=True)
-        if (inside := self._other_arguments(missing, extra)) is not None:
-            return Culprit(*inside, pair, own, self._arguments(inside[0]._number, inside[1]._number))
+        if (inside := self._differing_inside(missing, extra)) is not None:
+            numbers = inside[0]._number, inside[1]._number
+            return Culprit(*inside, pair, own, self._arguments(*numbers), self._parameters(numbers[1]))
+        missing, extra = self._of_one_side_only(missing, extra)
         if (apart := _other_shape(missing, extra)) is not None:
             return Culprit(*apart, pair, own, self._arguments(apart[0]._number, apart[1]._number), missing=missing, extra=extra)
         if is_output or self._agrees(partner, number, expected, allowed, with_states_of_a=False):
@@ -100,36 +102,54 @@ class Inquiry:
             return None
         return self._lone_calls.around(missing or extra, of_a=bool(missing))
 
-    def _other_arguments(
+    def _differing_inside(
         self, missing: tuple[Operation, ...], extra: tuple[Operation, ...]
     ) -> tuple[Operation, Operation] | None:
-        """The first operation with other arguments of those that both sides run, but whose values cannot be compared."""
+        """The first operation with other arguments or parameters of those that both sides run, but cannot be compared."""
         ours = {one._number: one for one in missing}
         for theirs in extra:
-            partner = self._alignment.of_b.get(theirs._number, -1)
-            if partner in ours and theirs._number not in self._harmless and self._arguments(partner, theirs._number):
+            number = theirs._number
+            partner = self._alignment.of_b.get(number, -1)
+            if partner not in ours or number in self._harmless:
+                continue
+            if self._arguments(partner, number) or self._parameters(number):
                 return ours[partner], theirs
         return None
+
+    def _of_one_side_only(
+        self, missing: tuple[Operation, ...], extra: tuple[Operation, ...]
+    ) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
+        """What each side runs, without operations that both run, but whose values cannot be compared."""
+        of_b, theirs = self._alignment.of_b, {one._number for one in extra}
+        both = {of_b[one]: one for one in theirs if one in of_b and one not in self._harmless}
+        ours = {one._number for one in missing} & both.keys()
+        return (
+            tuple(one for one in missing if one._number not in ours),
+            tuple(one for one in extra if of_b.get(one._number) not in ours or one._number in self._harmless),
+        )
 
     def unexplained(self, number: int) -> Culprit:
         """What is different about an operation of b that cannot be run again, or about what it is given."""
         partner, pair = self._alignment.of_b[number], self._alignment.pair(number)
         missing, extra = self._between(partner, number)
-        if (missing or extra) and self._is_given_other(partner, number):
+        if (inside := self._differing_inside(missing, extra)) is not None:
+            numbers = inside[0]._number, inside[1]._number
+            return Culprit(*inside, pair, None, self._arguments(*numbers), self._parameters(numbers[1]))
+        missing, extra = self._of_one_side_only(missing, extra)
+        if (missing or extra) and not self._is_given_the_same(partner, number):
             return self._of_one_side(missing, extra, pair, None, self._inputs(partner, number))
         return Culprit(*pair, pair, None, self._arguments(partner, number), self._parameters(number))
 
-    def _is_given_other(self, partner: int, number: int) -> bool:
-        """Whether the two calls were logged with other tensors as arguments."""
+    def _is_given_the_same(self, partner: int, number: int) -> bool:
+        """Whether the two calls were logged with the same tensors as arguments, within the tolerance."""
         a, b = self._alignment.a, self._alignment.b
         for one, other in zip(a.log.operations[partner].parents, b.log.operations[number].parents, strict=False):
-            ours, theirs = (side.value(given) if given >= 0 else None for side, given in ((a, one), (b, other)))
-            if ours is None or theirs is None:
+            if one < 0 or other < 0:
                 continue
-            apart = difference(ours, theirs)
-            if apart is not None and apart.relative > tolerance_of(ours.dtype, theirs.dtype):
-                return True
-        return False
+            ours, theirs = a.value(one), b.value(other)
+            if ours is None or theirs is None or not is_close(ours, theirs, tolerance_of(ours.dtype, theirs.dtype)):
+                return False
+        return True
 
     def arguments_without_effect(self) -> list[str]:
         """In words: the operations that are called with other arguments, though their values agree."""

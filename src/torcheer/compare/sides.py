@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import blake2b
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from ..display import few
 from ..errors import InvalidArgument
 from ..history import History, Operation
 from ..records import Origin
+from ..state_records import AbsentTensor
 from ..torch_internals import DisableTorchFunction
 from .measures import absolute_values, is_measurable
 
@@ -101,7 +103,7 @@ class Side:
     def state_signature(self, reference: int) -> Signature | None:
         """What a parameter or buffer is recognised by, also where it is transposed or permuted."""
         if reference not in self._state_signatures:
-            self._state_signatures[reference] = _signature(self.index.state(reference).value)
+            self._state_signatures[reference] = _state_signature(self.index.state(reference).value)
         return self._state_signatures[reference]
 
     def content(self, step: Step) -> tuple[Signature, ...]:
@@ -156,6 +158,14 @@ def first_after(
             else:
                 waiting += following(one)
     return sorted(found)
+
+
+def _state_signature(value: Tensor | AbsentTensor) -> Signature | None:
+    """The signature of a parameter or buffer; where its values are in no file, that of their fingerprint."""
+    if not isinstance(value, AbsentTensor):
+        return _signature(value)
+    mark = blake2b(value.fingerprint.encode(), digest_size=6).digest()  # whatever a file says it is
+    return (value.numel(), float(int.from_bytes(mark, "big")), -1.0) if value.fingerprint else None
 
 
 def _signature(value: Tensor) -> Signature | None:

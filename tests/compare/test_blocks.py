@@ -165,8 +165,9 @@ def test_an_output_that_only_one_returns_is_named_unless_both_compute_it():
             }[self.returned]()
 
     x = torch.rand(2, 6)
-    culprit = tl.compare_models(Two("both"), Two("one"), x).culprit
-    assert (culprit.module, culprit.b) == ("second", None)
+    comparison = tl.compare_models(Two("both"), Two("one"), x)
+    assert (comparison.culprit.module, comparison.culprit.b) == ("second", None)
+    assert comparison.headline.endswith("runs in a and not in b; a returns 2 tensors, b returns 1")
     culprit = tl.compare_models(Two("one"), Two("both"), x).culprit
     assert (culprit.module, culprit.a) == ("second", None)
     same = tl.compare_models(Two("more"), Two("one"), x)

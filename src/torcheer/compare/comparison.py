@@ -205,7 +205,7 @@ class Comparison(Shown):
             rest = f", and {others[0]}" if others else ", nothing else does"
             return f"different: {said}{rest}. The first that matters: {self.culprit}"
         if self.culprit is not None:
-            return f"different: {self.culprit}"
+            return f"different: {self.culprit}{self._other_number_of_outputs()}"
         if self._has_other_outputs:
             return f"different: a returns {_shapes(self.a)}, b returns {_shapes(self.b)}"
         if self.gradient_culprit is not None:
@@ -234,6 +234,13 @@ class Comparison(Shown):
         error = self.output_error
         apart = f"the output differs by {error:.1e} of its scale, " if error else ""
         return f"equal within tolerance: {apart}no operation has an error of its own above its tolerance{more}"
+
+    def _other_number_of_outputs(self) -> str:
+        """How many tensors each side returns, where the culprit is behind one that only one side returns."""
+        a, b = len(self.a.outputs), len(self.b.outputs)
+        if self.culprit is None or self.culprit.shown_by is not None or a == b:
+            return ""
+        return f"; a returns {plural(a, 'tensor')}, b returns {b}"
 
     def _compared_words(self) -> str:
         """How many operations give the same bits, where all that can be compared do."""

@@ -50,6 +50,12 @@ def test_rows_are_read_a_few_columns_at_a_time(monkeypatch):
     assert_equals_svd(components_of(Rows("layer", values), 4), values.reshape(9, 60), 4)
 
 
+@pytest.mark.parametrize(("samples", "width"), [(9, 3), (3, 9)])
+def test_values_whose_products_are_not_finite_are_refused(samples, width):
+    with pytest.raises(InvalidArgument, match="products of the values are too large for principal components"):
+        components_of(Rows("layer", 1e300 * features(samples, width)), 2)
+
+
 def test_everything_of_a_sample_is_one_row():
     values = features(40, 2 * 3 * 3).reshape(40, 2, 3, 3).astype(np.float32)
     found = components_of(Rows("conv", torch.from_numpy(values)), 3)

@@ -100,10 +100,19 @@ def from_covariance(found: CovarianceResult, k: int, rows: Rows | None = None, l
     if found.covariance.is_complex():
         raise InvalidArgument("principal components are of real units; the covariance is of complex ones.")
     _check_number(k)
-    values, vectors = torch.linalg.eigh(found.covariance)
-    values, vectors = values.flip(0)[:k].clamp(min=0), vectors.flip(1)[:, :k]
+    values, vectors = _largest(found.covariance, k)
     total = float(found.covariance.diagonal().sum())
     return Components(_signed(vectors.T), values, found.mean, total, found.count, left_out or found.left_out, rows)
+
+
+def _largest(products: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The `k` largest eigenvalues of a symmetric matrix, and their vectors as columns."""
+    if not products.isfinite().all():
+        raise InvalidArgument(
+            "products of the values are too large for principal components: make the values smaller with transform=."
+        )
+    values, vectors = torch.linalg.eigh(products)
+    return values.flip(0)[:k].clamp(min=0), vectors.flip(1)[:, :k]
 
 
 def _from_samples(usable: Rows, k: int, rows: Rows, left_out: int) -> Components:
@@ -117,8 +126,7 @@ def _from_samples(usable: Rows, k: int, rows: Rows, left_out: int) -> Components
             tile = product_tile(centred, begin, other, size, _ROOM)
             products[begin : begin + size, other : other + size] = tile
             products[other : other + size, begin : begin + size] = tile.T
-    values, vectors = torch.linalg.eigh(products)
-    values, vectors = values.flip(0)[:k].clamp(min=0), vectors.flip(1)[:, :k]
+    values, vectors = _largest(products, k)
     directions = torch.zeros(k, usable.width, dtype=torch.float64)
     for begin, part in usable.parts():
         directions += vectors[begin : begin + len(part)].T @ (part - mean)

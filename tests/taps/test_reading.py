@@ -510,6 +510,32 @@ def test_activation_leaves_a_model_that_changes_itself_as_it_was():
         torcheer.activation(model, x, "mul_1")
 
 
+@pytest.mark.parametrize("key", ["first", "relu_1", "last", "input:first"])
+@pytest.mark.parametrize("is_logged", [False, True])
+def test_activation_leaves_inputs_that_the_model_writes_to_as_they_were(key, is_logged):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.ReLU(inplace=True), nn.Linear(3, 3)
+
+        def forward(self, x, more):
+            more["x"].mul_(2)
+            return self.last(self.first(x) + more["x"])
+
+    model, x, more = Model(), torch.randn(2, 3), torch.randn(2, 3)
+    expected = {"first": x.relu(), "relu_1": x.relu(), "last": model.last(x.relu() + 2 * more), "input:first": x.clone()}[key]
+    before = x.clone(), more.clone()
+    history = torcheer.log_forward_pass(model, (x, {"x": more})) if is_logged else None
+    value = torcheer.activation(model, (x, {"x": more}), key, like=history)
+    assert torch.equal(value, expected)
+    assert torch.equal(x, before[0])
+    assert torch.equal(more, before[1])
+    if key == "last":
+        value.sum().backward()
+        gradient = torch.autograd.grad(model.last(x.relu() + 2 * more).sum(), model.last.weight)[0]
+        assert torch.equal(model.last.weight.grad, gradient)
+
+
 def test_activation_with_named_arguments():
     class Model(nn.Module):
         def forward(self, a, b):

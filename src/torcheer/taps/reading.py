@@ -11,13 +11,14 @@ from torch.nn import Module
 
 from ..capture.addresses import innermost
 from ..capture.restore.left_as_found import left_as_found
-from ..containers import Arguments, tensors_in
+from ..containers import Arguments, shares_no_container, tensors_in
 from ..display import few
 from ..errors import ActivationLost, InvalidArgument
 from ..history import History
 from ..inputs import LEFT_OUT, as_arguments
 from ..keys import AnyKey
 from ..shapes import shape_of
+from ..tensor_memory import cloned
 from .model_places import ModelPlaces
 from .spots import Spot
 from .stopping_log import values_in_log
@@ -126,7 +127,7 @@ def activation(
     torch.Size([1, 3])
 
     Args:
-        model: the model. It and the random states are left as they were.
+        model: the model. It, the inputs and the random states are left as they were.
         input_args, input_kwargs: as for `log_forward_pass`.
         keys: a key, or a list of them: the value of each is returned.
         like: a history of the model, which says where values are. Without one, addresses and classes of modules are read by
@@ -151,8 +152,22 @@ def activation(
 
 
 def _run_once(model: Module, arguments: Arguments) -> None:
-    """Run a model and restore everything; buffers are copied before and written back."""
+    """Run a model and restore everything; buffers are copied before and written back.
+
+    The model gets copies of the inputs, since it may write to them. They are not written back as buffers are: what autograd
+    saved of them for a backward pass stays.
+    """
     modules = list(innermost(model).modules())
     with left_as_found(model, modules, tensors_in(arguments), arguments, []) as undone:
         undone.restorer.back_up([buffer for module in modules for buffer in module.buffers(recurse=False)])
-        model(*undone.args, **undone.kwargs)
+        copies = {id(tensor): _copy(tensor) for tensor in tensors_in((undone.args, undone.kwargs))}
+        args, kwargs = shares_no_container((undone.args, undone.kwargs), copies)
+        model(*args, **kwargs)
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """A copy, which gradients flow through; the tensor itself where torch makes no copy of it."""
+    try:
+        return cloned(tensor)
+    except (RuntimeError, NotImplementedError, TypeError):
+        return tensor

@@ -752,3 +752,40 @@ def test_a_model_that_disagrees_with_itself_is_not_held_against_its_log():
     assert len(skipped) >= 2
     assert all("the plain model gives other values each time it runs from the same random state" in one for one in skipped[:2])
     assert not validate_against(log(Mlp(), x), Mlp(), ((x,), {}))
+
+
+def overlapping():
+    whole = torch.arange(16.0).reshape(4, 4) + 1
+    return {
+        "a row": (whole[0], whole),
+        "the whole first": (whole, whole[1]),
+        "parts": (whole[:3], whole[1:]),
+        "transposed": (whole.t(), whole[:2]),
+        "bytes": (whole.view(torch.int32)[2], whole),
+        "apart": (whole[:2], whole[2:]),
+    }
+
+
+@pytest.mark.parametrize("which", overlapping())
+def test_inputs_that_overlap_in_memory_overlap_when_they_run_again(which, tmp_path):
+    """A write to one of them reaches the other."""
+
+    def model(a, b):
+        return a.mul_(2).sum(), b + 1, b.mul_(3)[0], a + 1
+
+    arguments = overlapping()[which]
+    assert torcheer.validate_forward_pass(model, arguments)
+    history = torcheer.log_forward_pass(model, arguments)
+    loaded = torcheer.load(history.save(tmp_path / "run.safetensors"))
+    for again in (history.replay(), loaded.replay()):
+        assert all(torch.equal(one.activation, two.activation) for one, two in zip(again.outputs, history.outputs, strict=True))
+    given = overlapping()[which]
+    expected = model(*overlapping()[which])
+    changed = history.replay(inputs=list(given))
+    assert all(torch.equal(one.activation, value) for one, value in zip(changed.outputs, expected, strict=True))
+
+
+def test_constants_that_overlap_in_memory_overlap_when_they_run_again():
+    table = torch.arange(8.0)
+    part = table[2:5]
+    assert torcheer.validate_forward_pass(lambda t: (table * t, part.add_(t), table * t), torch.tensor(2.0))

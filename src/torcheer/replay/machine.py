@@ -26,11 +26,12 @@ from ..display import few
 from ..errors import InvalidArgument, ReplayFailed
 from ..functions import groups
 from ..history import History
-from ..records import FACTS, PARENTS, Log, OperationRecord, Origin, StateRecord
+from ..records import FACTS, FUNCTION, PARENTS, Log, OperationRecord, Origin, StateRecord
 from ..templates import fill_call
 from ..tensor_memory import copy_of, has_memory, is_freed
 from ..torch_internals import DisableTorchFunction, DisableTorchFunctionSubclass
 from .kept_values import given_because
+from .shared_inputs import SharedInputs
 from .walk import tensors_of
 
 # What `torch.set_default_dtype` takes.
@@ -71,6 +72,7 @@ class Machine:
         self._borrow = borrow
         self._sharing = Counter(storage_of(state.value) for state in log.states if not state.is_absent)
         self._memory: dict[int, Any] = {}  # copies of storages that several parameters or buffers share
+        self._together = SharedInputs(self._values_given())
         self._last_use = _last_uses(log)
         self._homes = _homes(log)
 
@@ -129,10 +131,18 @@ class Machine:
 
     # Values ---------------------------------------------------------------------------------------------------------
 
+    def _values_given(self) -> list[Any]:
+        """The values of inputs and constants, which no call makes."""
+        values = self.log.values
+        functions = [function.origin in (Origin.INPUT, Origin.SOURCE) for function in self.log.functions]
+        numbers = [number for number, row in enumerate(self.log.rows) if functions[row[FUNCTION]]]
+        return [given if (given := self._inputs.get(number)) is not None else values[number] for number in numbers]
+
     def _input(self, record: OperationRecord) -> Any:
         given = self._inputs.get(record.number)
         if given is not None and has_memory(given):
-            return copy_of(given.detach())
+            shared = self._together.copy(given)
+            return copy_of(given.detach()) if shared is None else shared
         return self._argument(record.parents[0]) if record.parents else self._given(record.number)
 
     def _given(self, number: int) -> Any:
@@ -149,7 +159,8 @@ class Machine:
                 f"{given_because(record) or 'an input'}. Log with layers_to_save='all' and no activation_postfunc."
             )
         with DisableTorchFunction():
-            fresh = copied(kept)
+            fresh = self._together.copy(kept)
+            fresh = copied(kept) if fresh is None else fresh
         if fresh is None:
             raise ReplayFailed(
                 f"the history cannot be run again: the {type(kept).__name__} of operation {number} cannot be copied."

@@ -253,6 +253,19 @@ def test_what_is_kept_of_memory_that_a_pass_gave_a_parameter_is_not_lost():
     assert torch.equal(last.activation, (model.weight * 2 + 1) * 2)
 
 
+def test_what_is_kept_of_memory_that_a_pass_gave_a_view_is_not_lost():
+    def model(t):
+        view = t[0]
+        t.add_(1)
+        view.data = view * 2
+        return view + 0
+
+    given = torch.ones(2, 3)
+    history = log(model, given)
+    assert history.notes == []
+    assert torch.equal(history["setdata_1"].activation, torch.full((3,), 4.0))
+
+
 @pytest.mark.parametrize(
     "make",
     [

@@ -136,11 +136,16 @@ class Session:
         """Set up the end of the pass: kept tensors are copied before anything is restored, then the log is closed."""
         restorer = undone.restorer
         undone.first.callback(lambda: list(map(self.keeper.before_write, restorer.written_storages())))
+        undone.first.callback(self._look_for_moves, undone)
         if restorer.sharded_modules():
             undone.first.callback(self.recorder.outside.keep_passing_states)
         undone.last.callback(self._note_times, entered)
         undone.last.callback(lambda: self._close(undone.error))
         undone.last.callback(self._note_lazy_states, restorer)
+
+    def _look_for_moves(self, undone: left_as_found) -> None:
+        """What is kept of a tensor that was given other memory (`t.data = …`) shares its count, and is not to be lost."""
+        undone.keeps_counts = any(function.name == "set_data" for function in self.log.functions)
 
     def _note_times(self, entered: float) -> None:
         now = perf_counter()

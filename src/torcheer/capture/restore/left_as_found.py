@@ -34,6 +34,7 @@ class left_as_found:  # noqa: N801 - used as a function: `with left_as_found(…
             given = [inner for value in values if isinstance(value, Module) for inner in value.modules()]
             self.restorer = StateRestorer([*modules, *given], inputs, own, model)
         self.random = RandomState.now()  # before the pass
+        self.keeps_counts = False  # whether writes that are taken back stay counted
         self.error: BaseException | None = None  # what the pass raised, while it is undone
         self.first = ExitStack()  # callbacks for the end of the pass, before anything is restored
         self.last = ExitStack()  # callbacks for when everything is restored
@@ -49,8 +50,13 @@ class left_as_found:  # noqa: N801 - used as a function: `with left_as_found(…
         with DisableTorchFunction(), ExitStack() as steps:  # the one that is added last is taken first
             steps.push(self.last)
             steps.callback(self.random.restore)
+            steps.callback(self._restore_counts)
             steps.callback(self.restorer.restore)
             steps.push(self.first)
             steps.push(self._deeper)
         self.error = None  # it leads to frames, and these to tensors
         self.restorer.finish(self._notes, error is not None)
+
+    def _restore_counts(self) -> None:
+        for backup in reversed(self.restorer._backups.values()) if not self.keeps_counts else ():
+            backup.restore_count()

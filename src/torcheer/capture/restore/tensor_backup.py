@@ -67,16 +67,8 @@ class TensorBackup:
     def restore(self) -> None:
         """Make the tensor refer to the same memory as before, and write the old values into it."""
         tensor, view = self.tensor, self.view
-        has_moved = not _is_same(tensor, view)
-        if has_moved:
+        if not _is_same(tensor, view):
             tensor.data = view
-        self._restore_values()
-        # A write that nobody saw is to be noticed; what is kept of other memory that the tensor had shares its count.
-        if not self.is_suspected and not has_moved:
-            restore_count(tensor, self._writes)
-
-    def _restore_values(self) -> None:
-        tensor, view = self.tensor, self.view
         if self._copy is None:
             return
         if not has_memory(view):
@@ -90,6 +82,11 @@ class TensorBackup:
                 view.copy_(self._copy)
         else:
             view.copy_(self._copy)
+
+    def restore_count(self) -> None:
+        """Make torch count no write since the copy was made. Not where nobody saw one: that is to be noticed."""
+        if not self.is_suspected:
+            restore_count(self.tensor, self._writes)
 
 
 def _is_same(tensor: Tensor, view: Tensor) -> bool:

@@ -404,3 +404,19 @@ def test_pointers_of_parameters_copy_nothing():
 
     history = log(forward, x)
     assert [layer.layer_type for layer in history] == ["input", "linear", "output"]
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_outputs_that_are_parts_of_memory_that_was_handed_out_are_themselves(made):
+    def model(t):
+        t = t * 1 if made else t
+        array = t.numpy()
+        array *= 10
+        return t[0], t[1], t.unbind(0)[1], t[:, 0]
+
+    given = torch.arange(8.0).reshape(2, 4)
+    history = log(model, given)
+    expected = model(given.clone())
+    assert [one.activation.tolist() for one in history.outputs] == [one.tolist() for one in expected]
+    assert torcheer.validate_forward_pass(model, given)
+    assert given.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]

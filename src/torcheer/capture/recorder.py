@@ -180,7 +180,9 @@ class Recorder:
         if self.gradients is not None:
             log.values[number] = self._apart(tensor)  # with its autograd graph, for the user to run backward from
         elif parent >= 0 and self.keeper.selection is None and not also and self._is_there(parent):
-            self.keeper.share(number, parent, known.storage)
+            kept = log.values[parent]  # a copy, where its memory was handed out
+            is_alias = isinstance(kept, Tensor) and self.table.storage_of(kept) == known.storage
+            self.keeper.share(number, parent, known.storage if is_alias else None)
         else:
             self.keeper.keep_if_wanted(number, tensor)
 

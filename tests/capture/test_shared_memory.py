@@ -420,3 +420,23 @@ def test_outputs_that_are_parts_of_memory_that_was_handed_out_are_themselves(mad
     assert [one.activation.tolist() for one in history.outputs] == [one.tolist() for one in expected]
     assert torcheer.validate_forward_pass(model, given)
     assert given.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_an_output_before_one_that_numpy_wrote_to_is_an_output():
+    """That write is noticed when the model returns, and comes before all outputs."""
+    table = torch.ones(2)
+
+    def model(t):
+        made = t * 2
+        added = t + table
+        made.numpy()[:] = 5
+        return table, made, added
+
+    history = log(model, torch.ones(2))
+    assert [one.label for one in history.operations][-3:] == ["output_1_5", "output_2_6", "output_3_7"]
+    assert [one.activation.tolist() for one in history.outputs] == [[1, 1], [5, 5], [2, 2]]
+    assert torcheer.validate_forward_pass(model, torch.ones(2))
+    with torcheer.recording() as recorded:
+        kept = model(torch.ones(2))
+    assert len(kept) == 3
+    assert recorded.validate()

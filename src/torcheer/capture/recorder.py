@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
 
+from ..containers import Path
 from ..records import UNSAVED, Details, Log, ModuleCall, Origin, Row, TorchFunction, facts_of
 from ..torch_internals import DisableTorchFunction, is_functorch_wrapped, outside_dispatch_modes
 from .autograd.grad_fn_names import NodeNames
@@ -167,10 +168,17 @@ class Recorder:
             waiting += unknown
         return known[number]
 
-    def add_output(self, tensor: Tensor, path: tuple[Any, ...]) -> None:
-        """`tensor` is handed back by the model. Must run where torch functions are not watched."""
-        if self.memory:
-            self.memory.look([tensor])
+    def add_outputs(self, outputs: list[tuple[Path, Tensor]]) -> None:
+        """Tensors are handed back by the model. Must run where torch functions are not watched."""
+        if self.memory:  # what was written to them unseen is recorded first: outputs come last in a log
+            self.memory.look([tensor for _, tensor in outputs])
+        for _, tensor in outputs:
+            if self.table.find(tensor) is None:
+                self.explain(tensor, self._whole_model())
+        for path, tensor in outputs:
+            self._add_output(tensor, path)
+
+    def _add_output(self, tensor: Tensor, path: Path) -> None:
         known = self.table.find(tensor) or self.explain(tensor, self._whole_model())
         parent = known.number
         also = self.also([tensor])[0] if self.table.last_write else ()

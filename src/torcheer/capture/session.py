@@ -124,8 +124,7 @@ class Session:
 
     def _note_outputs(self, result: Any) -> None:
         outputs = list(find_tensors(result))
-        for path, tensor in outputs:
-            self.recorder.add_output(tensor, path)
+        self.recorder.add_outputs(outputs)
         if self.recorder.gradients is not None:
             self.recorder.gradients.watch([tensor for _, tensor in outputs])
             restored = self.recorder.restorer.written_storages() if self.recorder.restorer is not None else set()
@@ -209,8 +208,7 @@ class Session:
             record = operations[entry.number]
             if record.origin in (Origin.OPERATION, Origin.OPAQUE, Origin.ALIAS) and not _ran_in_optimizer(record.site):
                 held.append((entry.number, tensor))
-        for _, tensor in sorted(held, key=lambda pair: pair[0]):
-            self.recorder.add_output(tensor, ())
+        self.recorder.add_outputs([((), tensor) for _, tensor in sorted(held, key=lambda pair: pair[0])])
 
     def _close(self, error: BaseException | None) -> None:
         if self.interceptor.timer is not None:

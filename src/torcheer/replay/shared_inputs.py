@@ -48,15 +48,17 @@ class SharedInputs:
     def _find(self, storage: int, ranges: list[tuple[int, int, int]]) -> None:
         """Find those of one storage that overlap; they are in order of where they begin."""
         group: list[tuple[int, int, int]] = []
+        stop = 0  # where the last of a group ends
         for one in ranges:
-            if group and one[0] >= max(end for _, end, _ in group):
-                self._add(storage, group)
+            if one[0] >= stop:
+                self._add(storage, group, stop)
                 group = []
             group.append(one)
-        self._add(storage, group)
+            stop = max(stop, one[1])
+        self._add(storage, group, stop)
 
-    def _add(self, storage: int, group: list[tuple[int, int, int]]) -> None:
-        begin, end = group[0][0], max(end for _, end, _ in group)
+    def _add(self, storage: int, group: list[tuple[int, int, int]], end: int) -> None:
+        begin = group[0][0] if group else end
         if len(group) > 1 and end - begin <= _MOST_GROWTH * sum(size for _, _, size in group):
             whole = (storage, begin - begin % _LARGEST_ITEM, end)
             self._ranges.update({(storage, first, last): whole for first, last, _ in group})

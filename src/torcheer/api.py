@@ -149,6 +149,8 @@ def load(
 
     Nothing in the file is imported or run, whoever wrote it. A damaged file raises `UnreadableFile`.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise InvalidArgument(f"path says which file is opened, such as 'run.safetensors'; got {path!r:.80}.")
     log, options = load_log(Path(path), functions)
     if model is not None:
         bind(log, model)

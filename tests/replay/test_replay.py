@@ -488,7 +488,7 @@ def test_a_history_without_its_inputs_says_what_to_do():
     for keys in ("none", ["relu_1"], "modules"):
         with pytest.raises(torcheer.InvalidArgument, match="layers_to_save='all'"):
             log(nn.Sequential(Mlp()), x, layers_to_save=keys).validate()
-    with pytest.raises(torcheer.InvalidArgument, match="log without it"):
+    with pytest.raises(torcheer.InvalidArgument, match="or save, without it"):
         log(Mlp(), x, activation_postfunc=torch.mean).validate()
 
 

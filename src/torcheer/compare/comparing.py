@@ -100,7 +100,10 @@ def _check(history: Any, name: str) -> None:
     if not history.is_complete:
         raise InvalidArgument(f"{name} is the history of a pass that did not run to its end, so it cannot be compared.")
     if not history._log.holds_tensors:
-        raise InvalidArgument(f"{name} was made with activation_postfunc and has no tensors to compare; log without it.")
+        raise InvalidArgument(
+            f"{name} does not hold its tensors as they were: it was made with activation_postfunc, or saved with dtype=. Log, "
+            "or save, without it to compare."
+        )
     if not any(operation.has_saved_activations for operation in history.operations):
         raise ActivationNotSaved(
             f"no activation of {name} was saved, so there is nothing to compare. Log with layers_to_save='all'."

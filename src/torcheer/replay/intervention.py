@@ -23,7 +23,7 @@ from ..history import History, Operation
 from ..history.attention import head_axis
 from ..keys import AnyKey, KeyType, Match, parse_key
 from ..records import FACTS, PARENTS, UNSAVED, Held, OperationRecord, facts_of
-from .machine import refuse_changed_states, run_again
+from .machine import refuse_changed_states, refuse_without_tensors, run_again
 
 ReplayInputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]  # one for each input, or by label
 Kind = TypeVar("Kind", bound=History)
@@ -33,8 +33,7 @@ def replay(history: Kind, inputs: ReplayInputs | None = None, changes: Mapping[K
     """A new history with other inputs or changed values, and everything downstream of them computed again."""
     if not history.is_complete:
         raise InvalidArgument("only the history of a pass that ran to its end can be run again.")
-    if not history._log.holds_tensors:
-        raise InvalidArgument("a history made with activation_postfunc has no tensors to run again; log without it.")
+    refuse_without_tensors(history, "run again")
     refuse_changed_states(history)
     by_number, spans = _changes(history, changes or {})
     given = _inputs(history, inputs)

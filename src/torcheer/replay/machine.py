@@ -302,6 +302,15 @@ def call_again(record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str,
         return func(*args, **kwargs)
 
 
+def refuse_without_tensors(history: History, purpose: str) -> None:
+    """Raise if what is kept are not the tensors as they were."""
+    if not history._log.holds_tensors:
+        raise InvalidArgument(
+            f"this history does not hold its tensors as they were, so there is nothing to {purpose}: it was made with "
+            "activation_postfunc, or saved with dtype=. Log, or save, without it."
+        )
+
+
 def refuse_changed_states(history: History) -> None:
     """Raise if parameters or buffers are absent, or have changed since the pass was logged."""
     absent = [state for state in history._log.states if state.is_absent]

@@ -27,7 +27,7 @@ from .another_input import try_another_input, why_not_run
 from .comparison import Agreement, difference, is_close, same_bits
 from .edges import EdgeProver, varies
 from .kept_values import COLLECTIVE, given_because, is_uninitialised
-from .machine import refuse_changed_states, run_again
+from .machine import refuse_changed_states, refuse_without_tensors, run_again
 from .memory import MemoryProof
 from .races import is_on_accelerator, may_race, why_unsteady
 from .reference_run import HookWatch, addresses_of, run_plainly
@@ -55,8 +55,7 @@ def validate_against(history: History, model: Callable[..., Any], arguments: Arg
 def _refuse_unfit(history: History) -> None:
     if not history.is_complete:
         raise InvalidArgument("only the history of a pass that ran to its end can be validated.")
-    if not history._log.holds_tensors:
-        raise InvalidArgument("a history made with activation_postfunc has no tensors to validate; log without it.")
+    refuse_without_tensors(history, "validate")
     for record in history._log.operations:
         is_given = record.origin is Origin.INPUT or given_because(record) is not None
         if is_given and not record.is_saved:

@@ -435,3 +435,41 @@ def test_slots_of_a_module_are_put_back():
     assert model[0].seen is seen
     assert seen == model[1].seen == [1.0]
     assert not hasattr(model[0], "unset")
+
+
+class Reordered(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.order = collections.OrderedDict(a=1, b=2)
+
+    def forward(self, x):
+        self.order.move_to_end("a")
+        return x + 1
+
+
+def test_the_order_of_an_ordered_dict_is_put_back():
+    model = Reordered()
+    torcheer.log_forward_pass(model, torch.ones(2))
+    assert list(model.order) == ["a", "b"]
+
+
+class ArrayAndTensor(nn.Module):
+    """An array and a tensor on the same memory, both written to."""
+
+    def __init__(self):
+        super().__init__()
+        self.array = np.arange(4, dtype=np.float32)
+        self.tensor = torch.from_numpy(self.array)
+
+    def forward(self, x):
+        self.array[:] = 5
+        y = x + self.tensor
+        self.tensor.mul_(2)
+        return y + self.tensor
+
+
+def test_an_array_whose_memory_a_tensor_has_too_is_put_back():
+    model = ArrayAndTensor()
+    history = torcheer.log_forward_pass(model, torch.ones(4))
+    assert model.array.tolist() == model.tensor.tolist() == [0, 1, 2, 3]
+    assert history["output"].activation.tolist() == [16] * 4

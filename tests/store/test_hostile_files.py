@@ -50,7 +50,7 @@ def test_broken_files_by_the_dozen():
     """A program of its own, since it watches all that the interpreter does; `make fuzz` opens ten thousand."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests")))}
     told = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "store" / "fuzz_files.py"), "60"],
+        [sys.executable, str(ROOT / "tests" / "store" / "fuzz_files.py"), "300"],
         env=environment,
         capture_output=True,
         text=True,
@@ -58,7 +58,7 @@ def test_broken_files_by_the_dozen():
         check=False,
     )
     assert told.returncode == 0, told.stderr[-3000:]
-    assert told.stdout.startswith("60 files: ")
+    assert told.stdout.startswith("300 files: ")
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 8, b"\xff" * 100, b"not a file of tensors at all", b"\x02\0\0\0\0\0\0\0{}"])

@@ -50,13 +50,9 @@ class left_as_found:  # noqa: N801 - used as a function: `with left_as_found(…
         with DisableTorchFunction(), ExitStack() as steps:  # the one that is added last is taken first
             steps.push(self.last)
             steps.callback(self.random.restore)
-            steps.callback(self._restore_counts)
+            steps.callback(lambda: None if self.keeps_counts else self.restorer.restore_counts())
             steps.callback(self.restorer.restore)
             steps.push(self.first)
             steps.push(self._deeper)
         self.error = None  # it leads to frames, and these to tensors
         self.restorer.finish(self._notes, error is not None)
-
-    def _restore_counts(self) -> None:
-        for backup in reversed(self.restorer._backups.values()) if not self.keeps_counts else ():
-            backup.restore_count()

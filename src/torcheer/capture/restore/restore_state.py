@@ -224,6 +224,7 @@ class StateRestorer:
                 self._restore_attributes,
                 self._restore_containers,
                 self._restore_tensors,
+                self._restore_pieces,
                 self._restore_gradients,
                 self._restore_autograd,
                 self._look_for_the_unseen,
@@ -301,8 +302,6 @@ class StateRestorer:
         for container in filter(None, self._empty):
             self.moved.append(container)
             container.clear()
-        for piece, where in self._objects.pieces:
-            self._try(piece.restore, (), self._name_of_place, where)
         for script in self._scripts.values():
             self._try(script.restore, (), str, "attributes of a TorchScript module")
         if RemovableHandle.next_id != self._first_new_hook:
@@ -311,6 +310,16 @@ class StateRestorer:
     def _restore_tensors(self) -> None:
         for backup in reversed(self._backups.values()):  # where memory is shared the earliest copy counts
             self._try(backup.restore, (), self._name_of, backup.tensor)
+
+    def _restore_pieces(self) -> None:
+        """After tensors: the copy of an array is from before the pass, that of a tensor on its memory from before a write."""
+        for piece, where in self._objects.pieces:
+            self._try(piece.restore, (), self._name_of_place, where)
+
+    def restore_counts(self) -> None:
+        """Make torch count no write to what was restored."""
+        for backup in reversed(self._backups.values()):
+            backup.restore_count()
 
     def _restore_gradients(self) -> None:
         for tensor, gradient in self._gradients or ():
@@ -342,7 +351,7 @@ class StateRestorer:
         now: list[Any] = []
         then: list[Any] = []
         for container, saved in self._filled:
-            if isinstance(container, dict):
+            if isinstance(container, dict) and not isinstance(container, OrderedDict):  # whose order `dict` does not know
                 now.append(container)
                 then.append(saved)
             elif not _same_items(container, saved):

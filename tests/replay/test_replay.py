@@ -756,6 +756,7 @@ def test_a_model_that_disagrees_with_itself_is_not_held_against_its_log():
 
 def overlapping():
     whole = torch.arange(16.0).reshape(4, 4) + 1
+    more = torch.arange(100.0).reshape(25, 4)
     return {
         "a row": (whole[0], whole),
         "the whole first": (whole, whole[1]),
@@ -763,6 +764,7 @@ def overlapping():
         "transposed": (whole.t(), whole[:2]),
         "bytes": (whole.view(torch.int32)[2], whole),
         "apart": (whole[:2], whole[2:]),
+        "parts of more memory": (more[5:8], more[6:9]),
     }
 
 

@@ -22,10 +22,12 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from ...records import LOST, Held, Log
-from ...tensor_memory import FREED, copy_of, has_memory
+from ...tensor_memory import FREED, copy_of, has_memory, storage_part
 from ...torch_internals import DisableTorchFunctionSubclass, is_functorch_wrapped, is_transforming
-from ..identity.tensor_table import PLAIN_CLASSES, inner_tensors, is_wrapper, storage_of, storages_of, unwrap
+from ..identity.tensor_table import PLAIN_CLASSES, extent, inner_tensors, is_wrapper, storage_of, storages_of, unwrap
 from .policy import Policy
+
+_LARGEST_ITEM = 16  # bytes of an element, at most: where a copy begins, elements of every type may begin
 
 # The holder of a kept tensor: the number of an operation, or an argument that is kept separately.
 Holder = int | Held
@@ -296,19 +298,24 @@ def _is_plain_memory(tensor: Tensor) -> bool:
 
 
 def _copied_together(values: list[Tensor]) -> Callable[[Tensor], Tensor | None]:
-    """A way to copy tensors of one storage: the storage once, when that is less than one by one."""
+    """A way to copy tensors of one storage: the memory they reach once, when that is less than one by one.
+
+    So the copies of tensors that overlap do so as well.
+    """
     # a transform that is running would wrap the views
     if len(values) < 2 or is_transforming() or not all(map(_is_plain_memory, values)):
         return copied
-    memory = values[0].untyped_storage()
-    if sum(v.numel() * v.element_size() for v in values) <= memory.nbytes():
+    starts, stops, _ = zip(*map(extent, values), strict=True)
+    start, stop = min(starts), max(stops)
+    if sum(value.nbytes for value in values) <= stop - start:
         return copied
-    fresh = memory.clone()  # type: ignore[no-untyped-call]  # torch's own
+    start -= start % _LARGEST_ITEM
+    fresh = storage_part(values[0], start, stop).clone().untyped_storage()
 
     def in_fresh_memory(value: Tensor) -> Tensor:
         with torch.no_grad():
             view = torch.empty(0, dtype=value.dtype, device=value.device)
-            view.set_(fresh, value.storage_offset(), value.shape, value.stride())
+            view.set_(fresh, value.storage_offset() - start // value.element_size(), value.shape, value.stride())
         return view
 
     return in_fresh_memory

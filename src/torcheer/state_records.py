@@ -32,7 +32,7 @@ class AbsentTensor:
     requires_grad: bool
     is_parameter: bool
     layout: torch.layout = torch.strided
-    fingerprint: str = ""  # of the values it had (`tensor_marks.fingerprint`); empty where these were gone
+    fingerprint: str = ""  # of the values it had (store/fingerprints.py); empty where these were gone
 
     @property
     def is_nested(self) -> bool:

@@ -16,6 +16,7 @@ from torch.nn import Parameter
 from .signs import Sign
 from .torch_internals import DisableTorchFunction, functorch_unwrapped, is_functorch_wrapped, is_traceable_wrapper_subclass
 
+_LARGEST_ITEM: Final = 16  # bytes of an element, at most: at a multiple of it, elements of every type may begin
 FREED: Final = Sign("<freed>")  # stands where an activation was kept whose memory was freed before it could be copied
 
 
@@ -86,6 +87,29 @@ def storage_part(tensor: Tensor, begin: int, end: int, dtype: torch.dtype = torc
     """The bytes from `begin` to `end` of a tensor's storage, as elements of a dtype, on the same memory."""
     flat, size = torch.empty(0, dtype=dtype, device=tensor.device), dtype.itemsize
     return flat.set_(tensor.untyped_storage(), begin // size, ((end - begin) // size,), (1,))
+
+
+def is_plain_memory(value: Any) -> bool:
+    """Whether a value is a tensor that is nothing but a view of the numbers in its storage."""
+    if type(value) is not Tensor or value.layout is not torch.strided or value.is_nested or value.device.type == "meta":
+        return False
+    return not (value.is_quantized or value.is_conj() or value.is_neg() or is_functorch_wrapped(value))
+
+
+class MemoryCopy:
+    """A copy of the bytes from `begin` to `end` of a tensor's storage: copies of tensors in it overlap as the tensors do."""
+
+    def __init__(self, tensor: Tensor, begin: int, end: int) -> None:
+        self._begin = begin - begin % _LARGEST_ITEM
+        with torch.no_grad():
+            self._storage = storage_part(tensor, self._begin, end).clone().untyped_storage()
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The copy of a tensor whose elements are all among these bytes."""
+        with torch.no_grad():
+            view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+            offset = tensor.storage_offset() - self._begin // tensor.element_size()
+            return view.set_(self._storage, offset, tensor.shape, tensor.stride())
 
 
 # What the tensors are called that one of a compressed sparse layout is made of.

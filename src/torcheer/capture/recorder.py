@@ -172,14 +172,11 @@ class Recorder:
         """Tensors are handed back by the model. Must run where torch functions are not watched."""
         if self.memory:  # what was written to them unseen is recorded first: outputs come last in a log
             self.memory.look([tensor for _, tensor in outputs])
-        for _, tensor in outputs:
-            if self.table.find(tensor) is None:
-                self.explain(tensor, self._whole_model())
-        for path, tensor in outputs:
-            self._add_output(tensor, path)
+        known = [self.table.find(tensor) or self.explain(tensor, self._whole_model()) for _, tensor in outputs]
+        for (path, tensor), entry in zip(outputs, known, strict=True):
+            self._add_output(tensor, path, entry)
 
-    def _add_output(self, tensor: Tensor, path: Path) -> None:
-        known = self.table.find(tensor) or self.explain(tensor, self._whole_model())
+    def _add_output(self, tensor: Tensor, path: Path, known: Entry) -> None:
         parent = known.number
         also = self.also([tensor])[0] if self.table.last_write else ()
         log = self.log

@@ -12,7 +12,7 @@ from ..display import few
 from ..errors import ActivationNotSaved, InvalidArgument
 from ..history.printing.text import plural
 from ..model_history import ModelHistory
-from ..replay.machine import refuse_changed_states
+from ..replay.machine import refuse_changed_states, refuse_without_tensors
 from .alignment import Alignment, align
 from .comparison import Comparison, Unmatched
 from .culprit import Culprit
@@ -99,11 +99,7 @@ def _check(history: Any, name: str) -> None:
         raise InvalidArgument(f"{name} must be a history, as log_forward_pass returns; got {came}. {advice}.")
     if not history.is_complete:
         raise InvalidArgument(f"{name} is the history of a pass that did not run to its end, so it cannot be compared.")
-    if not history._log.holds_tensors:
-        raise InvalidArgument(
-            f"{name} does not hold its tensors as they were: it was made with activation_postfunc, or saved with dtype=. Log, "
-            "or save, without it to compare."
-        )
+    refuse_without_tensors(history, "compare", name)
     if not any(operation.has_saved_activations for operation in history.operations):
         raise ActivationNotSaved(
             f"no activation of {name} was saved, so there is nothing to compare. Log with layers_to_save='all'."

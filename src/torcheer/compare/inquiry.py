@@ -50,9 +50,8 @@ class Inquiry:
         is_output = b.log.operations[number].origin is Origin.OUTPUT
         if parameters and not missing and not extra and self._agrees(partner, number, expected, allowed, with_states_of_a=True):
             return Culprit(*pair, pair, own, self._arguments(partner, number), parameters, is_explained_by_parameters=True)
-        if (inside := self._differing_inside(missing, extra)) is not None:
-            numbers = inside[0]._number, inside[1]._number
-            return Culprit(*inside, pair, own, self._arguments(*numbers), self._parameters(numbers[1]))
+        if (inside := self._differing_inside(missing, extra, pair, own)) is not None:
+            return inside
         missing, extra = self._of_one_side_only(missing, extra)
         if (apart := _other_shape(missing, extra)) is not None:
             return Culprit(*apart, pair, own, self._arguments(apart[0]._number, apart[1]._number), missing=missing, extra=extra)
@@ -103,8 +102,12 @@ class Inquiry:
         return self._lone_calls.around(missing or extra, of_a=bool(missing))
 
     def _differing_inside(
-        self, missing: tuple[Operation, ...], extra: tuple[Operation, ...]
-    ) -> tuple[Operation, Operation] | None:
+        self,
+        missing: tuple[Operation, ...],
+        extra: tuple[Operation, ...],
+        pair: tuple[Operation, Operation],
+        own: Difference | None,
+    ) -> Culprit | None:
         """The first operation with other arguments or parameters of those that both sides run, but cannot be compared."""
         ours = {one._number: one for one in missing}
         for theirs in extra:
@@ -112,8 +115,9 @@ class Inquiry:
             partner = self._alignment.of_b.get(number, -1)
             if partner not in ours or number in self._harmless:
                 continue
-            if self._arguments(partner, number) or self._parameters(number):
-                return ours[partner], theirs
+            arguments, parameters = self._arguments(partner, number), self._parameters(number)
+            if arguments or parameters:
+                return Culprit(ours[partner], theirs, pair, own, arguments, parameters)
         return None
 
     def _of_one_side_only(
@@ -132,9 +136,8 @@ class Inquiry:
         """What is different about an operation of b that cannot be run again, or about what it is given."""
         partner, pair = self._alignment.of_b[number], self._alignment.pair(number)
         missing, extra = self._between(partner, number)
-        if (inside := self._differing_inside(missing, extra)) is not None:
-            numbers = inside[0]._number, inside[1]._number
-            return Culprit(*inside, pair, None, self._arguments(*numbers), self._parameters(numbers[1]))
+        if (inside := self._differing_inside(missing, extra, pair, None)) is not None:
+            return inside
         missing, extra = self._of_one_side_only(missing, extra)
         if (missing or extra) and not self._is_given_the_same(partner, number):
             return self._of_one_side(missing, extra, pair, None, self._inputs(partner, number))

@@ -302,11 +302,11 @@ def call_again(record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str,
         return func(*args, **kwargs)
 
 
-def refuse_without_tensors(history: History, purpose: str) -> None:
+def refuse_without_tensors(history: History, purpose: str, name: str = "this history") -> None:
     """Raise if what is kept are not the tensors as they were."""
     if not history._log.holds_tensors:
         raise InvalidArgument(
-            f"this history does not hold its tensors as they were, so there is nothing to {purpose}: it was made with "
+            f"{name} does not hold its tensors as they were, so there is nothing to {purpose}: it was made with "
             "activation_postfunc, or saved with dtype=. Log, or save, without it."
         )
 

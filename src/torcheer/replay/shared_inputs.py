@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from ..capture.identity.shared_memory import has_bytes
 from ..capture.identity.tensor_table import extent, storage_of
-from ..tensor_memory import has_memory, storage_part
+from ..tensor_memory import MemoryCopy, is_plain_memory
 
 _Bytes = tuple[int, int, int]  # a storage, and a range of its bytes
-_LARGEST_ITEM = 16  # bytes of an element, at most: where a copy begins, elements of every type may begin
 _MOST_GROWTH = 4  # times the bytes of the tensors: a few columns of a large matrix are copied one by one
 
 
@@ -21,9 +20,9 @@ class SharedInputs:
 
     def __init__(self, tensors: Iterable[Any]) -> None:
         self._ranges: dict[_Bytes, _Bytes] = {}  # of tensors that overlap with others: the bytes that are copied with theirs
-        self._copies: dict[_Bytes, Any] = {}
+        self._copies: dict[_Bytes, MemoryCopy] = {}
         by_storage: dict[int, list[tuple[int, int, int]]] = {}
-        plain = [tensor for tensor in tensors if _is_plain_memory(tensor)]
+        plain = list(filter(_is_readable, tensors))
         for tensor in plain:
             storage, begin, end = _bytes_of(tensor)
             by_storage.setdefault(storage, []).append((begin, end, tensor.nbytes))
@@ -35,15 +34,12 @@ class SharedInputs:
 
     def copy(self, tensor: Tensor) -> Tensor | None:
         """A copy of a tensor that overlaps with others; None for one that does not."""
-        found = self._ranges.get(_bytes_of(tensor)) if self._ranges and _is_plain_memory(tensor) else None
+        found = self._ranges.get(_bytes_of(tensor)) if self._ranges and _is_readable(tensor) else None
         if found is None:
             return None
-        _, begin, end = found
-        with torch.no_grad():
-            if found not in self._copies:
-                self._copies[found] = storage_part(tensor, begin, end).clone().untyped_storage()
-            offset = tensor.storage_offset() - begin // tensor.element_size()
-            return tensor.new_empty(0).set_(self._copies[found], offset, tensor.shape, tensor.stride())
+        if found not in self._copies:
+            self._copies[found] = MemoryCopy(tensor, *found[1:])
+        return self._copies[found].of(tensor)
 
     def _find(self, storage: int, ranges: list[tuple[int, int, int]]) -> None:
         """Find those of one storage that overlap; they are in order of where they begin."""
@@ -60,7 +56,7 @@ class SharedInputs:
     def _add(self, storage: int, group: list[tuple[int, int, int]], end: int) -> None:
         begin = group[0][0] if group else end
         if len(group) > 1 and end - begin <= _MOST_GROWTH * sum(size for _, _, size in group):
-            whole = (storage, begin - begin % _LARGEST_ITEM, end)
+            whole = (storage, begin, end)
             self._ranges.update({(storage, first, last): whole for first, last, _ in group})
 
 
@@ -69,9 +65,5 @@ def _bytes_of(tensor: Tensor) -> _Bytes:
     return storage_of(tensor) or 0, begin, end
 
 
-def _is_plain_memory(value: Any) -> bool:
-    """Whether a value is a tensor that is nothing but a view of the numbers in its storage."""
-    if type(value) is not Tensor or value.layout is not torch.strided or value.is_nested or value.device.type == "meta":
-        return False
-    is_other = value.is_quantized or value.is_conj() or value.is_neg() or storage_of(value) is None
-    return not is_other and value.numel() > 0 and has_memory(value)
+def _is_readable(value: Any) -> bool:
+    return is_plain_memory(value) and has_bytes(value)

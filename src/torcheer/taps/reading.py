@@ -169,5 +169,5 @@ def _copy(tensor: Tensor) -> Tensor:
     """A copy, which gradients flow through; the tensor itself where torch makes no copy of it."""
     try:
         return cloned(tensor)
-    except (RuntimeError, NotImplementedError, TypeError):
+    except (RuntimeError, TypeError):
         return tensor

@@ -8,7 +8,7 @@ from torch import Tensor
 from ...records import Log
 from ...tensor_memory import has_memory
 from ..keep.keeper import Keeper, alias, copied
-from .tensor_table import PLAIN_CLASSES, TensorTable, memory_of, storage_of, storages_of
+from .tensor_table import TensorTable, memory_of, storages_of
 
 
 class OutsideTensors:
@@ -33,10 +33,9 @@ class OutsideTensors:
         return [tensor for tensors in self._by_storage.values() for tensor in tensors]
 
     def _file_states(self) -> None:
-        states = self._log.states.tensors
-        for tensor in states[self._filed_states :] if self._filed_states < len(states) else ():
+        for tensor in self._log.states.tensors[self._filed_states :]:
             self.add(tensor)
-        self._filed_states = len(states)
+        self._filed_states = len(self._log.states)
 
     def keep_states(self, storage: int, *, also_registered: bool = True) -> None:
         """Parameters and buffers in this storage are about to be overwritten and will not be restored: keep copies."""
@@ -64,11 +63,8 @@ class OutsideTensors:
         """Add a tensor that existed before the pass."""
         if not has_memory(tensor):
             return  # FSDP gives it memory for the time of the pass
-        if type(tensor) in PLAIN_CLASSES and not self._table.homes:
-            storages = [storage_of(tensor)]
-        else:
-            storages = [self._table.storage_of(part) for part in memory_of(tensor)]
-        for storage in storages:
+        for part in memory_of(tensor):
+            storage = self._table.storage_of(part)
             if storage is not None:
                 self._by_storage.setdefault(storage, []).append(tensor)
 

@@ -22,12 +22,10 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from ...records import LOST, Held, Log
-from ...tensor_memory import FREED, copy_of, has_memory, storage_part
+from ...tensor_memory import FREED, MemoryCopy, copy_of, has_memory, is_plain_memory
 from ...torch_internals import DisableTorchFunctionSubclass, is_functorch_wrapped, is_transforming
 from ..identity.tensor_table import PLAIN_CLASSES, extent, inner_tensors, is_wrapper, storage_of, storages_of, unwrap
 from .policy import Policy
-
-_LARGEST_ITEM = 16  # bytes of an element, at most: where a copy begins, elements of every type may begin
 
 # The holder of a kept tensor: the number of an operation, or an argument that is kept separately.
 Holder = int | Held
@@ -229,10 +227,10 @@ class Keeper:
 
 
 def version_of(tensor: Tensor) -> int:
-    """How often `tensor` was written to, as torch counts; -1 for inference tensors, which are not counted."""
+    """How often `tensor` was written to, as torch counts; -1 where it does not: for inference tensors and some subclasses."""
     try:
         return tensor._version
-    except RuntimeError:
+    except Exception:  # a user-defined class may raise anything
         return -1
 
 
@@ -290,32 +288,16 @@ def _rebuilt(tensor: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor | None:
     return rebuilt if type(rebuilt) is type(tensor) else None
 
 
-def _is_plain_memory(tensor: Tensor) -> bool:
-    """Whether a tensor is nothing but a view of the numbers in its storage."""
-    if type(tensor) is not Tensor or tensor.layout is not torch.strided or tensor.device.type == "meta":
-        return False
-    return not (tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg() or is_functorch_wrapped(tensor))
-
-
 def _copied_together(values: list[Tensor]) -> Callable[[Tensor], Tensor | None]:
     """A way to copy tensors of one storage: the memory they reach once, when that is less than one by one.
 
     So the copies of tensors that overlap do so as well.
     """
     # a transform that is running would wrap the views
-    if len(values) < 2 or is_transforming() or not all(map(_is_plain_memory, values)):
+    if len(values) < 2 or is_transforming() or not all(map(is_plain_memory, values)):
         return copied
     starts, stops, _ = zip(*map(extent, values), strict=True)
     start, stop = min(starts), max(stops)
     if sum(value.nbytes for value in values) <= stop - start:
         return copied
-    start -= start % _LARGEST_ITEM
-    fresh = storage_part(values[0], start, stop).clone().untyped_storage()
-
-    def in_fresh_memory(value: Tensor) -> Tensor:
-        with torch.no_grad():
-            view = torch.empty(0, dtype=value.dtype, device=value.device)
-            view.set_(fresh, value.storage_offset() - start // value.element_size(), value.shape, value.stride())
-        return view
-
-    return in_fresh_memory
+    return MemoryCopy(values[0], start, stop).of

@@ -163,8 +163,7 @@ class StateRestorer:
                 continue
             try:
                 with DisableTorchFunction(), torch.no_grad():
-                    if id(tensor) not in self._autograd:
-                        self._autograd[id(tensor)] = AutogradState(tensor)
+                    self._remember_autograd(tensor)
                     self._backups[id(tensor)] = TensorBackup(tensor, is_suspected=is_suspected)
             except Exception:  # a class that cannot be copied, such as torch's own inside AOTAutograd
                 if not is_suspected:
@@ -202,8 +201,11 @@ class StateRestorer:
             self._has_switched = True
             with DisableTorchFunction():
                 for tensor in self._tensors():
-                    if id(tensor) not in self._autograd:
-                        self._autograd[id(tensor)] = AutogradState(tensor)
+                    self._remember_autograd(tensor)
+
+    def _remember_autograd(self, tensor: Tensor) -> None:
+        if id(tensor) not in self._autograd:
+            self._autograd[id(tensor)] = AutogradState(tensor)
 
     @property
     def written(self) -> list[Tensor]:

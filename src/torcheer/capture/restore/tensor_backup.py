@@ -12,7 +12,8 @@ from torch.nn import Module, Parameter
 from ...tensor_memory import has_memory, needed_bytes, storage_part
 from ...torch_internals import address_of, is_functorch_wrapped
 from ..identity.tensor_table import extent, storage_of
-from .write_counts import restore_count, writes_to
+from ..keep.keeper import version_of
+from .write_counts import restore_count
 
 
 class AutogradState:
@@ -56,7 +57,7 @@ class TensorBackup:
         self.tensor = tensor
         self.view = view = tensor.data
         self.is_suspected = is_suspected
-        self._writes = writes_to(tensor)
+        self._writes = version_of(tensor)
         self._in_bytes = False
         self._copy: Tensor | None = None
         if has_memory(view):

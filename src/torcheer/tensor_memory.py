@@ -14,7 +14,13 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from .signs import Sign
-from .torch_internals import DisableTorchFunction, functorch_unwrapped, is_functorch_wrapped, is_traceable_wrapper_subclass
+from .torch_internals import (
+    DisableTorchFunction,
+    functorch_unwrapped,
+    is_functorch_wrapped,
+    is_traceable_wrapper_subclass,
+    sparse_parts,
+)
 
 _LARGEST_ITEM: Final = 16  # bytes of an element, at most: at a multiple of it, elements of every type may begin
 FREED: Final = Sign("<freed>")  # stands where an activation was kept whose memory was freed before it could be copied
@@ -59,8 +65,17 @@ def cloned(tensor: Tensor) -> Tensor:
     """`tensor.clone()`, also of a type (`torch.int4`) of which torch only stores values."""
     try:
         return tensor.clone()
-    except NotImplementedError:
+    except RuntimeError:  # NotImplementedError, but not in torch 2.6
         return tensor.view(torch.uint8).clone().view(tensor.dtype)
+
+
+def indexed(tensor: Tensor, index: Any) -> Tensor:
+    """`tensor[index]` with tensors as indices, also of a dtype for which torch lacks it (float8 and unsigned ones before 2.7)."""
+    try:
+        return tensor[index]
+    except RuntimeError:
+        same_size = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(tensor.element_size(), tensor.dtype)
+        return tensor.view(same_size)[index].view(tensor.dtype)
 
 
 def copy_of(tensor: Tensor) -> Tensor:
@@ -125,7 +140,7 @@ def _parts(tensor: Tensor) -> list[Tensor]:
     """The strided tensors a sparse tensor is made of."""
     try:
         if tensor.layout is torch.sparse_coo:
-            return [tensor._indices(), tensor._values()]
+            return list(sparse_parts(tensor))
         if tensor.layout in COMPRESSED:
             return [getattr(tensor, name)() for name in COMPRESSED[tensor.layout]]
         if is_functorch_wrapped(tensor):

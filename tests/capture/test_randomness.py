@@ -177,6 +177,7 @@ def test_every_operator_that_torch_says_draws_is_known():
     chosen_inside = {  # called by others that are known, on other devices, or without drawing
         *(
             "_cudnn_attention_forward",
+            "_cudnn_attention_forward_no_dropout_inplace",
             "_cudnn_init_dropout_state",
             "_fill_mem_eff_dropout_mask_",
             "_fused_sdp_choice",

@@ -69,7 +69,6 @@ WRITERS = [
     written_by_numpy,
     written_by_array,
     written_by_dunder_array,
-    written_by_numpy_from_dlpack,
     written_by_dlpack,
     written_by_capsule,
     written_by_storage,
@@ -78,6 +77,8 @@ WRITERS = [
     written_by_a_view,
     written_by_tensor_over_numpy,
     written_in_shared_memory,
+    # before torch 2.9 the array is read-only
+    *([written_by_numpy_from_dlpack] if np.from_dlpack(torch.ones(1)).flags.writeable else []),
 ]
 
 

@@ -43,8 +43,9 @@ UNREADABLE = {
     "huge sparse": huge_sparse,
     "int4": lambda t: t.to(torch.uint8).view(torch.int4),
     "bits8": lambda t: t.to(torch.uint8).view(torch.bits8),
-    "float4": lambda t: t.to(torch.uint8).view(torch.float4_e2m1fn_x2),
 }
+if hasattr(torch, "float4_e2m1fn_x2"):  # not in torch before 2.8
+    UNREADABLE["float4"] = lambda t: t.to(torch.uint8).view(torch.float4_e2m1fn_x2)
 NOT_COMPARED = {
     "meta": (lambda t: (t + 1).to("meta"), lambda t: (t + 1).to("meta")),
     "huge sparse": (lambda t: huge_sparse(t) * 2, lambda t: huge_sparse(t) * 3),

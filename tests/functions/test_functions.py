@@ -266,7 +266,6 @@ ROLES = {
     "repeat_interleave": (torch.repeat_interleave, (integers, integers), {}, [Role.VALUE, Role.LENGTH]),
     "repeats alone": (torch.repeat_interleave, (integers,), {}, [Role.LENGTH]),
     "lu_solve": (torch.linalg.lu_solve, (x, integers, x), {}, [Role.VALUE, Role.PIVOT, Role.VALUE]),
-    "grouped product": (torch._grouped_mm, (x, x), {"offs": integers}, [Role.VALUE, Role.VALUE, Role.OFFSET]),
     "sparse": (torch.sparse_csr_tensor, (integers, integers, x), {}, [Role.OFFSET, Role.OFFSET, Role.VALUE]),
     "embedding_bag": (F.embedding_bag, (labels, table, integers), {}, [Role.INDEX, Role.VALUE, Role.OFFSET]),
     "arange": (torch.arange, (integers[0],), {}, [Role.SIZE]),
@@ -279,6 +278,8 @@ ROLES = {
     "floor division of a number": (Tensor.__rfloordiv__, (integers, 7), {}, [Role.DIVISOR]),
     "another library's": (torch.ops.quantized.add, (integers, x), {}, [Role.UNKNOWN, Role.UNKNOWN]),
 }
+if hasattr(torch, "_grouped_mm"):  # not in torch before 2.8
+    ROLES["grouped product"] = (torch._grouped_mm, (x, x), {"offs": integers}, [Role.VALUE, Role.VALUE, Role.OFFSET])
 
 
 @pytest.mark.parametrize("case", ROLES)

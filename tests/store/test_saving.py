@@ -91,7 +91,7 @@ FORMS = {
     "float8_e4m3fn": lambda: torch.randn(4, 3).to(torch.float8_e4m3fn),
     "float8_e5m2": lambda: torch.randn(4, 3).to(torch.float8_e5m2).t(),
     "float8_e4m3fnuz": lambda: torch.randn(4, 3).to(torch.float8_e4m3fnuz),
-    "float8_e8m0fnu": lambda: torch.ones(4, 3).to(torch.float8_e8m0fnu),
+    "another float8": lambda: torch.ones(4, 3).to(getattr(torch, "float8_e8m0fnu", torch.float8_e5m2)),
     "complex64": lambda: torch.randn(4, 3, dtype=torch.complex64),
     "complex128": lambda: torch.randn(4, 3, dtype=torch.complex128).t(),
     "chalf": lambda: torch.randn(4, 3).to(torch.complex32),

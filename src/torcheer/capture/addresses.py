@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.nn import Module
 
+from ..torch_internals import own_modules
+
 _WRAPPED_AS = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
 _PARALLEL = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
 
@@ -69,9 +71,10 @@ def addressed(
             waiting.append((address, inner))
             continue
         yield address, module
-        if module._modules:
+        children = own_modules(module)
+        if children:
             start = f"{address}." if address else ""
-            below = [(start + name, child) for name, child in module._modules.items() if child is not None]
+            below = [(start + name, child) for name, child in children.items() if child is not None]
             below.reverse()
             waiting += below
 

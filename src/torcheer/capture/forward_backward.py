@@ -76,6 +76,8 @@ def _run_backward(roots: list[Tensor]) -> None:
 
 
 def _ones(root: Tensor) -> Tensor:
-    """The gradient of the sum of a tensor's values (of a complex one, of both parts), as a view of one value."""
+    """The gradient of the sum of a tensor's values (of a complex one, of both parts), as a view of one value if real."""
     one = torch.ones((), dtype=root.dtype, device=root.device)
-    return (one * (1 + 1j) if root.is_complex() else one).expand(root.shape)
+    if root.is_complex():
+        return (one * (1 + 1j)).expand(root.shape).contiguous()  # the FFT of torch 2.6 refuses one value for all
+    return one.expand(root.shape)

@@ -22,13 +22,16 @@ from ..torch_internals import (
     DisableTorchFunction,
     global_module_hooks,
     is_functorch_wrapped,
+    is_replica,
     is_transforming,
     outside_dispatch_modes,
+    own_buffers,
+    own_parameters,
     writes_in_place,
 )
 from .addresses import addressed, class_name, free_address
 from .identity.tensor_table import storage_of
-from .intercept.call_sites import CallSites, Forward
+from .intercept.call_sites import MODULE_CALL, CallSites, Forward
 from .intercept.fused import decision_of, is_about_to_fuse, leave, named_arguments, switches_here, watch_functions, watch_fused
 from .intercept.interceptor import Interceptor
 from .recorder import Recorder
@@ -65,7 +68,7 @@ class ModuleWatcher:
                 known[id(module)] = None
                 self.recorder.has_wrappers = True
                 continue
-            parameters, buffers = module._parameters, module._buffers
+            parameters, buffers = own_parameters(module), own_buffers(module)
             if in_transform:
                 parameters, buffers = _outside_transforms(parameters), _outside_transforms(buffers)
             if parameters:
@@ -123,7 +126,9 @@ class ModuleWatcher:
         stack = recorder.stack
         outer = stack[-1] if stack else None
         address, name = registered.address, registered.class_name
-        frame = sys._getframe(4)  # the caller, past the machinery of nn.Module
+        frame = sys._getframe(1)
+        while id(frame.f_code) in MODULE_CALL and (caller := frame.f_back) is not None:
+            frame = caller
         known = sites.forward.direct.get(frame.f_lasti) if frame.f_code is sites.forward.code else None
         site = log.sites[known] if known is not None else sites.around(frame)
         try:
@@ -181,7 +186,7 @@ class ModuleWatcher:
     def _note_elsewhere(self, module: Module) -> None:
         """A module runs on another thread: perhaps one of this model, a replica, or one on a thread that the pass started."""
         here = self._registered.get(id(module))
-        is_ours = id(module) in self._registered or getattr(module, "_is_replica", False)  # as DataParallel makes them
+        is_ours = id(module) in self._registered or is_replica(module)
         if is_ours or self.recorder.unseen.is_new(current_thread()):
             self.recorder.unseen.ran_elsewhere(here.address if here is not None and here.address else type(module).__name__)
 

@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 
 from ..containers import Path
 from ..records import UNSAVED, Details, Log, ModuleCall, Origin, Row, TorchFunction, facts_of
-from ..torch_internals import DisableTorchFunction, is_functorch_wrapped, outside_dispatch_modes
+from ..torch_internals import DisableTorchFunction, backward_hooks_of, hooks_of, is_functorch_wrapped, outside_dispatch_modes
 from .autograd.grad_fn_names import NodeNames
 from .autograd.gradients import GradientWatcher
 from .identity.explaining import Explainer
@@ -331,8 +331,8 @@ class Recorder:
         if self.hooks_gradients:
             return True
         with DisableTorchFunction():
-            hooked = any(tensor._backward_hooks for tensor in (*tensors, *self.log.states.tensors))
-        return hooked or any(module._backward_hooks or module._backward_pre_hooks for module in self.modules)
+            hooked = any(hooks_of(tensor) for tensor in (*tensors, *self.log.states.tensors))
+        return hooked or any(map(backward_hooks_of, self.modules))
 
     def backward_roots(self) -> tuple[int, ...]:
         return tuple(n for n in self._backward_roots if n >= 0)

@@ -17,7 +17,7 @@ from torch.nn import Module
 from ..containers import Path, find_tensors
 from ..records import Log, Origin
 from ..source_places import Site
-from ..torch_internals import DisableTorchFunction, may_be_compiled, run_uncompiled
+from ..torch_internals import DisableTorchFunction, may_be_compiled, missing_notes, run_uncompiled
 from .addresses import roots_of, without_parallelism
 from .autograd.saved_values import keep_saved
 from .intercept.call_sites import CallSites
@@ -55,6 +55,7 @@ class Session:
         backs_up_everything: bool = False,
     ) -> None:
         self.log = log
+        log.notes += missing_notes()
         self.sites = CallSites(log.sites, log.codes, outermost)
         self.keeper = Keeper(log, policy)
         self.recorder = Recorder(log, self.keeper, warns)

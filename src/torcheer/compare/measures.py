@@ -69,7 +69,7 @@ def _is_readable(dtype: torch.dtype) -> bool:
     """Whether torch converts values of a dtype to numbers. Of `int4`, `bits8` and the like it only stores the bits."""
     try:
         torch.empty(1, dtype=dtype).to(torch.complex128)
-    except NotImplementedError:
+    except RuntimeError:
         return False
     return True
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..torch_internals import pytree
+from ..torch_internals import registered_containers
 from .class_kinds import build_registered, object_kind, read_registered, user_kind, wrapper_kind
 from .kind import Kind
 from .python_kinds import DEQUE, DICT, LIST, NAMED, OWN, SET, TUPLE
@@ -52,7 +52,7 @@ def kind_of(value: Any, into_objects: bool = False) -> Kind | None:
         kind = _known[cls] = _kind_of_class(cls)
     if kind is _LEAF:
         return None
-    if kind is None and cls in pytree.SUPPORTED_NODES:  # not remembered: a class may be registered at any time
+    if kind is None and cls in registered_containers:  # not remembered: a class may be registered at any time
         return _REGISTERED
     return _OBJECT if kind is None and into_objects else kind
 

@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from ..torch_internals import DisableTorchFunction, pytree
+from ..torch_internals import DisableTorchFunction, registered_containers
 from .attributes import bare, dictionary, store, stored_attributes
 from .kind import Attribute, Kind, Parts, read_by_asking, unordered
 from .python_kinds import OWN
@@ -110,7 +110,7 @@ def wrapper_kind(shape: type) -> Kind:
 
 
 def read_registered(value: Any) -> Parts | None:
-    node = pytree.SUPPORTED_NODES[type(value)]
+    node = registered_containers[type(value)]
     try:
         with DisableTorchFunction():
             return unordered(list(node.flatten_fn(value)[0]))
@@ -119,7 +119,7 @@ def read_registered(value: Any) -> Parts | None:
 
 
 def build_registered(value: Any, steps: list[Any], items: list[Any]) -> Any:
-    node = pytree.SUPPORTED_NODES[type(value)]
+    node = registered_containers[type(value)]
     try:
         with DisableTorchFunction():
             return node.unflatten_fn(items, node.flatten_fn(value)[1])

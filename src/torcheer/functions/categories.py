@@ -38,8 +38,6 @@ def category_of(name: str) -> Category:
             return category
     if has_tag(base, torch.Tag.nondeterministic_seeded):
         return "random"
-    if has_tag(base, torch.Tag.reduction):
-        return "reduction"
     if is_view(base):
         return "shape"
     return "constant" if makes_constants(base) else "arithmetic"

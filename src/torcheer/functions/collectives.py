@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..torch_internals import OpOverload, OpOverloadPacket
+from ..torch_internals import OpOverload, OpOverloadPacket, qualified_name_of, schema_of
 
 # By the name of the argument that they write to: the collectives of `torch.distributed`.
 _WRITERS = {
@@ -37,7 +37,7 @@ def is_collective(func: Any) -> bool:
     if isinstance(func, OpOverload):
         func = func.overloadpacket
     if isinstance(func, OpOverloadPacket):
-        namespace, _, name = func._qualified_op_name.partition("::")
+        namespace, _, name = qualified_name_of(func).partition("::")
         return namespace in _NAMESPACES and name not in _LOCAL
     return getattr(func, "__module__", None) == _MODULE and func.__name__ in (_WRITTEN.keys() | _SENT)
 
@@ -62,10 +62,21 @@ def written_by_collective(func: Any) -> Callable[[tuple[Any, ...], dict[str, Any
 
 def written_unmarked(func: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], list[Any]] | None:
     """The same for an operator of FSDP that writes to an argument although its schema does not say so."""
-    name = str(getattr(func, "_qualified_op_name", getattr(func, "_name", ""))).partition(".")[0]
-    if name != "fsdp::all_gather_copy_in":
+    if not _copies_in(func):
         return None
     return lambda args, kwargs: _flat(kwargs["all_gather_output"] if "all_gather_output" in kwargs else args[1])
+
+
+def is_partly_filled(func: Any) -> bool:
+    """True for the operator of FSDP up to torch 2.8 that makes memory for all ranks and fills the part of this rank."""
+    if not _copies_in(func):
+        return False
+    overload = func.default if isinstance(func, OpOverloadPacket) else func
+    return all(argument.name != "all_gather_output" for argument in schema_of(overload).arguments)
+
+
+def _copies_in(func: Any) -> bool:
+    return isinstance(func, (OpOverload, OpOverloadPacket)) and qualified_name_of(func) == "fsdp::all_gather_copy_in"
 
 
 def _flat(value: Any) -> list[Any]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import groups, properties
 from .categories import Category, category_of
-from .collectives import is_collective
+from .collectives import is_collective, is_partly_filled
 from .draws import Draws, draws_of
 from .kinds import Kind, Origin, kind_of
 from .names import function_name, is_reflected, label_type, plain_name
@@ -116,7 +116,7 @@ class TorchFunction:
     @property
     def is_uninitialised(self) -> bool:
         """Whether its result is uninitialised memory, as that of `torch.empty`."""
-        return self.plain_name in groups.UNINITIALISED
+        return self.plain_name in groups.UNINITIALISED or is_partly_filled(self.func)
 
     @property
     def is_commutative(self) -> bool:

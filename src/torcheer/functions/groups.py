@@ -98,7 +98,7 @@ REDUCTIONS = _names(
     "linalg_matrix_norm frobenius_norm nuclear_norm norm_except_dim all any topk cumsum cumprod cummax cummin logcumsumexp "
     "logsumexp median nanmedian quantile nanquantile mode kthvalue count_nonzero sort argsort msort unique unique2 "
     "unique_consecutive unique_dim aminmax nanmean nansum trace histc histogram histogramdd histogramdd_bin_edges "
-    "histogramdd_from_bin_cts histogramdd_from_bin_tensors bincount segment_reduce dist sum_to_size hash_tensor"
+    "histogramdd_from_bin_cts histogramdd_from_bin_tensors bincount segment_reduce dist sum_to_size hash_tensor linalg__powsum"
 )
 
 # Where values are moved, chosen or made -------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ CONVERSIONS = _names(
     "to type type_as float double half bfloat16 int long short char byte bool cfloat cdouble chalf cpu cuda xpu ipu mtia "
     "autocast_to_full_precision autocast_to_reduced_precision"
 )
-RESHAPES = _names("reshape reshape_as flatten ravel")  # views where the strides allow it
+RESHAPES = _names("reshape reshape_as flatten ravel align_as")  # views where the strides allow it
 ONE_FOR_EACH = _names("broadcast_tensors meshgrid atleast_1d atleast_2d atleast_3d")  # return a view of each argument
 HAND_BACK = _names("contiguous getitem conj_physical histogramdd sum_to_size")  # may return an argument itself
 UNSCHEMED_VIEWS = _names(  # views that no schema calls so

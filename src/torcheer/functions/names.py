@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..torch_internals import OpOverload, OpOverloadPacket
+from ..torch_internals import OpOverload, OpOverloadPacket, qualified_name_of
 
 # Operators of Python by another name than the function they are.
 _OPERATORS = {
@@ -89,7 +89,7 @@ def plain_name(func: Any, name: str, *, is_attribute: bool = False) -> str:
     A function of another library keeps its whole name, `library::add`, so that it is not taken for torch's `add`.
     """
     if isinstance(func, (OpOverload, OpOverloadPacket)):
-        qualified = str(func._schema.name if isinstance(func, OpOverload) else func._qualified_op_name)
+        qualified = qualified_name_of(func)
         if qualified.split("::")[0] not in _OF_TORCH:
             return qualified
     elif isinstance(func, types.FunctionType) and not (func.__module__ or "").startswith("torch."):

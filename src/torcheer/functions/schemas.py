@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..torch_internals import OpOverload, OpOverloadPacket, operator_names, schemas_for
+from ..torch_internals import OpOverload, OpOverloadPacket, operator_names, schema_of, schemas_for
 
 C_FUNCTIONS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 
@@ -36,10 +36,10 @@ def aten_schemas(name: str) -> tuple[Any, ...]:
 def schemas_of(func: Any, name: str) -> tuple[Any, ...]:
     """The schemas of a torch function that is one operator; none for Python functions and Python's operators."""
     if isinstance(func, OpOverload):
-        return (func._schema,)
+        return (schema_of(func),)
     if isinstance(func, OpOverloadPacket):
-        overloads = list(func.overloads())  # type: ignore[no-untyped-call]  # torch's own
-        return tuple(getattr(func, overload)._schema for overload in overloads)
+        overloads = list(func.overloads())
+        return tuple(schema_of(getattr(func, overload)) for overload in overloads)
     if name.startswith("__"):
         return ()
     return aten_schemas(name) if isinstance(func, C_FUNCTIONS) else ()

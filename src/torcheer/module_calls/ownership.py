@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..capture.autograd.grad_fn_names import node_of
 from ..capture.keep.keeper import version_of
+from ..torch_internals import base_of, sequence_number
 from .calls import ModuleInput, ModulePass, Shape
 
 Node = Any  # of autograd
@@ -76,10 +77,11 @@ class Ownership:
         node = node_of(tensor) if known is None else None
         if node is None:
             known = known or self.known(tensor, as_it_was=False)
-            if known is None and tensor._base is not None:
-                known = self.known(tensor._base, as_it_was=False)
+            base = base_of(tensor) if known is None else None
+            if base is not None:
+                known = self.known(base, as_it_was=False)
             return {known: None} if known is not None else {}
-        number = node._sequence_nr() - self._first
+        number = sequence_number(node) - self._first
         found = self._behind.get(number)
         if found is None:
             found = self._behind[number] = self._walk(node, around)
@@ -95,7 +97,7 @@ class Ownership:
             if here is None or here in seen:
                 continue
             seen.add(here)
-            number = here._sequence_nr() - self._first
+            number = sequence_number(here) - self._first
             if number > LEAF - self._first:
                 known = self.known(here.variable)
                 if known is not None:
@@ -125,7 +127,7 @@ def last_nodes(first: int, results: list[Node]) -> list[Node]:
         for following, _ in node.next_functions:
             if following is None or following in seen:
                 continue
-            number = following._sequence_nr()
+            number = sequence_number(following)
             if number > LEAF:
                 is_ending = True
             elif number < first:

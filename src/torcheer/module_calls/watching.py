@@ -31,11 +31,14 @@ from ..records import facts_of
 from ..shapes import bytes_of
 from ..torch_internals import (
     DisableTorchFunction,
+    base_of,
     cuda_is_used,
     current_graph_task,
     global_module_hooks,
     next_sequence_number,
+    own_parameters,
     run_uncompiled,
+    sequence_number,
 )
 from .calls import ModuleBackward, ModuleCalls, ModuleInput, ModulePass, Shape
 from .ownership import Node, Ownership, Sources, last_nodes
@@ -226,7 +229,8 @@ class _Watcher:
             for source in sources:
                 running.entering[source] = shape
             if not sources:
-                base = tensor if tensor._base is None else tensor._base
+                base = base_of(tensor)
+                base = tensor if base is None else base
                 self._unexplained.append((weakref.ref(base), running.entering, shape))
 
     def _explain(self) -> None:
@@ -252,7 +256,7 @@ class _Watcher:
             if ownership.known(tensor) is None:
                 own.append(tensor)
                 node = node_of(tensor)
-                if node is not None and node._sequence_nr() >= first:
+                if node is not None and sequence_number(node) >= first:
                     nodes.append(node)
                 if one.has_inner:
                     one.sources |= dict.fromkeys(ownership.producers(tensor, one), shape)
@@ -324,7 +328,7 @@ class _Watcher:
 
 def _params(address: str, module: Module) -> list[Param]:
     start = f"{address}." if address else ""
-    own = [(start + name, value) for name, value in module._parameters.items() if value is not None]
+    own = [(start + name, value) for name, value in own_parameters(module).items() if value is not None]
     shapes = [tuple(value.shape) if not is_lazy(value) else (0,) for _, value in own]
     return [Param(name, shape, one.dtype, one.requires_grad, False) for (name, one), shape in zip(own, shapes, strict=True)]
 

@@ -68,7 +68,7 @@ class TopK(Reducer):
         lacking = self.k - best.shape[1]
         if lacking > 0:
             best = torch.nn.functional.pad(best, (0, lacking), value=-math.inf)
-            whose = torch.nn.functional.pad(whose, (0, lacking), value=_NOBODY)
+            whose = torch.cat((whose, whose.new_full((len(whose), lacking), _NOBODY)), 1)
         return {"values": best, "numbers": whose, "left_out": (~finite).sum(0)}
 
     def _best(self, scores: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:

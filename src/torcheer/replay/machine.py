@@ -290,7 +290,7 @@ def call_again(record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str,
         follows = record.gradfunc is not None or not any(tensor.requires_grad for tensor in tensors)
         context.enter_context(torch.set_grad_enabled(follows and kwargs.get("out") is None))
         context.enter_context(autocast_as(record.details.autocast))
-        if not record.parents and record.device != torch.get_default_device():
+        if not record.parents and record.device != _default_device():
             context.enter_context(record.device)
         if (
             record.dtype in DEFAULT_TYPES
@@ -300,6 +300,13 @@ def call_again(record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str,
             context.callback(torch.set_default_dtype, torch.get_default_dtype())
             torch.set_default_dtype(record.dtype)
         return func(*args, **kwargs)
+
+
+def _default_device() -> torch.device:
+    try:
+        return torch.get_default_device()
+    except AttributeError:  # torch up to 2.8, after `torch.set_default_device(None)`
+        return torch.device("cpu")
 
 
 def refuse_without_tensors(history: History, purpose: str, name: str = "this history") -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..torch_internals import DisableTorchFunction, pytree
+from ..torch_internals import DisableTorchFunction, registered_containers
 
 _MOST_REPEATS = 10_000  # of containers that are held in several places; docs/validation.md says so
 _CLOSED: tuple[type, ...] = (
@@ -105,8 +105,8 @@ def _parts(value: Any) -> list[Any] | None:
             return list(value.values())
         if isinstance(value, (Sequence, Set, ValuesView)):
             return list(value)
-        if type(value) in pytree.SUPPORTED_NODES:
-            return list(pytree.SUPPORTED_NODES[type(value)].flatten_fn(value)[0])
+        if type(value) in registered_containers:
+            return list(registered_containers[type(value)].flatten_fn(value)[0])
     except Exception:  # a user-defined method may raise anything
         return []
     return None

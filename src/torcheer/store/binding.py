@@ -13,6 +13,7 @@ from ..errors import InvalidArgument, ModelMismatch
 from ..records import Log, RegisteredModule
 from ..shapes import shape_of
 from ..state_records import AbsentTensor, is_parameter
+from ..torch_internals import own_buffers, own_parameters
 from .fingerprints import fingerprint
 
 _NAMED = 3  # differences that an error names
@@ -65,7 +66,7 @@ def _modules_of(model: Any) -> dict[str, Module]:
 
 def _pairs(registered: RegisteredModule, module: Module) -> list[tuple[AbsentTensor, str, Any]]:
     """The parameters and buffers that are absent, with their names, and those that the model has there."""
-    parameters, buffers = dict(module._parameters.items()), dict(module._buffers.items())  # TorchScript's have no `get`
+    parameters, buffers = dict(own_parameters(module).items()), dict(own_buffers(module).items())  # TorchScript's have no `get`
     groups: Any = ((registered.parameters, parameters), (registered.buffers, buffers))
     return [
         (absent, name, there.get(name))

@@ -18,7 +18,15 @@ from ..functions import facts
 from ..functions.schemas import C_FUNCTIONS
 from ..functions.signatures import names_of
 from ..records import Kind, Origin, TorchFunction
-from ..torch_internals import FUNCTION_MODULES, FUNCTION_NAMESPACES, OpNamespace, OpOverload, OpOverloadPacket
+from ..torch_internals import (
+    FUNCTION_MODULES,
+    FUNCTION_NAMESPACES,
+    OpNamespace,
+    OpOverload,
+    OpOverloadPacket,
+    overload_name,
+    qualified_name_of,
+)
 from .checking import fields, items, number, refuse, text, text_or_none
 
 _LIBRARIES = frozenset({"aten", "prims", "quantized"})  # of operators that are torch's own
@@ -66,9 +74,9 @@ def qualified_name(func: Any) -> str:
     if isinstance(func, MissingFunction):
         return func.__name__
     if isinstance(func, OpOverload):
-        return f"torch.ops.{func.namespace}.{func.overloadpacket.__name__}.{func._overloadname}"
+        return f"torch.ops.{func.namespace}.{func.overloadpacket.__name__}.{overload_name(func)}"
     if isinstance(func, OpOverloadPacket):
-        return f"torch.ops.{func._qualified_op_name.replace('::', '.')}"
+        return f"torch.ops.{qualified_name_of(func).replace('::', '.')}"
     name = str(getattr(func, "__name__", ""))
     if name in _ACCESS:
         owner = getattr(func, "__self__", None)

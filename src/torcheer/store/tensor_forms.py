@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..errors import CannotBeSaved
 from ..tensor_memory import COMPRESSED
-from ..torch_internals import nested_from_parts, nested_parts, quantised_from_parts
+from ..torch_internals import nested_from_parts, nested_parts, quantised_from_parts, sparse_parts
 from .checking import fields, flag, number, real, refuse, sizes, text
 from .values import read_dtype
 
@@ -36,7 +36,7 @@ def parts_of(tensor: Tensor, what: str) -> Form | None:
         return None
     if type(tensor) is Tensor and tensor.layout is torch.sparse_coo:
         facts = {"form": "sparse_coo", "shape": list(tensor.shape), "is_coalesced": tensor.is_coalesced()}
-        return facts, {"indices": tensor._indices(), "values": tensor._values()}
+        return facts, dict(zip(("indices", "values"), sparse_parts(tensor), strict=True))
     if type(tensor) is Tensor and tensor.layout in COMPRESSED:
         parts = {key: getattr(tensor, key)() for key in COMPRESSED[tensor.layout]}
         return {"form": str(tensor.layout)[6:], "shape": list(tensor.shape)}, parts

@@ -12,7 +12,7 @@ import torch
 from torch.nn import Module
 
 from ..capture.intercept.fused import decision_of, named_arguments
-from ..torch_internals import global_module_hooks
+from ..torch_internals import forward_hooks_of, forward_pre_hooks_of, global_module_hooks
 
 Before = Callable[[Module, tuple[Any, ...], dict[str, Any]], Any]  # returns None, or the new positional and named arguments
 After = Callable[[Module, Any, Any], Any]  # gets the result, None where forward raised; returns None, or the new result
@@ -42,7 +42,7 @@ class ModuleHooks:
         """Call a hook before a module's forward."""
         if _takes_hooks(module):
             self._leave.callback(module.register_forward_pre_hook(_Hook(hook), with_kwargs=True).remove)
-            _go_first(module._forward_pre_hooks)
+            _go_first(forward_pre_hooks_of(module))
         else:
             self._globally(module)[0].append(hook)
 
@@ -50,7 +50,7 @@ class ModuleHooks:
         """Call a hook after a module's forward; `always` also where it raised."""
         if _takes_hooks(module):
             self._leave.callback(module.register_forward_hook(_Hook(hook), always_call=always).remove)
-            _go_first(module._forward_hooks)
+            _go_first(forward_hooks_of(module))
         else:
             self._globally(module)[1].append(hook)
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..capture.keep.keeper import version_of
 from ..tensor_memory import cloned
-from ..torch_internals import DisableTorchFunction, functorch_unwrapped, is_functorch_wrapped, without_transforms
+from ..torch_internals import DisableTorchFunction, functorch_unwrapped, is_functorch_wrapped, without_transforms, write_count
 from .spots import Act, Spot
 
 
@@ -32,7 +32,7 @@ class TakenValue:
 
         Nor does it count writes through `.data`, so the tensor is compared with the copy, if there is one.
         """
-        if self._version < 0 or self.tensor._version != self._version:
+        if self._version < 0 or write_count(self.tensor) != self._version:
             return True
         if self._copy is None or type(self.tensor) is not Tensor:
             return False

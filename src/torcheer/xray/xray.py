@@ -32,7 +32,7 @@ from .snapshots.writing import Taken, Writer
 from .store import FileManager
 from .store.folder import free_folder, new_folder
 from .watch.architecture import architecture_of, differences
-from .watch.compiled import refusal_of_compiled_code, refuse_compiled
+from .watch.compiled import CompiledCodeRefusal, refuse_compiled
 from .watch.layer_finder import Watch, find, parse_layers
 from .watch.measuring import Measuring
 from .watch.pacing import Pace
@@ -345,16 +345,17 @@ class _WatchedStep:
         self._step, self._recorded = self._xray._record(self._given)
         if self._recorded is None:
             return None
-        refusal = refusal_of_compiled_code()
+        self._refusal = CompiledCodeRefusal()
         self._history = self._recorded.__enter__()
         assert self._recorded._session is not None
-        self._recorded._session.sites.when_new = refusal
+        self._recorded._session.sites.when_new = self._refusal
         return self._history
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._recorded is None or self._history is None:
             return
         self._recorded.__exit__(kind, error, trace)
+        self._refusal.raise_again(error)
         if error is None:
             self._xray._take(self._step, self._history)
 

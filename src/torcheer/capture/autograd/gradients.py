@@ -26,20 +26,23 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import get_gradient_edge
 
 from ...backward_records import BackwardLog, BackwardRecord, NodeRecord, Shapes
 from ...records import Log, facts_of
 from ...torch_internals import (
     AccumulateGrad,
+    CustomNode,
     DisableTorchFunction,
     after_this_backward,
+    base_of,
     current_graph_task,
     functorch_unwrapped,
     is_functorch_wrapped,
     is_legacy_batched,
+    is_of_custom_function,
     next_sequence_number,
+    sequence_number,
 )
 from ..identity.tensor_table import unwrap
 from ..intercept.device_time import device_event
@@ -48,7 +51,6 @@ from .grad_fn_names import node_of
 FOLLOWED = 20_000  # nodes at a time; a longer chain of hooked ones could overflow the stack when torch frees it
 
 Node = Any
-_CUSTOM = BackwardCFunction.apply.__code__
 LeafOf = Callable[[Node], int | None]
 
 
@@ -136,7 +138,7 @@ class Following:
         role, operation = (role, operation) if leaf is None else ("accumulation", leaf)
         watched = Watched(self, cls.__name__, role, operation)
         node.metadata[self._key] = watched
-        if issubclass(cls, BackwardCFunction):
+        if issubclass(cls, CustomNode):
             watched.can_nest = self.has_custom = True
         handles = node.register_prehook(partial(_before, self, watched)), node.register_hook(partial(_after, self, watched))
         if leaf is not None:
@@ -176,7 +178,7 @@ class GradientWatcher:
             watched.is_given = watched.is_target = is_given
         watched.made(tensor.output_nr, number)
         self._tied.add(number)
-        base = tensor._base
+        base = base_of(tensor)
         if base is not None:
             self._explain(number, base)  # a write through a view gives its base a new node
 
@@ -301,9 +303,11 @@ def _entered(log: BackwardLog, node: Watched, task: int) -> BackwardRecord | Non
 def _runs_inside_a_node() -> bool:
     """Whether this backward pass was begun by the backward of a custom function, as checkpointing does."""
     frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code is not _CUSTOM:
+    while frame is not None:
+        if any(is_of_custom_function(frame.f_code, name) for name in ("backward", "vjp")):
+            return True
         frame = frame.f_back
-    return frame is not None
+    return False
 
 
 def _receive(
@@ -368,7 +372,7 @@ def _follow_derivatives(following: Following, node: Watched, made: tuple[Tensor 
     """Hook the nodes that a backward function created (`create_graph=True`): they run in a second differentiation."""
 
     def is_new(one: Node) -> bool:
-        return type(one) is not AccumulateGrad and one._sequence_nr() >= node.sequence
+        return type(one) is not AccumulateGrad and sequence_number(one) >= node.sequence
 
     for gradient in made:
         new = gradient.grad_fn if gradient is not None and following.left > 0 else None

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from ...torch_internals import saved_by
+from ...torch_internals import copy_saved
 from ..identity.tensor_table import storages_of
 
 
@@ -25,19 +24,8 @@ def keep_saved(outputs: Iterable[Tensor], restored: set[int]) -> None:
     seen = set(waiting)
     while waiting:
         node = waiting.pop()
-        for saved, tensor in saved_by(node):
-            if not restored.isdisjoint(storages_of(tensor)):
-                saved.register_hooks(_copy, _same)
+        copy_saved(node, lambda tensor: not restored.isdisjoint(storages_of(tensor)))
         for following, _ in node.next_functions:
             if following is not None and following not in seen:
                 seen.add(following)
                 waiting.append(following)
-
-
-def _copy(tensor: Tensor) -> Tensor:
-    with torch.no_grad():
-        return tensor.clone()
-
-
-def _same(tensor: Tensor) -> Tensor:
-    return tensor

@@ -26,6 +26,7 @@ from ...torch_internals import (
     functorch_unwrapped,
     is_functorch_wrapped,
     pointer_of,
+    sparse_parts,
     storage_address,
 )
 
@@ -225,7 +226,7 @@ def _hidden_storage(tensor: Tensor) -> int | None:
         if is_functorch_wrapped(tensor):
             return storage_of(unwrap(tensor))
         if tensor.layout is torch.sparse_coo:
-            return storage_address(tensor._values())
+            return storage_address(sparse_parts(tensor)[1])
         if tensor.layout is not torch.strided:
             return storage_address(tensor.values())
     except RuntimeError:

@@ -5,38 +5,29 @@ The same chain is the same site, known by a number, so "ran at the same place" i
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
 import torch
-from torch.nn import Module
 
 from ...source_places import CodeTable, Site
+from ...torch_internals import is_of_custom_function, module_call_codes
 
 _LIMIT = 64
-_HANDLER = torch.overrides.handle_torch_function.__code__  # through it torch's Python functions come to a mode
-
-
-def _with_inner(code: CodeType) -> list[CodeType]:
-    return [code, *(c for c in code.co_consts if isinstance(c, types.CodeType))]
+_HANDLER = getattr(
+    torch.overrides.handle_torch_function, "__code__", None
+)  # through it torch's Python functions come to a mode
 
 
 # The frames of nn.Module's own call machinery: they mark where one module ends and its caller begins.
-MODULE_CALL = frozenset(
-    id(code)
-    for name in ("_call_impl", "_wrapped_call_impl", "_slow_forward")
-    for code in _with_inner(getattr(Module, name).__code__)
-)
-
-_APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]  # a class method's
+MODULE_CALL = frozenset(map(id, module_call_codes()))
 
 
 def is_in_custom_function(frame: FrameType | None) -> bool:
-    """Whether a call is made by the forward of a `torch.autograd.Function`, or by what that calls up to the next module."""
+    """True for a call from inside the forward of a `torch.autograd.Function`, with no module call in between."""
     while frame is not None and id(frame.f_code) not in MODULE_CALL:
-        if frame.f_code is _APPLY:
+        if is_of_custom_function(frame.f_code, "forward"):
             return True
         frame = frame.f_back
     return False

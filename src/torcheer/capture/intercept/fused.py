@@ -29,8 +29,11 @@ from ...containers import find_tensors
 from ...torch_internals import (
     DisableTorchFunction,
     TorchDispatchMode,
+    can_watch_aten,
     current_dispatch_mode,
     disabled_torch_function,
+    forward_hooks_of,
+    forward_pre_hooks_of,
     function_modes,
     is_functorch_wrapped,
     pop_function_mode,
@@ -65,6 +68,7 @@ class Switch:
 class _Here(threading.local):
     def __init__(self) -> None:
         self.switches: list[Switch] = []
+        self.watch: AtenWatch | None = None  # the active one: torch up to 2.8 frees a mode that only its stack holds
 
 
 _here = _Here()
@@ -75,7 +79,7 @@ def switches_here() -> list[Switch]:
     return _here.switches
 
 
-class AtenWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
+class AtenWatch(TorchDispatchMode):  # type: ignore[misc]  # looked up
     """Reports ATen calls to interceptors that stepped aside, the innermost first."""
 
     supports_higher_order_operators = True
@@ -85,7 +89,7 @@ class AtenWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
         return False  # or torch would import its compiler, which takes a second, at the first call
 
     def __init__(self, interceptors: tuple[Interceptor, ...]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch's own
+        super().__init__()
         self.interceptors = interceptors
         self._autocast = autocast_state()  # torch leaves it before it calls a dispatch mode
 
@@ -140,11 +144,12 @@ def leave_all(interceptor: Interceptor) -> None:
 def _show_aten(interceptors: tuple[Interceptor, ...]) -> None:
     for _ in interceptors:
         pop_function_mode()
-    AtenWatch(interceptors).__enter__()  # type: ignore[no-untyped-call]  # torch's own
+    _here.watch = AtenWatch(interceptors)
+    _here.watch.__enter__()
 
 
 def _show_functions(watch: AtenWatch) -> None:
-    watch.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # torch's own
+    watch.__exit__(None, None, None)
     others = [pop_function_mode() for _ in function_modes()]  # that came back on top before, at the end of the same module
     for mode in (*watch.interceptors, *reversed(others)):
         push_function_mode(mode)
@@ -161,7 +166,7 @@ def _undo_show_aten() -> None:
 
 def decision_of(cls: type) -> Decides | None:
     """How modules of a class are asked whether they are about to take a fused path; None for classes that have none."""
-    for known, names, decides in _DECIDES:
+    for known, names, decides in _DECIDES if can_watch_aten else ():
         if issubclass(cls, known):
             code = getattr(cls.forward, "__code__", None)
             if code is known.forward.__code__:
@@ -220,12 +225,12 @@ def _encoder_layer(module: Any, given: Given) -> bool:
     return bool(
         attention.batch_first
         and attention.in_proj_bias is not None
-        and attention._qkv_same_embed_dim
+        and attention.in_proj_weight is not None
         and attention.num_heads % 2 == 0
         and module.activation_relu_or_gelu
         and module.norm1.eps == module.norm2.eps
         and given["src"].dim() == 3
-        and not any(inner._forward_hooks or inner._forward_pre_hooks for inner in module.modules())
+        and not any(forward_hooks_of(inner) or forward_pre_hooks_of(inner) for inner in module.modules())
     )
 
 

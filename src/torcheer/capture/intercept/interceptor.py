@@ -29,6 +29,7 @@ from ...torch_internals import (
     pop_function_mode,
     push_function_mode,
     storage_address,
+    write_count,
 )
 from ..identity.tensor_table import Entry, storages_of
 from ..recorder import Recorder
@@ -178,7 +179,7 @@ class Interceptor(TorchFunctionMode):
             try:
                 storage = storage_address(result)
                 value = result.detach()
-                version = value._version
+                version = write_count(value)
             except RuntimeError:
                 pass  # one without memory or versions
             else:

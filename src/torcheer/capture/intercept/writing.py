@@ -10,7 +10,13 @@ from torch import Tensor
 
 from ...containers import find_tensors
 from ...records import UNSAVED, Composite, Details, TorchFunction, facts_of
-from ...torch_internals import DisableTorchFunctionSubclass, is_any_autocast_enabled, is_functorch_wrapped, storage_address
+from ...torch_internals import (
+    DisableTorchFunctionSubclass,
+    is_any_autocast_enabled,
+    is_functorch_wrapped,
+    storage_address,
+    write_count,
+)
 from ..identity.tensor_table import memory_of
 from ..recorder import Recorder
 from .autocast import autocast_state
@@ -86,7 +92,7 @@ class CallWriter:
             if type(tensor) is not Tensor:
                 return False
             try:
-                facts.append((storage_address(tensor), tensor.detach(), tensor._version))
+                facts.append((storage_address(tensor), tensor.detach(), write_count(tensor)))
             except RuntimeError:
                 return False
         first = number = len(self._log.rows)

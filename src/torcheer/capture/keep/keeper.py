@@ -23,7 +23,7 @@ from torch.nn.parameter import is_lazy
 
 from ...records import LOST, Held, Log
 from ...tensor_memory import FREED, MemoryCopy, copy_of, has_memory, is_plain_memory
-from ...torch_internals import DisableTorchFunctionSubclass, is_functorch_wrapped, is_transforming
+from ...torch_internals import DisableTorchFunctionSubclass, is_functorch_wrapped, is_transforming, write_count
 from ..identity.tensor_table import PLAIN_CLASSES, extent, inner_tensors, is_wrapper, storage_of, storages_of, unwrap
 from .policy import Policy
 
@@ -229,7 +229,7 @@ class Keeper:
 def version_of(tensor: Tensor) -> int:
     """How often `tensor` was written to, as torch counts; -1 where it does not: for inference tensors and some subclasses."""
     try:
-        return tensor._version
+        return write_count(tensor)
     except Exception:  # a user-defined class may raise anything
         return -1
 

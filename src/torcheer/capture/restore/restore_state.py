@@ -26,7 +26,7 @@ from ...containers import PLAIN
 from ...display import few
 from ...errors import StateNotRestored
 from ...tensor_memory import has_memory
-from ...torch_internals import DisableTorchFunction
+from ...torch_internals import DisableTorchFunction, hooks_of
 from ..identity.tensor_table import storage_of
 from .object_state import ObjectState, Where, kind_of, refill
 from .tensor_backup import AutogradState, ScriptAttributes, StorageSizes, TensorBackup, lazy_twin
@@ -371,9 +371,8 @@ class StateRestorer:
                 if name.endswith("_hooks") and isinstance(hooks, dict):
                     self._remove_new(hooks)
         for tensor in self._tensors():
-            for hooks in (tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None)):
-                if hooks:
-                    self._remove_new(hooks)
+            for hooks in hooks_of(tensor):
+                self._remove_new(hooks)
 
     def _remove_new(self, hooks: dict[Any, Any]) -> None:
         for number in [n for n in hooks if isinstance(n, int) and n >= self._first_new_hook]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 from ...tensor_memory import has_memory, needed_bytes, storage_part
-from ...torch_internals import address_of, is_functorch_wrapped
+from ...torch_internals import address_of, base_of, is_functorch_wrapped, like_class_of, write_count
 from ..identity.tensor_table import extent, storage_of
 from ..keep.keeper import version_of
 from .write_counts import restore_count
@@ -24,7 +24,7 @@ class AutogradState:
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
         self._is_required = tensor.requires_grad
-        base: Tensor | None = tensor._base
+        base = base_of(tensor)
         self._root = base if base is not None else tensor  # torch makes the nodes of views anew when their memory is written
         self._node = self._root.grad_fn
 
@@ -115,8 +115,7 @@ def _bytes_of(tensor: Tensor) -> Tensor:
 
 def lazy_twin(tensor: Tensor) -> Tensor:
     """Another uninitialised parameter or buffer like this one."""
-    cls: Any = type(tensor)
-    twin: Tensor = Tensor._make_subclass(cls, tensor.data.clone(), tensor.requires_grad)
+    twin = like_class_of(tensor, tensor.data.clone())
     twin.__dict__.update(tensor.__dict__)
     return twin
 
@@ -131,11 +130,11 @@ class StorageSizes:
         self._tensors = tensors
         try:
             self._storages: list[Any] = [tensor.untyped_storage() for tensor in tensors]
-            self._versions: list[int] = [tensor._version for tensor in tensors]
+            self._versions: list[int] = list(map(write_count, tensors))
         except Exception:  # sparse ones have no storage, inference tensors no version, subclasses may raise anything
             self._tensors = [tensor for tensor in tensors if _has_storage_and_version(tensor)]
             self._storages = [tensor.untyped_storage() for tensor in self._tensors]
-            self._versions = [tensor._version for tensor in self._tensors]
+            self._versions = list(map(write_count, self._tensors))
         self._sizes: list[int] = [storage.nbytes() for storage in self._storages]
 
     def without_memory(self) -> Iterable[Tensor]:
@@ -156,7 +155,7 @@ class StorageSizes:
 
     def written(self) -> list[Tensor]:
         """The tensors that torch counted a write to."""
-        versions = [tensor._version for tensor in self._tensors]
+        versions = list(map(write_count, self._tensors))
         if versions == self._versions:
             return []
         rows = zip(self._tensors, self._versions, versions, strict=True)
@@ -166,7 +165,7 @@ class StorageSizes:
 def _has_storage_and_version(tensor: Tensor) -> bool:
     try:
         tensor.untyped_storage()
-        return tensor._version >= 0
+        return write_count(tensor) >= 0
     except Exception:
         return False
 

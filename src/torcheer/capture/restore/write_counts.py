@@ -1,4 +1,4 @@
-"""How often torch counted a write to a tensor (`tensor._version`).
+"""How often torch counted a write to a tensor (`write_count`).
 
 A write that was taken back must not count: earlier histories, and graphs of autograd that saved the tensor, compare the count.
 """
@@ -13,7 +13,7 @@ from torch import Tensor
 from ...cleaning import cleaning
 from ...containers import Arguments, find_tensors
 from ...tensor_memory import has_memory
-from ...torch_internals import DisableTorchFunction, count_writes_as
+from ...torch_internals import DisableTorchFunction, count_writes_as, own_buffers, own_parameters
 from ..addresses import roots_of
 from ..keep.keeper import version_of
 
@@ -31,7 +31,9 @@ def counts_as_found(model: Callable[..., Any], arguments: Arguments) -> Iterator
         modules = [module for root, _ in roots_of(model) for module in root.modules()]
         tensors = [tensor for _, tensor in find_tensors(arguments)]
         for module in modules:
-            tensors += [one for group in (module._parameters, module._buffers) for one in group.values() if one is not None]
+            tensors += [
+                one for group in (own_parameters(module), own_buffers(module)) for one in group.values() if one is not None
+            ]
         counts = [(tensor, version_of(tensor)) for tensor in tensors]
     yield
     with DisableTorchFunction():

@@ -16,6 +16,7 @@ from torch import Tensor
 from ...display import few
 from ...errors import UnreadableFile
 from ...tensor_files import TensorFile
+from ...tensor_memory import indexed
 from ..data.columns import texts_of_bytes
 from .block_files import FORMAT, LAYERS, ODD, TEXTS, TOKEN_POSITIONS, TOKEN_SAMPLES, BlockName, blocks_among
 from .storage import Storage
@@ -127,7 +128,7 @@ class BlockIndex:
         size = math.prod(piece.shape) * piece.dtype.itemsize
         memory = self._file(piece.file).part(piece.name, first * size, end * size)
         found = memory.view(piece.dtype).view(end - first, *piece.shape)
-        return found if isinstance(which, slice) else found[which - first]
+        return found if isinstance(which, slice) else indexed(found, which - first)
 
     # Reading blocks -------------------------------------------------------------------------------------------------
 

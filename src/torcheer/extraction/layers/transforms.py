@@ -13,6 +13,7 @@ from torch import Tensor
 from ...display import did_you_mean
 from ...errors import InvalidArgument
 from ...inputs import described
+from ...tensor_memory import indexed
 
 OneTransform = (
     str | Callable[..., object] | None
@@ -65,7 +66,7 @@ def _first_token(tensor: Tensor, batch: Any, mask: Tensor | None) -> Tensor:
     """The value at the first position that is no padding."""
     if not _fits(tensor, mask):
         return tensor[:, 0] if tensor.dim() > 2 else tensor
-    return tensor[torch.arange(len(tensor), device=tensor.device), _kept(mask)[..., 0].int().argmax(1)]
+    return indexed(tensor, (torch.arange(len(tensor), device=tensor.device), _kept(mask)[..., 0].int().argmax(1)))
 
 
 def _last_token(tensor: Tensor, batch: Any, mask: Tensor | None) -> Tensor:
@@ -73,7 +74,7 @@ def _last_token(tensor: Tensor, batch: Any, mask: Tensor | None) -> Tensor:
     if not _fits(tensor, mask):
         return tensor[:, -1] if tensor.dim() > 2 else tensor
     kept = _kept(mask)[..., 0].int()
-    return tensor[torch.arange(len(tensor), device=tensor.device), kept.shape[1] - 1 - kept.flip(1).argmax(1)]
+    return indexed(tensor, (torch.arange(len(tensor), device=tensor.device), kept.shape[1] - 1 - kept.flip(1).argmax(1)))
 
 
 def _fits(tensor: Tensor, mask: Tensor | None) -> bool:

@@ -76,6 +76,8 @@ _MATRIX: dict[str, Callable[[int, int, int], float]] = {
     "linalg_svd svd linalg_pinv": lambda m, n, k: 4 * m**2 * n + 8 * m * n**2 + 9 * n**3,
     "linalg_svdvals linalg_matrix_rank linalg_cond": lambda m, n, k: 4 * m * n**2 - 4 * n**3 / 3,
     "linalg_eigh": lambda m, n, k: 9 * n**3,
+    "linalg_matrix_sqrth": lambda m, n, k: 11 * n**3,  # of a symmetric matrix, by its eigenvectors
+    "linalg_polar": lambda m, n, k: 4 * m**2 * n + 10 * m * n**2 + 11 * n**3,  # by singular values
     "linalg_eigvalsh": lambda m, n, k: 4 * n**3 / 3,
     "linalg_eig": lambda m, n, k: 25 * n**3,
     "linalg_eigvals": lambda m, n, k: 10 * n**3,

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from ...errors import InvalidArgument
-from ...torch_internals import index_by_tensors
+from ...torch_internals import seen_by
 from .finding import head_count
 from .heads import Attention, Heads, Part, with_heads
 
@@ -71,13 +72,27 @@ def _flex(operation: Operation) -> Attention:
         steps = (1, 1, part.step, 1)
         ranges = [torch.arange(n, device=q.device) * step for n, step in zip(scores.shape, steps, strict=True)]
         places = [one.flatten() for one in torch.meshgrid(*ranges, indexing="ij")]
-        with index_by_tensors():
+        with seen_by(_IndexByTensors()):
             changed = torch.func.vmap(given["score_mod"])(scores.flatten(), *places)
             seen = torch.func.vmap(mask_mod)(*places)
         scores = torch.where(seen, changed, -math.inf).view(scores.shape)
         return Heads(_softmax(scores, q.dtype), part.queries(q), part.samples(k), part.samples(v), part.queries(outputs))
 
     return Attention(_shape(q, k), work_out)
+
+
+class _IndexByTensors(TorchFunctionMode):
+    """Makes `table[i]` work inside `vmap` where `i` is a tensor, as functions that are given to `flex_attention` may write it."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is Tensor.__getitem__:
+            table, index = args
+            indices = list(index) if isinstance(index, tuple) else [index]
+            if all(isinstance(one, Tensor) for one in indices):
+                return torch.ops.aten.index(table, indices)
+        return func(*args, **(kwargs or {}))
 
 
 def _native(operation: Operation) -> Attention:

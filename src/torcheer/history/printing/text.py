@@ -268,7 +268,7 @@ def _preview(operation: Operation) -> str:
         more = "..." if corner.numel() < value.numel() else ""
         try:
             return repr(corner.dequantize() if corner.is_quantized else corner) + more
-        except NotImplementedError:
+        except RuntimeError:
             return f"({value.dtype}, which torch stores but does not print)"
 
 

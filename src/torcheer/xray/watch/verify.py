@@ -14,6 +14,7 @@ from torch.nn import Module
 
 from ...capture.restore.randomness import RandomState
 from ...replay.comparison import same_bits
+from ...torch_internals import backward_hooks_of, forward_hooks_of
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def _state(model: Module, optimizer: torch.optim.Optimizer | None) -> dict[str, 
         found[f"gradient of {name}"] = param.grad
     found.update({f"buffer {name}": buffer for name, buffer in model.named_buffers()})
     found.update({f"mode of {name or 'the model'}": module.training for name, module in model.named_modules()})
-    hooks = {name: len(module._forward_hooks) + len(module._backward_hooks) for name, module in model.named_modules()}
+    hooks = {name: len(forward_hooks_of(module)) + len(backward_hooks_of(module)) for name, module in model.named_modules()}
     found.update({f"hooks of {name or 'the model'}": count for name, count in hooks.items()})
     if optimizer is not None:
         for number, state in enumerate(optimizer.state.values()):

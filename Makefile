@@ -14,6 +14,7 @@
 # make big-extract set everything up, extract 10 GB of features into build/ and read them again, with 2 GB of memory (SIZE=5 for 5 GB)
 # make test-ray set everything up and run the tests of Extractor in a real Ray on this machine (five minutes)
 # make kills  set everything up, kill extractions of datasets two hundred times and compare every byte (two minutes)
+# make test-torch TORCH=2.15.0 run the tests with another torch, in an environment of its own below build/ (6 GB; WITH='numpy==1.26.4' for others)
 # make bench  set everything up, measure time and memory, and write build/benchmarks.json
 PYTHON ?= python3
 VENV := .venv
@@ -36,7 +37,7 @@ WEB := src/torcheer/web/static/graph.js
 WEB_SOURCES := $(wildcard web/*.json web/*.mjs) $(shell find web/graph web/report web/shared -type f)
 
 .PHONY: setup web models browser demo test lint types imports web-types web-test zoo tolerances operators mutants fuzz big-log big-extract \
-	test-ray kills gallery \
+	test-ray kills gallery test-torch \
 	contact-sheet bench bench-viewer clean
 
 setup: $(STAMP) web
@@ -84,6 +85,18 @@ browser: setup
 
 test: setup models browser lint types imports web-test
 	$(BIN)/python -m pytest
+
+# Another torch from the registry, with the CUDA packages that it is linked to. What WITH names replaces the versions of constraints.txt.
+TORCH ?= 2.15.0
+WITH ?=
+TORCH_VENV := build/torch-$(TORCH)
+OTHERS := torch==$(TORCH) $(WITH)
+
+test-torch: web models browser
+	test -x $(TORCH_VENV)/bin/python || $(PYTHON) -m venv $(TORCH_VENV)
+	grep -v $(foreach one,$(OTHERS),-e '^$(firstword $(subst =, ,$(one)))==') constraints.txt > $(TORCH_VENV)/constraints.txt
+	$(TORCH_VENV)/bin/python -m pip install --quiet --constraint $(TORCH_VENV)/constraints.txt --editable '.[dev]' $(OTHERS)
+	$(TORCH_VENV)/bin/python -m pytest
 
 lint: setup
 	$(BIN)/ruff check .

@@ -15,6 +15,9 @@ SRC = Path(__file__).parent.parent / "src"
 FILES = [path for path in SRC.rglob("*.py") if path.name != "torch_internals.py"]
 
 
+ASKING = ("getattr", "hasattr", "get", "attrgetter")
+
+
 def private_names(tree: ast.AST) -> list[str]:
     """The private parts of torch that a module names: `torch._C`, `torch.autograd._x`, `from torch.utils import _pytree`."""
     found = []
@@ -28,14 +31,35 @@ def private_names(tree: ast.AST) -> list[str]:
             text = ast.unparse(node.value)
             if text == "torch" or text.startswith("torch."):
                 found.append(f"{text}.{node.attr}")
+            elif node.attr in ATTRIBUTES and text not in ("self", "cls"):
+                found.append(f"….{node.attr}")
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("torch._"):
             found.append(node.value)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ASKING:
+            found += [one.value for one in node.args if isinstance(one, ast.Constant) and one.value in ATTRIBUTES]
     return found
+
+
+def private_attributes() -> set[str]:
+    """The private attributes of the objects of torch that torcheer meets."""
+    leaf = torch.zeros(1, requires_grad=True)
+    node = (leaf + 1).grad_fn
+    add = torch.ops.aten.add
+    objects = (leaf, node, node.next_functions[0][0], nn.Linear(1, 1), nn.MultiheadAttention(2, 1), add, add.Tensor)
+    made = torch.jit.script(nn.Linear(1, 1)), torch.compile(nn.Linear(1, 1)), torch.optim.SGD([leaf], lr=0.1)
+    found = {name for one in (*objects, *made, leaf.untyped_storage(), torch.Generator()) for name in dir(one)}
+    found |= {"_is_replica", "_torchdynamo_orig_callable", "_overloadname", "_base", "_version"}
+    return {name for name in found if name.startswith("_") and not name.startswith("__")}
+
+
+ATTRIBUTES = private_attributes()
 
 
 def test_the_search_finds_what_it_is_for():
     text = "import torch._dynamo\nfrom torch.utils import _pytree\ntorch._C.x\ntorch.autograd._y()\nz = 'torch._dynamo'"
     assert len(private_names(ast.parse(text))) == 5
+    text = "a._version + getattr(m, '_parameters') + self._modules + a._own"
+    assert sorted(private_names(ast.parse(text))) == ["_parameters", "…._version"]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SRC)))

@@ -33,6 +33,7 @@ from .errors import GraphvizNotFound as GraphvizNotFound
 from .errors import HistoryNotFound as HistoryNotFound
 from .errors import InvalidArgument as InvalidArgument
 from .errors import LayerNotFound as LayerNotFound
+from .errors import MissingInTorch as MissingInTorch
 from .errors import ModelMismatch as ModelMismatch
 from .errors import NotPicklable as NotPicklable
 from .errors import ParameterChanged as ParameterChanged

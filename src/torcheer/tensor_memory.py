@@ -70,7 +70,7 @@ def cloned(tensor: Tensor) -> Tensor:
 
 
 def indexed(tensor: Tensor, index: Any) -> Tensor:
-    """`tensor[index]` with tensors as indices, also of a dtype for which torch lacks it (float8 and unsigned ones before 2.7)."""
+    """`tensor[index]` by index tensors, also of dtypes that torch does not index (float8 and unsigned integers before 2.7)."""
     try:
         return tensor[index]
     except RuntimeError:

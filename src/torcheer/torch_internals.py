@@ -2,8 +2,8 @@
 
 A private name may be missing from the next torch. So each is looked up by `private`, which never fails: where torch lacks a
 name, another function serves in its place, or a stand-in raises `MissingInTorch` when it is used. `missing_notes` says what a
-log lacks without the name. The environment variable `TORCHEER_WITHOUT` (names, separated by commas) makes torcheer do without names
-that torch has: the tests take each away in turn, and users can, where a private function of a new torch misbehaves.
+log lacks without the name. The environment variable `TORCHEER_WITHOUT` (names, separated by commas) makes torcheer do without
+names that torch has: the tests take each away in turn, and users can, where a private function of a new torch misbehaves.
 """
 
 from __future__ import annotations
@@ -122,6 +122,14 @@ def _pop_by_leaving() -> Any:
     return modes[-1] if modes else None
 
 
+def _modes_by_popping() -> list[Any]:
+    popped = [pop_function_mode() for _ in range(count_function_modes())]
+    popped.reverse()
+    for mode in popped:
+        push_function_mode(mode)
+    return popped
+
+
 # The stack of function modes. Entering and leaving a `TorchFunctionMode` does the same with more checks.
 push_function_mode: Callable[[Any], None] = private(
     "torch._C._push_on_torch_function_stack", "put its function mode back", _push_by_entering
@@ -130,7 +138,7 @@ pop_function_mode: Callable[[], Any] = private(
     "torch._C._pop_torch_function_stack", "take its function mode off for a moment", _pop_by_leaving
 )
 function_modes: Callable[[], list[Any]] = private(
-    "torch.overrides._get_current_function_mode_stack", "know which other function modes are active"
+    "torch.overrides._get_current_function_mode_stack", "know which function modes are active", _modes_by_popping
 )
 count_function_modes: Callable[[], int] = private(
     "torch._C._len_torch_function_stack", "count active function modes", lambda: len(function_modes())
@@ -178,17 +186,24 @@ class _NoDispatchMode:
     """A base class for `TorchDispatchMode`s where torch has none; `can_watch_aten` is then False, and nobody makes one."""
 
 
+def _no_dispatch_mode() -> None:
+    """Stands for the active dispatch mode where torch does not tell."""
+
+
+_UNFUSED: Final = (
+    "attention that torch computes on its fused path is logged as single operations; at padded positions their values differ"
+)
 # Sees ATen operators.
 TorchDispatchMode: Any = private(
     "torch.utils._python_dispatch.TorchDispatchMode",
     "watch torch's fused attention",
     _NoDispatchMode,
-    "attention that torch computes on its fused path is logged by its single operations; at padded positions values differ",
+    _UNFUSED,
 )
-can_watch_aten: bool = TorchDispatchMode is not _NoDispatchMode
 current_dispatch_mode: Callable[[], Any] = private(
-    "torch.utils._python_dispatch._get_current_dispatch_mode", "know the active dispatch mode", lambda: None
+    "torch.utils._python_dispatch._get_current_dispatch_mode", "watch torch's fused attention", _no_dispatch_mode, _UNFUSED
 )
+can_watch_aten: bool = TorchDispatchMode is not _NoDispatchMode and current_dispatch_mode is not _no_dispatch_mode
 # Inside, no mode is active.
 without_modes: Callable[[], Any] = private(
     "torch.utils._python_dispatch._disable_current_modes",
@@ -347,6 +362,11 @@ def writes_in_place(module: Any) -> bool:
         return re.search(r"::\w+_\(", str(module.inlined_graph)) is not None
     except (AttributeError, RuntimeError):
         return True
+
+
+def script_parts(script: dict[str, Any]) -> tuple[Any, Any]:
+    """The C++ object of a TorchScript module and its class, from the module's `__dict__`; None where there is none."""
+    return script.get("_c"), script.get("_concrete_type")
 
 
 # Schemas of TorchScript methods and of operators. Without it arguments of TorchScript methods are not known by name.
@@ -558,11 +578,19 @@ def hooks_of(tensor: Tensor) -> list[dict[int, Any]]:
 OpOverload: Any = type(torch.ops.aten.add.Tensor)
 OpOverloadPacket: Any = type(torch.ops.aten.add)
 OpNamespace: Any = type(torch.ops.aten)
+
+
+def _schema_by_name(overload: Any) -> Any:
+    name = overload_name(overload)
+    wanted = "" if name == "default" else name
+    return next(schema for schema in schemas_for(qualified_name_of(overload)) if schema.overload_name == wanted)
+
+
 _schema_of = _attribute(
     torch.ops.aten.add.Tensor,
     "torch.ops.aten.add.Tensor._schema",
     "know what operators write to and return",
-    lambda overload: None,
+    _schema_by_name,
 )
 
 
@@ -670,6 +698,12 @@ def count_collectives() -> int:
 
 
 _a_module: Final = Module()
+# Where a module's `__dict__` has what is registered in it.
+PARAMETERS: Final = "_parameters"
+BUFFERS: Final = "_buffers"
+MODULES: Final = "_modules"
+# Where wrappers around models, by class, hold the model. It is part of the names of `named_modules`.
+WRAPPED_AS: Final = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
 
 
 def _own(path: str, use: str, read: Callable[[Module], Iterator[tuple[str, Any]]]) -> Callable[[Module], dict[str, Any]]:
@@ -774,8 +808,9 @@ def is_of_compiler(error: BaseException) -> bool:
 
 def is_compiled(module: Module) -> bool:
     """True for what `torch.compile(module)` returns, after `module.compile()`, and where `forward` was compiled."""
-    is_in_place = getattr(module, "_compiled_call_impl", None) is not None
-    return is_in_place or hasattr(module, "_orig_mod") or hasattr(module.forward, "_torchdynamo_orig_callable")
+    if getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, WRAPPED_AS["OptimizedModule"]):
+        return True
+    return hasattr(module.forward, "_torchdynamo_orig_callable")
 
 
 def is_inside_compiled_code() -> bool:

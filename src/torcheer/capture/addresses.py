@@ -14,16 +14,15 @@ from typing import Any
 import torch
 from torch.nn import Module
 
-from ..torch_internals import own_modules
+from ..torch_internals import WRAPPED_AS, own_modules
 
-_WRAPPED_AS = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
 _PARALLEL = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
 
 
 def wrapped_module(module: Any) -> Module | None:
     """The module inside a compiled or parallel wrapper; None if the module is not a wrapper."""
     cls = type(module)
-    attribute = _WRAPPED_AS.get(cls.__name__)
+    attribute = WRAPPED_AS.get(cls.__name__)
     if attribute is None or not cls.__module__.startswith("torch."):
         return None
     inner = getattr(module, attribute, None)
@@ -65,7 +64,7 @@ def addressed(
             if met_again is not None:
                 met_again(module, address)
             continue
-        inner = wrapped_module(module) if type(module).__name__ in _WRAPPED_AS else None
+        inner = wrapped_module(module) if type(module).__name__ in WRAPPED_AS else None
         if inner is not None:
             yield None, module
             waiting.append((address, inner))

@@ -9,10 +9,11 @@ from itertools import chain
 from ..display import few
 from ..errors import LayerNotFound
 from ..records import ModuleCall
+from ..torch_internals import WRAPPED_AS
 from .grammar import ALL, Reading, end_of, glob_pattern, readings, split_turn
 from .meaning import Key, Labelled, Match, Meaning, Names, of_calls, once
 
-_WRAPPERS = ("_orig_mod", "module")  # what compiled and parallel models put into the addresses of `named_modules`
+_WRAPPERS = frozenset(WRAPPED_AS.values())  # what compiled and parallel models put into the addresses of `named_modules`
 
 
 def find_address(name: str, known: Container[str], others: Mapping[str, str]) -> str | None:

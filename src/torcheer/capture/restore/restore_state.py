@@ -26,13 +26,13 @@ from ...containers import PLAIN
 from ...display import few
 from ...errors import StateNotRestored
 from ...tensor_memory import has_memory
-from ...torch_internals import DisableTorchFunction, hooks_of
+from ...torch_internals import BUFFERS, MODULES, PARAMETERS, DisableTorchFunction, forward_hooks_of, hooks_of
 from ..identity.tensor_table import storage_of
 from .object_state import ObjectState, Where, kind_of, refill
 from .tensor_backup import AutogradState, ScriptAttributes, StorageSizes, TensorBackup, lazy_twin
 
 _OWN = len(vars(Module()))  # how many attributes every module has
-_CONTAINERS = frozenset({dict, list, set, deque, type(Module()._forward_hooks)})
+_CONTAINERS = frozenset({dict, list, set, deque, type(forward_hooks_of(Module()))})
 _SIMPLE = PLAIN | {Tensor, Parameter}
 _USUAL = frozenset({Tensor, Parameter, type(None), torch.nn.Buffer})
 
@@ -98,15 +98,15 @@ class StateRestorer:
                     filled.append((value, value.copy()))
             others = list(values)
             rows.append((attributes, saved, own, others))
-            if parameters := saved.get("_parameters"):
+            if parameters := saved.get(PARAMETERS):
                 registered += parameters.values()
             elif parameters is not None:
                 empty.append(parameters)
-            if buffers := saved.get("_buffers"):
+            if buffers := saved.get(BUFFERS):
                 registered += buffers.values()
             elif buffers is not None:
                 empty.append(buffers)
-            if not (inner := saved.get("_modules")) and inner is not None:
+            if not (inner := saved.get(MODULES)) and inner is not None:
                 empty.append(inner)
             if harmless.issuperset(map(type, others)):
                 continue
@@ -133,7 +133,7 @@ class StateRestorer:
         """Materialising an uninitialised (lazy) tensor cannot be undone, so the pass gets a twin instead."""
         twins = {id(tensor): twin for tensor, twin in self.lazy}
         for _, saved, _, _ in self._attributes:
-            registered = [saved.get("_parameters"), saved.get("_buffers")]
+            registered = [saved.get(PARAMETERS), saved.get(BUFFERS)]
             for tensors in (one for one in registered if isinstance(one, dict)):
                 tensors.update({name: twins[id(tensor)] for name, tensor in tensors.items() if id(tensor) in twins})
 
@@ -275,7 +275,7 @@ class StateRestorer:
         if sharded and any(
             not all(map(is_, container.values(), before.values()))
             for container, before in self._filled
-            if any(container is attributes.get("_parameters") for attributes, _, _, _ in self._attributes)
+            if any(container is attributes.get(PARAMETERS) for attributes, _, _, _ in self._attributes)
         ):
             for module in sharded:
                 module.reshard()
@@ -396,7 +396,7 @@ class StateRestorer:
     def _name_of(self, value: Any) -> str:
         """The name of a tensor, a container or the attributes of an object, as far as a module leads to it."""
         for module, (_, saved, _, _) in zip(self._modules, self._attributes, strict=True):
-            registered = [one for one in (saved.get("_parameters"), saved.get("_buffers")) if isinstance(one, dict)]
+            registered = [one for one in (saved.get(PARAMETERS), saved.get(BUFFERS)) if isinstance(one, dict)]
             for name, held in chain(saved.items(), *(one.items() for one in registered)):
                 if held is value:
                     address = self._addresses().get(id(module), "")

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 from ...tensor_memory import has_memory, needed_bytes, storage_part
-from ...torch_internals import address_of, base_of, is_functorch_wrapped, like_class_of, write_count
+from ...torch_internals import address_of, base_of, is_functorch_wrapped, like_class_of, script_parts, write_count
 from ..identity.tensor_table import extent, storage_of
 from ..keep.keeper import version_of
 from .write_counts import restore_count
@@ -175,8 +175,7 @@ class ScriptAttributes:
 
     def __init__(self, module: Module) -> None:
         script: Any = vars(module)
-        self._script: Any = script.get("_c")
-        kind = script.get("_concrete_type")  # a hand-written torch.jit.ScriptModule may have none
+        self._script, kind = script_parts(script)  # a hand-written torch.jit.ScriptModule may have none
         names = kind.get_attributes() if kind is not None and self._script is not None else {}
         values = {name: self._script.getattr(name) for name in names if self._script.hasattr(name)}
         self.values = {name: value for name, value in values.items() if _is_plain(value)}

@@ -82,7 +82,7 @@ def _flex(operation: Operation) -> Attention:
 
 
 class _IndexByTensors(TorchFunctionMode):
-    """Makes `table[i]` work inside `vmap` where `i` is a tensor, as functions that are given to `flex_attention` may write it."""
+    """Makes `table[i]` work inside `vmap` where `i` is a tensor, as functions given to `flex_attention` may write it."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

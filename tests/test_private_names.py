@@ -1,0 +1,67 @@
+"""The next torch may lack any private name that torcheer uses: each is taken away in turn, and everything works or says so."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import torcheer
+from torcheer.torch_internals import USES, missing_notes
+
+PROGRAM = Path(__file__).parent / "without_private_names.py"
+
+
+def run_without(way: str) -> dict[str, dict[str, str]]:
+    """For each name, what came of each step."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(torcheer.__file__).parents[1])}
+    command = [sys.executable, str(PROGRAM), way, *USES]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=280)
+    return dict(map(json.loads, ran.stdout.splitlines()))
+
+
+@pytest.fixture(scope="module")
+def hidden() -> dict[str, dict[str, str]]:
+    return run_without("hidden")
+
+
+@pytest.fixture(scope="module")
+def deleted() -> dict[str, dict[str, str]]:
+    return run_without("deleted")
+
+
+@pytest.mark.parametrize("name", USES)
+def test_without_a_private_name_everything_works_or_says_what_is_missing(hidden, name):
+    results = dict(hidden[name])
+    notes = results.pop("notes")
+    assert len(results) == 12
+    for step, result in results.items():
+        assert result == "ok" or (result.startswith("MissingInTorch") and f"has no {name}, which" in result), (
+            f"{step}: {result}"
+        )
+    assert all(name in note for note in notes if "has no torch." in note)
+
+
+@pytest.mark.parametrize("name", USES)
+def test_a_torch_that_lacks_a_private_name_logs(deleted, name):
+    results = dict(deleted[name])
+    if results["import"] == "torch":
+        return  # plain torch needs it: it cannot vanish alone
+    results.pop("notes")
+    assert set(results.values()) == {"ok"}, results
+
+
+def test_some_names_can_be_deleted_and_some_are_noted(hidden, deleted):
+    """Otherwise the two tests above would say nothing."""
+    assert sum(results["import"] != "torch" for results in deleted.values()) > 40
+    noted = [name for name, results in hidden.items() if any(f"has no {name}:" in note for note in results["notes"])]
+    assert {"torch.Tensor._version", "torch._C._current_graph_task_id"} < set(noted)
+    assert any("MissingInTorch" in result for results in hidden.values() for result in results.values())
+
+
+def test_a_tested_torch_lacks_nothing():
+    assert missing_notes() == []

@@ -166,7 +166,7 @@ def test_the_public_names_are_these():
         *("EmptyLogWarning", "Extractor", "Features", "FeaturesExist", "FeaturesMismatch"),
         *("FeaturesNotFound", "FileManager", "FunctionNotFound", "GradientNotSaved", "GraphChanged"),
         *("GraphvizNotFound", "HistoryNotFound", "InvalidArgument", "Layer", "LayerNotFound"),
-        *("ModelHistory", "ModelMismatch", "Module", "ModuleCalls", "NotPicklable"),
+        *("MissingInTorch", "ModelHistory", "ModelMismatch", "Module", "ModuleCalls", "NotPicklable"),
         *("Operation", "PackageNotFoundError", "ParameterChanged", "ParameterNotSaved", "Picture"),
         *("PictureOptions", "Place", "PlaceNotReached", "RandomFilterSelectorType", "ReplayFailed"),
         *("RunExists", "RunInUse", "RunMismatch", "RunNotFound", "SeveralPasses"),

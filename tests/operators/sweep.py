@@ -22,6 +22,7 @@ from torch import Tensor
 
 import torcheer
 from operator_database import name_of
+from torch_version import TORCH
 
 SECONDS = 120  # for one operator
 MORE_DTYPES = (torch.int64, torch.uint8, torch.bool)
@@ -51,6 +52,8 @@ def cases(operators: Sequence[Any], device: str = "cpu") -> list[Case]:
     for operator in operators:
         supported = operator.supported_dtypes(device)
         ordinary = next((d for d in (torch.float32, torch.complex64, torch.int64, torch.bool) if d in supported), None)
+        if operator.name == "mvlgamma" and (2, 6) < TORCH < (2, 10):
+            supported = supported & {torch.float32}  # integers end the process, without torcheer
         chosen = dict.fromkeys(([ordinary] if ordinary is not None else []) + [d for d in MORE_DTYPES if d in supported])
         found += [(operator, dtype) for dtype in chosen]
     return found

@@ -22,6 +22,9 @@ KINDS = (
     "handwritten/in_place",
 )
 
+# Where torch has no grouped product for a device, as before 2.10 for the CPU, transformers brings an operator of its own.
+FUNCTIONS = [torch.ops.transformers]
+
 
 @pytest.mark.filterwarnings("default")  # what strangers' models warn of is theirs
 @pytest.mark.parametrize("case", named(*KINDS), ids=lambda case: case.name)
@@ -34,9 +37,9 @@ def test_a_loaded_history_is_the_saved_one(case, tmp_path):
         if losses:
             history.log_backward(sum(loss.float().sum() for loss in losses))
     history.save(tmp_path / "run.safetensors", params=True)
-    loaded = torcheer.load(tmp_path / "run.safetensors")
+    loaded = torcheer.load(tmp_path / "run.safetensors", functions=FUNCTIONS)
     assert differences(history, loaded) == []
     report, again = history.validate(), loaded.validate()
     assert (bool(again), again.num_operations) == (bool(report), report.num_operations), str(again)
     bound = history.save(tmp_path / "bound.safetensors")
-    assert bool(torcheer.load(bound, model=model).validate()) == bool(report)
+    assert bool(torcheer.load(bound, model=model, functions=FUNCTIONS).validate()) == bool(report)

@@ -2,7 +2,7 @@
 
 Views are known from torch's schemas. Whether `reshape` and its like copied depends on strides, which a log does not hold: they
 are followed from view to view on meta tensors, and taken from kept activations where there are any. A tensor that is no view
-is taken to be contiguous, except that elementwise results are laid out like their first argument of the same shape.
+is taken to be contiguous, except that most elementwise results are laid out like their first argument of the same shape.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from .calls import FactsOf, TorchCall, calls_of
 Strides = tuple[int, ...]
 
 _LAID_OUT_LIKE = groups.DROPOUTS | {"gelu", "clone", "scaled_dot_product_attention"}
+_LAID_OUT_AFRESH = frozenset({"masked_fill", "mvlgamma"})  # elementwise, and contiguous whatever their argument is
 _LAID_OUT_AS_ASKED = groups.CONVERSIONS | {"clone", "contiguous"}
 _RANKS = {torch.channels_last: 4, torch.channels_last_3d: 5}
 
@@ -144,7 +145,8 @@ class Storages:
         if layout is not torch.preserve_format:
             rank = _RANKS.get(layout, len(shape))  # a transform hides dimensions
             return tuple(torch.empty(shape, device="meta", memory_format=layout).stride()) if rank == len(shape) else None
-        if call.function.is_elementwise or call.name in _LAID_OUT_LIKE:
+        is_elementwise = call.function.is_elementwise and call.name not in _LAID_OUT_AFRESH
+        if is_elementwise or call.name in _LAID_OUT_LIKE:
             for parent in call.parents:
                 if self._facts.of(parent)[0] == shape:
                     is_plain = parent >= 0 and parent not in self._strides

@@ -59,6 +59,11 @@ def _refuse_unfit(history: History) -> None:
     for record in history._log.operations:
         is_given = record.origin is Origin.INPUT or given_because(record) is not None
         if is_given and not record.is_saved:
+            if history._options.layers_to_save == "all":
+                raise InvalidArgument(
+                    f"{history._index.label(record.number)} could not be kept: its class of tensors allows neither a view "
+                    "nor a copy. So this history cannot be run again, which validating does."
+                )
             raise InvalidArgument(
                 f"this history did not keep its {record.function.name}s, so it cannot be run again. Log with "
                 "layers_to_save='all', or with 'input' in the list."

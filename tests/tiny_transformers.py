@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 import transformers
 
+IS_4 = transformers.__version__.startswith("4.")
+
 SMALL = {
     "hidden_size": 32,
     "num_hidden_layers": 2,

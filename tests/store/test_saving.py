@@ -12,6 +12,7 @@ from collections import OrderedDict, deque
 
 import numpy as np
 import pytest
+import safetensors
 import torch
 import torch.nn.functional as F
 from safetensors import safe_open
@@ -143,7 +144,8 @@ def test_a_tensor_of_any_form_comes_back(kind, way, tmp_path):
     assert same_tensor(ours, theirs), (ours, theirs)
     if kind == "sparse uncoalesced":
         assert not theirs.is_coalesced()
-    load_file(tmp_path / "run.safetensors")  # any reader
+    if not (theirs.is_complex() and safetensors.__version__ < "0.5"):  # which has no complex numbers
+        load_file(tmp_path / "run.safetensors")  # any reader
 
 
 class Holds(torch.nn.Module):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 import torcheer
+from tiny_transformers import IS_4
 from torcheer import changes
 from torcheer.changes import HeadAxis
 from torcheer.history.attention import head_axis
@@ -154,8 +155,9 @@ for attention in ("eager", "sdpa"):
         f"llama {attention} q": projection(llama, IDS, "layers.0.self_attn.q_proj", 3),
         f"llama {attention} k, which two heads share": projection(llama, IDS, "layers.0.self_attn.k_proj", 1),
         f"llama {attention} v": projection(llama, IDS, "layers.1.self_attn.v_proj", 0),
-        f"t5 {attention} q": projection(t5, DECODED, "encoder.block.1.layer.0.SelfAttention.q", 1),
     }
+    if attention == "eager" or not IS_4:  # transformers 4 has no fused attention for it
+        CASES[f"t5 {attention} q"] = projection(t5, DECODED, "encoder.block.1.layer.0.SelfAttention.q", 1)
 bloom = of_transformers("bloom", **BLOOM)
 CASES |= {
     "bloom qkv, interleaved": projection(bloom, IDS, "h.0.self_attention.query_key_value", 2, rows(2, 3 * SIZE)),

@@ -259,8 +259,11 @@ def test_generation_is_steered():
     def generate():
         return model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=6, do_sample=False, pad_token_id=0)
 
+    def steer(module, args, result):
+        return (result[0] + vector, *result[1:]) if isinstance(result, tuple) else result + vector  # a tuple in transformers 4
+
     plain = generate()
-    handle = model.transformer.h[0].register_forward_hook(lambda module, args, result: result + vector)
+    handle = model.transformer.h[0].register_forward_hook(steer)
     expected = generate()
     handle.remove()
     for like in (None, history):

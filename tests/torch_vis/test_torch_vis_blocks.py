@@ -23,6 +23,7 @@ go = pytest.importorskip("plotly.graph_objects")
 
 @pytest.fixture(autouse=True)
 def nothing_opens(monkeypatch, tmp_path):
+    plt.close("all")
     plt.switch_backend("Agg")
     shown: list[Any] = []
     monkeypatch.setattr(go.Figure, "show", lambda self, *a, **k: shown.append(self))

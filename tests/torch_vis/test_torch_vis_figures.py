@@ -39,6 +39,7 @@ pytest.importorskip("plotly.graph_objects")
 
 @pytest.fixture(autouse=True)
 def nothing_opens():
+    plt.close("all")
     plt.switch_backend("Agg")
     yield
     plt.close("all")

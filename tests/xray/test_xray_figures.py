@@ -309,7 +309,9 @@ figure_of(run, "conv1", "layer").savefig({str(tmp_path / "one.png")!r})
 figure_of_snapshot(run).savefig({str(tmp_path / "all.png")!r})
 import matplotlib
 assert "matplotlib.pyplot" not in sys.modules
-assert matplotlib.get_backend(auto_select=False) is None, matplotlib.get_backend(auto_select=False)
+from matplotlib import rcsetup
+backend = dict.__getitem__(matplotlib.rcParams, "backend")  # get_backend() would choose one
+assert backend is rcsetup._auto_backend_sentinel, backend
 """
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, env={"PATH": "", "PYTHONPATH": ":".join(sys.path)})
     assert (tmp_path / "one.png").stat().st_size > 1000

@@ -53,12 +53,15 @@ class Letters:
     def __init__(self) -> None:
         self._pillow = import_pillow()
         self._fonts: dict[int, Any] = {}
+        self._has_freetype = True
 
     def line(self, text: str, size: int) -> Array:
         """A line of text; a letter that the font lacks is a question mark."""
         text = text.replace("−", "-").replace("×", "x")
         text = "".join(letter if letter.isascii() or letter in "·…" else "?" for letter in text)
         font = self._font(size)
+        if not self._has_freetype:
+            text = text.replace("…", "...")
         image = self._pillow.Image.new("L", (max(1, round(font.getlength(text)) + 1), round(size * 1.35)), 255)
         self._pillow.ImageDraw.Draw(image).text((0, 0), text, font=font, fill=0)
         return np.asarray(image)
@@ -75,8 +78,9 @@ class Letters:
         if size not in self._fonts:
             try:
                 self._fonts[size] = self._pillow.ImageFont.load_default(size)
-            except (TypeError, ImportError):  # a Pillow without FreeType has one size only
+            except (TypeError, ImportError):  # Pillow 10.0, and a Pillow without FreeType: one size, no …
                 self._fonts[size] = self._pillow.ImageFont.load_default()
+                self._has_freetype = False
         return self._fonts[size]
 
 

@@ -15,6 +15,7 @@
 # make test-ray set everything up and run the tests of Extractor in a real Ray on this machine (five minutes)
 # make kills  set everything up, kill extractions of datasets two hundred times and compare every byte (two minutes)
 # make test-torch TORCH=2.15.0 run the tests with another torch, in an environment of its own below build/ (6 GB; WITH='numpy==1.26.4' for others)
+# make test-wheel build the wheel and try it in an empty environment with the newest torch (TORCH=2.6.0 for another; 6 GB)
 # make bench  set everything up, measure time and memory, and write build/benchmarks.json
 PYTHON ?= python3
 VENV := .venv
@@ -37,7 +38,7 @@ WEB := src/torcheer/web/static/graph.js
 WEB_SOURCES := $(wildcard web/*.json web/*.mjs) $(shell find web/graph web/report web/shared -type f)
 
 .PHONY: setup web models browser demo test lint types imports web-types web-test zoo tolerances operators mutants fuzz big-log big-extract \
-	test-ray kills gallery test-torch \
+	test-ray kills gallery test-torch test-wheel \
 	contact-sheet bench bench-viewer clean
 
 setup: $(STAMP) web
@@ -97,6 +98,15 @@ test-torch: web models browser
 	grep -v $(foreach one,$(OTHERS),-e '^$(firstword $(subst =, ,$(one)))==') constraints.txt > $(TORCH_VENV)/constraints.txt
 	$(TORCH_VENV)/bin/python -m pip install --quiet --constraint $(TORCH_VENV)/constraints.txt --editable '.[dev]' $(OTHERS)
 	$(TORCH_VENV)/bin/python -m pytest
+
+# The wheel, in an empty environment: with the newest torch, which plain pip takes, or with another one (TORCH=2.6.0).
+test-wheel: TORCH =
+test-wheel: web
+	rm -rf build/wheel && mkdir -p build/wheel
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	$(PYTHON) -m venv build/wheel/environment
+	build/wheel/environment/bin/python -m pip install --quiet build/wheel/torcheer-*.whl $(if $(TORCH),torch==$(TORCH))
+	cd build/wheel && environment/bin/python ../../tests/walk_through.py
 
 lint: setup
 	$(BIN)/ruff check .

@@ -8,6 +8,7 @@ import re
 import secrets
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -92,12 +93,18 @@ class WholeFile:
             if error is None:
                 with self._explained():
                     os.fsync(self._handle)
-                    self._take_name()
+                    if self._name is None:
+                        self._give_name()
         finally:
             os.close(self._handle)
             if self._name is not None:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(self._name)
+                try:
+                    if error is None:
+                        with self._explained():
+                            os.replace(self._name, self._place)  # closed before: Windows does not rename open files
+                finally:
+                    with contextlib.suppress(OSError):
+                        os.unlink(self._name)
 
     def write(self, data: bytes | memoryview) -> None:
         """Write all of `data` where the last write ended."""
@@ -111,7 +118,7 @@ class WholeFile:
         rest = memoryview(data)
         with self._explained():
             while rest:
-                count = os.pwrite(self._handle, rest, place)
+                count = _write_at(self._handle, rest, place)
                 if count >= _LARGE:
                     _begin_writing_back(self._handle, place, count)
                 rest, place = rest[count:], place + count
@@ -119,40 +126,34 @@ class WholeFile:
     def read_at(self, place: int, size: int) -> bytes:
         """What was written at a place."""
         with self._explained():
-            return os.pread(self._handle, size, place)
+            return _read_at(self._handle, size, place)
 
     def cut(self, size: int) -> None:
         """Cut the file to `size` bytes."""
         with self._explained():
             os.ftruncate(self._handle, size)
 
-    def _take_name(self) -> None:
-        if self._name is None:
-            name = str(self._place.parent / f".{self._place.name[:40]}.{secrets.token_hex(6)}")
-            try:
-                if self._link_to(str(self._place)):
-                    return
-                self._link_to(name)
-            except OSError:  # a file system that makes files without a name, and does not let them have one
-                self._name = name
-                self._copy_to(name)
-            self._name = name
-        os.replace(self._name, self._place)
-        self._name = None
+    def _give_name(self) -> None:
+        """Give a file without a name its own, or, where a file has that, another one beside it."""
+        if self._linked_to(str(self._place)):
+            return
+        self._name = str(self._place.parent / f".{self._place.name[:40]}.{secrets.token_hex(6)}")
+        if not self._linked_to(self._name):
+            self._copy_to(self._name)
 
-    def _link_to(self, name: str) -> bool:
-        """Give a file without a name one. Returns whether it was free; a process that is killed leaves no other name behind."""
+    def _linked_to(self, name: str) -> bool:
+        """Give a file without a name this name. Returns False where a file has the name, or the file system refuses."""
         try:
             # Only with a `src_dir_fd` (which an absolute path leaves unused) does Python follow the link in /proc.
             os.link(f"/proc/self/fd/{self._handle}", name, src_dir_fd=self._handle, follow_symlinks=True)
-        except FileExistsError:
+        except OSError:
             return False
         return True
 
     def _copy_to(self, name: str) -> None:
         with open(name, "xb") as copy:
             place = 0
-            while data := os.pread(self._handle, _PIECE, place):
+            while data := _read_at(self._handle, _PIECE, place):
                 copy.write(data)
                 place += len(data)
             copy.flush()
@@ -164,6 +165,25 @@ class WholeFile:
             yield
         except OSError as error:
             raise _not_written(self.path, self._what, error) from error
+
+
+_seeking = threading.Lock()  # where the system (Windows) has no `pread` and `pwrite`
+
+
+def _write_at(handle: int, data: memoryview, place: int) -> int:
+    if hasattr(os, "pwrite"):
+        return os.pwrite(handle, data, place)
+    with _seeking:
+        os.lseek(handle, place, os.SEEK_SET)
+        return os.write(handle, data)
+
+
+def _read_at(handle: int, size: int, place: int) -> bytes:
+    if hasattr(os, "pread"):
+        return os.pread(handle, size, place)
+    with _seeking:
+        os.lseek(handle, place, os.SEEK_SET)
+        return os.read(handle, size)
 
 
 def _begin_writing_back(handle: int, place: int, size: int) -> None:

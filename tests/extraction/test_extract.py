@@ -327,7 +327,9 @@ def open_file(worker):
 
 
 def test_a_dataset_that_is_opened_in_the_workers_is_read_there(net, tmp_path):
-    loader = DataLoader(OpenedInWorkers(), batch_size=8, num_workers=2, worker_init_fn=open_file)
+    loader = DataLoader(
+        OpenedInWorkers(), batch_size=8, num_workers=2, worker_init_fn=open_file, multiprocessing_context="fork"
+    )
     assert torch.equal(extract(net, loader, "first", tmp_path)["first"][:], torch.cat([net.first(x) for x in X[:20].split(8)]))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import subprocess
@@ -568,3 +569,27 @@ def test_what_graphviz_complains_about_is_passed_on():
 def test_the_worker_runs_without_importing_torch():
     code = f"import runpy, sys; runpy.run_path({worker.__file__!r}); assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-I", "-c", code], check=False, timeout=60).returncode == 0
+
+
+def test_layouts_and_svg_need_no_system_libraries():
+    """Small systems lack GLib and others, so pygraphviz does not import there: some libraries in its wheel need none."""
+    folder = graphviz._pygraphviz_folder()
+    if not list(Path(folder, "pygraphviz.libs").glob("libgvc-*")):
+        pytest.skip("this pygraphviz is not a wheel for Linux")
+    program = "import sys; sys.modules['pygraphviz'] = None; sys.argv = sys.argv[1:]; exec(open(sys.argv[0]).read())"
+
+    def run(form, engine="dot"):
+        command = [sys.executable, "-I", "-c", program, worker.__file__, folder, engine, form]
+        return subprocess.run(command, input=b"digraph { a -> b; a -> c }", capture_output=True, check=False)
+
+    assert [one["name"] for one in json.loads(run("json0").stdout)["objects"]] == ["a", "b", "c"]
+    assert run("svg").stdout.count(b'class="edge"') == 2
+    refused = run("png")
+    assert (refused.returncode, refused.stdout) == (worker.NOT_IMPORTABLE, b"")
+
+
+def test_a_picture_that_needs_a_system_library_names_it(monkeypatch):
+    said = subprocess.CompletedProcess([], worker.NOT_IMPORTABLE, b"", b"libgobject-2.0.so.0: cannot open shared object file")
+    monkeypatch.setattr(graphviz, "_run", lambda command, source, limit: said)
+    with pytest.raises(torcheer.GraphvizNotFound, match=r"PNG pictures need the system library libgobject-2.0.so.0.*Write SVG"):
+        graphviz.run_graphviz("digraph {}", "nop2", "png", 5)

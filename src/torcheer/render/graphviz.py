@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,12 @@ def run_graphviz(source: str, engine: str, form: str, limit: float) -> bytes:
         tried.append(said or f"stopped with code {done.returncode}")
         if done.returncode != worker.NOT_IMPORTABLE:
             raise DrawingFailed(f"Graphviz could not make the picture: {tried[-1][-600:]}")
+    library = re.search(r"(lib\S+\.so\S*): cannot open shared object", tried[0]) if tried else None
+    if library is not None and form in ("png", "pdf"):
+        raise GraphvizNotFound(
+            f"{form.upper()} pictures need the system library {library[1]}, which this machine lacks. Write SVG instead, or "
+            "install it; on Debian and Ubuntu: apt-get install libglib2.0-0 libxrender1 libxext6."
+        )
     why = f" (pygraphviz does not import: {tried[0][-300:]})" if tried else ""
     raise GraphvizNotFound(f"drawing needs Graphviz{why}. Run: {HOW_TO_GET_IT}")
 

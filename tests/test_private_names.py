@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,10 @@ from torcheer.torch_internals import USES, missing_notes
 PROGRAM = Path(__file__).parent / "without_private_names.py"
 
 
-def run_without(way: str) -> dict[str, dict[str, str]]:
-    """For each name, what came of each step."""
+def run_without(way: str, names: Iterable[str] = USES) -> dict[str, dict[str, str]]:
+    """For each name, or several names joined by commas, what came of each step."""
     environment = {**os.environ, "PYTHONPATH": str(Path(torcheer.__file__).parents[1])}
-    command = [sys.executable, str(PROGRAM), way, *USES]
+    command = [sys.executable, str(PROGRAM), way, *names]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=280)
     return dict(map(json.loads, ran.stdout.splitlines()))
 
@@ -53,6 +54,26 @@ def test_a_torch_that_lacks_a_private_name_logs(deleted, name):
         return  # plain torch needs it: it cannot vanish alone
     results.pop("notes")
     assert set(results.values()) == {"ok"}, results
+
+
+def by_place() -> dict[str, list[str]]:
+    """The private names of each module or class of torch."""
+    places: dict[str, list[str]] = {}
+    for name in USES:
+        places.setdefault(name.rpartition(".")[0], []).append(name)
+    return {place: names for place, names in places.items() if len(names) > 1} | {"anywhere": list(USES)}
+
+
+def test_without_all_private_names_of_a_place_everything_works_or_says_what_is_missing():
+    """A stand-in may not need another name that is missing, too."""
+    places = by_place()
+    assert len(places) > 5
+    for names, results in run_without("hidden", [",".join(names) for names in places.values()]).items():
+        results.pop("notes")
+        assert results["import"] == "ok"
+        for step, result in results.items():
+            named = any(f"has no {name}, which" in result for name in names.split(","))
+            assert result == "ok" or (result.startswith("MissingInTorch") and named), f"{step} without {names}: {result}"
 
 
 def test_some_names_can_be_deleted_and_some_are_noted(hidden, deleted):

@@ -2,10 +2,10 @@
 
     python without_private_names.py hidden|deleted [NAME …]
 
-torch is imported once; each name is tried in a forked copy of this process, which imports torcheer. `hidden` names are missing
-for torcheer alone (`TORCHEER_WITHOUT`). `deleted` names are removed from torch itself, where plain torch runs on without them,
-and only `log` and `show` are tried. Writes one line of JSON for each name: the name, and for each step "ok", what it raised, or
-"torch" where plain torch raised.
+A name may be several, joined by commas, which are taken away together. torch is imported once; each name is tried in a forked
+copy of this process, which imports torcheer. `hidden` names are missing for torcheer alone (`TORCHEER_WITHOUT`). `deleted` names
+are removed from torch itself, where plain torch runs on without them, and only `log` and `show` are tried. Writes one line of
+JSON for each name: the name, and for each step "ok", what it raised, or "torch" where plain torch raised.
 """
 
 from __future__ import annotations
@@ -147,7 +147,10 @@ def run(way, name):
             return {"import": f"{type(error).__name__}: {error}"}
         found["import"] = "ok"
         chosen = functions if way == "hidden" else ("log", "show")
-        found.update({step: outcome(functions[step]) for step in chosen})
+        for step in chosen:
+            found[step] = outcome(functions[step])
+            if found["log"] != "ok":
+                break  # the other steps ask for the log
         history = held.get("history")
         found["notes"] = list(history.notes) if history is not None else []
         return found

@@ -123,7 +123,13 @@ def _pop_by_leaving() -> Any:
 
 
 def _modes_by_popping() -> list[Any]:
-    popped = [pop_function_mode() for _ in range(count_function_modes())]
+    """The active function modes, by taking each off the stack and putting it back; torch raises when the stack is empty."""
+    if pop_function_mode is _pop_by_leaving:  # which asks for the active modes
+        _Missing("torch.overrides._get_current_function_mode_stack")()
+    popped = []
+    with contextlib.suppress(RuntimeError):
+        while True:
+            popped.append(pop_function_mode())
     popped.reverse()
     for mode in popped:
         push_function_mode(mode)

@@ -31,11 +31,16 @@ from torch_version import TORCH
 
 WORLD = 2
 PROGRAMS = {}
+LEFT_OUT = []  # the names of programs that this torch cannot run, or whose collectives it does not announce
+
+
+NEWER_NAMES = {"all_gather_into_tensor": "all_gather_single", "reduce_scatter_tensor": "reduce_scatter_single"}
 
 
 def is_announced(name):
     """True where torch hands a collective to function modes; before torch 2.12 it does so for some of them or for none."""
-    return "has_torch_function" in inspect.unwrap(getattr(dist, name)).__code__.co_names
+    function = getattr(dist, NEWER_NAMES.get(name, name), None) or getattr(dist, name)
+    return "has_torch_function" in inspect.unwrap(function).__code__.co_names
 
 
 def program(*collectives, since=(2, 6)):
@@ -44,6 +49,8 @@ def program(*collectives, since=(2, 6)):
     def add(function):
         if since <= TORCH and all(map(is_announced, collectives)):
             PROGRAMS[function.__name__] = function
+        else:
+            LEFT_OUT.append(function.__name__)
         return function
 
     return add

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import torcheer
 from models import Convolutional, Mlp, log
 from torcheer import ActivationLost, ActivationNotSaved, LayerNotFound, TorcheerError, UnseenWorkWarning
+from torcheer.containers import get_path
 
 x = torch.rand(3, 4)
 
@@ -216,6 +219,113 @@ def test_arguments_overwritten_in_place_are_kept_as_they_were():
     for wanted in ("all", ["relu_1"]):
         history = log(model, x - 0.5, layers_to_save=wanted)
         assert torch.equal(history["relu_1"].creation_args[0], x - 0.5)
+
+
+def made_again(one):
+    """What the call of an operation gives for the arguments that the history shows."""
+    args, kwargs = copy.deepcopy((one.creation_args, one.creation_kwargs))
+    result = one.func_applied(*args, **kwargs)
+    return get_path(args[0] if result is None else result, one._record.details.output_path)
+
+
+def assert_calls_fit_their_inputs(history):
+    with torch.no_grad():
+        for one in history.operations:
+            if one.func_applied is not None:
+                assert torch.equal(made_again(one), one.activation), one.label
+
+
+class Cache(nn.Module):
+    """Holds a buffer, a frozen parameter and an attribute that nobody registered."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("buffer", torch.zeros(3, 4))
+        self.weight = nn.Parameter(torch.zeros(3, 4), requires_grad=False)
+        self.attribute = torch.zeros(3, 4)
+
+
+WRITTEN_THROUGH_A_VIEW = {
+    "copy_": lambda held, t: held[:2].copy_(t[:2]),
+    "an index": lambda held, t: held[1].__setitem__(slice(2), t[0, :2]),
+    "data": lambda held, t: held.data.add_(t),
+    "detach": lambda held, t: held.detach().mul_(2).add_(1),
+    "view": lambda held, t: held.view(-1)[3:].fill_(2),
+    "out": lambda held, t: torch.mul(t, 2, out=held[:]),
+    "index_copy_": lambda held, t: held.t().index_copy_(0, torch.tensor([2]), t[:1, :3]),
+    "foreach": lambda held, t: torch._foreach_add_([held[0], held[2]], 1),
+    "twice": lambda held, t: (held[:1].copy_(t[:1]), held[1:].copy_(t[1:])),
+    "normalising": lambda held, t: nn.functional.batch_norm(t, held[0], held[1] + 1, training=True),
+}
+
+
+@pytest.mark.parametrize("name", ["buffer", "weight", "attribute"])
+@pytest.mark.parametrize("way", sorted(WRITTEN_THROUGH_A_VIEW))
+def test_inputs_that_were_written_through_a_view_are_shown_as_they_were_read(name, way):
+    model = Cache()
+
+    def forward(t):
+        held = getattr(model, name)
+        before = held * 1
+        WRITTEN_THROUGH_A_VIEW[way](held, t)
+        first = held * 3 + torch.cat([held, t]).sum()
+        WRITTEN_THROUGH_A_VIEW[way](held, first)
+        return torch.where(t > 0.5, held, before), held.t() @ first, held
+
+    model.forward = forward
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            history = log(model, x)
+            assert_calls_fit_their_inputs(history)
+            assert torcheer.validate_forward_pass(model, x)
+    some = log(model, x, layers_to_save=["where_1", "matmul_1"])
+    assert_calls_fit_their_inputs(SimpleNamespace(operations=some.saved))
+
+
+def test_an_output_that_was_written_through_a_view_has_what_was_returned_as_its_input():
+    model = Cache()
+
+    def forward(t):
+        made = t * 2
+        made[0].zero_()
+        model.buffer[:2].copy_(t[:2])
+        return model.buffer, made
+
+    for keeping in ({}, {"save_gradients": True}, {"layers_to_save": ["output_1", "output_2"]}):
+        for one in log(forward, x, **keeping).outputs:
+            assert torch.equal(one.inputs[0], one.activation)
+
+
+def test_inputs_of_a_recording_that_were_written_through_a_view_are_shown_as_they_were_read():
+    model = Cache()
+    with torcheer.recording(model) as history:
+        model.buffer[:2].copy_(x[:2])
+        model.buffer * 3
+        model.buffer[1:].add_(1)
+        model.buffer + 1
+    assert_calls_fit_their_inputs(history)
+
+
+@pytest.mark.parametrize("how", ["item", "tolist", "__float__"])
+def test_what_left_for_python_is_the_value_of_the_operation_it_is_said_to_come_from(how):
+    class Counting(Cache):
+        def forward(self, t):
+            made, counted = t * 2, self.buffer[0, :1]
+            piece = made[0, :1]
+            made.add_(1)
+            self.buffer.data.add_(t)
+            return t * sum(torch.tensor(getattr(one, how)()).sum() for one in (piece, counted, self.buffer[0, :1]))
+
+    model = Counting()
+    history = log(model, x)
+    assert len(history.python_reads) == 3
+    for read in history.python_reads:
+        (label,) = read.parent_layers
+        made = history[label].activation
+        assert read.value is None or read.value == getattr(made, how)()
+    assert torch.equal(history[history.python_reads[0].parent_layers[0]].activation, x[0, :1] * 2 + 1)
+    assert torch.equal(history[history.python_reads[1].parent_layers[0]].activation, x[0, :1])
+    assert torcheer.validate_forward_pass(model, x)
 
 
 def test_orphans_do_not_shift_the_keys_that_are_kept():

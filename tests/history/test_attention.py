@@ -220,6 +220,31 @@ def test_a_module_with_several_attentions_gives_a_list():
     assert [tuple(one.shape) for one in history.attention("decoder")] == [(2, 2, 4, 4), (2, 2, 4, 3)]
 
 
+@pytest.mark.parametrize("is_fused", [True, False])
+def test_a_cache_that_is_filled_through_a_view_has_the_pattern_of_what_was_read(is_fused):
+    class Cached(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("k", torch.zeros(1, 2, 6, 4))
+            self.register_buffer("v", torch.zeros(1, 2, 6, 4))
+
+        def forward(self, q):
+            self.k[:, :, :4].copy_(q + 1)
+            self.v[:, :, :4].copy_(q * 2)
+            if is_fused:
+                return F.scaled_dot_product_attention(q, self.k, self.v)
+            return (q @ self.k.transpose(-1, -2) / 2).softmax(-1) @ self.v
+
+    q = torch.rand(1, 2, 4, 4)
+    keys = F.pad(q + 1, (0, 0, 0, 2))
+    history = torcheer.log_forward_pass(Cached(), q)
+    pattern = history.attention("")
+    assert torch.allclose(pattern, (q @ keys.mT / 2).softmax(-1))
+    (heads,) = [one.heads for one in history if one.heads is not None]
+    assert torch.equal(heads.keys, keys)
+    assert torch.equal(heads.values, F.pad(q * 2, (0, 0, 0, 2)))
+
+
 def test_what_is_no_attention_is_told():
     history = torcheer.log_forward_pass(nn.Sequential(nn.Linear(2, 3), nn.Softmax(-1)), torch.rand(1, 2))
     assert history["linear_1"].heads is None

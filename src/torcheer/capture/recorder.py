@@ -190,6 +190,8 @@ class Recorder:
             self.keeper.share(number, parent, known.storage if is_alias else None)
         else:
             self.keeper.keep_if_wanted(number, tensor)
+        if also and log.values[number] is not UNSAVED:
+            log.details[number].held = self.keeper.hold_arguments([(0, tensor)])
 
     def _is_there(self, number: int) -> bool:
         """Whether the tensor of a record is kept, and nothing unseen has written to it."""
@@ -304,7 +306,10 @@ class Recorder:
                 return entry
             arguments = view_of(tensor, tensor)
             entry = self.write(MARKERS[Origin.ALIAS], (entry.number,), tensor, entry.storage, arguments)
-            self.log.detail(entry.number).also = tuple(since)
+            details = self.log.detail(entry.number)
+            details.also = tuple(since)
+            if self.log.values[entry.number] is not UNSAVED:
+                details.held = self.keeper.hold_arguments([(0, tensor)])
             return entry
 
     def gradients_arrived(self, roots: tuple[int, ...]) -> None:

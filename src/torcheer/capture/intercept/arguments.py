@@ -83,7 +83,7 @@ class ArgumentReader:
         slots = [
             (slot, tensors[slot])
             for slot, number in enumerate(parents)
-            if number >= 0 and (slot in stale or self._recorder.log.values[number] is UNSAVED)
+            if slot in stale or (number >= 0 and self._recorder.log.values[number] is UNSAVED)
         ]
         return self._keeper.hold_arguments(slots) if slots else None
 

@@ -373,7 +373,8 @@ class Interceptor(TorchFunctionMode):
             tensors = list(tensors_in((args, kwargs)))
             if self.recorder.memory:
                 self.recorder.memory.look(tensors)
-            parents = tuple(self.recorder.ref(tensor) for tensor in tensors)
+            find, recorder = self._table.find, self.recorder
+            parents = tuple([recorder.current(one, find(one) or recorder.explain(one)).number for one in tensors])
         try:
             result = func(*args, **kwargs)
         except BaseException as error:

@@ -241,11 +241,11 @@ def replace_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
     return rebuilt(value, lambda item: change(item) if is_tensor(item) else item)
 
 
-def shares_no_container(arguments: Arguments, replaced: dict[int, Tensor] | None = None) -> Arguments:
+def shares_no_container(arguments: Arguments, replaced: dict[int, Any] | None = None) -> Arguments:
     """Arguments whose containers are their own and whose tensors, modules and functions are the same.
 
     A model may change the lists, dictionaries and caches it is given; with this it changes ours. Objects that cannot be
-    copied are passed as they are. Tensors whose id is in `replaced` are passed as the tensor it has for them.
+    copied are passed as they are. What has its id in `replaced` is passed as what is there for it.
     """
     args, kwargs = arguments
     if not replaced and all(issubclass(type(item), (Tensor, *LEAVES)) for item in (*args, *kwargs.values())):

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..capture.restore.left_as_found import left_as_found
 from ..containers import Arguments, shares_no_container
 from ..errors import InvalidArgument, ReplayFailed
 from ..functions import groups
@@ -37,34 +38,40 @@ _UNINITIALISED = object()  # stands for an output that is uninitialised memory
 def try_another_input(history: History, model: Callable[..., Any], arguments: Arguments, agrees: Agreement) -> Check:
     check = Check("the graph gives what the model gives for another input")
     check.skipped = _why_not_another(history)
-    if check.skipped is not None:
-        return check
+    if check.skipped is None:
+        with left_as_found(model, [], [], arguments, []):  # which the model may reach by another name
+            _try(check, history, model, arguments, agrees)
+    return check
+
+
+def _try(check: Check, history: History, model: Callable[..., Any], arguments: Arguments, agrees: Agreement) -> None:
     try:
         changed, inputs = _changed_inputs(history, arguments)
     except Exception as error:  # a user-defined object may raise anything when it is copied
         check.skipped = f"the arguments cannot be copied: {type(error).__name__}"
-        return check
+        return
     if not inputs:
         kept = "integers, what the model makes integers of, and tensors without values"
         check.skipped = f"no input can be changed: {kept} are left as they are"
-        return check
+        return
     try:
         expected = run_plainly(model, changed, history._log)
     except Exception as error:  # a model may raise anything for an input it does not take
         check.skipped = f"the model does not take the changed input: {type(error).__name__}"
-        return check
+        return
     try:
         told = run_again(history._log, inputs, lambda: _Outputs(history))
     except ReplayFailed as error:
-        return _explained(check, history, model, [arguments, changed], str(error))
+        _explain(check, history, model, [arguments, changed], str(error))
+        return
     check.count = len(expected)
     for label, ours, theirs in zip(told.labels, told.values, expected, strict=False):
         if ours is not _UNINITIALISED and not agrees(check, theirs, ours):
             check.skipped = why_unsteady(model, changed, history._log, expected, agrees)
             if check.skipped is not None:
-                return check
-            return _explained(check, history, model, [arguments, changed], f"{label}: {difference(theirs, ours)}")
-    return check
+                return
+            _explain(check, history, model, [arguments, changed], f"{label}: {difference(theirs, ours)}")
+            return
 
 
 def why_not_run(history: History) -> str | None:
@@ -101,10 +108,16 @@ def _changed_inputs(history: History, arguments: Arguments) -> tuple[Arguments, 
                     continue
                 replaced[id(tensor)] = moved
             numbers[record.number] = replaced[id(tensor)]
-    changed = shares_no_container(arguments, replaced)
+    others = {id(value): value for value in (*arguments[0], *arguments[1].values()) if not _holds(value, replaced)}
+    changed = shares_no_container(arguments, others | replaced)  # what has no changed input in it, the model may hold as well
     if {id(tensor) for tensor in replaced.values()} - {id(tensor) for tensor in tensors_of(changed, into_objects=True)}:
         raise InvalidArgument("an object among the arguments holds tensors and cannot be copied.")
     return changed, numbers
+
+
+def _holds(value: Any, replaced: dict[int, Tensor]) -> bool:
+    """Whether one of the tensors in a value is replaced."""
+    return any(id(tensor) in replaced for tensor in tensors_of(value, into_objects=True))
 
 
 class _Mover:
@@ -159,12 +172,12 @@ class _Mover:
         return value.reshape(-1)[order].reshape(value.shape)
 
 
-def _explained(check: Check, history: History, model: Callable[..., Any], both: list[Arguments], what: str) -> Check:
+def _explain(check: Check, history: History, model: Callable[..., Any], both: list[Arguments], what: str) -> None:
     """Note a disagreement, unless the model runs other operations on the other input. Logs it with both inputs to tell."""
     sources = sum(record.origin is Origin.SOURCE for record in history._log.operations)
     if sources:
         check.skipped = f"{sources} values were computed in code torcheer cannot trace, and may depend on the input"
-        return check
+        return
     logs = []
     for arguments in both:
         logs.append(type(history)(history.model_name, history._options))
@@ -175,7 +188,6 @@ def _explained(check: Check, history: History, model: Callable[..., Any], both: 
         check.skipped = "parameters or buffers were made during the pass, from the input"
     else:
         check.disagree("another input", what)
-    return check
 
 
 def _same_constants(one: History, other: History) -> bool:

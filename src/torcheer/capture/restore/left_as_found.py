@@ -13,13 +13,15 @@ from ...containers import Arguments, shares_no_container
 from ...torch_internals import DisableTorchFunction
 from .randomness import RandomState
 from .recursion import deeper_calls
-from .restore_state import StateRestorer, not_copied
+from .restore_state import StateRestorer
 
 
 class left_as_found:  # noqa: N801 - used as a function: `with left_as_found(…) as undone`
     """Inside, a pass may run; afterwards the modules, the inputs, the arguments and the random states are as they were.
 
-    `inputs` are the tensors among the arguments. The pass is to be run with `args` and `kwargs`, whose containers are copies.
+    `inputs` are the tensors among the arguments. The pass is to be run with `args` and `kwargs`: the user's own, which are put
+    back, since the model, or a variable of the program, may hold them as well. Where that cannot be done (an iterator, a large
+    array), all containers and objects among them are copies, but for those that the model holds.
     Each step of restoring is taken whatever another one raises. What could not be restored is added to `notes`, and a warning
     names it unless the pass raised.
     """
@@ -28,11 +30,14 @@ class left_as_found:  # noqa: N801 - used as a function: `with left_as_found(…
         self, model: Callable[..., Any], modules: list[Module], inputs: list[Tensor], arguments: Arguments, notes: list[str]
     ) -> None:
         with DisableTorchFunction():
-            self.args, self.kwargs = shares_no_container(arguments)
-            own = (*not_copied(arguments[0], self.args), *not_copied(arguments[1], self.kwargs))
-            values = (*self.args, *self.kwargs.values())
+            args, kwargs = arguments
+            values = (*args, *kwargs.values())
             given = [inner for value in values if isinstance(value, Module) for inner in value.modules()]
-            self.restorer = StateRestorer([*modules, *given], inputs, own, model)
+            self.restorer = StateRestorer([*modules, *given], inputs, values, model)
+            if self.restorer.puts_arguments_back:
+                self.args, self.kwargs = args, kwargs
+            else:
+                self.args, self.kwargs = shares_no_container(arguments, self.restorer.held_by_model())
         self.random = RandomState.now()  # before the pass
         self.keeps_counts = False  # whether writes that are taken back stay counted
         self.error: BaseException | None = None  # what the pass raised, while it is undone

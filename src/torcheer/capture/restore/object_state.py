@@ -9,6 +9,7 @@ global names it uses, only random generators are put back.
 
 from __future__ import annotations
 
+import enum
 import functools
 import random
 import sys
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from ...container_kinds import slots_of
+from ...container_kinds import LEAVES, slots_of
 
 LIMIT = 200  # objects that one attribute may lead to
 ROOM = 1 << 20  # bytes of NumPy arrays that are copied for one pass; of larger arrays a sample is compared
@@ -39,7 +40,12 @@ _LEFT_ALONE = frozenset(
     "array unittest".split()
 )
 _DEFINITIONS = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
-_HARMLESS_TYPES = (Tensor, type, types.ModuleType, str, bytes, int, float, complex, range, frozenset, type(None))
+_HARMLESS_TYPES = (Tensor, type, types.ModuleType, str, bytes, int, float, complex, range, type(None))
+# What no pass can change, by class and by module; iterators, files and torch's own objects are neither this nor put back.
+_UNCHANGEABLE = (*LEAVES, Tensor, slice, enum.Enum)
+_UNCHANGEABLE_MODULES = frozenset({"datetime", "decimal", "fractions", "pathlib", "uuid", "re"})
+
+_WITHOUT_ATTRIBUTES = frozenset({dict, list, set, deque, tuple, frozenset})
 
 _kinds: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
 _names: weakref.WeakKeyDictionary[Any, list[str]] = weakref.WeakKeyDictionary()
@@ -62,7 +68,7 @@ def _classify(cls: type) -> int:
         (_LIST, list),
         (_SET, set),
         (_DEQUE, deque),
-        (_TUPLE, tuple),
+        (_TUPLE, (tuple, frozenset)),
         (_BYTES, bytearray),
         (_RANDOM, (torch.Generator, random.Random)),
         (_FUNCTION, types.FunctionType),
@@ -106,16 +112,16 @@ class Random:
 class Array:
     """A NumPy array and its values, or a sample of them when it is large."""
 
-    __slots__ = ("_array", "_facts", "_is_sample", "_values")
+    __slots__ = ("_array", "_facts", "_values", "is_sample")
 
     def __init__(self, array: Any, *, is_sample: bool) -> None:
-        self._array, self._is_sample = array, is_sample
+        self._array, self.is_sample = array, is_sample
         self._facts = array.shape, array.dtype
         self._values = self._read()
 
     def _read(self) -> Any:
         array = self._array
-        if self._is_sample:
+        if self.is_sample:
             return array[tuple(slice(None, None, max(1, size // 32)) for size in array.shape)][:32].tobytes()
         return array.copy() if array.dtype.hasobject else array.tobytes()
 
@@ -124,10 +130,10 @@ class Array:
         if (array.shape, array.dtype) != self._facts:
             raise ValueError(f"the NumPy array had shape {self._facts[0]} and has {array.shape} now")
         now = self._read()
-        if array.dtype.hasobject and not self._is_sample:
+        if array.dtype.hasobject and not self.is_sample:
             array[...] = self._values
         elif now != self._values:
-            if self._is_sample:
+            if self.is_sample:
                 raise ValueError(f"the pass changed a NumPy array of {array.nbytes:,} bytes, which is too large to be copied")
             array[...] = sys.modules["numpy"].frombuffer(self._values, array.dtype).reshape(array.shape)
 
@@ -183,12 +189,14 @@ class ObjectState:
     def __init__(self, filled: list[tuple[Any, Any]]) -> None:
         self.pieces: list[tuple[Piece, Where]] = []
         self._filled = filled
-        self.seen: set[int] = set()
+        self.seen: dict[int, Any] = {}  # what was met, by id
+        self._left: set[int] = set()  # of that, the ids of what leads to too much
         self._modules: list[Module] = []  # that were met, registered or not
         self._room = ROOM
 
-    def add(self, value: Any, where: Where) -> None:
-        """Remember what `value` is and leads to."""
+    def add(self, value: Any, where: Where, limit: float = LIMIT) -> bool:
+        """Remember what `value` is and leads to. Returns whether all of it can be put back."""
+        is_whole = True
         filled: list[tuple[Any, Any]] = []
         pieces: list[Piece] = []
         modules: list[Module] = []
@@ -196,27 +204,32 @@ class ObjectState:
         met: list[int] = []
         while waiting:
             here = waiting.pop()
-            if id(here) in self.seen:
+            if id(here) in self.seen and (limit <= LIMIT or id(here) not in self._left):
                 continue
             kind = kind_of(type(here))
             if kind == _NOTHING:
+                is_whole = is_whole and _is_unchangeable(here)
                 continue
             if kind == _MODULE:
                 modules.append(here)
                 continue
             met.append(id(here))
-            self.seen.add(id(here))
-            if len(met) > LIMIT:
-                self.seen.difference_update(met[1:])  # what it leads to may be an attribute of its own elsewhere
+            self.seen[id(here)] = here
+            self._left.discard(id(here))
+            if len(met) > limit:
+                for key in met[1:]:  # what it leads to may be an attribute of its own elsewhere
+                    del self.seen[key]
+                self._left.add(id(value))
                 self._leave_alone(value)
-                return
+                return False
             try:
                 waiting += self._look(here, kind, filled, pieces)
             except Exception:  # a user-defined class may raise anything when it is looked at
-                continue
+                is_whole = False
         self._filled += filled
         self.pieces += [(piece, where) for piece in pieces]
         self._modules += modules
+        return is_whole and not any(isinstance(piece, Array) and piece.is_sample for piece in pieces)
 
     def add_unregistered(self, known: Iterable[Module]) -> None:
         """Remember the modules that were met, and those in them, but for these, which are remembered elsewhere."""
@@ -248,26 +261,18 @@ class ObjectState:
         if kind in _COPIES:
             copied = _COPIES[kind](value)
             filled.append((value, copied))
-            return list(copied.values()) if kind == _DICT else list(copied)
+            return [*(copied.values() if kind == _DICT else copied), *_attributes(value, filled, pieces)]
+        if kind == _TUPLE:
+            items = tuple.__iter__(value) if isinstance(value, tuple) else frozenset.__iter__(value)
+            return [*items, *_attributes(value, filled, pieces)]
         if kind == _OBJECT:
-            attributes = getattr(value, "__dict__", None)
-            found: list[Any] = []
-            if type(attributes) is dict:
-                filled.append((attributes, attributes.copy()))
-                found += attributes.values()
-            if slots_of(type(value)):
-                slots = Slots(value)
-                pieces.append(slots)
-                found += [old for _, old in slots.values]
-            return found
+            return _attributes(value, filled, pieces)
         if kind == _RANDOM:
             pieces.append(Random(value))
         elif kind == _ARRAY:
             pieces.append(self._array(value))
         elif kind == _BYTES:
             pieces.append(Bytes(value))
-        elif kind == _TUPLE:
-            return tuple.__iter__(value)
         elif kind == _METHOD:
             return (value.__self__,)
         elif kind == _PARTIAL:
@@ -300,8 +305,29 @@ class ObjectState:
                 items = value.values() if kind == _DICT else value
                 found += [item for item in items if kind_of(type(item)) == _RANDOM]
         new = [one for one in found if id(one) not in self.seen]
-        self.seen.update(map(id, new))
+        self.seen.update((id(one), one) for one in new)
         return new
+
+
+def _is_unchangeable(value: Any) -> bool:
+    cls = type(value)
+    return cls is object or isinstance(value, _UNCHANGEABLE) or cls.__module__.partition(".")[0] in _UNCHANGEABLE_MODULES
+
+
+def _attributes(value: Any, filled: list[tuple[Any, Any]], pieces: list[Piece]) -> list[Any]:
+    """Copy the attributes of an object, or of a container of a class with attributes, and say what they lead to."""
+    if type(value) in _WITHOUT_ATTRIBUTES:
+        return []
+    attributes = getattr(value, "__dict__", None)
+    found: list[Any] = []
+    if type(attributes) is dict:
+        filled.append((attributes, attributes.copy()))
+        found += attributes.values()
+    if slots_of(type(value)):
+        slots = Slots(value)
+        pieces.append(slots)
+        found += [old for _, old in slots.values]
+    return found
 
 
 def _variables(function: Any) -> list[Any]:

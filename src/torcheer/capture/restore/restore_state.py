@@ -7,6 +7,7 @@ one part of it raises; what could not be restored is named afterwards.
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
 from collections import OrderedDict, deque
@@ -40,11 +41,12 @@ _USUAL = frozenset({Tensor, Parameter, type(None), torch.nn.Buffer})
 class StateRestorer:
     """Remembers modules and tensors, and restores them.
 
-    `own` are arguments of the pass that could not be copied, so that the pass works on the user's own objects; `function` is
-    what is called, if it is no module.
+    `arguments` are what the pass is given; `function` is what is called, if it is no module.
     """
 
-    def __init__(self, modules: list[Module], inputs: list[Tensor], own: Iterable[Any] = (), function: Any = None) -> None:
+    def __init__(
+        self, modules: list[Module], inputs: list[Tensor], arguments: Iterable[Any] = (), function: Any = None
+    ) -> None:
         self.problems: list[str] = []
         self.written_unseen: list[str] = []  # the names of tensors that code which cannot be watched wrote to
         self.moved: list[Any] = []  # attributes of modules and containers that `restore` gave their old items
@@ -73,10 +75,12 @@ class StateRestorer:
         for module in modules if slotted else ():
             if type(module) in slotted:
                 self._objects.add_slots(module)
-        for value in own:
-            self._objects.add(value, (None, f"an argument of class {type(value).__name__}"))
         if function is not None and not isinstance(function, Module):
             self._objects.add(function, (None, getattr(function, "__name__", type(function).__name__)))
+        self._of_model = len(self._filled), len(self._objects.seen)
+        others = [value for value in arguments if type(value) not in _SIMPLE]
+        added = [self._objects.add(one, (None, f"an argument of class {type(one).__name__}"), math.inf) for one in others]
+        self.puts_arguments_back = all(added)  # whole, so that the pass need not get copies of them
         self._objects.add_unregistered(modules)
         if self.lazy:
             self._replace_lazy()
@@ -128,6 +132,12 @@ class StateRestorer:
         lazy = {id(tensor): tensor for tensor in registered if tensor is not None and is_lazy(tensor)}
         self.lazy = [(tensor, lazy_twin(tensor)) for tensor in lazy.values()]
         return [tensor for tensor in registered if isinstance(tensor, Tensor) and not is_lazy(tensor)]
+
+    def held_by_model(self) -> dict[int, Any]:
+        """The containers and objects that the modules or the function hold and that are put back, by id."""
+        containers, objects = self._of_model
+        held = chain((container for container, _ in self._filled[:containers]), self._empty)
+        return {**{id(container): container for container in held}, **dict(islice(self._objects.seen.items(), objects))}
 
     def _replace_lazy(self) -> None:
         """Materialising an uninitialised (lazy) tensor cannot be undone, so the pass gets a twin instead."""
@@ -240,7 +250,7 @@ class StateRestorer:
             notes.append(message)
             if not is_failing:  # the error of the pass is what the user has to see
                 warnings.warn(message, StateNotRestored, stacklevel=2)
-        for remembered in (self._attributes, self._filled, self._modules, self._objects.pieces):
+        for remembered in (self._attributes, self._filled, self._modules, self._objects.pieces, self._objects.seen):
             remembered.clear()  # thousands of objects that the collector would otherwise look at once more
         if self.interrupt is not None:
             raise self.interrupt
@@ -426,24 +436,6 @@ class StateRestorer:
                 for name, module in root.named_modules():
                     found.setdefault(id(module), name)
         return found
-
-
-def not_copied(given: Any, passed: Any) -> list[Any]:
-    """The objects among the arguments of a pass that are the user's own, because they could not be copied."""
-    found: list[Any] = []
-    waiting: list[tuple[Any, Any]] = [(given, passed)]
-    seen: set[int] = set()  # containers may hold themselves
-    while waiting:
-        theirs, ours = waiting.pop()
-        if ours is theirs:
-            found.append(ours)
-        elif id(theirs) not in seen:
-            seen.add(id(theirs))
-            if isinstance(theirs, dict) and isinstance(ours, dict):
-                waiting += [(theirs[key], ours[key]) for key in theirs.keys() & ours.keys()]
-            elif isinstance(theirs, (tuple, list)) and isinstance(ours, (tuple, list)):
-                waiting += zip(theirs, ours, strict=False)
-    return found
 
 
 def _same_items(container: Any, saved: Any) -> bool:

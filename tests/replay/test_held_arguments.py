@@ -1,0 +1,170 @@
+"""Arguments that the model holds as well, or that share memory with what it holds: the log is right, and proved."""
+
+from __future__ import annotations
+
+import copy
+import types
+from collections import OrderedDict, UserDict, deque
+from dataclasses import dataclass
+
+import numpy
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torcheer
+
+x = torch.rand(3)
+
+
+@dataclass
+class Fields:
+    k: object = None
+
+
+class Slotted:
+    __slots__ = ("k",)
+
+
+class Named(OrderedDict):
+    """A dictionary whose items are attributes, too, as results of transformers are."""
+
+    def __setattr__(self, name, value):
+        super().__setattr__(name, value)
+        super().__setitem__(name, value)
+
+
+def with_k(made):
+    made.k = torch.zeros(3)
+    return made
+
+
+# How to make something that holds a tensor, how to put another one in, and how to get it.
+OBJECT = (lambda held, t: setattr(held, "k", t)), (lambda held: held.k)
+ITEM = (lambda held, t: held.__setitem__("k", t)), (lambda held: held.get("k", torch.zeros(3)))
+FIRST = (lambda held, t: held.__setitem__(0, t)), (lambda held: held[0])
+HELD = {
+    "dict": (lambda: {"k": torch.zeros(3)}, *ITEM),
+    "empty dict": (dict, *ITEM),
+    "UserDict": (lambda: UserDict(k=torch.zeros(3)), *ITEM),
+    "list": (lambda: [torch.zeros(3)], *FIRST),
+    "deque": (lambda: deque([torch.zeros(3)]), *FIRST),
+    "object": (lambda: with_k(types.SimpleNamespace()), *OBJECT),
+    "dataclass": (lambda: Fields(torch.zeros(3)), *OBJECT),
+    "slots": (lambda: with_k(Slotted()), *OBJECT),
+    "dict with attributes": (lambda: with_k(Named()), *OBJECT),
+    "nested": (
+        lambda: {"layers": [with_k(Slotted())]},
+        lambda held, t: setattr(held["layers"][0], "k", t),
+        lambda held: held["layers"][0].k,
+    ),
+    "many": (
+        lambda: [[torch.zeros(3)] for _ in range(300)],
+        lambda held, t: held[7].__setitem__(0, t),
+        lambda held: held[7][0],
+    ),
+    "array": (
+        lambda: numpy.zeros(3, numpy.float32),
+        lambda held, t: held.__setitem__(slice(None), t.detach().numpy()),
+        torch.as_tensor,
+    ),
+}
+
+
+class Model(nn.Module):
+    """Writes through what it holds, reads what it was given, and the other way round."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        make, self.put, self.get = HELD[kind]
+        self.held = make()
+
+    def forward(self, t: Tensor, given: object, *rest: object, name: object = None) -> tuple[Tensor, ...]:
+        given = name if given is None else given[0] if type(given) is tuple else given
+        self.put(self.held, t * 2)
+        first = self.get(given) + 1
+        self.put(given, t * 3)
+        return first, self.get(self.held) * t
+
+
+@pytest.mark.parametrize("how", ["alone", "in a tuple", "by name", "beside an iterator"])
+@pytest.mark.parametrize("kind", sorted(HELD))
+def test_an_argument_that_is_an_attribute_of_the_model_is_the_same_object_in_the_log(kind, how):
+    model = Model(kind)
+    args: tuple = (x, (model.held,) if how == "in a tuple" else model.held)
+    kwargs = {}
+    if how == "by name":
+        args, kwargs = (x, None), {"name": model.held}
+    twin, its_args, its_kwargs = copy.deepcopy((model, args, kwargs))
+    expected = twin(*its_args, **its_kwargs)
+    if how == "beside an iterator":
+        args = (*args, iter([1]))
+    before = model.get(model.held).clone()
+    history = torcheer.log_forward_pass(model, args, kwargs)
+    assert all(map(torch.equal, [one.activation for one in history.outputs], expected))
+    report = torcheer.validate_forward_pass(model, args, kwargs)
+    assert report, report
+    assert torch.equal(model.get(model.held), before)
+
+
+SHARED = {"k": torch.zeros(3)}
+NOTHING = type("Nothing", (), {})()
+
+
+def test_an_argument_that_is_a_variable_of_the_program_is_the_same_object_in_the_log():
+    closed = [torch.zeros(3)]
+
+    def model(t, given, others, marker):
+        SHARED["k"], closed[0] = t * 2, t * 3
+        return given["k"] + others[0], t * (marker is NOTHING)
+
+    history = torcheer.log_forward_pass(model, (x, SHARED, closed, NOTHING))
+    assert torch.equal(history.outputs[0].activation, x * 2 + x * 3)
+    assert torch.equal(history.outputs[1].activation, x)
+    assert torcheer.validate_forward_pass(model, (x, SHARED, closed, NOTHING))
+    assert torch.equal(SHARED["k"], torch.zeros(3))
+    assert torch.equal(closed[0], torch.zeros(3))
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_arguments_are_put_back_as_they_were(fails):
+    class Given:
+        def __init__(self):
+            self.deep = {"list": [1, {2}], "named": Named(a=1)}
+            self.same = self.deep["list"]
+
+    def model(t, given, *more):
+        given.deep["list"].append(t)
+        given.same[1].add(3)
+        given.deep["named"].k = t
+        del given.deep["named"]
+        given.new = t
+        more[0].clear()
+        if fails:
+            raise ValueError("on the way")
+        return t * 2
+
+    given, listed = Given(), [1, 2]
+    deep, same, named = given.deep, given.same, given.deep["named"]
+    if fails:
+        with pytest.raises(ValueError, match="on the way"):
+            torcheer.log_forward_pass(model, (x, given, listed))
+    else:
+        assert torcheer.validate_forward_pass(model, (x, given, listed))
+    assert given.deep is deep
+    assert given.same is same is deep["list"]
+    assert same == [1, {2}]
+    assert deep["named"] is named
+    assert dict(named) == {"a": 1}
+    assert not hasattr(named, "k")
+    assert not hasattr(given, "new")
+    assert listed == [1, 2]
+
+
+def test_an_iterator_among_the_arguments_is_not_consumed():
+    def model(t, numbers):
+        return t * sum(numbers)
+
+    numbers = iter([1, 2, 3])
+    assert torcheer.validate_forward_pass(model, (x, numbers))
+    assert list(numbers) == [1, 2, 3]

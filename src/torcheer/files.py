@@ -7,7 +7,6 @@ import os
 import re
 import secrets
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,8 @@ from .errors import FolderNotFound, InvalidArgument, NotWritten
 _PIECE = 1 << 24  # bytes that are copied at once
 _LARGE = 1 << 20  # bytes that are worth telling the disk about
 _ANONYMOUS = getattr(os, "O_TMPFILE", 0)  # a file without a name, which is gone when its process is
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)  # the last of Windows
+_UNFINISHED = re.compile(r"\.(.{1,40})\.torcheer-[0-9a-f]{12}", re.DOTALL)
 
 
 def output_path(path: str | os.PathLike[str], what: str, example: str) -> Path:
@@ -84,8 +85,12 @@ class WholeFile:
         with self._explained():
             self._handle = _without_name(self._place.parent)
             if self._handle < 0:
-                self._handle, self._name = tempfile.mkstemp(prefix=f".{self._place.name[:40]}.", dir=self._place.parent)
-                os.chmod(self._name, 0o666 & ~_umask())
+                self._name = _unfinished_name(self._place)
+                try:
+                    self._handle = os.open(self._name, _NEW, 0o666)
+                except OSError:
+                    self._name = None
+                    raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -137,7 +142,7 @@ class WholeFile:
         """Give a file without a name its own, or, where a file has that, another one beside it."""
         if self._linked_to(str(self._place)):
             return
-        self._name = str(self._place.parent / f".{self._place.name[:40]}.{secrets.token_hex(6)}")
+        self._name = _unfinished_name(self._place)
         if not self._linked_to(self._name):
             self._copy_to(self._name)
 
@@ -165,6 +170,29 @@ class WholeFile:
             yield
         except OSError as error:
             raise _not_written(self.path, self._what, error) from error
+
+
+def _unfinished_name(place: Path) -> str:
+    """A new name beside a file, for as long as the file is not whole. Nobody but `WholeFile` gives such names."""
+    return str(place.parent / f".{place.name[:40]}.torcheer-{secrets.token_hex(6)}")
+
+
+def delete_unfinished(folder: Path, names: str) -> None:
+    """Delete what a killed process has left of files in a folder whose names fit a pattern.
+
+    Only files with the names that `WholeFile` gives until a file is whole are deleted; links and everything else stay.
+    """
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            found = _UNFINISHED.fullmatch(entry.name)
+            if found is not None and re.fullmatch(names, found[1], re.ASCII) and entry.is_file(follow_symlinks=False):
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path)
+
+
+def is_link(path: Path) -> bool:
+    """Whether a file or folder is elsewhere: a link, or what Windows has instead."""
+    return os.path.realpath(path) != os.path.join(os.path.realpath(path.parent), path.name)
 
 
 _seeking = threading.Lock()  # where the system (Windows) has no `pread` and `pwrite`
@@ -217,7 +245,7 @@ def _without_name(folder: Path) -> int:
         return -1
     try:
         return os.open(folder, _ANONYMOUS | os.O_RDWR, 0o666)
-    except OSError:  # not supported on this file system, or an error that `mkstemp` will report
+    except OSError:  # not supported on this file system, or an error that making one with a name will report
         return -1
 
 
@@ -228,9 +256,3 @@ def file_name(title: str) -> str:
     'My_model_v2'
     """
     return re.sub(r"[^\w.-]+", "_", title).strip("._")[:60] or "model"
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import torcheer as tl
+from torcheer.errors import NotWritten
 
 X = torch.rand(50, 3, 2)
 
@@ -35,3 +39,21 @@ def test_a_dataset_of_hugging_face_has_layers_labels_and_ids(features, tmp_path)
     assert found[7]["labels"] == "y"
     assert found[7]["id"] == 7
     assert torch.equal(torch.tensor(found[41]["1"]), X[41].flatten())
+
+
+@pytest.mark.parametrize("what", ["folder", "file", "link", "group"])
+@pytest.mark.parametrize("whole", [True, False], ids=["all layers", "one layer"])
+def test_an_export_deletes_nothing_that_is_there(features, tmp_path, monkeypatch, what, whole):
+    """zarr deletes whatever is in the folder of a new group, so only a new or an empty folder is handed to it."""
+    monkeypatch.setitem(sys.modules, "zarr", SimpleNamespace(open_group=None))  # calling it raises
+    (tmp_path / "home").mkdir()
+    kept = tmp_path / "home" / (".zgroup" if what == "group" else "kept")
+    kept.write_text("mine")
+    path = tmp_path / "home" if what in ("folder", "group") else kept
+    target = path.rename(tmp_path / "x.zarr") if what != "link" else tmp_path / "x.zarr"
+    if what == "link":
+        target.symlink_to(tmp_path / "home")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(NotWritten, match="something at"):
+        (features if whole else features["0"]).export(target)
+    assert sorted(tmp_path.rglob("*")) == before

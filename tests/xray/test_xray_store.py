@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -17,7 +18,8 @@ import torch
 
 from forked import start_a_copy
 from torcheer import InvalidArgument, SnapshotLost, TorcheerError
-from torcheer.errors import RunInUse, RunNotFound, SnapshotNotFound
+from torcheer.errors import RunExists, RunInUse, RunNotFound, SnapshotNotFound
+from torcheer.files import WholeFile
 from torcheer.measure import statistics_of
 from torcheer.xray import Entry, FileManager, Run, Saved, Snapshot
 from torcheer.xray.figures.figure import figure_of, figure_of_snapshot
@@ -321,21 +323,122 @@ def test_a_damaged_line_without_a_whole_file_costs_that_snapshot_only(files):
     assert "00000001.safetensors" in read.notes[1]
 
 
+def half_written(path):
+    """What is left of a file whose writer was killed, where the system has no files without a name."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("torcheer.files._ANONYMOUS", 0)
+        WholeFile(path).__enter__().write(b"half")
+    (left,) = path.parent.glob(f".{path.name}.*")
+    return left
+
+
 def test_what_a_killed_writer_left_half_written_is_cleared(files):
     """Temporary files of snapshots, of the index, of what is said of the run, of figures."""
     add(files, 0)
     files.close()
     (files.folder / "figures").mkdir()
     whole = files.folder / "figures" / "step_00000000.png"
-    left = ["snapshots/00000001.part", "snapshots/.tmpAb3d", ".index.jsonl.x1", ".index.jsonl.part", ".run.json.x1"]
-    for name in [*left, "figures/.step_00000000.png.x1"]:
-        (files.folder / name).write_bytes(b"half")
+    for name in ("snapshots/00000001.safetensors", "index.jsonl", "run.json", "figures/step_00000000.png"):
+        assert half_written(files.folder / name).is_file()
+    (files.folder / ".index.jsonl.part").write_bytes(b"half")
     whole.write_bytes(b"whole")
     FileManager.create(files.folder, {}, resume=True).close()
     there = sorted(str(path.relative_to(files.folder)) for path in files.folder.rglob("*") if path.is_file())
     assert there == sorted(
         ["figures/step_00000000.png", "index.jsonl", "run.json", "snapshots/00000000.safetensors", "writer.lock"]
     )
+
+
+OF_OTHERS = [
+    *(".bashrc", ".gitignore", ".DS_Store", ".nfs0001", "notes.part", "00000001.part", ".tmpAb3d", "a.safetensors.tmp"),
+    *(".index.jsonl.swp", ".run.json.swp", ".run.json.original", ".run.json.202611181530", ".run.json.backup_1"),
+    *(".00000001.safetensors.metadata", ".step_00000000.png.template", ".other.json.torcheer-0123456789ab"),
+    *(".run.json.torcheer-1", ".report.html.torcheer-0123456789ab", ".0.safetensors.torcheer-0123456789ab"),
+]
+
+
+def fill(folder):
+    """Files of others, folders of others, and links, also with names that this library gives."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in OF_OTHERS:
+        (folder / name).write_text("mine")
+    (folder / ".folder").mkdir()
+    for name in ("index.jsonl", "run.json", "00000001.safetensors", "step_00000001.png"):
+        (folder / f".{name}.torcheer-00000000000a").mkdir()
+        (folder / f".{name}.torcheer-00000000000b").symlink_to(".bashrc")
+    (folder / ".index.jsonl.part").symlink_to(".bashrc")
+
+
+def everything_in(folder):
+    return sorted((str(path.relative_to(folder)), path.read_bytes() if path.is_file() else b"") for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_run_deletes_nothing_that_it_did_not_make(tmp_path, resume):
+    """Hidden files, folders, links, copies that people and programs make: whatever lies in the folders of a run stays."""
+    folders = [tmp_path / "run", tmp_path / "run" / "snapshots", tmp_path / "run" / "figures"]
+    if resume:
+        FileManager.create(tmp_path / "run", {"title": "Net"}).close()
+    for folder in folders:
+        fill(folder)
+    before = {(str(folder), *one) for folder in folders for one in everything_in(folder)}
+    files = FileManager.create(tmp_path / "run", {"title": "Net"}, max_bytes=1, resume=resume)
+    for step in range(8):
+        add(files, step)
+    assert len(files.rows) == 2
+    files.close()
+    FileManager.create(tmp_path / "run", {}, resume=True).close()
+    after = {(str(folder), *one) for folder in folders for one in everything_in(folder)}
+    assert {(where, name) for where, name, text in before - after} <= {(str(tmp_path / "run"), "run.json")}
+
+
+@pytest.mark.parametrize("linked", ["snapshots", "figures"])
+def test_nothing_is_deleted_behind_a_link(tmp_path, linked):
+    """Neither what looks half written nor snapshots for which there is no room: another run may lie there."""
+    (tmp_path / "run").mkdir()
+    fill(tmp_path / "home")
+    for name in ("00000009.safetensors", "step_00000009.png"):
+        half_written(tmp_path / "home" / name)
+    (tmp_path / "run" / linked).symlink_to(tmp_path / "home")
+    before = everything_in(tmp_path / "home")
+    with pytest.warns(SnapshotLost, match="nothing is deleted") if linked == "snapshots" else contextlib.nullcontext():
+        files = FileManager.create(tmp_path / "run", {"title": "Net"}, max_bytes=1)
+    for step in range(4):
+        add(files, step)
+    files.close()
+    FileManager.create(tmp_path / "run", {}, resume=True).close()
+    assert set(before) <= set(everything_in(tmp_path / "home"))
+    assert len(FileManager.open(tmp_path / "run").snapshots) == (4 if linked == "snapshots" else 2)
+
+
+@pytest.mark.parametrize("text", ['{"name": "mine"}', "[]", "not JSON", ""])
+def test_a_run_json_of_others_is_not_replaced(tmp_path, text):
+    (tmp_path / "run.json").write_text(text)
+    for resume in (False, True):
+        with pytest.raises(TorcheerError, match=r"run\.json"):
+            FileManager.create(tmp_path, {"title": "Net"}, resume=resume)
+    assert (tmp_path / "run.json").read_text() == text
+
+
+def test_what_is_left_of_a_damaged_snapshot_is_not_written_over(files):
+    """It may be of another program, or be mended."""
+    add(files, 0)
+    files.close()
+    (files.folder / "snapshots" / "00000001.safetensors").write_bytes(b"mine")
+    resumed = FileManager.create(files.folder, {}, resume=True)
+    assert resumed.path(add(resumed, 1)).name == "00000002.safetensors"
+    resumed.close()
+    assert (files.folder / "snapshots" / "00000001.safetensors").read_bytes() == b"mine"
+
+
+def test_a_new_run_does_not_replace_the_run_json_that_a_link_leads_to(tmp_path):
+    other = FileManager.create(tmp_path / "other", {"title": "Other"})
+    other.close()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").symlink_to(tmp_path / "other" / "run.json")
+    with pytest.raises(RunExists, match=r"would replace"):
+        FileManager.create(tmp_path / "run", {"title": "Net"})
+    assert FileManager.open(tmp_path / "other").about["title"] == "Other"
 
 
 def test_every_reader_skips_a_truncated_snapshot(files):

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InvalidArgument
-from ..files import WholeFile
+from ..errors import InvalidArgument, NotWritten
+from ..files import WholeFile, is_link
 
 if TYPE_CHECKING:
     from .features import Features
@@ -39,8 +39,7 @@ def export_layer(layer: LayerFeatures, path: Path) -> Path:
     if path.suffix == ".npy":
         _write_npy(layer, path)
     elif path.suffix == ".zarr":
-        zarr = _library("zarr", "writing .zarr folders")
-        _write_zarr(layer, zarr.open_group(str(path), mode="w"), layer.name.replace("/", "_") or "output")
+        _write_zarr(layer, _new_group(path), layer.name.replace("/", "_") or "output")
     else:
         raise InvalidArgument(f"features are exported to .npy or .zarr; got {str(path)!r}.")
     return path
@@ -57,6 +56,17 @@ def _write_npy(layer: LayerFeatures, path: Path) -> None:
         for _, rows in _together(layer, shape):
             if rows.numel():
                 file.write(np.ascontiguousarray(as_numpy(rows)).reshape(-1).view(np.uint8).data)
+
+
+def _new_group(path: Path) -> Any:
+    """A Zarr group in a new or empty folder: zarr deletes all that is in the folder of a new group."""
+    zarr = _library("zarr", "writing .zarr folders")
+    if os.path.lexists(path) and (not path.is_dir() or is_link(path) or any(path.iterdir())):
+        raise NotWritten(
+            f"features are written into a new or empty .zarr folder, and there is something at {str(path)!r} already. "
+            "Delete it, or choose another path."
+        )
+    return zarr.open_group(str(path), mode="w")
 
 
 def _write_zarr(layer: LayerFeatures, group: Any, name: str) -> None:
@@ -88,8 +98,7 @@ def export_features(features: Features, path: Path) -> Path:
     """Write all layers, labels and ids into a Zarr group."""
     if path.suffix != ".zarr":
         raise InvalidArgument(f"all layers are exported to a .zarr folder; got {str(path)!r}. One: features[…].export(path).")
-    zarr = _library("zarr", "writing .zarr folders")
-    group = zarr.open_group(str(path), mode="w")
+    group = _new_group(path)
     for name in features:
         layer = features[name]
         _write_zarr(layer.pad() if layer.is_ragged else layer, group, name.replace("/", "_") or "output")

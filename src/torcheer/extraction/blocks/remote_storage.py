@@ -138,6 +138,8 @@ class RemoteStorage(Storage):
             try:
                 files.mv(hidden, path)
             except OSError:  # some do not rename in the place of another file
+                if not files.exists(path):
+                    raise
                 files.rm_file(path)
                 files.mv(hidden, path)
         except BaseException:

@@ -27,7 +27,7 @@ class Compaction:
         Returns where the lines are then, by the number of their snapshots; None as long as there is more to copy.
         """
         if self._copy is None:
-            self._copy = self._part.open("wb")
+            self._copy = self._part.open("xb")
         left = rows[rows["at"] > self._read_to]
         left = left[left["at"].argsort()]
         copied = 0
@@ -53,5 +53,10 @@ class Compaction:
         """Give up, and leave nothing behind."""
         if self._copy is not None:
             self._copy.close()
-        with contextlib.suppress(OSError):
-            self._part.unlink()
+            self.delete_unfinished()
+
+    def delete_unfinished(self) -> None:
+        """Delete the copy that was not finished, by this process or by one that was killed."""
+        if self._part.is_file() and not self._part.is_symlink():
+            with contextlib.suppress(OSError):
+                self._part.unlink()

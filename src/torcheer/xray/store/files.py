@@ -30,12 +30,13 @@ import numpy as np
 from torch import Tensor
 
 from ...errors import RunExists, RunInUse, SnapshotNotFound
-from ...files import make_folder, write_whole
+from ...files import delete_unfinished, is_link, make_folder, write_whole
 from ...tensor_files import write_tensors
 from ..snapshots.records import VERSION, Snapshot, snapshot_from_json, snapshot_to_json, tensor_key
+from ..snapshots.trouble import tell
 from . import lock, snapshot_file
 from .compaction import Compaction
-from .folder import FORMAT, as_folder, free_folder, has_snapshots, locked, read_about
+from .folder import FORMAT, as_folder, free_folder, has_snapshots, locked, read_about, refuse_what_others_made
 from .rows import NO_LINE, Rows, Snapshots
 
 _MOST_DEAD = 0.2  # the part of the index that may be lines of deleted snapshots
@@ -76,6 +77,9 @@ class FileManager:
         """
         path = as_folder(folder)
         make_folder(path / "snapshots", "a run")
+        if max_bytes is not None and is_link(path / "snapshots"):
+            tell(f"{path / 'snapshots'} is a link, and behind a link nothing is deleted: the run may grow beyond max_bytes.", 4)
+            max_bytes = None
         held = locked(path)
         try:
             there = path / "run.json"
@@ -90,6 +94,7 @@ class FileManager:
                     f"folder={str(free_folder(path))!r}."
                 )
             if not (resume and there.exists()):
+                refuse_what_others_made(there)
                 write_whole(there, json.dumps({"format": FORMAT, "version": VERSION, **about}, indent=2).encode())
             found = cls(path, read_about(path), held, max_bytes)
             found._clean_up()
@@ -213,6 +218,7 @@ class FileManager:
             if snapshot is not None:
                 self.rows.add(snapshot)
             else:
+                self.rows.last_number = max(self.rows.last_number, number)  # what is left of it is not written over
                 self._note(f"snapshots/{path.name} is damaged and was skipped; the index says nothing of it.")
 
     def _compare(self, present: Mapping[int, int]) -> None:
@@ -321,7 +327,7 @@ class FileManager:
         self._compact()
 
     def _compact(self) -> None:
-        if self._compaction is None and self._dead > _MOST_DEAD * self._read_to:
+        if self._compaction is None and self._dead > _MOST_DEAD * self._read_to and not is_link(self._index):
             self._compaction = Compaction(self._index)
         if self._compaction is None:
             return
@@ -349,11 +355,15 @@ class FileManager:
         self.rows, self._lines, self._dead = rows, len(lines), 0
 
     def _clean_up(self) -> None:
-        """Clean up after a killed writer: remove half-written files, add missing lines to the index."""
-        for pattern in ("snapshots/*.part", "snapshots/.*", ".index.jsonl.*", ".run.json.*", "figures/.*"):
-            for part in self.folder.glob(pattern):
-                with contextlib.suppress(OSError):
-                    part.unlink()
+        """Clean up after a killed writer: remove half-written files, add missing lines to the index.
+
+        Nothing else is removed, and nothing behind a link: what lies there may be of others.
+        """
+        delete_unfinished(self.folder, r"index\.jsonl|run\.json")
+        Compaction(self._index).delete_unfinished()
+        for name, names in (("snapshots", r"\d{8,}\.safetensors"), ("figures", r"step_\d{8,}\.png")):
+            if not is_link(self.folder / name):
+                delete_unfinished(self.folder / name, names)
         rows = self.rows.copy()
         is_whole = _size(self._index) == self._read_to and self._lines == len(rows) and not (rows["at"] == NO_LINE).any()
         if not is_whole:

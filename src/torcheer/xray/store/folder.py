@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -9,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from ...errors import InvalidArgument, RunInUse, RunNotFound
-from ...files import file_name
+from ...errors import InvalidArgument, RunExists, RunInUse, RunNotFound
+from ...files import file_name, is_link
 from ...json_records import reader
 from ..snapshots.records import VERSION
 from . import lock
@@ -67,6 +68,20 @@ def has_snapshots(folder: Path) -> bool:
     """Whether there is anything of a run in a folder."""
     index = folder / "index.jsonl"
     return (index.exists() and index.stat().st_size > 0) or any((folder / "snapshots").glob("*.safetensors"))
+
+
+def refuse_what_others_made(run: Path) -> None:
+    """Raise where there is a `run.json` already that an Xray did not write: a new run would replace it."""
+    if not os.path.lexists(run):
+        return
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        about = json.loads(run.read_bytes())
+        if isinstance(about, dict) and about.get("format") == FORMAT and not is_link(run):
+            return
+    raise RunExists(
+        f"{run} is not of an Xray, and a new run would replace it. Give the run a folder of its own, such as "
+        f"folder={str(free_folder(run.parent))!r}."
+    )
 
 
 def read_about(folder: Path) -> dict[str, Any]:

@@ -916,6 +916,11 @@ def hooks_on_wrappers() -> Iterator[None]:
 _CUSTOM: dict[tuple[int, str], tuple[CodeType, bool]] = {}  # by the id of a code object, which is held, and what was asked
 
 
+def forget_custom_functions() -> None:
+    """Called when a recording begins: a class that was defined since may use code that ran before."""
+    _CUSTOM.clear()
+
+
 def is_of_custom_function(code: CodeType, method: str) -> bool:
     """True for the code of a method (`forward`, `backward`) of a `torch.autograd.Function`, and of what decorators of it wrap.
 

@@ -454,6 +454,25 @@ def test_what_a_custom_function_marks_as_dirty_is_kept(mode):
         assert torcheer.validate_forward_pass(model, x)
 
 
+class _Plain:
+    def mark_dirty(self, t):
+        pass
+
+
+def test_a_custom_function_whose_code_ran_before_its_class_was_defined_is_kept():
+    def forward(ctx, t):
+        t.mul_(2)
+        ctx.mark_dirty(t)
+        return t
+
+    with torch.no_grad():
+        torcheer.log_forward_pass(lambda t: forward(_Plain(), t + 1), x)
+        late = type("Late", (torch.autograd.Function,), {"forward": staticmethod(forward)})
+        history = torcheer.log_forward_pass(lambda t: late.apply(t + 1) + 1, x)
+    assert history.notes == []
+    assert torch.equal(history["mul_1"].activation, (x + 1) * 2)
+
+
 @torch.jit.script
 def _written_by_script(t: torch.Tensor) -> torch.Tensor:
     t.add_(1)

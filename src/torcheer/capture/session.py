@@ -17,7 +17,7 @@ from torch.nn import Module
 from ..containers import Path, find_tensors
 from ..records import Log, Origin
 from ..source_places import Site
-from ..torch_internals import DisableTorchFunction, may_be_compiled, missing_notes, run_uncompiled
+from ..torch_internals import DisableTorchFunction, forget_custom_functions, may_be_compiled, missing_notes, run_uncompiled
 from .addresses import roots_of, without_parallelism
 from .autograd.saved_values import keep_saved
 from .intercept.call_sites import CallSites
@@ -73,6 +73,7 @@ class Session:
         self._leave.enter_context(fewer_collections())
         self._leave.enter_context(deeper_calls())
         self.log.is_recording = True
+        forget_custom_functions()
         self.log.random_state = RandomState.now()
         self._begin()
         return self

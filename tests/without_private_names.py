@@ -3,9 +3,9 @@
     python without_private_names.py hidden|deleted [NAME …]
 
 A name may be several, joined by commas, which are taken away together. torch is imported once; each name is tried in a forked
-copy of this process, which imports torcheer. `hidden` names are missing for torcheer alone (`TORCHEER_WITHOUT`). `deleted` names
-are removed from torch itself, where plain torch runs on without them, and only `log` and `show` are tried. Writes one line of
-JSON for each name: the name, and for each step "ok", what it raised, or "torch" where plain torch raised.
+copy of this process, which imports torcheer. `hidden` names are missing for torcheer alone (`TORCHEER_WITHOUT`). `deleted`
+names are removed from torch itself, where plain torch runs on without them, and only `log` and `show` are tried. Writes one
+line of JSON for each name: the name, and for each step "ok", what it raised, or "torch" where plain torch raised.
 """
 
 from __future__ import annotations

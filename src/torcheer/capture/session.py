@@ -56,6 +56,7 @@ class Session:
     ) -> None:
         self.log = log
         log.notes += missing_notes()
+        forget_custom_functions()
         self.sites = CallSites(log.sites, log.codes, outermost)
         self.keeper = Keeper(log, policy)
         self.recorder = Recorder(log, self.keeper, warns)
@@ -73,7 +74,6 @@ class Session:
         self._leave.enter_context(fewer_collections())
         self._leave.enter_context(deeper_calls())
         self.log.is_recording = True
-        forget_custom_functions()
         self.log.random_state = RandomState.now()
         self._begin()
         return self

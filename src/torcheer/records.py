@@ -37,6 +37,7 @@ TENSOR: Final = "".join(("<", "tensor", ">"))
 
 UNSAVED: Final = Sign("<not saved>")  # stands where no activation was kept
 LOST: Final = -2  # the version of a kept tensor that unwatched code may have overwritten: it is not returned to users
+OVERWRITTEN: Final = -3  # the version of one that unwatched code did overwrite, as torch's count of writes told
 
 
 @dataclass(slots=True, eq=False)
@@ -399,7 +400,7 @@ class Log:
 
 def was_overwritten(value: Any, version: int) -> bool:
     """Whether a tensor has been written to since it had this version."""
-    return version == LOST or (version >= 0 and isinstance(value, torch.Tensor) and write_count(value) != version)
+    return version <= LOST or (version >= 0 and isinstance(value, torch.Tensor) and write_count(value) != version)
 
 
 def facts_of(tensor: torch.Tensor) -> Facts:

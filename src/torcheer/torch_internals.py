@@ -545,10 +545,24 @@ def count_writes_as(tensor: Tensor, count: int) -> None:
     if _set_write_counts is _ABSENT or _is_functional_tensor(tensor):
         return
     assert _set_write_counts is not None
-    try:
-        _set_write_counts((tensor,), (count,))
-    except TypeError:  # torch 2.6 takes one tensor and one number
+    if _takes_one_write_count():
         _set_write_counts(tensor, count)
+    else:
+        _set_write_counts((tensor,), (count,))
+
+
+@functools.cache
+def _takes_one_write_count() -> bool:
+    """Whether torch sets the count of one tensor, as torch 2.6 does, and not of several.
+
+    Asked with a tensor of ours: an error would print the tensor, and reading one whose memory is gone ends the process.
+    """
+    assert _set_write_counts is not None
+    try:
+        _set_write_counts((torch.empty(0, device="cpu"),), (0,))
+    except TypeError:
+        return True
+    return False
 
 
 # Calls a function when the backward pass that is running is over.
@@ -708,6 +722,7 @@ _a_module: Final = Module()
 PARAMETERS: Final = "_parameters"
 BUFFERS: Final = "_buffers"
 MODULES: Final = "_modules"
+NON_PERSISTENT: Final = "_non_persistent_buffers_set"  # the names of the buffers that `state_dict` leaves out
 # Where wrappers around models, by class, hold the model. It is part of the names of `named_modules`.
 WRAPPED_AS: Final = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
 

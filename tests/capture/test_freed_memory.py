@@ -11,6 +11,9 @@ from torch import nn
 
 import torcheer
 from forked import in_a_copy_of_the_process
+from torcheer import torch_internals
+from torcheer.capture.restore import write_counts
+from torcheer.capture.restore.write_counts import restore_count
 from torcheer.errors import StateNotRestored
 
 x = torch.rand(2, 1000)
@@ -225,3 +228,50 @@ def test_an_input_without_memory_is_logged_and_validated_by_its_shape():
     model = lambda t: t.reshape(16).view(2, 8).shape[0] + torch.ones(3)
     torcheer.log_forward_pass(model, empty)
     torcheer.validate_forward_pass(model, empty)
+
+
+def test_the_count_of_writes_is_not_set_of_a_tensor_whose_memory_was_freed(monkeypatch):
+    """torch would print the tensor where it refuses to, and so read memory that is gone."""
+    asked = []
+
+    class Frees(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("memory", torch.zeros(2, 1000))
+
+        def forward(self, t):
+            self.memory.add_(1)
+            y = t + self.memory
+            self.memory.data = torch.ones(2, 1000)
+            self.memory.untyped_storage().resize_(0)
+            return y
+
+    model = Frees()
+    freed = model.memory
+    set_counts = write_counts.count_writes_as
+    monkeypatch.setattr(write_counts, "count_writes_as", lambda one, count: (asked.append(one.nbytes), set_counts(one, count)))
+    torcheer.log_forward_pass(model, x)
+    assert torch.equal(freed, torch.zeros(2, 1000))
+    restore_count(torch.rand(3), 7)
+    freed.add_(1)
+    freed.untyped_storage().resize_(0)
+    restore_count(freed, 0)
+    assert asked == [8000, 12]
+
+
+def test_how_torch_takes_counts_of_writes_is_asked_with_a_tensor_of_ours(monkeypatch):
+    seen = []
+
+    def of_one(tensor, count):
+        seen.append((tensor, count))
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"one tensor is expected, not {tensor!r}")
+
+    monkeypatch.setattr(torch_internals, "_set_write_counts", of_one)
+    torch_internals._takes_one_write_count.cache_clear()
+    try:
+        torch_internals.count_writes_as(x, 0)
+    finally:
+        torch_internals._takes_one_write_count.cache_clear()
+    assert seen[0][0][0].numel() == 0
+    assert [one[0] is x for one in seen] == [False, True]

@@ -580,3 +580,134 @@ def test_an_output_that_is_restored_keeps_its_values_and_its_graph(returned):
     history.log_backward(output.sum())
     plain = torch.autograd.grad(returned(model.fc(given)).sum(), model.fc.weight)[0]
     assert torch.equal(history.param_grads["fc.weight"], plain)
+
+
+# What a pass does to a module or a tensor besides its values ----------------------------------------------------------
+
+
+class Changing(nn.Module):
+    """A layer and a buffer; `does` is what the pass does with them."""
+
+    def __init__(self, does, *, persistent=True):
+        super().__init__()
+        self.does = does
+        self.fc = nn.Linear(4, 4)
+        self.fc.weight.tags = ["mine"]
+        self.register_buffer("memory", torch.ones(4), persistent=persistent)
+        self.plain = torch.ones(4)
+
+    def forward(self, t):
+        self.does(self, t)
+        return self.fc(t) * self.memory
+
+
+def register_unlike_before(model, t):
+    model.register_buffer("memory", model.memory * 2, persistent="memory" in model._non_persistent_buffers_set)
+
+
+def delete_and_register(model, t):
+    memory = model.memory
+    del model.memory
+    model.register_buffer("memory", memory, persistent=True)
+
+
+def replace_the_registries(model, t):
+    model._buffers = dict(model._buffers)
+    model.fc._parameters = {name: nn.Parameter(one * 2) for name, one in model.fc._parameters.items()}
+
+
+def hook_backward(model, t):
+    model.fc.register_full_backward_hook(lambda module, given, made: None)
+    model.fc.register_forward_hook(lambda module, args, kwargs, made: None, with_kwargs=True, always_call=True)
+    model.fc.register_forward_pre_hook(lambda module, args, kwargs: None, with_kwargs=True)
+
+
+def put_attributes_on_tensors(model, t):
+    model.fc.weight.tags.append("the pass's")
+    for tensor in (model.fc.weight, model.fc.bias, model.memory, model.plain, t):
+        tensor.seen = True
+
+
+def facts_of_model(model, given):
+    own = [{name: value for name, value in vars(one).items() if name not in ("does",)} for one in model.modules()]
+    shown = [{name: value.copy() if hasattr(value, "copy") else value for name, value in one.items()} for one in own]
+    tensors = [model.fc.weight, model.fc.bias, model.memory, model.plain, given]
+    return [
+        (*shown, *own),
+        list(model.state_dict()),
+        [tensor._version for tensor in tensors],
+        [{name: list(value) if isinstance(value, list) else value for name, value in vars(one).items()} for one in tensors],
+    ]
+
+
+CHANGES = [register_unlike_before, delete_and_register, replace_the_registries, hook_backward, put_attributes_on_tensors]
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+@pytest.mark.parametrize("persistent", [True, False])
+@pytest.mark.parametrize("does", CHANGES, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("call", [torcheer.log_forward_pass, torcheer.validate_forward_pass])
+def test_what_modules_and_tensors_are_registered_as_and_carry_is_put_back(call, does, persistent):
+    model, given = Changing(does, persistent=persistent), torch.rand(3, 4)
+    before = facts_of_model(model, given)
+    call(model, given)
+    for then, now in zip(before, facts_of_model(model, given), strict=True):
+        assert same(then, now)
+
+
+def run_script(model, t):
+    model.scripted(t)
+
+
+def give_other_memory(model, t):
+    model.fc.bias.data = model.fc.bias.data * 2
+    model.memory.add_(1)
+
+
+def give_memory_and_write(model, t):
+    model.memory.data = model.memory.data * 2
+    model.memory.add_(1)
+    model.plain.add_(1)
+
+
+def write_part(model, t):
+    model.memory[:2].zero_()
+    model.plain[0] = 3.0
+
+
+class Adding(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("total", torch.ones(4))
+
+    def forward(self, t):
+        self.total.add_(1)
+        return t * self.total
+
+
+def read_layer(model, given):
+    torcheer.activation(model, given, keys="fc")
+
+
+@pytest.mark.parametrize("does", [run_script, give_other_memory, give_memory_and_write, write_part], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("call", [torcheer.log_forward_pass, torcheer.validate_forward_pass, torcheer.summary, read_layer])
+def test_autograd_can_use_what_it_saved_before_the_pass(call, does):
+    model, weight = Changing(does), torch.rand(4, requires_grad=True)
+    model.scripted = torch.jit.script(Adding())
+    saved = [model.memory, model.plain, model.scripted.total]
+    loss = sum((weight * tensor).sum() for tensor in saved)
+    before = [tensor._version for tensor in saved]
+    call(model, torch.rand(3, 4))
+    assert [tensor._version for tensor in saved] == before
+    assert all(torch.equal(tensor, torch.ones(4)) for tensor in saved)
+    loss.backward()
+    assert torch.equal(weight.grad, torch.full((4,), 3.0))
+
+
+def test_what_is_kept_of_a_buffer_that_was_given_other_memory_and_written_to_is_not_lost():
+    model = Changing(give_memory_and_write)
+    history = log(model, torch.rand(3, 4))
+    assert not history.notes
+    assert torch.equal(history["setdata_1"].activation, torch.full((4,), 2.0))
+    assert torch.equal(history["add_1"].activation, torch.full((4,), 3.0))
+    assert history.validate()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import weakref
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -503,3 +504,163 @@ def test_a_mode_of_the_program_that_fakes_tensors_does_not_see_our_copies():
     history = torcheer.log_forward_pass(model, x)
     assert torch.equal(history["output"].activation, x * 2)
     assert torcheer.validate_forward_pass(model, x)
+
+
+# Nothing waits for the collector ---------------------------------------------------------------------------------------
+
+
+class Fails(nn.Module):
+    def __init__(self, seen):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.seen = seen
+
+    def forward(self, t):
+        y = torch.relu(self.fc(t))
+        self.seen.append(weakref.ref(y))
+        raise ValueError("no")
+
+
+def values_of(history):
+    return [weakref.ref(value) for value in history._log.values if isinstance(value, torch.Tensor)]
+
+
+def logged(seen, **options):
+    history = log(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), x, **options)
+    seen += [weakref.ref(history), *values_of(history)]
+    return history
+
+
+def saving(seen, folder):
+    logged(seen).save(folder / "run.safetensors", params=True)
+
+
+def saving_gradients(seen, folder):
+    history = logged(seen, save_gradients=True)
+    history.log_backward(history["output"].activation.sum())
+    seen += map(weakref.ref, history.backward_passes[0].gradients.values())
+    history.save(folder / "run.safetensors")
+
+
+def loading(seen, folder):
+    logged(seen).save(folder / "run.safetensors", params=True)
+    history = torcheer.load(folder / "run.safetensors")
+    seen += [weakref.ref(layer.activation) for layer in history]
+    assert history.validate()
+    seen += values_of(history.replay())
+
+
+def saving_in_vain(seen, folder):
+    history = logged(seen)
+    with suppress(TorcheerError):
+        history.save(folder / "nowhere" / "run.safetensors")
+
+
+def drawing(seen, folder):
+    history = logged(seen)
+    history.draw(folder / "run.svg")
+    history.to_html(folder / "run.html")
+    history.to_json()
+
+
+def proving(seen, folder):
+    history = logged(seen)
+    assert history.validate()
+    seen += values_of(history.replay(changes={"relu_1": lambda tensor: tensor * 0}))
+    assert torcheer.validate_forward_pass(nn.Linear(4, 4), x)
+
+
+def comparing(seen, folder):
+    result = torcheer.compare_models(nn.Linear(4, 4), nn.Linear(4, 4), x)
+    seen.append(weakref.ref(result))
+    assert str(result)
+
+
+def looking_up(seen, folder):
+    history = logged(seen)
+    assert repr(history)
+    assert str(history.summary())
+    assert history._repr_html_()
+    with suppress(LayerNotFound):
+        history["nothing"]
+
+
+def failing(call):
+    def fail(seen, folder):
+        model = Fails(seen)
+        seen.append(weakref.ref(model))
+        try:
+            call(model, folder)
+        except ValueError as error:
+            if hasattr(error, "history"):
+                seen += [weakref.ref(error.history), *values_of(error.history)]
+
+    return fail
+
+
+def record(model, folder):
+    with torcheer.recording(model):
+        model(x)
+
+
+def tap(model, folder):
+    with torcheer.tap(model, ["fc"]):
+        model(x)
+
+
+def intervene(model, folder):
+    with torcheer.intervene(model, {"fc": torcheer.changes.zero()}):
+        model(x)
+
+
+def step(model, folder):
+    torcheer.TrainingStep(model, x).watch_modules()
+
+
+FAILING = {
+    "log": lambda model, folder: torcheer.log_forward_pass(model, x),
+    "log with gradients": lambda model, folder: torcheer.log_forward_pass(model, x, save_gradients=True),
+    "log to a file": lambda model, folder: torcheer.log_forward_pass(model, x, save_to=folder / "run.safetensors"),
+    "validate": lambda model, folder: torcheer.validate_forward_pass(model, x),
+    "summary": lambda model, folder: torcheer.summary(model, x),
+    "activation": lambda model, folder: torcheer.activation(model, x, "fc"),
+    "compare": lambda model, folder: torcheer.compare_models(model, model, x),
+    "extract": lambda model, folder: torcheer.extract(model, [x], ["fc"], to=folder / "features", progress=False),
+    **{call.__name__: call for call in (record, tap, intervene, step)},
+}
+CALLS = [saving, saving_gradients, loading, saving_in_vain, drawing, proving, comparing, looking_up]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [*(pytest.param(call, id=call.__name__) for call in CALLS)]
+    + [pytest.param(failing(call), id=f"failing {name}") for name, call in FAILING.items()],
+)
+def test_what_a_call_held_is_free_when_the_call_is_over_and_not_when_the_collector_runs(call, tmp_path):
+    call([], tmp_path)  # what is made once is made now
+    seen = []
+    gc.collect()
+    gc.disable()
+    try:
+        call(seen, tmp_path)
+        alive = [type(one()).__name__ for one in seen if one() is not None]
+    finally:
+        gc.enable()
+    assert seen
+    assert not alive
+
+
+def test_values_that_were_tapped_are_free_with_the_tap():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    gc.collect()
+    gc.disable()
+    try:
+        with torcheer.tap(model, ["0", "1"]) as values:
+            model(x)
+        seen = [weakref.ref(values["0"]), weakref.ref(values["1"]), weakref.ref(values)]
+        del values
+        with torcheer.intervene(model, {"0": torcheer.changes.zero()}):
+            seen.append(weakref.ref(model(x)))
+        assert not any(one() is not None for one in seen)
+    finally:
+        gc.enable()

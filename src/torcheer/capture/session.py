@@ -136,8 +136,8 @@ class Session:
     def _leave_as_found(self, undone: left_as_found, entered: float) -> None:
         """Set up the end of the pass: kept tensors are copied before anything is restored, then the log is closed."""
         restorer = undone.restorer
-        undone.first.callback(lambda: list(map(self.keeper.before_write, restorer.written_storages())))
         undone.first.callback(self._look_for_moves, undone)
+        undone.first.callback(lambda: list(map(self.keeper.before_write, restorer.written_storages())))
         if restorer.sharded_modules():
             undone.first.callback(self.recorder.outside.keep_passing_states)
         undone.last.callback(self._note_times, entered)
@@ -145,8 +145,9 @@ class Session:
         undone.last.callback(self._note_lazy_states, restorer)
 
     def _look_for_moves(self, undone: left_as_found) -> None:
-        """What is kept of a tensor that was given other memory (`t.data = …`) shares its count, and is not to be lost."""
-        undone.keeps_counts = any(function.name == "set_data" for function in self.log.functions)
+        """What is kept of a tensor that was given other memory (`t.data = …`) shares its count, which is put back."""
+        if any(function.name == "set_data" for function in self.log.functions):
+            undone.last.callback(self.keeper.count_again, self.keeper.intact())
 
     def _note_times(self, entered: float) -> None:
         now = perf_counter()
@@ -173,6 +174,7 @@ class Session:
             raise
         finally:
             self._end(error)
+            del error  # it leads to this frame, so the frame must not lead to it: all that is kept would stay in a cycle
 
     def _begin(self) -> None:
         self._started = perf_counter()

@@ -97,7 +97,7 @@ def extract(
     inner = innermost(model)
     modules = list(inner.modules())
     with left_as_found(model, modules, [], ((), {}), []) as undone:
-        undone.restorer.back_up([buffer for module in modules for buffer in module.buffers(recurse=False)])
+        undone.restorer.back_up_all_but_parameters()
         for generator in generators_of(data):
             undone.last.callback(generator.set_state, generator.get_state())
         source = open_source(data, block, calling.samples, has_ids=known.is_given)

@@ -23,6 +23,10 @@ Sources = dict[Source, Shape | None]
 LEAF = 2**62  # nodes that accumulate have the greatest number there is
 
 
+def _ignore(node: Node, one: ModulePass) -> None:
+    return None
+
+
 class Ownership:
     """Which call made which tensor and node. `hook` is called for each node made by the own code of a call around others."""
 
@@ -39,6 +43,7 @@ class Ownership:
         self._first = first
 
     def clear(self) -> None:
+        self._hook = _ignore  # the one that was given leads back to who watched
         self._made.clear()
         self._owners.clear()
         self._behind.clear()

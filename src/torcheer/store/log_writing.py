@@ -7,6 +7,7 @@ fingerprint, sites as files and lines with their text, and tensors as names in t
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
+from itertools import count
 from typing import Any
 
 import torch
@@ -110,6 +111,17 @@ class Templates:
         return found
 
 
+def _argument_names(tensors: TensorNames) -> Callable[[Tensor], str]:
+    """A function that names tensors inside of values: arrays among the arguments, and parts of a postfunc's result."""
+    numbers = count(1)
+
+    def name(tensor: Tensor) -> str:
+        number = next(numbers)
+        return tensors.add(f"value/{number}", tensor, f"value {number}")
+
+    return name
+
+
 class LogWriter:
     """Writes one log as a document. `label_of(number)` is the label of an operation."""
 
@@ -118,8 +130,7 @@ class LogWriter:
         self._tensors = tensors
         self._label_of = label_of
         self._has_sources = has_sources
-        self._values = Writer(self._name_argument)
-        self._arguments = 0
+        self._values = Writer(_argument_names(tensors))  # which must not lead back here: all tensors would stay in a cycle
         self._templates = Templates(self._values)
         self._names = Table(list)
         self._facts = Table(_written_facts)
@@ -127,11 +138,6 @@ class LogWriter:
         self._functions = list(log.functions)
         self._composites: dict[int, int] = {}
         self._composite_items: list[Json] = []
-
-    def _name_argument(self, tensor: Tensor) -> str:
-        """The name of a tensor inside a value: an array among the arguments, or a part of a postfunc's result."""
-        self._arguments += 1
-        return self._tensors.add(f"value/{self._arguments}", tensor, f"value {self._arguments}")
 
     def document(self, kept: Iterable[int], names: dict[int, str], *, gradients: bool, params: bool) -> Json:
         """The whole log, with the tensors of these operations under these names."""

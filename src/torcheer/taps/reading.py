@@ -159,7 +159,7 @@ def _run_once(model: Module, arguments: Arguments) -> None:
     """
     modules = list(innermost(model).modules())
     with left_as_found(model, modules, tensors_in(arguments), arguments, []) as undone:
-        undone.restorer.back_up([buffer for module in modules for buffer in module.buffers(recurse=False)])
+        undone.restorer.back_up_all_but_parameters()
         copies = {id(tensor): _copy(tensor) for tensor in tensors_in((undone.args, undone.kwargs))}
         args, kwargs = shares_no_container((undone.args, undone.kwargs), copies)
         model(*args, **kwargs)

@@ -97,6 +97,9 @@ class Watch:
         """Take everything off the model. Returns whether this watch ended the block because every place was reached."""
         self._reset()
         self._leave.close()
+        self._modules.clear()  # what leads back would keep the model and its values in cycles
+        for spot in self._spots:
+            del spot.act
         is_stopped = self._has_raised(error)
         if error is not None and not isinstance(error, Exception) and not is_stopped:
             _put_modes(self._modes)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from ...records import LOST, Held, Log
+from ...records import LOST, OVERWRITTEN, Held, Log
 from ...tensor_memory import FREED, MemoryCopy, copy_of, has_memory, is_plain_memory
 from ...torch_internals import DisableTorchFunctionSubclass, is_functorch_wrapped, is_transforming, write_count
 from ..identity.tensor_table import PLAIN_CLASSES, extent, inner_tensors, is_wrapper, storage_of, storages_of, unwrap
@@ -191,8 +191,12 @@ class Keeper:
                     holder.value, holder.version = FREED, -1
                 continue
             known = log.versions[holder] if isinstance(holder, int) else holder.version
-            if known >= 0 and version_of(value) != known:
-                continue  # something unseen wrote to it before: its version tells that it is lost
+            if known >= 0 and version_of(value) != known:  # something unseen wrote to it before
+                if isinstance(holder, int):
+                    log.versions[holder] = OVERWRITTEN
+                else:
+                    holder.version = OVERWRITTEN
+                continue
             fresh = copies[id(value)]
             version = version_of(fresh) if fresh is not None else LOST  # of a class that cannot be copied
             fresh = value if fresh is None else fresh
@@ -200,6 +204,21 @@ class Keeper:
                 log.values[holder], log.versions[holder] = fresh, version
             else:
                 holder.value, holder.version = fresh, version
+
+    def intact(self) -> list[Holder]:
+        """The operations and the held arguments whose tensors nobody wrote to unseen."""
+        log = self.log
+        kept: list[tuple[Holder, Any, int]] = list(zip(range(len(log.rows)), log.values, log.versions, strict=True))
+        kept += [(one, one.value, one.version) for details in log.details.values() for one in (details.held or {}).values()]
+        return [holder for holder, value, known in kept if known >= 0 and version_of(value) == known]
+
+    def count_again(self, intact: list[Holder]) -> None:
+        """Nothing was written to these tensors, but torch counts other writes to them than it did."""
+        for holder in intact:
+            if isinstance(holder, int):
+                self.log.versions[holder] = version_of(self.log.values[holder])
+            else:
+                holder.version = version_of(holder.value)
 
     def lose(self, storage: int) -> None:
         """Unwatched code may have written to this storage: its kept tensors are marked as lost."""

@@ -39,7 +39,6 @@ class left_as_found:  # noqa: N801 - used as a function: `with left_as_found(…
             else:
                 self.args, self.kwargs = shares_no_container(arguments, self.restorer.held_by_model())
         self.random = RandomState.now()  # before the pass
-        self.keeps_counts = False  # whether writes that are taken back stay counted
         self.error: BaseException | None = None  # what the pass raised, while it is undone
         self.first = ExitStack()  # callbacks for the end of the pass, before anything is restored
         self.last = ExitStack()  # callbacks for when everything is restored
@@ -55,7 +54,7 @@ class left_as_found:  # noqa: N801 - used as a function: `with left_as_found(…
         with DisableTorchFunction(), ExitStack() as steps:  # the one that is added last is taken first
             steps.push(self.last)
             steps.callback(self.random.restore)
-            steps.callback(lambda: None if self.keeps_counts else self.restorer.restore_counts())
+            steps.callback(self.restorer.restore_counts)
             steps.callback(self.restorer.restore)
             steps.push(self.first)
             steps.push(self._deeper)

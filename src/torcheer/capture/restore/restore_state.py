@@ -27,7 +27,7 @@ from ...containers import PLAIN
 from ...display import few
 from ...errors import StateNotRestored
 from ...tensor_memory import has_memory
-from ...torch_internals import BUFFERS, MODULES, PARAMETERS, DisableTorchFunction, forward_hooks_of, hooks_of
+from ...torch_internals import BUFFERS, MODULES, NON_PERSISTENT, PARAMETERS, DisableTorchFunction, forward_hooks_of, hooks_of
 from ..identity.tensor_table import storage_of
 from .object_state import ObjectState, Where, kind_of, refill
 from .tensor_backup import AutogradState, ScriptAttributes, StorageSizes, TensorBackup, lazy_twin
@@ -36,6 +36,7 @@ _OWN = len(vars(Module()))  # how many attributes every module has
 _CONTAINERS = frozenset({dict, list, set, deque, type(forward_hooks_of(Module()))})
 _SIMPLE = PLAIN | {Tensor, Parameter}
 _USUAL = frozenset({Tensor, Parameter, type(None), torch.nn.Buffer})
+_PLAIN_TENSORS = frozenset({Tensor, Parameter})
 
 
 class StateRestorer:
@@ -54,8 +55,7 @@ class StateRestorer:
         self.lazy: list[tuple[Tensor, Tensor]] = []  # uninitialised tensors, and those that stand in for them during the pass
         self._modules = modules
         self._classes = list(map(type, modules))
-        # of each module: its attributes, a copy of them, how many are nn.Module's own, and the values of the others
-        self._attributes: list[tuple[dict[str, Any], dict[str, Any], int, list[Any]]] = []
+        self._attributes: list[tuple[dict[str, Any], dict[str, Any]]] = []  # of each module, and a copy of them
         self._filled: list[tuple[Any, Any]] = []
         self._empty: list[Any] = []
         self._inputs = inputs
@@ -66,7 +66,9 @@ class StateRestorer:
         self._first_new_hook = RemovableHandle.next_id
         self._objects = ObjectState(self._filled)
         self._scripts: dict[int, ScriptAttributes] = {}
-        self._sizes = StorageSizes(self._remember(modules) + inputs)
+        registered = self._remember(modules)
+        self._remember_tensor_attributes(chain(registered, inputs))
+        self._sizes = StorageSizes(registered + inputs)
         self._without_values: set[int] | None = None  # the ids of tensors that have nothing to be copied, once somebody asks
         for cls in dict.fromkeys(self._classes):
             if not cls.__module__.startswith("torch.nn."):
@@ -101,7 +103,7 @@ class StateRestorer:
                 if type(value) in _CONTAINERS:
                     filled.append((value, value.copy()))
             others = list(values)
-            rows.append((attributes, saved, own, others))
+            rows.append((attributes, saved))
             if parameters := saved.get(PARAMETERS):
                 registered += parameters.values()
             elif parameters is not None:
@@ -112,7 +114,12 @@ class StateRestorer:
                 empty.append(buffers)
             if not (inner := saved.get(MODULES)) and inner is not None:
                 empty.append(inner)
-            if harmless.issuperset(map(type, others)):
+            if not (names := saved.get(NON_PERSISTENT)) and names is not None:
+                empty.append(names)
+            kinds = set(map(type, others))
+            if not kinds.isdisjoint(_PLAIN_TENSORS):
+                self._remember_tensor_attributes(others)
+            if harmless >= kinds:
                 continue
             for value in others:
                 cls = type(value)
@@ -142,10 +149,19 @@ class StateRestorer:
     def _replace_lazy(self) -> None:
         """Materialising an uninitialised (lazy) tensor cannot be undone, so the pass gets a twin instead."""
         twins = {id(tensor): twin for tensor, twin in self.lazy}
-        for _, saved, _, _ in self._attributes:
+        for _, saved in self._attributes:
             registered = [saved.get(PARAMETERS), saved.get(BUFFERS)]
             for tensors in (one for one in registered if isinstance(one, dict)):
                 tensors.update({name: twins[id(tensor)] for name, tensor in tensors.items() if id(tensor) in twins})
+
+    def _remember_tensor_attributes(self, values: Iterable[Any]) -> None:
+        """Remember the attributes that a program put on tensors. Tensors of other classes look after their own."""
+        found = [vars(value) for value in values if type(value) in _PLAIN_TENSORS]
+        self._empty += found if not any(found) else [attributes for attributes in found if not attributes]
+        for attributes in filter(None, found):
+            self._filled.append((attributes, attributes.copy()))
+            for value in attributes.values():
+                self._objects.add(value, (None, "an attribute of a tensor"))
 
     def _remember_container(self, value: Any, module: Module) -> None:
         if not value:
@@ -186,6 +202,14 @@ class StateRestorer:
             tensors = chain(self._tensors(), others)
             self.back_up([tensor for tensor in tensors if not is_lazy(tensor)], is_suspected=True)
             self.before_backward()
+
+    def back_up_all_but_parameters(self) -> None:
+        """Unwatched code is about to run that trains nothing: copy buffers and the tensors that attributes lead to."""
+        with DisableTorchFunction():
+            self.back_up_script(self._modules)
+            inputs = set(map(id, self._inputs))
+            others = [one for one in self._tensors() if not isinstance(one, Parameter) and id(one) not in inputs]
+            self.back_up([one for one in others if not is_lazy(one)], is_suspected=True)
 
     def back_up_script(self, modules: Iterable[Module]) -> None:
         """Writes inside TorchScript are not seen, so everything it may write to is copied first."""
@@ -285,21 +309,19 @@ class StateRestorer:
         if sharded and any(
             not all(map(is_, container.values(), before.values()))
             for container, before in self._filled
-            if any(container is attributes.get(PARAMETERS) for attributes, _, _, _ in self._attributes)
+            if any(container is attributes.get(PARAMETERS) for attributes, _ in self._attributes)
         ):
             for module in sharded:
                 module.reshard()
 
     def _restore_attributes(self) -> None:
-        for attributes, saved, own, others in self._attributes:
-            if (
-                len(attributes) != len(saved)
-                or next(reversed(attributes), None) is not next(reversed(saved), None)  # the last name: one was renamed
-                or (own and attributes["training"] is not saved["training"])
-                or not all(map(is_, islice(attributes.values(), own, None), others))
-            ):
-                self.moved.append(attributes)
-                self._try(refill, (attributes, saved), self._name_of_attributes, attributes)
+        now, then = [now for now, _ in self._attributes], [saved for _, saved in self._attributes]
+        last_names = map(is_, map(_last_name, now), map(_last_name, then))  # a renamed one comes last
+        if not (_have_same_values(now, then) and all(last_names)):
+            for attributes, saved in self._attributes:
+                if not _same_items(attributes, saved):
+                    self.moved.append(attributes)
+                    self._try(refill, (attributes, saved), self._name_of_attributes, attributes)
         if list(map(type, self._modules)) != self._classes:
             for module, cls in zip(self._modules, self._classes, strict=True):
                 if type(module) is not cls:
@@ -368,17 +390,14 @@ class StateRestorer:
                 then.append(saved)
             elif not _same_items(container, saved):
                 return False
-        if list(map(dict.__len__, now)) != list(map(len, then)):
-            return False
         flat = chain.from_iterable
-        values = map(is_, flat(map(dict.values, now)), flat(map(dict.values, then)))
-        return all(values) and all(map(is_, flat(map(dict.keys, now)), flat(then)))
+        return _have_same_values(now, then) and all(map(is_, flat(map(dict.keys, now)), flat(then)))
 
     def _remove_new_hooks(self) -> None:
         """Hooks are numbered as they are registered, so those of this pass are known by their numbers."""
-        for _, saved, _, _ in self._attributes:
+        for _, saved in self._attributes:
             for name, hooks in saved.items():
-                if name.endswith("_hooks") and isinstance(hooks, dict):
+                if "_hooks" in name and isinstance(hooks, dict):  # also those that say how a hook is to be called
                     self._remove_new(hooks)
         for tensor in self._tensors():
             for hooks in hooks_of(tensor):
@@ -394,7 +413,7 @@ class StateRestorer:
         """The tensors of the modules (parameters, buffers, attributes and what they lead to) and the inputs."""
         seen: set[int] = set()
         candidates: list[Any] = [*self._inputs]
-        for _, saved, _, _ in self._attributes:
+        for _, saved in self._attributes:
             candidates += saved.values()
         for _, saved in self._filled:
             candidates += saved.values() if isinstance(saved, dict) else saved
@@ -405,7 +424,7 @@ class StateRestorer:
 
     def _name_of(self, value: Any) -> str:
         """The name of a tensor, a container or the attributes of an object, as far as a module leads to it."""
-        for module, (_, saved, _, _) in zip(self._modules, self._attributes, strict=True):
+        for module, (_, saved) in zip(self._modules, self._attributes, strict=True):
             registered = [one for one in (saved.get(PARAMETERS), saved.get(BUFFERS)) if isinstance(one, dict)]
             for name, held in chain(saved.items(), *(one.items() for one in registered)):
                 if held is value:
@@ -436,6 +455,18 @@ class StateRestorer:
                 for name, module in root.named_modules():
                     found.setdefault(id(module), name)
         return found
+
+
+def _have_same_values(now: list[dict[Any, Any]], then: list[dict[Any, Any]]) -> bool:
+    """Whether dictionaries hold the very values that their copies hold, in the same order."""
+    if list(map(dict.__len__, now)) != list(map(len, then)):
+        return False
+    flat = chain.from_iterable
+    return all(map(is_, flat(map(dict.values, now)), flat(map(dict.values, then))))
+
+
+def _last_name(attributes: dict[str, Any]) -> str | None:
+    return next(reversed(attributes), None)
 
 
 def _same_items(container: Any, saved: Any) -> bool:

@@ -85,9 +85,8 @@ class TensorBackup:
             view.copy_(self._copy)
 
     def restore_count(self) -> None:
-        """Make torch count no write since the copy was made. Not where nobody saw one: that is to be noticed."""
-        if not self.is_suspected:
-            restore_count(self.tensor, self._writes)
+        """Make torch count no write since the copy was made."""
+        restore_count(self.tensor, self._writes)
 
 
 def _is_same(tensor: Tensor, view: Tensor) -> bool:

@@ -19,8 +19,8 @@ from ..keep.keeper import version_of
 
 
 def restore_count(tensor: Tensor, count: int) -> None:
-    """Make torch count as many writes as before, if it counted (`version_of`)."""
-    if count >= 0 and version_of(tensor) != count:
+    """Make torch count as many writes as before, if it counted (`version_of`). Not of a tensor whose memory is gone."""
+    if count >= 0 and version_of(tensor) != count and has_memory(tensor):
         count_writes_as(tensor, count)
 
 
@@ -38,5 +38,4 @@ def counts_as_found(model: Callable[..., Any], arguments: Arguments) -> Iterator
     yield
     with DisableTorchFunction():
         for tensor, count in counts:
-            if has_memory(tensor):
-                restore_count(tensor, count)
+            restore_count(tensor, count)

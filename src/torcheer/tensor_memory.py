@@ -98,6 +98,19 @@ def copy_of(tensor: Tensor) -> Tensor:
         return memory.as_strided(tensor.shape, tensor.stride(), 0)
 
 
+def may_overlap(tensor: Tensor) -> bool:
+    """Whether several elements of a tensor may be at one place of its memory, as those of an expanded tensor are."""
+    if tensor.layout is not torch.strided or tensor.is_nested or is_functorch_wrapped(tensor) or tensor.numel() == 0:
+        return False
+    reach = 1  # of the dimensions so far, in elements
+    for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if step < reach:
+                return True
+            reach += (size - 1) * step
+    return False
+
+
 def storage_part(tensor: Tensor, begin: int, end: int, dtype: torch.dtype = torch.uint8) -> Tensor:
     """The bytes from `begin` to `end` of a tensor's storage, as elements of a dtype, on the same memory."""
     flat, size = torch.empty(0, dtype=dtype, device=tensor.device), dtype.itemsize

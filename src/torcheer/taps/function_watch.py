@@ -13,12 +13,13 @@ from torch.nn import Module
 from torch.overrides import TorchFunctionMode
 
 from ..capture.intercept.call_sites import CallSites, hand_on
-from ..containers import get_path, tensors_in
-from ..functions import Kind, facts
+from ..containers import Path, get_path, tensors_in
+from ..functions import Kind, TorchFunction, facts
 from ..source_places import CodeTable, Site
 from ..torch_internals import count_function_modes, function_modes, pop_function_mode, push_function_mode
+from .in_place import Copies, differ, given_to_change, write_as, writes_elements, written_by
 from .places import Frame, frames_of, within_forward
-from .spots import Spot, counting, put_back, with_tensors
+from .spots import Spot, counting, with_tensors
 
 _PASS, _LOOK, _OPEN = range(3)  # what becomes of the calls of a function
 
@@ -120,14 +121,11 @@ class FunctionWatch(TorchFunctionMode):
             return func(*args, **kwargs) if kwargs else func(*args)
         if way == _OPEN and func not in self._open:
             return self._run_open(func, args, kwargs or {})
-        result = func(*args, **(kwargs or {}))
         function = facts(func)
-        if result is not None:
-            return self._look(function.name, result, sys._getframe(1))
-        written = function.writes(args, kwargs or {})  # `x[0] = 1` returns nothing and writes to x
-        if written:
-            self._look(function.name, tuple(written) if len(written) > 1 else written[0], sys._getframe(1), is_written=True)
-        return None
+        at_place, spots = self._spots_at(function.name, sys._getframe(1))
+        if not spots:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        return self._reach_in(_Call(func, function, args, kwargs or {}), at_place, spots)
 
     def _meet(self, func: Any) -> int:
         """Decide what becomes of the calls of a function that is called for the first time."""
@@ -152,46 +150,115 @@ class FunctionWatch(TorchFunctionMode):
             take_off(self)
             self._open.pop()
 
-    def _look(self, name: str, result: Any, frame: FrameType, *, is_written: bool = False) -> Any:
-        """Reach the places that are this call of a function: it returned `result`, or wrote to it and returned nothing."""
+    def _spots_at(self, name: str, frame: FrameType) -> tuple[tuple[int, str], list[Spot]]:
+        """The places at the site of a call of a function, of every turn, and the key by which turns are counted."""
         number = self._callsites.at(frame)
-        key = (number, name)
-        spots = self._at.get(key)
+        spots = self._at.get((number, name))
         if spots is None:
             frames = within_forward(frames_of(self._sites[number]), self._forward)
             self._place_of[number] = self._places.setdefault(frames, len(self._places))
             at_site = self._spots.get(frames, [])
-            spots = self._at[key] = [spot for spot in at_site if spot.place.function == name]
-        if not spots:
-            return result
-        at_place = (self._place_of[number], name)
-        turn = self._turns[at_place] = self._turns.get(at_place, 0) + 1
-        due: dict[tuple[Any, ...], list[Spot]] = {}  # by path
+            spots = self._at[number, name] = [spot for spot in at_site if spot.place.function == name]
+        return (self._place_of[number], name), spots
+
+    def _due(self, spots: list[Spot], turn: int) -> dict[Path, list[Spot]]:
+        """By path in the result, the places that are this call."""
+        due: dict[Path, list[Spot]] = {}
         for spot in spots:
             place = spot.place
             if place.call is not None and place.call != self._call:
                 continue
             if turn > place.turns:
-                self._note(f"{name} in {self._module} ran more often than the {place.turns} times that were logged ({place})")
+                times = f"the {place.turns} times that were logged ({place})"
+                self._note(f"{place.function} in {self._module} ran more often than {times}")
             elif place.turn == turn:
                 due.setdefault(place.path, []).append(spot)
-        for at_path in due.values():
+        return due
+
+    def _reach_in(self, call: _Call, at_place: tuple[int, str], spots: list[Spot]) -> Any:
+        """Make a call at whose site places are, and reach those that are this call. Returns what the program gets."""
+        turn = self._turns.get(at_place, 0) + 1
+        due = self._due(spots, turn)
+        is_changed = any(spot.act.changes and spot.place.writes for at_path in due.values() for spot in at_path)
+        result = call.make(writes_to_copies=is_changed)
+        if call.values is None:
+            return None
+        self._turns[at_place] = turn
+        for path, at_path in due.items():
+            tensor = call.at(path)
+            if tensor is None:
+                continue
             for spot in counting(at_path):
-                result = self._reach_in(spot, result, None if is_written else frame)
+                new = self._reach(spot, call.given_to_change(tensor) if spot.act.changes else call.now(tensor))
+                if new is not None:
+                    call.change(tensor, new, spot)
+        return call.settle(result)
+
+
+class _Call:
+    """One call of a torch function, of whose results some are read or changed."""
+
+    def __init__(self, func: Any, function: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._func = func
+        self._function = function
+        self._args = args
+        self._kwargs = kwargs
+        self._written: list[Tensor] = []
+        self._copies = Copies()
+        self._new: dict[int, tuple[Tensor, Tensor, Spot]] = {}  # by id of a result: it, what takes its place, and where
+        self.values: Any = None  # what the call returned; what it wrote, where it returned nothing
+
+    def make(self, *, writes_to_copies: bool) -> Any:
+        """Make the call. `x[0] = 1` returns nothing and writes to x."""
+        self._written = written_by(self._function, self._args, self._kwargs)
+        if writes_to_copies and writes_elements(self._function):
+            self._copies = Copies(self._written)
+        result = self._func(*self._copies.put_in(self._args), **self._copies.put_in(self._kwargs))
+        self.values = result
+        if result is None and self._written:
+            written = self._copies.put_in(tuple(self._written))
+            self.values = written[0] if len(written) == 1 else written
         return result
 
-    def _reach_in(self, spot: Spot, result: Any, frame: FrameType | None) -> Any:
-        """Reach a place in what a function returned to `frame`. Returns what the program gets instead."""
-        place = spot.place
-        tensor = get_path(result, place.path)
-        new = self._reach(spot, tensor)
-        if new is None or new is tensor:
+    def at(self, path: Path) -> Tensor | None:
+        """The result at a path; None where the call returned something else than the logged one."""
+        try:
+            found = get_path(self.values, path)
+        except (AttributeError, IndexError, KeyError, TypeError):
+            return None
+        return found if isinstance(found, Tensor) else None
+
+    def now(self, tensor: Tensor) -> Tensor:
+        """What the program gets of a result, as far as changed by now."""
+        return self._new[id(tensor)][1] if id(tensor) in self._new else tensor
+
+    def given_to_change(self, tensor: Tensor) -> Tensor:
+        """What a change of a result gets."""
+        return given_to_change(tensor) if self._is_written(tensor) else self.now(tensor)
+
+    def change(self, tensor: Tensor, new: Tensor, spot: Spot) -> None:
+        """The program is to get another tensor, or another value in the tensor, as a result."""
+        self._new[id(tensor)] = tensor, new, spot
+
+    def settle(self, result: Any) -> Any:
+        """Put the new values in place. Returns what the program gets as the result of the call."""
+        changed = [(tensor, new, spot, differ(tensor, new)) for tensor, new, spot in self._new.values()]
+        self._copies.settle({id(tensor): new for tensor, new, _, _ in changed}, changed[0][2].place if changed else None)
+        final: dict[int, Tensor] = {}  # by id of a result
+        for tensor, new, spot, is_other in changed:
+            put = self._copies.original(tensor)
+            if put is None and self._is_written(tensor):
+                write_as(self._function, tensor, new, spot.place)
+                put = tensor
+            final[id(tensor)] = put = new if put is None else put
+            spot.act.placed(spot, put, 0, is_other)
+        if not final and not self._copies:
             return result
-        placed = put_back(tensor, new, frame) if place.writes else new
-        if placed is not tensor:
-            result = with_tensors(result, {at: placed for at, one in enumerate(tensors_in(result)) if one is tensor})
-        spot.act.placed(spot, placed, 0)
-        return result
+        results = enumerate(tensors_in(result))
+        return with_tensors(result, {at: final[id(one)] if id(one) in final else self._copies.home(one) for at, one in results})
+
+    def _is_written(self, tensor: Tensor) -> bool:
+        return any(one is tensor for one in self._written)
 
 
 def take_off(mode: TorchFunctionMode) -> bool:

@@ -19,6 +19,7 @@ from ..keys import AnyKey, KeyType
 from .heads import heads_of
 from .spots import Act, Spot
 from .watched_keys import WatchedKeys, in_words
+from .watched_module import is_in_backward
 
 
 @dataclass(eq=False, slots=True)
@@ -31,14 +32,22 @@ class Edit:
 
     @property
     def times(self) -> int:
-        """How often it was made, over the whole block."""
-        return sum(spot.reached for spot in self.spots)
+        """How often the model went on with what the change gave, over the whole block."""
+        return sum(spot.made for spot in self.spots)
+
+    @property
+    def changed(self) -> int:
+        """How often that had other values than before: `scale(2)` of zeros is zeros."""
+        return sum(int(spot.changed) for spot in self.spots)
 
     def __str__(self) -> str:
-        places = [spot.place for spot in self.spots if spot.reached]
+        places = [spot.place for spot in self.spots if spot.made]
         if not places:
-            return f"{self.key!r}: {self.change}, not reached"
+            is_reached = any(spot.reached for spot in self.spots)
+            return f"{self.key!r}: {self.change}, {'reached, but not made' if is_reached else 'not reached'}"
         times = "once" if self.times == 1 else f"{self.times} times"
+        if self.changed < self.times:
+            times += f", {f'in {self.changed} of them with' if self.changed else 'without'} a change of any value"
         return f"{self.key!r}: {self.change}, {times} ({few(places, 3, '; ')})"
 
 
@@ -103,7 +112,10 @@ class _Make(Act):
     def __call__(self, spot: Spot, tensor: Tensor) -> Tensor:
         return self.change(tensor, self._words[spot], self._heads.get(spot, ()))
 
-    def placed(self, spot: Spot, tensor: Tensor, part: int) -> None:
+    def placed(self, spot: Spot, tensor: Tensor, part: int, is_other: Tensor | bool) -> None:
+        if not is_in_backward():
+            spot.made += 1
+            spot.changed = spot.changed + is_other
         note_change(tensor, self.change, spot.place, spot.module, spot.place.kind, part)
 
 
@@ -126,7 +138,7 @@ def intervene(model: Module, changes: Mapping[KeyType, Given], *, like: History 
         strict: raise at the end of the block if a place was not reached, or not as logged; else `edits.notes` says it.
 
     Where two keys mean the same value, the key that means fewer values counts, and of equals the last. Nested blocks change a
-    value one after the other. Gradients flow through changes. Where a module or function wrote a value in place, the new value
-    is written there too, unless the old one requires gradients and the program uses the result of the call.
+    value one after the other. Gradients flow through changes. What a module or function wrote in place is changed in place: all
+    who read the tensor later see the new value. Where that cannot be, an error names the place.
     """
     return Edits(model, changes, like, strict=strict)

@@ -50,7 +50,7 @@ class Place:
     turn: int = 1  # which time the site was reached in this call of the module
     turns: int = 1  # how often it was reached in this call when it was logged
     path: tuple[object, ...] = ()  # to the tensor in what the function returned
-    writes: bool = False  # the function wrote its result to an argument
+    writes: bool = False  # the function or module wrote its result to what it was given
     label: str = ""  # of the operation, in the history that the place is from
 
     @property
@@ -83,7 +83,7 @@ def places_of(history: History, meaning: Meaning) -> list[Place]:
     for match in meaning.matches:
         number, call, label = match.number, match.call, history._index.table.label_of(match.number)
         if call is not None:
-            found.append(_module_place(call, number, label, is_input=match.is_input))
+            found.append(_module_place(log, call, number, label, is_input=match.is_input))
             continue
         place, record = _end_place(log, log.operations[number], label)
         if place is None:
@@ -93,9 +93,18 @@ def places_of(history: History, meaning: Meaning) -> list[Place]:
     return found
 
 
-def _module_place(call: ModuleCall, number: int, label: str, *, is_input: bool = False) -> Place:
-    tensors = call.inputs if is_input else call.outputs
-    return Place("input" if is_input else "output", call.address, call.call, tensors.index(number), label=label)
+def _module_place(log: Log, call: ModuleCall, number: int, label: str, *, is_input: bool = False) -> Place:
+    if is_input:
+        return Place("input", call.address, call.call, call.inputs.index(number), label=label)
+    writes, part = _is_written_there(log, call, number), call.outputs.index(number)
+    return Place("output", call.address, call.call, part, writes=writes, label=label)
+
+
+def _is_written_there(log: Log, call: ModuleCall, number: int) -> bool:
+    """Whether a value is a tensor that a module was given and wrote to in place."""
+    while number >= call.first and (slot := log.operations[number].overwritten) is not None:
+        number = log.operations[number].parents[slot]
+    return number in call.inputs and number < call.first
 
 
 def _end_place(log: Log, record: OperationRecord, label: str) -> tuple[Place | None, OperationRecord]:
@@ -116,7 +125,7 @@ def _end_place(log: Log, record: OperationRecord, label: str) -> tuple[Place | N
             return Place("output", "", None, parts[turn], label=label), record
         record = log.operations[made]
     call = _returning_call(log, record)
-    return (_module_place(call, record.number, label) if call is not None else None), record
+    return (_module_place(log, call, record.number, label) if call is not None else None), record
 
 
 def _returning_call(log: Log, record: OperationRecord) -> ModuleCall | None:

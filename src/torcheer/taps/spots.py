@@ -1,16 +1,12 @@
-"""Watched places, what is done with the values there, and how changed values are put in."""
+"""Watched places, and what is done with the values there."""
 
 from __future__ import annotations
 
-import dis
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import count
-from types import CodeType, FrameType
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import Module
 
@@ -30,8 +26,11 @@ class Act(ABC):
     def begin(self) -> None:  # noqa: B027 - most acts have nothing to do here
         """A call of the model begins."""
 
-    def placed(self, spot: Spot, tensor: Tensor, part: int) -> None:  # noqa: B027 - for acts that change values
-        """The model goes on with `tensor`, number `part` of the tensors that a module returned or was given."""
+    def placed(self, spot: Spot, tensor: Tensor, part: int, is_other: Tensor | bool) -> None:  # noqa: B027 - for acts that change
+        """The model goes on with `tensor`, number `part` of the tensors that a module returned or was given.
+
+        `is_other`: whether its values are others than those that were there; a tensor where a device has not told yet.
+        """
 
 
 @dataclass(eq=False, slots=True)
@@ -44,6 +43,8 @@ class Spot:
     module: Module | None = None
     reached: int = 0  # over the whole block
     here: int = 0  # in this call of the model
+    made: int = 0  # how often the model went on with what the act gave, over the whole block
+    changed: int | Tensor = 0  # in how many of these with other values
     is_outranked: bool = False  # another change was made in its place
 
 
@@ -68,23 +69,3 @@ def with_tensors(value: Any, new: dict[int, Tensor]) -> Any:
         return new.get(0, value)
     numbers = count()
     return replace_tensors(value, lambda tensor: new.get(next(numbers), tensor))
-
-
-def put_back(old: Tensor, new: Tensor, frame: FrameType | None) -> Tensor:
-    """Write a new value over the old one that a call wrote in place, since others may read that memory. Returns the tensor.
-
-    Where autograd may need the old value for its backward pass, the program gets `new` as the result of the call instead,
-    unless the calling code, at `frame`, ignores the result (None: there is no result).
-    """
-    is_ignored = frame is None or _is_result_ignored(frame.f_code, frame.f_lasti)
-    if old.requires_grad and torch.is_grad_enabled() and not is_ignored:
-        return new
-    old.copy_(new)
-    return old
-
-
-@lru_cache(maxsize=1024)
-def _is_result_ignored(code: CodeType, instruction: int) -> bool:
-    """Whether the result of a call is dropped at once: `x.relu_()` as a statement."""
-    following = next((one for one in dis.get_instructions(code) if one.offset > instruction and one.opname != "CACHE"), None)
-    return following is not None and following.opname == "POP_TOP"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+import torch
 from torch import Tensor
 from torch.nn import Module
 
@@ -14,7 +15,8 @@ from ..capture.keep.keeper import version_of
 from ..containers import tensors_in
 from ..torch_internals import current_graph_task
 from .function_watch import FunctionWatch
-from .spots import Spot, counting, put_back, with_tensors
+from .in_place import Copies, differ, given_to_change, refused, write
+from .spots import Spot, counting, with_tensors
 
 if TYPE_CHECKING:
     from .watch import Watch
@@ -29,13 +31,14 @@ class WatchedModule:
         self.outputs: list[Spot] = []
         self.mode: FunctionWatch | None = None
         self.calls = 0  # in this call of the model
-        self.given: list[list[tuple[Tensor, int]]] = []  # for each running call: the tensors it was given, and their versions
+        self.given: list[_Given] = []  # for each running call that is changed
         self._watch = watch
         self._most_calls = logged_calls  # None: any number is fine
         self._spots: list[Spot] = []
         self._inputs: list[Spot] = []
         self._only: Spot | None = None  # the only output, if it is read and is the first tensor that the module returns
         self._changes = False  # whether an output is changed
+        self._writes = getattr(module, "inplace", False) is True  # whether it is known to write to what it is given
 
     def add(self, spot: Spot) -> None:
         place = spot.place
@@ -45,6 +48,7 @@ class WatchedModule:
         elif place.kind == "output":
             self.outputs.append(spot)
             self._changes = self._changes or spot.act.changes
+            self._writes = self._writes or place.writes
             self._only = spot if len(self.outputs) == 1 and place.part in (0, None) and not spot.act.changes else None
         else:
             if self.mode is None:
@@ -73,7 +77,10 @@ class WatchedModule:
             given = self._reach(self._inputs, (args, kwargs))
             self._watch.stop_if_done()
         if self._changes:
-            self.given.append([(one, version_of(one)) for one in (*args, *kwargs.values()) if type(one) is Tensor])
+            present = given or (args, kwargs)
+            self.given.append(_Given(tensors_in(present), writes=self._writes))
+            if self.given[-1].copies:
+                given = self.given[-1].copies.put_in(present)
         if self.mode is not None:
             self.mode.begin(self.calls)
         return given
@@ -87,15 +94,17 @@ class WatchedModule:
             self._count()
         elif self.mode is not None:
             self.mode.end()
-        written = self._written() if self.given else None
+        given = self.given.pop() if self.given else None
         if result is None:
+            if given is not None:
+                given.copies.settle({}, None)
             return None
         only, new = self._only, None
         if only is not None and type(result) is Tensor:
             if only.place.call is None or only.place.call == self.calls:
                 watch.reach(only, result)
         elif self.outputs:
-            new = self._reach(self.outputs, result, written)
+            new = self._reach(self.outputs, result, given)
         watch.stop_if_done()
         return new
 
@@ -110,14 +119,10 @@ class WatchedModule:
             times = "once that was" if self._most_calls == 1 else f"{self._most_calls} times that were"
             self._watch.note(f"{name} was called more often than the {times} logged")
 
-    def _written(self) -> list[Tensor]:
-        """The tensors that the module was given and that were written to since."""
-        return [one for one, version in self.given.pop() if version_of(one) != version]
-
-    def _reach(self, spots: list[Spot], value: Any, written: list[Tensor] | None = None) -> Any:
+    def _reach(self, spots: list[Spot], value: Any, given: _Given | None = None) -> Any:
         """Reach the places that are tensors of `value`. Returns `value` with the changed ones in it; None without changes."""
         due = [spot for spot in spots if spot.place.call is None or spot.place.call == self.calls]
-        tensors = tensors_in(value) if due else []
+        tensors = tensors_in(value) if due or given is not None else []
         by_part: dict[int, list[Spot]] = {}
         for spot in due:
             part = spot.place.part
@@ -127,23 +132,58 @@ class WatchedModule:
             else:
                 for at in range(len(tensors)) if part is None else [part]:
                     by_part.setdefault(at, []).append(spot)
-        new: dict[int, Tensor] = {}
+        made: list[tuple[Spot, int, Tensor]] = []
         for at, here in by_part.items():
+            before = tensors[at]
             for spot in counting(here):
-                after = self._reach_one(spot, new.get(at, tensors[at]), at, written or [])
+                after = self._watch.reach(spot, given.to_change(before) if given is not None and spot.act.changes else before)
                 if after is not None:
-                    new[at] = after
+                    made.append((spot, at, after))
+        are_others = [after is not tensors[at] and differ(tensors[at], after) for _, at, after in made]
+        new = given.settle(made, tensors) if given is not None else {at: after for _, at, after in made}
+        for (spot, at, _), is_other in zip(made, are_others, strict=True):
+            spot.act.placed(spot, new.get(at, tensors[at]), at, is_other)
         return with_tensors(value, new) if new else None
 
-    def _reach_one(self, spot: Spot, before: Tensor, part: int, written: list[Tensor]) -> Tensor | None:
-        """Reach one place. Returns the tensor to put there; None for the same one."""
-        after = self._watch.reach(spot, before)
-        if after is None:
-            return None
-        if any(one is before for one in written):
-            after = put_back(before, after, caller_of_module())
-        spot.act.placed(spot, after, part)
-        return None if after is before else after
+
+class _Given:
+    """What a module was given for one call, where the result of the call is changed: a module may write to that in place."""
+
+    def __init__(self, tensors: list[Tensor], *, writes: bool) -> None:
+        self.copies = Copies(tensors if writes else ())
+        self._versions = [(one, version_of(one)) for one in tensors]
+
+    def to_change(self, tensor: Tensor) -> Tensor:
+        """What a change of a result gets."""
+        return given_to_change(tensor) if self._is_written(tensor) else tensor
+
+    def settle(self, made: list[tuple[Spot, int, Tensor]], results: list[Tensor]) -> dict[int, Tensor]:
+        """Put the new values of results into what the module wrote in place. Returns what takes the place of other results."""
+        exchanged: dict[int, Tensor] = {}
+        in_copies: dict[int, Tensor] = {}
+        for spot, at, after in made:
+            tensor = results[at]
+            if self.copies.is_written(tensor):
+                in_copies[id(tensor)] = after
+            elif self._is_written(tensor):
+                if torch.is_grad_enabled() and tensor.grad_fn is not None:
+                    raise refused(spot.place, _UNKNOWN)
+                write(tensor, after, spot.place)
+            else:
+                exchanged[at] = after
+        self.copies.settle(in_copies, made[0][0].place if made else None)
+        if self.copies:
+            exchanged = {at: exchanged.get(at, self.copies.home(tensor)) for at, tensor in enumerate(results)}
+        return exchanged
+
+    def _is_written(self, tensor: Tensor) -> bool:
+        return any(one is tensor and version_of(one) != version for one, version in self._versions)
+
+
+_UNKNOWN: Final = (
+    "the module wrote to what it was given, and the backward pass may need what it wrote, which was not known beforehand. "
+    "like=history, a history of the model, tells it"
+)
 
 
 def is_in_backward() -> bool:

@@ -101,7 +101,8 @@ class WholeFile:
                     if self._name is None:
                         self._give_name()
         finally:
-            os.close(self._handle)
+            handle, self._handle = self._handle, -1  # a thread that still writes must not write into another file
+            os.close(handle)
             if self._name is not None:
                 try:
                     if error is None:

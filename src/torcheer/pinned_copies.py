@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from queue import Queue
+from queue import Empty, Queue
 from threading import Thread
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .errors import NotWritten
 from .files import WholeFile
+
+_LIMIT = 600.0  # seconds in which a buffer is written
 
 
 class PinnedCopies:
@@ -28,7 +31,11 @@ class PinnedCopies:
     def write(self, tensor: Tensor, place: int) -> None:
         """Write a contiguous tensor that fits a buffer. What follows on its stream comes after it was read."""
         self._raise()
-        buffer = self._free.get()
+        try:
+            buffer = self._free.get(timeout=_LIMIT)
+        except Empty:
+            self._give_up()
+        self._raise()
         data = tensor.reshape(-1).view(torch.uint8)
         buffer[: data.numel()].copy_(data, non_blocking=True)
         event = None
@@ -40,8 +47,15 @@ class PinnedCopies:
     def close(self) -> None:
         """Wait until everything is written."""
         self._filled.put(None)
-        self._thread.join()
+        self._thread.join(2 * _LIMIT if self._error is None else 0.0)
+        if self._thread.is_alive():
+            self._give_up()
         self._raise()
+
+    def _give_up(self) -> None:
+        """Let the thread write nothing more: it hangs."""
+        if self._error is None:
+            self._error = NotWritten(f"{self._file.path} cannot be written: the disk has taken nothing for {_LIMIT:g} s.")
 
     def _raise(self) -> None:
         if self._error is not None:

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import types
@@ -413,6 +414,34 @@ def test_a_worker_that_hangs_is_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(worker, "__file__", str(slow))
     with pytest.raises(TooSlow, match=r"stopped after 0\.5 s"):
         run_graphviz("digraph {}", "dot", "svg", 0.5)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="processes cannot be stopped here")
+@pytest.mark.parametrize(
+    "program",
+    [
+        "os.kill(os.getpid(), signal.SIGSTOP)",
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)",
+        "os.close(0); os.close(1); os.close(2); time.sleep(1000)",
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(20)'])",
+    ],
+    ids=["stopped", "stubborn", "closed", "with a child that holds the pipes"],
+)
+def test_a_worker_that_does_not_end_is_stopped(tmp_path, monkeypatch, program):
+    slow = tmp_path / "worker.py"
+    slow.write_text(f"import os, signal, subprocess, sys, time\n{program}")
+    monkeypatch.setattr(worker, "__file__", str(slow))
+    processes, popen = [], subprocess.Popen
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda *args, **options: processes.append(popen(*args, **options)) or processes[-1]
+    )
+    with pytest.raises(TooSlow, match=r"stopped after 0\.5 s"):
+        run_graphviz("digraph {}", "dot", "svg", 0.5)
+    assert processes[0].returncode is not None
+
+
+def test_a_time_limit_may_be_longer_than_any_system_waits():
+    assert b"</svg>" in run_graphviz("digraph { a -> b }", "dot", "svg", 1e300)
 
 
 class Stack(nn.Module):

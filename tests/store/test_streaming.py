@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -231,6 +233,31 @@ def test_what_goes_wrong_behind_the_pass_is_raised(tmp_path):
         finally:
             file._handle = os.open(tmp_path, os.O_RDONLY)
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("waits_in", ["write", "close"])
+def test_a_disk_that_does_not_answer_is_given_up(tmp_path, monkeypatch, waits_in):
+    """The error says so; what is written when the disk answers again goes nowhere, whatever file has the number then."""
+    monkeypatch.setattr("torcheer.pinned_copies._LIMIT", 0.1)
+    answers, write_at = threading.Event(), WholeFile.write_at
+
+    def waits(self, *args):
+        assert answers.wait(60)
+        write_at(self, *args)
+
+    monkeypatch.setattr(WholeFile, "write_at", waits)
+    with pytest.raises(OSError, match=r"taken nothing for 0\.1 s"), WholeFile(tmp_path / "x") as file:
+        pinned = PinnedCopies(file, 1000)
+        for _ in range(3 if waits_in == "write" else 1):
+            pinned.write(torch.ones(8, dtype=torch.uint8), 0)
+        pinned.close()
+    with open(tmp_path / "other", "wb+"):  # has the number of the handle
+        answers.set()
+        with contextlib.suppress(OSError):
+            pinned.close()
+        pinned._thread.join(60)
+    assert not pinned._thread.is_alive()
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("other", b"")]
 
 
 def test_a_new_file_gets_its_name_at_once_so_that_a_kill_leaves_no_other(tmp_path, monkeypatch):

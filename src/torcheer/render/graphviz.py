@@ -10,8 +10,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..errors import DrawingFailed, GraphvizNotFound
+from ..processes import end_process
 from . import worker
 
+_LONGEST = 86_400.0  # seconds; no system waits for infinitely many
 HOW_TO_GET_IT = f"{sys.executable or 'python'} -m pip install 'pygraphviz>=2.0'"
 
 
@@ -57,11 +59,15 @@ def _pygraphviz_folder() -> str | None:
 
 def _run(command: list[str], source: str, limit: float) -> subprocess.CompletedProcess[bytes]:
     no_window = getattr(subprocess, "CREATE_NO_WINDOW", 0)  # of Windows
+    pipe = subprocess.PIPE
     try:
-        return subprocess.run(
-            command, input=source.encode(), capture_output=True, timeout=limit, check=False, creationflags=no_window
-        )
-    except subprocess.TimeoutExpired as error:
-        raise TooSlow(f"the layout was stopped after {limit:.1f} s.") from error
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, creationflags=no_window)
     except OSError as error:
         raise DrawingFailed(f"Graphviz could not be started ({command[0]}: {error}).") from error
+    try:  # `subprocess.run` has a limit too, but waits without end for a process that it has killed
+        made, said = process.communicate(source.encode(), min(limit, _LONGEST))
+    except subprocess.TimeoutExpired as error:
+        raise TooSlow(f"the layout was stopped after {limit:.1f} s.") from error
+    finally:
+        end_process(process)
+    return subprocess.CompletedProcess(command, process.returncode, made, said)

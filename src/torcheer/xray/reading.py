@@ -112,17 +112,18 @@ class Reader:
             return None
         check_scale(scale)
         self._tell_failures()
-        if self._writer is None:
+        writer = self._writer if self._files.is_writer else None  # neither closed nor forked off
+        if writer is None:
             self._files.refresh()
             self._taken = self._files.next_number
-        elif not self._taken and not len(self._files.rows):
+        elif writer.is_stuck or (not self._taken and not len(self._files.rows)):
             return None
         run = Run(self._files)
         if layers is not None:
             check_layers(layers, [*(watch.name for watch in self.layers), *run.layers])
-        soon = self._writer.soon if self._writer is not None else (lambda call: call())
+        soon = writer.soon if writer is not None else (lambda call: call())
         drawing = self._drawer.draw(run, self._taken, layers, scale, soon)
-        if self._writer is None:  # no training is kept waiting
+        if writer is None:  # no training is kept waiting
             self._drawer.wait()
             self._tell_failures()
         return drawing

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -136,7 +138,7 @@ class Xray(Reader):
         self._next = max(files.snapshots.steps, default=-1) + 1
         choices.made.update(files.about.get("choices", {}))
         self._writer = Writer(files, choices, limits, dtype)
-        weakref.finalize(self, _finish, self._writer, self._drawer)
+        weakref.finalize(self, _finish_later, self._writer, self._drawer)
         if optimizer is not None:
             weights = {one.watch.name: one.weight for one in found if one.watch.wants("weight") and one.weight is not None}
             self._updates = UpdateWatcher(optimizer, probe.model, weights, self._summariser.samples, every)
@@ -363,6 +365,18 @@ class _WatchedStep:
 def _finish(writer: Writer, drawer: Drawer) -> None:
     writer.close()
     drawer.wait()
+
+
+def _finish_later(writer: Writer, drawer: Drawer) -> None:
+    """Finish where an Xray that nobody closed goes: at the end of the program, or where Python's collector finds it.
+
+    The collector may run on the very threads that would be waited for, so there another one does it.
+    """
+    if threading.current_thread().name.startswith("torcheer-"):
+        with contextlib.suppress(RuntimeError):  # no more threads can be started
+            threading.Thread(target=_finish, args=(writer, drawer), name="torcheer-last", daemon=True).start()
+    else:
+        _finish(writer, drawer)
 
 
 def _check_options(limits: Any, max_bytes: Any, dtype: Any, seed: Any) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from threading import Lock
 from typing import Any, NamedTuple
 
 import torch
@@ -83,7 +83,6 @@ class BlockIndex:
         self._columns: dict[str, Column] = {}
         self._texts: dict[str, list[str]] = {}
         self._files: OrderedDict[str, TensorFile] = OrderedDict()
-        self._lock = Lock()
         self.refresh()
 
     def refresh(self) -> None:
@@ -197,19 +196,19 @@ class BlockIndex:
         raise UnreadableFile(f"{block.file} in {self.storage.location} is damaged: {what}.")
 
     def _file(self, name: str) -> TensorFile:
-        with self._lock:
-            found = self._files.get(name)
-            if found is None:
-                found = self._files[name] = self.storage.read_tensors(name)
-                if len(self._files) > _OPEN:
-                    self._files.popitem(last=False)
-            else:
-                self._files.move_to_end(name)
-            return found
+        found = self._files.get(name)  # without a lock: a forked process would wait for ever where another thread held it
+        if found is None:
+            found = self._files[name] = self.storage.read_tensors(name)
+        with contextlib.suppress(KeyError):  # another thread closed it
+            self._files.move_to_end(name)
+        while len(self._files) > _OPEN:
+            with contextlib.suppress(KeyError):
+                self._files.popitem(last=False)
+        return found
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("_files", "_lock")}
+        return {name: value for name, value in vars(self).items() if name != "_files"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._files, self._lock = OrderedDict(), Lock()
+        self._files = OrderedDict()

@@ -126,7 +126,8 @@ class ReducedBlocks:
 
     def _merge_from(self, node: Node) -> None:
         """Merge a node with its sibling, if that is there, and what they make with its own, and so on."""
-        while node.level < _MOST_LEVELS:
+        tries = 0
+        while node.level < _MOST_LEVELS and tries < _TRIES:
             there = self.nodes()
             if node.is_covered(there):  # somebody else was faster
                 self._storage.delete(node.name)
@@ -136,7 +137,8 @@ class ReducedBlocks:
             left, right = node.parent.halves
             try:
                 halves = [self._read(one, self._reducers) for one in (left, right)]
-            except FileNotFoundError:  # somebody else merged and deleted them since
+            except FileNotFoundError:  # somebody else merged and deleted them since, unless the listing is an old one
+                tries += 1
                 continue
             merged = {layer: self._merged(layer, *(states[layer] for states, _ in halves)) for layer in self._reducers}
             self._write(node.parent, merged, sum(samples for _, samples in halves))

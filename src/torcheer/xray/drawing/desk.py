@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import json
 import os
 import subprocess
 import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...processes import end_process, kill_process
+
 _LIMIT = 300.0  # seconds a figure may take
+_GRACE = 15.0  # seconds more, until a process that took too long is gone and its figures are given up
+_LEAVE = 5.0  # seconds until a process that has nothing to do has ended
 _MOST_WAITING = 8  # figures; of more the oldest are left out
 
 # It gets the absolute paths of this process, so that it finds the same packages wherever it is started.
@@ -32,15 +36,16 @@ class Job:
 
 
 class Desk:
-    """Jobs, drawn one after the other."""
+    """Jobs, drawn one after the other. Each is finished in the end, whatever becomes of the process that draws."""
 
     def __init__(self) -> None:
         self.process_id = os.getpid()
+        self.is_given_up = False
+        self._finished = 0
         self._waiting: deque[Job] = deque()
-        self._is_working = False
+        self._thread: threading.Thread | None = None  # while it works
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        atexit.register(self.close)
 
     def ask(self, job: Job) -> None:
         """Draw it when it is its turn."""
@@ -51,31 +56,82 @@ class Desk:
             self._waiting.append(job)
             if len(self._waiting) > _MOST_WAITING:
                 left_out.append(self._waiting.popleft())
-            if not self._is_working:
-                self._is_working = True
-                threading.Thread(target=self._work, name="torcheer-xray-drawing", daemon=True).start()
+            failed = self._begin() if self._thread is None else None
         for one in left_out:
-            _finish(one, {"left_out": True}, b"")
+            self._finish(one, {"left_out": True}, b"")
+        if failed is not None:
+            self._finish_all(f"{type(failed).__name__}: {failed}")
+
+    def wait(self, job: Job) -> bool:
+        """Wait until a job is finished, as long as any is from time to time. Returns whether it is.
+
+        Where none is, this desk is given up: its process ends, and the next figure has a new one.
+        """
+        if self._thread is threading.current_thread():
+            return False
+        finished = self._finished
+        while not job.done.wait(_LIMIT + _GRACE):
+            if self._finished == finished:
+                self.is_given_up = True
+                if self._process is not None:
+                    kill_process(self._process)
+                return False
+            finished = self._finished
+        return True
+
+    def _begin(self) -> Exception | None:
+        """Begin to work. Returns why that is impossible."""
+        thread = threading.Thread(target=self._work, name="torcheer-xray-drawing", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # too many threads, or the program ends
+            return error
+        self._thread = thread
+        return None
 
     def _work(self) -> None:
         while True:
             with self._lock:
                 if not self._waiting:
-                    self._is_working = False
+                    self._thread = None
                     return
                 job = self._waiting.popleft()
             try:
                 said, png = self._draw(job.request)
-            except Exception as error:  # whatever it is, it is the figure that is lost, not the training
-                self._stop()
+            except BaseException as error:  # whatever it is, it is the figure that is lost, not the training
                 said, png = {"error": f"{type(error).__name__}: {error}"}, b""
-            _finish(job, said, png)
+                if isinstance(error, TimeoutError):  # the others would take as long
+                    self._finish_all(said["error"])
+                with contextlib.suppress(Exception):  # what is said of it is said by the figure
+                    self._stop()
+            self._finish(job, said, png)
+
+    def _finish_all(self, error: str) -> None:
+        """Give up everything that waits."""
+        with self._lock:
+            jobs, self._waiting = self._waiting, deque()
+        for job in jobs:
+            self._finish(job, {"error": error}, b"")
+
+    def _finish(self, job: Job, said: dict[str, Any], png: bytes) -> None:
+        try:
+            with contextlib.suppress(BaseException):  # showing it failed, which `finish` has noted
+                job.finish(said, png)
+        finally:
+            self._finished += 1
+            job.done.set()
 
     def _draw(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         process = self._process if self._process is not None and self._process.poll() is None else self._start()
         assert process.stdin is not None
         assert process.stdout is not None
-        limit = threading.Timer(_LIMIT, process.kill)
+        is_late = threading.Event()
+
+        def stop() -> None:
+            is_late.set()
+            kill_process(process)
+
+        limit = threading.Timer(_LIMIT, stop)
         limit.daemon = True
         limit.start()
         try:
@@ -83,9 +139,16 @@ class Desk:
             process.stdin.flush()
             line = process.stdout.readline()
             if not line:
-                raise RuntimeError(f"the process that draws ended with status {process.wait(10)}")
+                raise RuntimeError(f"the process that draws ended with status {process.wait(_LEAVE)}")
             said = json.loads(line)
-            return said, process.stdout.read(said["length"])
+            png = process.stdout.read(said["length"])
+            if len(png) < said["length"]:
+                raise RuntimeError("the process that draws ended while it handed the figure over")
+            return said, png
+        except Exception:
+            if is_late.is_set():
+                raise TimeoutError(f"it took more than {_LIMIT:g} s, so the process that draws was stopped") from None
+            raise
         finally:
             limit.cancel()
 
@@ -106,25 +169,19 @@ class Desk:
 
     def _stop(self) -> None:
         process, self._process = self._process, None
-        if process is None:
-            return
-        with contextlib.suppress(OSError):
-            process.communicate(timeout=5)
-            return
-        process.kill()
-        process.wait()
+        if process is not None:
+            end_process(process, _LEAVE)
 
     def close(self) -> None:
         """End the process."""
-        if self.process_id == os.getpid():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._stop()
-
-
-def _finish(job: Job, said: dict[str, Any], png: bytes) -> None:
-    with contextlib.suppress(Exception):  # showing it failed, which `finish` has noted
-        job.finish(said, png)
-    job.done.set()
+        if self.process_id != os.getpid():
+            return
+        with self._lock:
+            thread, process = self._thread, self._process
+        if thread is None:
+            self._stop()
+        elif process is not None:  # the thread reads from it, and may do so for ever
+            kill_process(process)
 
 
 _desks: list[Desk] = []
@@ -132,6 +189,14 @@ _desks: list[Desk] = []
 
 def desk() -> Desk:
     """The desk of this process; one that was forked off has its own."""
-    if not _desks or _desks[-1].process_id != os.getpid():
+    if not _desks or _desks[-1].process_id != os.getpid() or _desks[-1].is_given_up:
         _desks.append(Desk())
     return _desks[-1]
+
+
+def _close_all() -> None:
+    for one in _desks:
+        one.close()
+
+
+weakref.finalize(Desk, _close_all)  # when the program ends, and after what Xrays do then: theirs are made later

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import DrawingFailed
+from ...history.printing.text import plural
 from ..figures.colors import ScaleName
 from ..figures.figure import Displays, figure_of_snapshot, show_png
 from ..snapshots.run import Run
 from ..snapshots.trouble import Failure
 from ..watch.pacing import Pace
-from .desk import Job, desk
+from .desk import Desk, Job, desk
 from .worker import figure_path
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _Soon = Callable[[Callable[[], None]], None]
-_PATIENCE = 60.0  # seconds
+_PATIENCE = 60.0  # seconds that a use of the figure waits for it to be shown
+_LONGEST = 900.0  # seconds, for the snapshot to be written and the figures before it to be drawn
 _PLACE = "last"  # what a notebook's place for the figure is called
 
 
@@ -40,8 +43,8 @@ class Drawing:
         self.png = b""  # where it is shown in a notebook
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is shown or was given up. Returns whether that happened in time."""
-        return self._shown.wait(timeout)
+        """Wait until it is shown or was given up, a quarter of an hour at most. Returns whether that happened in time."""
+        return self._shown.wait(_LONGEST if timeout is None else timeout)
 
     @property
     def figure(self) -> Figure:
@@ -77,7 +80,8 @@ class Drawer:
         self._last: Drawing | None = None
         self._asked: tuple[Any, ...] | None = None  # snapshots so far, layers and scale of the last request
         self._drawn: tuple[Any, ...] | None = None  # number of the snapshot, layers and scale of the last figure
-        self._jobs: list[Job] = []
+        self._process = os.getpid()
+        self._jobs: list[tuple[Desk, Job]] = []
 
     def draw(self, run: Run, taken: int, layers: Sequence[str] | None, scale: ScaleName | None, soon: _Soon) -> Drawing | None:
         """Ask for a figure of the last snapshot. `soon` calls a function once everything taken is written."""
@@ -95,19 +99,36 @@ class Drawer:
         return drawing
 
     def wait(self) -> None:
-        """Wait until everything asked for is shown."""
-        for job in self._jobs:
-            job.done.wait()
-        self._jobs.clear()
+        """Wait until everything asked for is shown, as long as figures are drawn; what is not drawn then is given up."""
+        if self._process != os.getpid():  # forked off the one that draws
+            return
+        jobs, self._jobs = self._jobs, []
+        lost = [job for desk, job in jobs if not (job.done.is_set() or desk.wait(job))]
+        if lost:
+            message = f"{plural(len(lost), 'figure')} could not be drawn in time, and nobody waits for what draws any longer."
+            self.failures.append(Failure("figures wait", message))
 
     def _begin(self, drawing: Drawing, place: str | None) -> None:
         """Everything taken is written: hand the last snapshot over, unless it is the one that was drawn last."""
+        try:
+            job = self._job(drawing, place)
+            if job is not None:
+                at = desk()
+                at.ask(job)
+                self._jobs = [*(one for one in self._jobs if not one[1].done.is_set()), (at, job)]
+                return
+        except Exception as error:
+            message = f"a figure could not be drawn: {type(error).__name__}: {error}"
+            self.failures.append(Failure(f"figure: {type(error).__name__}", message))
+        self._pace.drew(None)
+        drawing._shown.set()
+
+    def _job(self, drawing: Drawing, place: str | None) -> Job | None:
+        """What is to be drawn; None where that is what was drawn last."""
         number, drawing.step = drawing._run.last_taken
         this = number, drawing._layers, drawing._scale
         if drawing.step is None or this == self._drawn:
-            self._pace.drew(None)
-            drawing._shown.set()
-            return
+            return None
         self._drawn = this
         folder = drawing._run.files.folder
         request = {
@@ -118,9 +139,7 @@ class Drawer:
             "is_file": place is None,
         }
         where = place or str(figure_path(folder, drawing.step))
-        job = Job(request, where, lambda said, png: self._finish(drawing, place, said, png))
-        self._jobs = [*(one for one in self._jobs if not one.done.is_set()), job]
-        desk().ask(job)
+        return Job(request, where, lambda said, png: self._finish(drawing, place, said, png))
 
     def _finish(self, drawing: Drawing, place: str | None, said: dict[str, Any], png: bytes) -> None:
         """Show what was drawn, or note the failure. Runs on the thread of the desk."""

@@ -23,6 +23,7 @@ from .sampling import Limits, Measured, as_written, is_above_zero, keep, units_o
 from .trouble import Failure
 
 SNAPSHOTS_TO_BE_DEAD = 3
+_LIMIT = 300.0  # seconds that a training waits for a snapshot to be written
 
 _Seen = dict[str, tuple[int, Tensor]]  # by layer: the step at which its values were seen last, and those
 
@@ -55,12 +56,16 @@ class Writer:
         self._quiet: dict[str, tuple[int, Tensor]] = {}  # by layer: snapshots seen, and for how many each unit was silent
         self._queue: queue.Queue[Taken | Callable[[], None] | None] = queue.Queue()
         self._thread: threading.Thread | None = None
+        self.is_stuck = False
 
     def submit(self, taken: Taken) -> None:
         """Hand over what was taken. Waits for the snapshot before, so a killed process never loses more than one."""
-        self.flush()
-        self._start()
-        self._queue.put(taken)
+        if self.flush():
+            self._start()
+            self._queue.put(taken)
+        else:
+            what = f"the snapshot of step {taken.step} was left out, since the one before is still being written"
+            self.failures.append(Failure("snapshot left out", f"{what}: the disk may not answer."))
 
     def soon(self, call: Callable[[], None]) -> None:
         """Call a function, on the thread of the writer, once everything handed over so far is written."""
@@ -69,21 +74,39 @@ class Writer:
 
     def _start(self) -> None:
         if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=_work, args=(self, self._queue), name="torcheer-xray", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=_work, args=(self, self._queue), name="torcheer-xray", daemon=True)
+            thread.start()
+            self._thread = thread
 
-    def flush(self) -> None:
-        if self._thread is not None and self._thread.is_alive():
-            self._queue.join()
+    def flush(self) -> bool:
+        """Wait until everything handed over is written. Returns whether it is.
+
+        Where nothing is written for `_LIMIT` seconds, nobody waits any more until the thread has done what it is at.
+        """
+        if self._thread is None or not self._thread.is_alive() or self._thread is threading.current_thread():
+            return True
+        waiting = self._queue
+        with waiting.all_tasks_done:
+            while left := waiting.unfinished_tasks:
+                limit = 0.0 if self.is_stuck else _LIMIT
+                if not waiting.all_tasks_done.wait(limit) and waiting.unfinished_tasks == left:
+                    if not self.is_stuck:
+                        self.is_stuck = True
+                        message = f"a snapshot was not written within {_LIMIT:g} s, and is lost unless the disk answers again."
+                        self.failures.append(Failure("snapshots wait", message))
+                    return False
+        self.is_stuck = False
+        return True
 
     def close(self) -> None:
         """Write what is left, and release the lock on the folder."""
-        self.flush()
-        if self._thread is not None and self._thread.is_alive():
-            self._queue.put(None)
-            self._thread.join()
-        self._thread = None
-        self.files.close()
+        is_written, thread, self._thread = self.flush(), self._thread, None
+        if thread is None or not thread.is_alive():
+            self.files.close()
+            return
+        self._queue.put(None)  # the thread releases the lock, which it needs as long as it may write
+        if is_written and thread is not threading.current_thread():
+            thread.join(_LIMIT)
 
     def write(self, taken: Taken) -> None:
         if taken.ready is not None:
@@ -151,13 +174,16 @@ def _work(writer: Writer, waiting: queue.Queue[Taken | Callable[[], None] | None
         taken = waiting.get()
         try:
             if taken is None:
+                writer.files.close()
                 return
             if not isinstance(taken, Taken):
                 taken()
                 continue
             with torch.no_grad():
                 writer.write(taken)
-        except Exception as error:  # the training goes on; the next call of the Xray warns
+        except BaseException as error:  # the training goes on; the next call of the Xray warns
+            if taken is None:
+                return
             what = f"the snapshot of step {taken.step} was lost" if isinstance(taken, Taken) else "a figure could not be drawn"
             writer.failures.append(Failure(f"snapshot: {type(error).__name__}", f"{what}: {type(error).__name__}: {error}"))
         finally:

@@ -319,6 +319,7 @@ class ModelHistory(History):
             changes: by key (docs/keys.md), one of `torcheer.changes`, a tensor to use instead, or a function of the tensor, as
                 `intervene` takes them. Where two keys mean the same operation, the one that means fewer counts.
 
-        The model is not touched, and the graph stays the recorded one: a branch that was taken on data stays taken.
+        The model is not touched, and the graph stays the recorded one. What cannot be worked out again behind a change (such as
+        TorchScript, a branch that turns, a number that Python read) is refused: `ReplayFailed` names it.
         """
         return replay(self, inputs, changes)

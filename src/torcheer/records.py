@@ -75,6 +75,7 @@ class Details:
     is_collective: bool = False  # a collective ran inside it, as DTensor makes them
     is_hooked: bool = False  # a gradient that backward hooks, which are not in the graph, may have changed
     changed: str = ""  # the change that an intervention made here, in words
+    is_passing: bool = False  # a source that was made in the pass, by code that cannot be watched
     is_transformed: bool = False  # ran inside a `torch.func` transform, on tensors that exist only there
 
 
@@ -295,6 +296,7 @@ class Log:
     holds_tensors: bool = True  # what is kept are tensors as they were, not what a postfunc made of them
     seconds: dict[str, float] = field(default_factory=dict)
     first_passes: list[int] | None = None  # of a saved history, by operation: the first pass of its layer; -1 of an orphan
+    comes_again: bool = False  # a replay without changes gave every value that is kept
     _lost: set[int] | None = None
 
     @property

@@ -79,6 +79,13 @@ class CodeTable:
                     self._codes.append(code)
             return tuple([known[id(code)] for code in codes])
 
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    def code(self, number: int) -> CodeType | None:
+        """The code itself; None in a saved history."""
+        return self._codes[number]
+
     def facts(self, code: int) -> CodeFacts:
         """Which code it is."""
         return CodeFacts.of(self._codes[code])

@@ -250,14 +250,16 @@ RECORDS = (
 )
 RECORDED = {
     # not written, and why: versions and _lost (what was lost is written as lost), codes (sites are written with their lines),
-    # source_tensors (weak references that only a recording needs)
+    # source_tensors (weak references that only a recording needs), comes_again (the next replay finds out)
     "Log": set(
         "title rows values versions details functions sites codes states modules registered python_reads without_memory "
         "collectives notes hollow source_names source_tensors input_paths leaves failure backward random_seed random_state "
-        "random_states is_recording is_complete is_cleared holds_tensors seconds first_passes _lost".split()
+        "random_states is_recording is_complete is_cleared holds_tensors seconds first_passes comes_again "
+        "_lost".split()
     ),
     "Details": set(
-        "call output_path also mutated composite autocast changed held is_collective is_hooked is_transformed".split()
+        "call output_path also mutated composite autocast changed held is_collective is_hooked is_passing "
+        "is_transformed".split()
     ),
     "Held": {"value", "version"},
     "Composite": {"name", "number", "outer"},

@@ -6,6 +6,7 @@ The interceptor reports torch calls, the module watcher reports modules; both as
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -52,6 +53,7 @@ class Recorder:
         self.unseen = UnseenWatch(log, warns)
         self.transform_met: Callable[[], None] = lambda: None  # called where tensors of a transform of torch.func are met
         self._explainer = Explainer(self)
+        self.suspects: dict[int, weakref.ref[Tensor]] = {}  # sources that unwatched code may have made in this pass
         self.has_wrappers = False  # whether a model is compiled or parallel
         self._from_outside_models: dict[int, bool] = {}  # by operation: whether no model and no parameter had a part in it
         self.calls = 0
@@ -342,6 +344,23 @@ class Recorder:
     def backward_roots(self) -> tuple[int, ...]:
         return tuple(n for n in self._backward_roots if n >= 0)
 
+    def _mark_passing(self) -> None:
+        """Mark the sources that are gone now that all is put back: they were made in the pass.
+
+        Where gradients are followed autograd may hold them, so those that no module has count as made in the pass.
+        """
+        if not self.suspects:
+            return
+        if self.restorer is not None:
+            self.restorer.let_go()
+        has_graph = self.log.backward is not None
+        held = {id(value) for module in self.modules for value in vars(module).values()} if has_graph else set()
+        for number, suspect in self.suspects.items():
+            tensor = suspect()
+            if tensor is None or (has_graph and id(tensor) not in held):
+                self.log.detail(number).is_passing = True
+        self.suspects.clear()
+
     def close(self) -> None:
         """Let go of everything but the log."""
         self.log.states.mark()
@@ -354,5 +373,6 @@ class Recorder:
         self.registered.clear()
         self.memory.clear()
         self.outside.clear()
+        self._mark_passing()
         self.running.clear()
         self.modules.clear()

@@ -22,8 +22,10 @@ from ..errors import InvalidArgument, ReplayFailed
 from ..history import History, Operation
 from ..history.attention import head_axis
 from ..keys import AnyKey, KeyType, Match, parse_key
-from ..records import FACTS, PARENTS, UNSAVED, Held, OperationRecord, facts_of
+from ..records import FACTS, PARENTS, UNSAVED, Held, OperationRecord, PythonReadRecord, facts_of
 from .machine import refuse_changed_states, refuse_without_tensors, run_again
+from .staleness import Behind, StaleGuard, is_differentiation
+from .walk import tensors_of
 
 ReplayInputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]  # one for each input, or by label
 Kind = TypeVar("Kind", bound=History)
@@ -38,7 +40,13 @@ def replay(history: Kind, inputs: ReplayInputs | None = None, changes: Mapping[K
     by_number, spans = _changes(history, changes or {})
     given = _inputs(history, inputs)
     started = perf_counter()
-    told = run_again(history._log, given, lambda: _Rerun(history, by_number, spans))
+    reads = {span.number: [(other.first, other.end) for other in spans if other.number == span.number] for span in spans}
+    behind = Behind(history, {*by_number, *given}, reads)
+    behind.refuse_kept_values()
+    if behind.first is not None and not history._log.comes_again:
+        run_again(history._log, {}, lambda: _Unchanged(history))
+        history._log.comes_again = True
+    told = run_again(history._log, given, lambda: _Rerun(history, by_number, spans, StaleGuard(history, behind, given)))
     told.keeper.settle(set())
     told.log.seconds = {"replay": perf_counter() - started}
     said = ", ".join(key if isinstance(key, str) else str(parse_key(key)) for key in changes or ())
@@ -121,15 +129,34 @@ class _Span:
     end: int
 
 
+class _Unchanged:
+    """Raises where a value of the log does not come again though nothing is changed: a replay with a change would be wrong."""
+
+    def __init__(self, history: History) -> None:
+        self._guard = StaleGuard(history, Behind(history, set(), {}), {})
+
+    def before(self, record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        pass
+
+    def before_given(self, record: OperationRecord, written: list[Tensor]) -> None:
+        pass
+
+    def after(self, number: int, value: Any) -> Any:
+        self._guard.after(number, value)
+        return value
+
+
 class _Rerun:
     """Keeps the values of a replay in a log of their own, and changes some on the way."""
 
-    def __init__(self, history: History, changes: dict[int, Change], spans: dict[_Span, Change]) -> None:
+    def __init__(self, history: History, changes: dict[int, Change], spans: dict[_Span, Change], guard: StaleGuard) -> None:
+        self._guard = guard
         old = history._log
         log = self.log = copy.copy(old)
         log.rows, log.details = list(old.rows), {n: copy.copy(details) for n, details in old.details.items()}
         log.values, log.versions = [UNSAVED] * len(old.rows), [-1] * len(old.rows)
         log._lost = None
+        log.comes_again = False
         log.backward = None
         for details in log.details.values():
             details.held = None
@@ -142,13 +169,20 @@ class _Rerun:
         for span, change in spans.items():
             self._spans.setdefault(span.number, []).append((span, change))
         self._read: dict[_Span, Tensor] = {}  # what is read instead
+        self._follows = any(map(is_differentiation, old.functions))  # whether gradients have to flow through changes
         self.keeper = Keeper(log, Policy())
         self.keeper.storages.extend([None] * len(old.rows))
 
     def before(self, record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.before_given(record, record.function.writes(args, kwargs))
+        written = record.function.writes(args, kwargs)
+        self._guard.before(record, tensors_of((args, kwargs)), written)
+        self._keep_before(record, written)
 
     def before_given(self, record: OperationRecord, written: list[Tensor]) -> None:
+        self._guard.before(record, [], written)
+        self._keep_before(record, written)
+
+    def _keep_before(self, record: OperationRecord, written: list[Tensor]) -> None:
         for storage in {storage for tensor in written for storage in storages_of(tensor)}:
             self.keeper.before_write(storage)
             if storage in self._cut:
@@ -160,6 +194,7 @@ class _Rerun:
     def after(self, number: int, value: Any) -> Any:
         if number in self._changes:
             value = self._changed(number, value)
+        self._guard.after(number, value)
         row = self.log.rows[number]
         self.log.rows[number] = (*row[:FACTS], None, *row[PARENTS:])
         if self._old.values[number] is UNSAVED or not isinstance(value, Tensor):
@@ -170,24 +205,41 @@ class _Rerun:
         self._storages.add(storage_of(value) if isinstance(value, Tensor) else None)
         return value
 
+    def read(self, record: PythonReadRecord, tensors: list[Tensor]) -> None:
+        """Values left for Python here: they have to be what was logged, also where a module was given a changed input."""
+        self._guard.read(record, tensors, is_changed=False)
+        inside = list(tensors)  # between two operations it cannot be told which module a read was in: both have to be so
+        for slot, parent in enumerate(record.parents):
+            for span, change in self._spans.get(parent, ()):
+                if span.first <= record.before <= span.end:
+                    inside[slot] = self._instead(span, change, tensors[slot])
+                    self._guard.read(record, inside, is_changed=True)
+
     def substitute(self, reader: int, number: int, value: Any) -> Any:
         """The value that `reader` reads of another operation: changed, where a module's input or output is changed for it."""
         for span, change in self._spans.get(number, ()):
             if span.first <= reader < span.end:
-                if span not in self._read:
-                    self._read[span] = self._made(change, number, value)
-                    label = self._history._index.label(number)
-                    self._cut[storage_of(value)] = self._cut[storage_of(self._read[span])] = label
-                value = self._read[span]
+                value = self._instead(span, change, value)
                 slots = [slot for slot, parent in enumerate(self.log.operations[reader].parents) if parent == number]
                 details = self.log.detail(reader)
                 details.held = {**(details.held or {}), **dict.fromkeys(slots, Held(value, -1))}
         return value
 
+    def _instead(self, span: _Span, change: Change, value: Tensor) -> Tensor:
+        """What is read instead of `value` in a span."""
+        if span not in self._read:
+            self._read[span] = self._made(change, span.number, value)
+            label = self._history._index.label(span.number)
+            self._cut[storage_of(value)] = self._cut[storage_of(self._read[span])] = label
+        return self._read[span]
+
     def _made(self, change: Change, number: int, value: Tensor) -> Tensor:
         heads = head_axis(Operation(self._history._index, number)) if change.heads is not None else None
-        with torch.no_grad():
-            return change(value.detach().clone(), self._history._index.label(number), heads or ()).detach().clone()
+        follows = self._follows and value.requires_grad
+        with torch.set_grad_enabled(follows):
+            given = value.clone() if follows else value.detach().clone()
+            new = change(given, self._history._index.label(number), heads or ()).clone()
+        return new if follows else new.detach()
 
     def _changed(self, number: int, value: Tensor) -> Tensor:
         change, label = self._changes[number], self._history._index.label(number)
@@ -196,7 +248,7 @@ class _Rerun:
         storage = storage_of(value)
         if self._old.operations[number].overwritten is not None:  # others look at the memory that was written
             self.keeper.before_write(storage)
-            with torch.no_grad():
+            with torch.set_grad_enabled(new.requires_grad and value.grad_fn is not None):
                 value.copy_(new)
             return value
         if storage in self._storages and storage is not None:

@@ -8,7 +8,7 @@ Parameters are borrowed from the model; if something would write to one, copies 
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
@@ -26,7 +26,7 @@ from ..display import few
 from ..errors import InvalidArgument, ReplayFailed
 from ..functions import groups
 from ..history import History
-from ..records import FACTS, FUNCTION, PARENTS, Log, OperationRecord, Origin, StateRecord
+from ..records import FACTS, FUNCTION, PARENTS, Log, OperationRecord, Origin, PythonReadRecord, StateRecord
 from ..templates import fill_call
 from ..tensor_memory import copy_of, has_memory, is_freed
 from ..torch_internals import DisableTorchFunction, DisableTorchFunctionSubclass
@@ -45,7 +45,8 @@ class WouldWrite(Exception):
 class Observer(Protocol):
     """Gets every call and every value of a replay.
 
-    An observer may also have a method `substitute(reader, number, value)`: what operation `reader` reads as operation `number`.
+    An observer may also have a method `substitute(reader, number, value)`: what operation `reader` reads as operation `number`,
+    and a method `read(record, tensors)`: values of these tensors left for Python here.
     """
 
     def before(self, record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -66,6 +67,9 @@ class Machine:
         self._inputs = inputs
         self._observer = observer
         self._substitute: Callable[[int, int, Any], Any] | None = getattr(observer, "substitute", None)
+        read: Callable[[PythonReadRecord, list[Tensor]], None] | None = getattr(observer, "read", None)
+        self._read = read
+        self._reads = deque(log.python_reads if read is not None else ())
         self._live: dict[int, Any] = {}
         self._states: dict[int, Tensor] = {}
         self._borrowed: set[int] = set()
@@ -73,7 +77,7 @@ class Machine:
         self._sharing = Counter(storage_of(state.value) for state in log.states if not state.is_absent)
         self._memory: dict[int, Any] = {}  # copies of storages that several parameters or buffers share
         self._together = SharedInputs(self._values_given())
-        self._last_use = _last_uses(log)
+        self._last_use = _last_uses(log, self._reads)
         self._homes = _homes(log)
 
     def run(self) -> None:
@@ -84,12 +88,20 @@ class Machine:
             if self.log.random_state is not None:
                 self.log.random_state.restore()
             with dual_level() if is_dual else contextlib.nullcontext():
+                self._read_before(0)
                 for numbers in self.log.calls():
                     self._step(numbers)
+                    self._read_before(numbers[-1] + 1)
                     for number in self._last_use.get(numbers[-1], ()):
                         self._live.pop(number, None)
         finally:
             before.restore()
+
+    def _read_before(self, number: int) -> None:
+        """Hand the observer what left for Python before this operation."""
+        while self._reads and self._reads[0].before <= number and self._read is not None:
+            record = self._reads.popleft()
+            self._read(record, [self._argument(parent) for parent in record.parents])
 
     def _step(self, numbers: range) -> None:
         record = self.log.operations[numbers[0]]
@@ -372,7 +384,7 @@ def _homes(log: Log) -> dict[int, torch.device]:
     return found
 
 
-def _last_uses(log: Log) -> dict[int, list[int]]:
+def _last_uses(log: Log, reads: Iterable[PythonReadRecord]) -> dict[int, list[int]]:
     """By operation: the operations whose values are not needed after it."""
     last: dict[int, int] = {}
     for number, row in enumerate(log.rows):
@@ -380,6 +392,8 @@ def _last_uses(log: Log) -> dict[int, list[int]]:
         for parent in row[PARENTS:]:
             if parent >= 0:
                 last[parent] = number
+    for read in reads:
+        last.update({parent: max(last[parent], read.before - 1) for parent in read.parents if parent >= 0})
     ends = {number: together[-1] for together in log.calls() for number in together}
     found: dict[int, list[int]] = {}
     for number, use in last.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import CodeType
 from typing import Any
 
 from ..source_places import CodeFacts, CodeTable, Site, Sources, Span, lines_near
@@ -83,6 +84,12 @@ class SavedCodes(CodeTable):
         self._facts = facts
         self._lines = lines
         self._offsets = offsets  # of the instructions; empty in files of earlier versions
+
+    def __len__(self) -> int:
+        return len(self._facts)
+
+    def code(self, number: int) -> CodeType | None:
+        return None
 
     def facts(self, code: int) -> CodeFacts:
         return self._facts[code]

@@ -188,6 +188,8 @@ class Explainer:
             self._recorder.unseen.suspect_threads()
         self._recorder.outside.add(tensor)
         self._log.source_tensors.append(weakref.ref(tensor))
+        if not _is_foreign(tensor):
+            self._recorder.suspects[number] = self._log.source_tensors[-1]
         return self._recorder.write(MARKERS[Origin.SOURCE], (), tensor, storage)
 
     def _attribute_name(self, tensor: Tensor) -> str | None:
@@ -197,3 +199,11 @@ class Explainer:
                 if value is tensor:
                     return f"{call.address}.{name}" if call.address else name
         return None
+
+
+def _is_foreign(tensor: Tensor) -> bool:
+    """Whether its memory is not torch's own: what is in it came from Python, as that of `torch.from_numpy` does."""
+    try:
+        return not tensor.untyped_storage().resizable()
+    except RuntimeError:  # it has no storage of its own
+        return False

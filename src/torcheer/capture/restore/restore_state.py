@@ -32,6 +32,7 @@ from ..identity.tensor_table import storage_of
 from .object_state import ObjectState, Where, kind_of, refill
 from .tensor_backup import AutogradState, ScriptAttributes, StorageSizes, TensorBackup, lazy_twin
 
+WRITTEN_UNSEEN = "it was written to by code that cannot be watched"  # a part of notes that name a tensor
 _OWN = len(vars(Module()))  # how many attributes every module has
 _CONTAINERS = frozenset({dict, list, set, deque, type(forward_hooks_of(Module()))})
 _SIMPLE = PLAIN | {Tensor, Parameter}
@@ -355,6 +356,11 @@ class StateRestorer:
         for backup in reversed(self._backups.values()):
             backup.restore_count()
 
+    def let_go(self) -> None:
+        """All is put back: hold none of the tensors that were written to."""
+        self._backups.clear()
+        self._autograd.clear()
+
     def _restore_gradients(self) -> None:
         for tensor, gradient in self._gradients or ():
             old = gradient.tensor if gradient is not None else None
@@ -378,7 +384,7 @@ class StateRestorer:
             for tensor in written:
                 if storage_of(tensor) not in known and has_memory(tensor):
                     self.written_unseen.append(self._name_of(tensor))
-                    self._note(self.written_unseen[-1], "it was written to by code that cannot be watched")
+                    self._note(self.written_unseen[-1], WRITTEN_UNSEEN)
 
     def _nothing_moved(self) -> bool:
         """A quick check that all containers hold the same objects as before; a slower one follows if they do not."""

@@ -1,24 +1,30 @@
-"""Writes files whole or not at all, names them, and says why one cannot be written."""
+"""Writes files whole or not at all, names them, says why one cannot be written, and opens files that anybody may have made."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import secrets
+import stat
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import IO
 
-from .errors import FolderNotFound, InvalidArgument, NotWritten
+from .errors import FolderNotFound, InvalidArgument, NotWritten, UnreadableFile
 
 _PIECE = 1 << 24  # bytes that are copied at once
 _LARGE = 1 << 20  # bytes that are worth telling the disk about
 _ANONYMOUS = getattr(os, "O_TMPFILE", 0)  # a file without a name, which is gone when its process is
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)  # the last of Windows
 _UNFINISHED = re.compile(r"\.(.{1,40})\.torcheer-[0-9a-f]{12}", re.DOTALL)
+# Opened to be read: bytes as they are, no waiting for who writes into a pipe, no terminal that takes the process over.
+_TO_READ = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_BINARY", "O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY"))
+MOST_TEXT = 1 << 26  # bytes of JSON that are read at once
 
 
 def output_path(path: str | os.PathLike[str], what: str, example: str) -> Path:
@@ -248,6 +254,46 @@ def _without_name(folder: Path) -> int:
         return os.open(folder, _ANONYMOUS | os.O_RDWR, 0o666)
     except OSError:  # not supported on this file system, or an error that making one with a name will report
         return -1
+
+
+# Reading ------------------------------------------------------------------------------------------------------------------
+
+
+def open_regular(path: str | os.PathLike[str]) -> IO[bytes]:
+    """Open a file that anybody may have made, to be read. Raises OSError for a folder, a pipe, a socket or a device."""
+    _refuse_irregular(os.stat(path), path)  # before it is opened: that alone can move a tape, or wait
+    handle = os.open(path, _TO_READ)
+    try:
+        _refuse_irregular(os.fstat(handle), path)  # another one may have its name by now
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def _refuse_irregular(status: os.stat_result, path: str | os.PathLike[str]) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is no ordinary file, but a device, a pipe or a socket", str(path))
+
+
+def read_regular(path: str | os.PathLike[str], most: int = MOST_TEXT) -> bytes:
+    """What is in a file that anybody may have made. Raises `UnreadableFile` where it has more than `most` bytes.
+
+    Raises OSError for what cannot be read, as `open_regular` does.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(most + 1) if size <= most else b""
+    if max(size, len(data)) > most:
+        raise too_long(max(size, len(data)), most)
+    return data
+
+
+def too_long(size: int, most: int) -> UnreadableFile:
+    """The error for a file that has more bytes than are read of one."""
+    return UnreadableFile(f"it has {size:,} bytes or more, and {most:,} at most are read of such a file")
 
 
 def file_name(title: str) -> str:

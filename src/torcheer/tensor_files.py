@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from .errors import UnreadableFile
-from .files import WholeFile
+from .files import WholeFile, open_regular
 from .pinned_copies import PinnedCopies
 from .torch_internals import DisableTorchFunction
 
@@ -281,15 +281,20 @@ class TensorFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with path.open("rb") as file:
-            self._read_header(file.read(8), lambda begin, end: file.read(end - begin), os.fstat(file.fileno()).st_size)
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            self._read_header(file.read(8), lambda begin, end: file.read(end - begin), size)
+            try:
+                self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
+            except ValueError:  # it is shorter by now
+                _refuse("it was cut while it was being read")
 
     def _read_header(self, start: builtins.bytes, read: Callable[[int, int], builtins.bytes], size: int) -> None:
         """Read and check the header of a file of `size` bytes; `read(begin, end)` reads some of them."""
         length = int.from_bytes(start, "little")
         if size < 8 or not 2 <= length <= min(size - 8, _LONGEST_HEADER):
             _refuse("it does not begin as a file of tensors does, or it was cut")
+        self.size = size
         self.metadata, entries = _parsed(read(8, 8 + length))
         self._begin = 8 + length  # of the data
         self.places = _checked_places(entries, size - self._begin)

@@ -30,6 +30,7 @@ from torcheer import (
     UnseenWorkWarning,
 )
 from torcheer.analysis import cost_of
+from torcheer.history.printing.table import write_csv
 
 x = torch.rand(3, 4)
 
@@ -382,6 +383,21 @@ def test_to_csv_writes_one_row_per_operation(history, tmp_path):
         rows = list(csv.DictReader(file))
     assert [row["label"] for row in rows] == [one.label for one in history.operations]
     assert list(rows[0]) == list(history.to_rows()[0])
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@SUM(1)", "\t=1", "\r=1", "\n=1", "=cmd|' /C calc'!A0"])
+def test_no_cell_of_a_csv_is_a_formula_and_numbers_are_numbers(name, tmp_path):
+    model = torch.nn.Sequential()
+    model.add_module(name, torch.nn.Linear(2, 2))
+    history = torcheer.log_forward_pass(model, torch.ones(1, 2))
+    with open(history.to_csv(tmp_path / "table.csv"), newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert f"'{name}" in [row["module"] for row in rows]
+    assert not [cell for row in rows for cell in row.values() if cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))]
+    assert [int(row["pass"]) for row in rows] == [one.pass_num for one in history.operations]
+    text = io.StringIO()
+    write_csv([{"change": -1.5, "name": "-1.5"}], text)
+    assert text.getvalue().splitlines()[1] == "-1.5,'-1.5"
 
 
 def test_to_csv_writes_to_file_objects(history, tmp_path):

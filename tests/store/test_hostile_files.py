@@ -240,7 +240,15 @@ def test_a_written_value_that_makes_no_sense_is_refused(written, words):
     "name",
     (
         "torch.load os.system torch.hub.load torch.ops.load_library torch.from_file torch.ops.aten.from_file torch.Tensor "
-        "torch.nn.functional.importlib torch.Tensor.__reduce_ex__ builtins.eval torch.serialization.load"
+        "torch.nn.functional.importlib torch.Tensor.__reduce_ex__ builtins.eval torch.serialization.load "
+        # raw memory
+        "torch._C._VariableFunctions._from_blob torch._from_blob torch._nested_view_from_buffer torch.from_dlpack "
+        "torch.fbgemm_linear_int8_weight torch.Tensor.__new__ torch.Tensor._view_func_unsafe "
+        "torch.ops.aten.fbgemm_linear_int8_weight torch.ops.aten._nested_view_from_buffer.default "
+        # files, processes, and settings of the process
+        "torch.import_ir_module torch.import_ir_module_from_buffer torch.ops.aten.save torch.ops.aten.save.default "
+        "torch.fork torch.set_num_threads torch.set_flush_denormal torch.autocast_increment_nesting torch.ops.aten.warn "
+        "torch.nn.functional._add_docstr torch.ops.aten.manual_seed torch.ops.aten._print"
     ).split(),
 )
 def test_a_function_that_is_not_an_operation_is_never_found(path, name, tmp_path):

@@ -22,7 +22,8 @@ def _dispatched() -> frozenset[str]:
     return frozenset(operator_names())
 
 
-def _is_dispatched(schema: Any) -> bool:
+def is_dispatched(schema: Any) -> bool:
+    """Whether the dispatcher knows a schema: not those of TorchScript's own functions, of texts, lists and files."""
     full = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
     return full in _dispatched()
 
@@ -30,7 +31,7 @@ def _is_dispatched(schema: Any) -> bool:
 @cache
 def aten_schemas(name: str) -> tuple[Any, ...]:
     """The schemas of the operator `aten::name`, those with `out=` included."""
-    return tuple(filter(_is_dispatched, schemas_for(f"aten::{name}")))
+    return tuple(filter(is_dispatched, schemas_for(f"aten::{name}")))
 
 
 def schemas_of(func: Any, name: str) -> tuple[Any, ...]:

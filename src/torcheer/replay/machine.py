@@ -25,6 +25,7 @@ from ..containers import PLAIN, find_leaves, get_path
 from ..display import few
 from ..errors import InvalidArgument, ReplayFailed
 from ..functions import groups
+from ..functions.stray_arguments import refuse_stray
 from ..history import History
 from ..records import FACTS, FUNCTION, PARENTS, Log, OperationRecord, Origin, PythonReadRecord, StateRecord
 from ..templates import fill_call
@@ -297,6 +298,7 @@ def call_again(record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str,
     """Make a call again, in the gradient mode, the autocast and the defaults it ran in."""
     func = record.function.func
     assert func is not None
+    refuse_stray(record.function, args, kwargs)
     with contextlib.ExitStack() as context:
         tensors = tensors_of((args, kwargs))
         follows = record.gradfunc is not None or not any(tensor.requires_grad for tensor in tensors)

@@ -1,7 +1,8 @@
 """Functions by name: how they are written, and how they are found again.
 
-Only torch's own functions are found, and those that the user passes to `load`. Nothing is imported and nothing is called. In
-place of a function that is not found is a `MissingFunction`, which has its name and raises when a replay calls it.
+Only those of torch's own functions are found that a file may name (`functions.harmless`), and those that the user passes to
+`load`. Nothing is imported and nothing is called. In place of a function that is not found is a `MissingFunction`, which has
+its name and raises when a replay calls it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 
 from ..errors import FunctionNotFound, InvalidArgument
 from ..functions import facts
+from ..functions.harmless import LIBRARIES, is_harmless
 from ..functions.schemas import C_FUNCTIONS
 from ..functions.signatures import names_of
 from ..records import Kind, Origin, TorchFunction
@@ -29,8 +31,6 @@ from ..torch_internals import (
 )
 from .checking import fields, items, number, refuse, text, text_or_none
 
-_LIBRARIES = frozenset({"aten", "prims", "quantized"})  # of operators that are torch's own
-_REFUSED = frozenset({"from_file"})  # torch's own, but it reads and makes files
 _ACCESS = ("__get__", "__set__", "__delete__")
 _RUNS = (Kind.OPERATION, Kind.COMPOSITE)
 _FLAGS = ("is_attribute", "is_collective", "writes_aside", "touches_gradients", "switches_gradients")
@@ -45,8 +45,8 @@ class MissingFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise FunctionNotFound(
-            f"{self.__name__!r} is not one of torch's own functions, and a saved history imports nothing. Pass the function, "
-            "or the module it is in, to torcheer.load as functions=[…]."
+            f"{self.__name__!r} is not one of torch's own functions that a file may name, and a saved history imports nothing. "
+            "If you trust the file, pass the function, or the module it is in, to torcheer.load as functions=[…]."
         )
 
     def __repr__(self) -> str:
@@ -157,14 +157,18 @@ class Functions:
         if path in self._own:
             return self._own[path]
         parts = path.split(".")
-        if parts[:2] == ["torch", "ops"]:
+        is_operator = parts[:2] == ["torch", "ops"]
+        if is_operator and parts[2:3] and parts[2] in self._libraries:
             return self._operator(parts[2:])
-        return _torch_function(path)
+        found = self._operator(parts[2:]) if is_operator else _torch_function(path)
+        if found is None or is_harmless(found):
+            return found
+        return found if facts(found).kind not in _RUNS else None  # what is only asked is never called
 
     def _operator(self, parts: list[str]) -> Any:
-        if not 2 <= len(parts) <= 3 or not all(part.isidentifier() for part in parts) or parts[1] in _REFUSED:
+        if not 2 <= len(parts) <= 3 or not all(part.isidentifier() for part in parts):
             return None
-        library = getattr(torch.ops, parts[0]) if parts[0] in _LIBRARIES else self._libraries.get(parts[0])
+        library = self._libraries.get(parts[0]) or (getattr(torch.ops, parts[0]) if parts[0] in LIBRARIES else None)
         packet = getattr(library, parts[1], None) if library is not None else None
         if not isinstance(packet, OpOverloadPacket) or len(parts) == 2:
             return packet if isinstance(packet, OpOverloadPacket) else None
@@ -184,7 +188,7 @@ def _torch_function(path: str) -> Any:
             return None
         return getattr(owner, name)
     owner = FUNCTION_NAMESPACES.get(space)
-    if owner is None or name in _REFUSED or owner is torch.autograd:
+    if owner is None or owner is torch.autograd:
         return None
     if owner is torch.Tensor:
         found = next((vars(cls)[name] for cls in torch.Tensor.__mro__[:-1] if name in vars(cls)), None)

@@ -7,8 +7,11 @@ import os
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, UnreadableFile
+from ..files import read_regular
 from ..web.schema import FORMAT, GRAPH, VERSION, Plain
+
+MOST_PAYLOAD = 1 << 30  # bytes: some hundred thousand operations
 
 
 def read_payload(path: str | os.PathLike[str]) -> Plain:
@@ -25,9 +28,11 @@ def read_payload(path: str | os.PathLike[str]) -> Plain:
     """
     name = str(Path(path))
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_refuse)
+        found = json.loads(read_regular(path, MOST_PAYLOAD).decode(), parse_constant=_refuse)
     except OSError as error:
         raise InvalidArgument(f"{name!r} cannot be read: {error.strerror or error}.") from error
+    except UnreadableFile as error:
+        raise InvalidArgument(f"{name!r} cannot be read: {error}.") from None
     except UnicodeDecodeError as error:
         raise InvalidArgument(f"{name!r} is not JSON: it is not text.") from error
     except (ValueError, RecursionError) as error:

@@ -5,6 +5,7 @@ Names are relative, without folders. Whoever writes a name twice writes the same
 
 from __future__ import annotations
 
+import contextlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...errors import InvalidArgument, UnreadableFile
-from ...files import WholeFile, make_folder, write_whole
+from ...files import WholeFile, make_folder, read_regular, write_whole
 from ...tensor_files import ALIGNED, Place, TensorFile, TensorWriter, write_tensors
 
 _LARGE = 4096  # bytes
@@ -124,19 +125,19 @@ class LocalStorage(Storage):
             raise UnreadableFile(f"the folder {self.folder} cannot be read: {error.strerror}.") from error
         for entry in entries:
             if not entry.name.startswith("."):
-                try:
+                with contextlib.suppress(OSError):  # deleted since, or a link that leads nowhere
                     found[entry.name] = entry.stat().st_size
-                except FileNotFoundError:  # deleted since
-                    continue
         return found
 
     def read(self, name: str) -> bytes | None:
         try:
-            return (self.folder / name).read_bytes()
+            return read_regular(self.folder / name)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except OSError as error:  # a folder has that name, or it may not be read
-            raise UnreadableFile(f"{self.folder / name} cannot be read: {error.strerror}.") from error
+        except OSError as error:  # a folder or a pipe has that name, or it may not be read
+            raise UnreadableFile(f"{self.folder / name} cannot be read: {error.strerror or error}.") from error
+        except UnreadableFile as error:
+            raise UnreadableFile(f"{self.folder / name} cannot be read: {error}.") from None
 
     def write(self, name: str, data: bytes) -> None:
         make_folder(self.folder, "features")
@@ -146,6 +147,10 @@ class LocalStorage(Storage):
         path = self.folder / name
         try:
             return TensorFile(path)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise UnreadableFile(f"{path} cannot be read: {error.strerror or error}.") from error
         except UnreadableFile as error:
             raise UnreadableFile(f"{path} cannot be read: {error}.") from None
 

@@ -12,6 +12,8 @@ from ...errors import InvalidArgument
 from ...files import write_whole
 from ..operation import Operation
 
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")  # what a spreadsheet takes a cell for that begins like this
+
 
 def row_of(one: Operation) -> dict[str, Any]:
     """The row of an operation."""
@@ -39,11 +41,14 @@ def row_of(one: Operation) -> dict[str, Any]:
 
 
 def write_csv(rows: list[dict[str, Any]], path: str | os.PathLike[str] | IO[Any]) -> Path | None:
-    """Write rows as comma-separated values to a path, which is returned, or to a file object, of text or of bytes."""
+    """Write rows as comma-separated values to a path, which is returned, or to a file object, of text or of bytes.
+
+    A text that a spreadsheet would take for a formula begins with an apostrophe, which spreadsheets do not show.
+    """
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else [])
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
     if isinstance(path, (str, os.PathLike)):
         return write_whole(Path(path), text.getvalue().encode(), "table")
     if not hasattr(path, "write"):
@@ -53,3 +58,11 @@ def write_csv(rows: list[dict[str, Any]], path: str | os.PathLike[str] | IO[Any]
     except TypeError:  # a file of bytes
         path.write(text.getvalue().encode())
     return None
+
+
+def _cell(value: Any) -> Any:
+    """A value as a cell: numbers as they are, and no text that begins as a formula does."""
+    if isinstance(value, (bool, int, float)) or value is None:
+        return value
+    text = str(value)
+    return f"'{text}" if text.startswith(_FORMULAS) else text

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ...errors import InvalidArgument
-from ..snapshots.records import Entry
+from ..snapshots.records import Entry, misfit
 
 Array = Any  # of NumPy, whose types are not followed
 
@@ -31,7 +31,6 @@ Form = Literal[
     "grid",  # each row is one filter, each column one input channel
     "matrix",  # one pixel for each value
 ]
-_DIMENSIONS = {"maps": 3, "filters": 4, "matrix": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +84,12 @@ def make_mosaic(kept: Array, entry: Entry, *, aspect: float = ASPECT, room: floa
         aspect: the wanted width of the picture by its height; a matrix is as it is.
         room: the part of the picture's width to leave between blocks of filters, for their numbers.
     """
-    _check(kept, entry)
-    rows = entry.rows
-    columns = entry.columns if entry.columns is not None else tuple(range(kept.shape[1]))
+    if wrong := misfit(tuple(kept.shape), entry):
+        raise InvalidArgument(f"{wrong}.")
     if not kept.size:
         return _mosaic("tiles", np.full((1, 1), np.nan), np.ones((1, 1), bool))
+    rows = entry.rows
+    columns = entry.columns if entry.columns is not None else tuple(range(kept.shape[1]))
     if entry.layout == "filters" and kept.shape[2:] == (1, 1):
         kept = kept[:, :, 0, 0]
     if kept.ndim == 2:
@@ -202,17 +202,3 @@ def _mosaic(
     known = np.isfinite(values)
     nonfinite = ~(known.all(axis=2) if values.ndim == 3 else known) & ~gaps
     return Mosaic(form, np.where(known, values, np.nan), gaps, nonfinite, tiles, enlarged, rows, columns)
-
-
-def _check(kept: Array, entry: Entry) -> None:
-    if kept.ndim != _DIMENSIONS[entry.layout]:
-        raise InvalidArgument(
-            f"what was kept of {entry.key} should have {_DIMENSIONS[entry.layout]} dimensions, as its layout is "
-            f"{entry.layout!r}; it has the shape {tuple(kept.shape)}."
-        )
-    columns = kept.shape[1] if entry.columns is None or entry.layout == "maps" else len(entry.columns)
-    if kept.shape[:2] != (len(entry.rows), columns):
-        raise InvalidArgument(
-            f"what was kept of {entry.key} has the shape {tuple(kept.shape)}, but its entry numbers {len(entry.rows)} rows and "
-            f"{columns} columns."
-        )

@@ -14,6 +14,8 @@ from ...json_records import reader
 from ...measure import Statistics
 
 VERSION = 1
+_MOST_CHOSEN = 1 << 20  # rows and columns of all entries of one snapshot
+_LARGEST = 1 << 62  # of a number or a step: one more is a number that tables hold, too
 
 Kind = Literal["weight", "layer", "activation", "attention", "grad", "layer_grad"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -104,6 +106,26 @@ class Snapshot:
         return next((one for one in self.summaries if one.layer == layer), None)
 
 
+_DIMENSIONS: dict[Layout, int] = {"maps": 3, "filters": 4, "matrix": 2}
+
+
+def misfit(shape: tuple[int, ...], entry: Entry) -> str:
+    """Why a tensor of this shape cannot be what was kept of an entry; empty where it can."""
+    dimensions = _DIMENSIONS[entry.layout]
+    if len(shape) != dimensions:
+        return (
+            f"what was kept of {entry.key} should have {dimensions} dimensions, as its layout is {entry.layout!r}; it has the "
+            f"shape {shape}"
+        )
+    columns = shape[1] if entry.columns is None or entry.layout == "maps" else len(entry.columns)
+    if shape[:2] != (len(entry.rows), columns):
+        return (
+            f"what was kept of {entry.key} has the shape {shape}, but its entry numbers {len(entry.rows)} rows and {columns} "
+            "columns"
+        )
+    return ""
+
+
 # As JSON ------------------------------------------------------------------------------------------------------------
 
 
@@ -128,8 +150,11 @@ def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
     return {"version": VERSION, **found}
 
 
-def snapshot_from_json(found: Any) -> Snapshot:
-    """The snapshot that was written. Raises ValueError, which says what is wrong, when it is not one."""
+def snapshot_from_json(found: Any, *, in_outline: bool = False) -> Snapshot:
+    """The snapshot that was written. Raises ValueError, which says what is wrong, when it is not one.
+
+    In outline, its entries have no rows and columns: what says how many there are is short, and they are not.
+    """
     if not isinstance(found, dict) or found.get("version") != VERSION:
         raise ValueError(f"not a snapshot of version {VERSION}")
     entries, metrics = found.get("entries"), found.get("metrics", {})
@@ -139,18 +164,38 @@ def snapshot_from_json(found: Any) -> Snapshot:
         numbers = {name: float(value) for name, value in metrics.items()}
     except (TypeError, OverflowError) as error:
         raise ValueError(f"metrics: {error}") from error
-    given = {**found, "entries": [_with_numbers(one) for one in entries], "metrics": {}}
-    return replace(cast(Snapshot, reader(Snapshot)(given)), metrics=numbers)
+    chosen = [_chosen(one) if isinstance(one, dict) else (None, None) for one in entries]
+    count = sum(_count(one) for pair in chosen for one in pair)
+    if count > _MOST_CHOSEN:
+        raise ValueError(f"its entries have {count:,} rows and columns, and {_MOST_CHOSEN:,} at most are read")
+    plain = [{**one, "rows": [], "columns": None} if isinstance(one, dict) else one for one in entries]
+    read = cast(Snapshot, reader(Snapshot)({**found, "entries": plain, "metrics": {}}))
+    if max(read.number, read.step) >= _LARGEST:
+        raise ValueError("its number or step is too large")
+    if in_outline:
+        return replace(read, metrics=numbers)
+    given = [
+        replace(entry, rows=_written_out(rows) or (), columns=_written_out(columns))
+        for entry, (rows, columns) in zip(read.entries, chosen, strict=True)
+    ]
+    return replace(read, entries=tuple(given), metrics=numbers)
 
 
-def _with_numbers(found: Any) -> Any:
-    """An entry with the numbers of its rows and columns written out, which must be among those that the tensor has."""
-    if not isinstance(found, dict):
-        return found
+def _chosen(found: dict[str, Any]) -> tuple[list[int] | int | None, list[int] | int | None]:
+    """The rows and columns of an entry as they are written, which must be among those that the tensor has."""
     shape = reader(tuple[int, ...])(found.get("shape"))
     totals = reader(tuple[int, int] | None)(found.get("totals")) or (math.prod(shape),) * 2
-    rows, columns = (_from_numbers(found.get(name), most) for name, most in zip(("rows", "columns"), totals, strict=True))
-    return {**found, "rows": rows or [], "columns": columns}
+    rows, columns = (_checked(found.get(name), most) for name, most in zip(("rows", "columns"), totals, strict=True))
+    return rows, columns
+
+
+def _count(written: list[int] | int | None) -> int:
+    return written if isinstance(written, int) else len(written or ())
+
+
+def _written_out(written: list[int] | int | None) -> tuple[int, ...] | None:
+    """Numbers of rows or columns from how they are written."""
+    return None if written is None else tuple(range(written) if isinstance(written, int) else written)
 
 
 def _numbers(chosen: tuple[int, ...] | None) -> list[int] | int | None:
@@ -160,12 +205,12 @@ def _numbers(chosen: tuple[int, ...] | None) -> list[int] | int | None:
     return len(chosen) if chosen == tuple(range(len(chosen))) else list(chosen)
 
 
-def _from_numbers(found: Any, most: int) -> list[int] | None:
+def _checked(found: Any, most: int) -> list[int] | int | None:
     if type(found) is int and 0 <= found <= most:
-        return list(range(found))
+        return found
     if found is not None and not all(type(one) is int and 0 <= one < most for one in reader(list[Any])(found)):
         raise ValueError(f"rows and columns are numbers from 0 to {most - 1}; got {found!r:.60}")
-    return cast(list[int] | None, found)
+    return cast("list[int] | None", found)
 
 
 def _short(record: Any) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -30,7 +31,7 @@ import numpy as np
 from torch import Tensor
 
 from ...errors import RunExists, RunInUse, SnapshotNotFound
-from ...files import delete_unfinished, is_link, make_folder, write_whole
+from ...files import MOST_TEXT, delete_unfinished, is_link, make_folder, open_regular, write_whole
 from ...tensor_files import write_tensors
 from ..snapshots.records import VERSION, Snapshot, snapshot_from_json, snapshot_to_json, tensor_key
 from ..snapshots.trouble import tell
@@ -40,6 +41,9 @@ from .folder import FORMAT, as_folder, free_folder, has_snapshots, locked, read_
 from .rows import NO_LINE, Rows, Snapshots
 
 _MOST_DEAD = 0.2  # the part of the index that may be lines of deleted snapshots
+_MOST_DAMAGED = 1000  # lines of an index, before the rest is given up
+_MOST_NOTES = 1000
+_FILE = re.compile(r"(\d{8,15})\.safetensors", re.ASCII)
 _REMEMBERED = 16  # snapshots that were read or written last
 _Bytes = bytes  # a property of FileManager has that name, too
 
@@ -152,13 +156,13 @@ class FileManager:
         with contextlib.suppress(KeyError):
             return self._remembered[number]
         snapshot = None
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, RecursionError):
             if row["at"] != NO_LINE:
-                with self._index.open("rb") as index:
+                with open_regular(self._index) as index:
                     index.seek(int(row["at"]))
                     snapshot = snapshot_from_json(json.loads(index.read(int(row["length"]))))
         if snapshot is None or snapshot.number != number:  # another process has written the index anew
-            snapshot = snapshot_file.read_header(self._path_of(number))
+            snapshot = snapshot_file.read_header(self._path_of(number), number)
         if snapshot is None:
             raise SnapshotNotFound(f"snapshot {number} (step {int(row['step'])}) of {self.folder} is gone or cannot be read.")
         self._remember(snapshot)
@@ -192,8 +196,7 @@ class FileManager:
 
     def _scan(self) -> None:
         """Read new lines of the index. Files without a line are asked themselves; lines without a file are left out."""
-        index = self._index
-        status = index.stat() if index.exists() else None
+        status = self._index_status()
         file = (status.st_dev, status.st_ino) if status is not None else (0, 0)
         if file != self._index_file or (status is not None and status.st_size < self._read_to):
             self._remembered.clear()
@@ -201,25 +204,45 @@ class FileManager:
             self._read_to, self._lines, self._index_file, self._dead = 0, 0, file, 0
         present = self._present
         if status is not None and status.st_size > self._read_to:
-            with index.open("rb") as lines:
-                lines.seek(self._read_to)
-                for line in lines:
-                    if not line.endswith(b"\n"):
-                        break  # torn, or still being written
-                    self._lines += 1
-                    self._add_line(line, present)
-                    self._read_to += len(line)
+            try:
+                with open_regular(self._index) as lines:
+                    self._read_lines(lines, present)
+            except OSError as error:
+                self._note(f"{self._index.name} cannot be read: {error.strerror or error}.")
         self._compare(present)
         for number in present:
             if number in self.rows:
                 continue
             path = self._path_of(number)
-            snapshot = snapshot_file.read_header(path)
+            snapshot = snapshot_file.read_header(path, number)
             if snapshot is not None:
                 self.rows.add(snapshot)
             else:
                 self.rows.last_number = max(self.rows.last_number, number)  # what is left of it is not written over
                 self._note(f"snapshots/{path.name} is damaged and was skipped; the index says nothing of it.")
+
+    def _index_status(self) -> os.stat_result | None:
+        """What the system says of the index; None where there is none, or none that can be read."""
+        try:
+            return self._index.stat()
+        except OSError:
+            return None
+
+    def _read_lines(self, lines: IO[_Bytes], present: Mapping[int, int]) -> None:
+        """Read what was added to the index. Where it makes no sense any more, the rest is left."""
+        lines.seek(self._read_to)
+        damaged = 0
+        while line := lines.readline(MOST_TEXT):
+            if not line.endswith(b"\n"):
+                if len(line) == MOST_TEXT:
+                    self._note(f"line {self._lines + 1} of {self._index.name} is too long, so it is not read from there on.")
+                return  # torn, or still being written
+            self._lines += 1
+            damaged += not self._add_line(line, present)
+            self._read_to += len(line)
+            if damaged > _MOST_DAMAGED:
+                self._note(f"{self._index.name} is not read beyond line {self._lines}: more than {_MOST_DAMAGED} are damaged.")
+                return
 
     def _compare(self, present: Mapping[int, int]) -> None:
         """Leave out snapshots whose files are gone; note those whose files were cut."""
@@ -235,33 +258,40 @@ class FileManager:
                 )
 
     def _note(self, note: str) -> None:
-        if note not in self.notes:
+        if note not in self.notes and len(self.notes) < _MOST_NOTES:
             self.notes.append(note)
 
-    def _add_line(self, line: _Bytes, present: Mapping[int, int]) -> None:
+    def _add_line(self, line: _Bytes, present: Mapping[int, int]) -> bool:
+        """Add the snapshot of a line. Returns whether it is one."""
         try:
-            snapshot = snapshot_from_json(json.loads(line))
+            snapshot = snapshot_from_json(json.loads(line), in_outline=True)
         except (ValueError, RecursionError) as error:
-            self.notes.append(
+            self._note(
                 f"line {self._lines} of {self._index.name} is damaged ({error}) and was skipped; "
                 "its snapshot is read from its own file if that is whole."
             )
-            return
+            return False
         if snapshot.number in present:
             self.rows.add(snapshot, self._read_to, len(line))
         else:
             self._dead += len(line)
+        return True
 
     @property
     def _present(self) -> dict[int, int]:
-        """The sizes of the snapshots' files, by number."""
+        """The sizes of the snapshots' files, by number. What has their names and is no file is none."""
         found = {}
-        with contextlib.suppress(FileNotFoundError), os.scandir(self.folder / "snapshots") as entries:
-            for entry in entries:
-                name, _, ending = entry.name.partition(".")
-                if ending == "safetensors" and name.isdigit():
-                    with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-                        found[int(name)] = entry.stat().st_size
+        try:
+            with os.scandir(self.folder / "snapshots") as entries:
+                for entry in entries:
+                    named = _FILE.fullmatch(entry.name)
+                    with contextlib.suppress(OSError):  # deleted meanwhile, or a link that leads nowhere
+                        if named is not None and entry.is_file() and entry.name == self._path_of(int(named[1])).name:
+                            found[int(named[1])] = entry.stat().st_size
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            self._note(f"the folder snapshots cannot be read: {error.strerror or error}.")
         return found
 
     # Writing ------------------------------------------------------------------------------------------------------
@@ -289,7 +319,7 @@ class FileManager:
     def rebuild_index(self) -> None:
         """Make the index again from the headers of the files."""
         self._must_write()
-        self._rewrite(filter(None, map(snapshot_file.read_header, map(self._path_of, self._present))))
+        self._rewrite(filter(None, (snapshot_file.read_header(self._path_of(number), number) for number in self._present)))
 
     def note(self, **facts: object) -> None:
         """Add facts about the run to `run.json`."""
@@ -385,7 +415,7 @@ class FileManager:
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except FileNotFoundError:
+    except OSError:  # there is none, or a link that leads nowhere
         return 0
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ...errors import InvalidArgument, RunExists, RunInUse, RunNotFound
-from ...files import file_name, is_link
+from ...files import file_name, is_link, read_regular
 from ...json_records import reader
 from ..snapshots.records import VERSION
 from . import lock
@@ -87,7 +87,7 @@ def refuse_what_others_made(run: Path) -> None:
 def read_about(folder: Path) -> dict[str, Any]:
     """What the run in a folder says of itself; an error of ours where that cannot be read."""
     try:
-        about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        about = json.loads(read_regular(folder / "run.json").decode())
     except FileNotFoundError as error:
         raise RunNotFound(
             f"there is no run in {folder}: it has no run.json. Give the folder that an Xray was made with."

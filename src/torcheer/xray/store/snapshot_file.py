@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -13,15 +13,16 @@ from torch import Tensor
 
 from ...errors import SnapshotNotFound, UnreadableFile
 from ...tensor_files import TensorFile
-from ..snapshots.records import Snapshot, snapshot_from_json
+from ..snapshots.records import Snapshot, misfit, snapshot_from_json
 
 _Found = TypeVar("_Found")
 
 
 def read_tensor(path: Path, snapshot: Snapshot, key: str) -> Tensor:
     """One tensor, by `Entry.key`."""
-
-    return _read(path, snapshot, lambda: TensorFile(path).tensor(key))
+    found = _read(path, snapshot, lambda: TensorFile(path).tensor(key))
+    _check_shapes(path, snapshot, {key: found})
+    return found
 
 
 def read_tensors(path: Path, snapshot: Snapshot) -> dict[str, Tensor]:
@@ -35,7 +36,14 @@ def read_tensors(path: Path, snapshot: Snapshot) -> dict[str, Tensor]:
     missing = [entry.key for entry in snapshot.entries if entry.key not in found]
     if missing:
         raise _unreadable(path, snapshot, f"it has no tensor {missing[0]!r}")
+    _check_shapes(path, snapshot, found)
     return found
+
+
+def _check_shapes(path: Path, snapshot: Snapshot, found: Mapping[str, Tensor]) -> None:
+    for entry in snapshot.entries:
+        if entry.key in found and (wrong := misfit(tuple(found[entry.key].shape), entry)):
+            raise _unreadable(path, snapshot, wrong)
 
 
 def check(path: Path, snapshot: Snapshot) -> None:
@@ -43,19 +51,22 @@ def check(path: Path, snapshot: Snapshot) -> None:
     _read(path, snapshot, lambda: TensorFile(path))
 
 
-def read_header(path: Path) -> Snapshot | None:
-    """The snapshot that is written in the header; None where that cannot be read."""
+def read_header(path: Path, number: int) -> Snapshot | None:
+    """The snapshot of this number that is written in the header; None where that cannot be read."""
     with contextlib.suppress(OSError, ValueError, KeyError, RecursionError):
-        metadata = TensorFile(path).metadata
-        return replace(snapshot_from_json(json.loads(metadata["snapshot"])), bytes=path.stat().st_size)
+        file = TensorFile(path)
+        found = snapshot_from_json(json.loads(file.metadata["snapshot"]))
+        return replace(found, bytes=file.size) if found.number == number else None
     return None
 
 
 def _read(path: Path, snapshot: Snapshot, read: Callable[[], _Found]) -> _Found:
     try:
         return read()
-    except (UnreadableFile, OSError) as error:
+    except UnreadableFile as error:
         raise _unreadable(path, snapshot, str(error)) from error
+    except (OSError, RuntimeError, MemoryError) as error:  # RuntimeError: torch has not so much memory
+        raise _unreadable(path, snapshot, str(getattr(error, "strerror", None) or error)) from error
 
 
 def _unreadable(path: Path, snapshot: Snapshot, reason: str) -> SnapshotNotFound:

@@ -1,0 +1,68 @@
+"""Arguments that lead torch out of memory are refused before a replay calls a function with them, and no others are."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from operator_database import operators, samples
+from torcheer.errors import InvalidArgument
+from torcheer.functions import facts
+from torcheer.functions.stray_arguments import refuse_stray
+
+FAR = 10**12
+x = torch.rand(2, 3, 4, 4)
+lu, pivots = torch.linalg.lu_factor(torch.rand(4, 4))
+
+STRAY = {
+    "an address": (torch.Tensor.new, (x,), {"cdata": FAR}),
+    "statistics of fewer channels": (torch.native_batch_norm, (x, None, None, x[0, :0, 0, 0], None, True, 0.1, 1e-5), {}),
+    "a weight of one channel": (torch.native_batch_norm, (x, torch.ones(1), None, None, None, True, 0.1, 1e-5), {}),
+    "no statistics": (torch._native_batch_norm_legit, (x, None, None, False, 0.1, 1e-5), {}),
+    "fewer pivots": (torch.lu_unpack, (lu, pivots[:0]), {}),
+    "a far pivot": (torch.lu_unpack, (lu, pivots * 1000), {}),
+    "a far pivot of a solver": (torch.linalg.lu_solve, (lu, pivots - 9, lu), {}),
+    "long segments": (torch._segment_reduce, (torch.rand(5), "max"), {"lengths": torch.tensor([3, 9])}),
+    "far segments": (torch._segment_reduce, (torch.rand(5), "max"), {"offsets": torch.tensor([0, 3, 6])}),
+    "segments backwards": (torch._segment_reduce, (torch.rand(5), "max"), {"offsets": torch.tensor([4, 1, 5])}),
+    "a target that is no class": (F.ctc_loss, (torch.rand(9, 1, 4), torch.full((1, 3), FAR), [9], [3]), {}),
+    "a long target": (F.ctc_loss, (torch.rand(9, 1, 4), torch.ones(1, 3).long(), [9], [4]), {}),
+    "fewer weights": (
+        F.embedding_bag,
+        (torch.tensor([1, 2, 3]), torch.rand(5, 5), torch.tensor([0])),
+        {"mode": "sum", "per_sample_weights": torch.rand(2)},
+    ),
+    "a far offset": (torch.embedding_bag, (torch.rand(5, 5), torch.tensor([1, 2]), torch.tensor([0, FAR])), {}),
+    "no such dimension": (torch._fft_r2c, (torch.rand(4), [1000], 0, True), {}),
+    "a sample that is none": (F.fractional_max_pool2d, (x, 2, (2, 2)), {"_random_samples": torch.full((2, 3, 2), 99.0)}),
+    "more lengths than sequences": (torch._pack_padded_sequence, (torch.rand(3, 2, 4), torch.tensor([3, 3, 3]), False), {}),
+    "steps larger than the data": (
+        torch._pad_packed_sequence,
+        (torch.rand(4, 2), torch.tensor([3, 2]), False, 0.0, 2),
+        {},
+    ),
+    "a pixel that is none": (
+        torch.ops.aten.max_pool2d_with_indices_backward,
+        (x[..., :2, :2], x, [2, 2], [2, 2], [0, 0], [1, 1], False, torch.full((2, 3, 2, 2), FAR)),
+        {},
+    ),
+    "a memory format as a number": (torch.ops.aten.clone.default, (x,), {"memory_format": 99}),
+    "lists of two lengths": (torch._foreach_add, ([x, x], [x]), {}),
+}
+
+
+@pytest.mark.parametrize("name", STRAY)
+def test_what_leads_out_of_memory_is_refused(name):
+    func, args, kwargs = STRAY[name]
+    with pytest.raises(InvalidArgument, match="lead out of memory"):
+        refuse_stray(facts(func), args, kwargs)
+
+
+def test_no_call_of_torchs_database_is_refused():
+    count = 0
+    for operator in (one for one in operators() if one.supported_dtypes("cpu")):
+        for sample in samples(operator, 8):
+            refuse_stray(facts(operator.op), (sample.input, *sample.args), sample.kwargs)
+            count += 1
+    assert count > 3000

@@ -75,7 +75,7 @@ def refuse_what_others_made(run: Path) -> None:
     if not os.path.lexists(run):
         return
     with contextlib.suppress(OSError, ValueError, RecursionError):
-        about = json.loads(run.read_bytes())
+        about = json.loads(read_regular(run))
         if isinstance(about, dict) and about.get("format") == FORMAT and not is_link(run):
             return
     raise RunExists(

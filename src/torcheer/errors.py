@@ -165,7 +165,7 @@ class StateNotRestored(UserWarning):
 
 
 class EmptyLogWarning(UserWarning):
-    """A log is empty: no tensor went in and none came out, or nothing was computed."""
+    """A log is empty: nothing was computed, and no tensor was returned."""
 
 
 class SnapshotLost(UserWarning):

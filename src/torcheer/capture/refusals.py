@@ -65,18 +65,8 @@ def _use_of(cls: type) -> str:
 
 
 def warn_if_empty(log: Log) -> None:
-    """Warn when no tensor came out of a model, and none went in or nothing was computed: there is nothing to show."""
-    if log.rows and log.functions[log.rows[-1][0]].origin is Origin.OUTPUT:
-        return
-    has_run = any(record.origin is not Origin.INPUT for record in log.operations)
-    if log.input_paths and has_run:
-        return
-    if has_run:
-        message = (
-            f"the model was given no tensor and returned none, so what ran ({len(log.rows)} operations) is connected to no "
-            "input or output and is not shown in this log. keep_orphans=True shows it."
-        )
-    else:
+    """Warn when nothing was computed and no tensor came out of a model: there is nothing to show."""
+    if all(record.origin is Origin.INPUT for record in log.operations):
         message = "this log is empty: no torch operation was seen, and the model returned no tensor."
-    log.notes.append(message)
-    warnings.warn(message, EmptyLogWarning, stacklevel=2)
+        log.notes.append(message)
+        warnings.warn(message, EmptyLogWarning, stacklevel=2)

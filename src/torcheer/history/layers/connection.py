@@ -1,8 +1,12 @@
-"""Which operations descend from inputs, which are ancestors of outputs, and which are neither (orphans)."""
+"""Which operations descend from inputs, which are ancestors of outputs, and which are neither (orphans).
+
+A pass that was given no tensor and returned none (a pipeline: text in, pictures out) has no orphans: what ran is the log.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
 
 from ...records import FUNCTION, MODULE, PARENTS, Log, ModuleCall, Origin
 
@@ -13,7 +17,9 @@ def connected_operations(log: Log) -> bytearray | None:
     None when all operations are.
     """
     found = input_descendants(log)
-    if log.is_recording:
+    if not _functions_of(log, Origin.INPUT, Origin.OUTPUT):
+        _add(log, range(len(log.rows)), found)
+    elif log.is_recording:
         _add_what_a_recording_shows(log, found)
     outputs = _functions_of(log, Origin.OUTPUT)
     for number in range(len(found) - 1, -1, -1):
@@ -38,15 +44,25 @@ def connected_operations(log: Log) -> bytearray | None:
 
 
 def _add_what_a_recording_shows(log: Log, found: bytearray) -> None:
-    """Add the operations outside of all modules (the recorded code itself), and the outputs of the models it called."""
-    for number, row in enumerate(log.rows):
-        if row[MODULE] < 0 and number not in log.hollow:
-            found[number] = True
+    """Add the operations outside of all modules (the recorded code itself), and the outputs of the models it called.
+
+    Of a model that was given no tensor and returned none, add all that ran.
+    """
+    _add(log, (number for number, row in enumerate(log.rows) if row[MODULE] < 0), found)
     for call in log.modules:
         if call.outer is None:
             for number in call.outputs:
                 if number >= 0:
                     found[number] = True
+            if not call.inputs and not call.outputs:
+                _add(log, range(call.first, call.end), found)
+
+
+def _add(log: Log, numbers: Iterable[int], found: bytearray) -> None:
+    """Add operations, but for new tensors without elements that nothing used."""
+    for number in numbers:
+        if number not in log.hollow:
+            found[number] = True
 
 
 def input_descendants(log: Log) -> bytearray:

@@ -66,7 +66,7 @@ class Words:
         lines.append(f"shapes: {_shapes(given)} → {_shapes(returned)}")
         if node.num_operations > 1:
             lines.append(f"operations: {node.num_operations:,}")
-        if self._times and node.kind not in ("input", "output", "source"):
+        if self._times and node.seconds is not None and node.kind not in ("input", "output", "source"):
             lines.append(f"time: {_seconds(node.seconds)}")
         if self._sizes:
             lines.append(f"memory: {human_size(node.bytes)}")

@@ -90,7 +90,9 @@ class ModelHistory(History):
         return draw_history(self._index, path, format, options)
 
     def _card_text(self) -> str:
-        cost = f"\tCost: {count_of(self.flops)} FLOPs in the forward pass"
+        unknown = sum(self.cost.unknown.values())
+        missing = f", and those of {plural(unknown, 'call')} without a formula" if unknown else ""
+        cost = f"\tCost: {count_of(self.cost.flops)} FLOPs in the forward pass{missing}"
         return "\n".join([super()._card_text(), cost, *(f"\tWarning: {one}" for one in nonfinite_of(self))])
 
     def _folds(self) -> list[Fold]:
@@ -275,9 +277,12 @@ class ModelHistory(History):
         return self._made_cost[1]
 
     @property
-    def flops(self) -> int:
-        """The floating-point operations of the whole pass; what no formula is known for is in `history.cost.unknown`."""
-        return self.cost.flops
+    def flops(self) -> int | None:
+        """The floating-point operations of the whole pass; what no formula is known for is in `history.cost.unknown`.
+
+        None where no formula is known for anything that ran.
+        """
+        return self.cost.flops or (None if self.cost.unknown else 0)
 
     @property
     def memory(self) -> MemoryTimeline:

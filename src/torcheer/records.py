@@ -155,6 +155,11 @@ class OperationRecord:
         return elapsed
 
     @property
+    def is_timed(self) -> bool:
+        """Whether it is known how long it took: not where it ran in code that cannot be watched."""
+        return self.function.origin is not Origin.OPAQUE
+
+    @property
     def gradfunc(self) -> str | None:
         node: str | None = self._row[NODE]
         return node

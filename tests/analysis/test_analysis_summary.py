@@ -38,7 +38,10 @@ def test_columns_add_up_at_any_depth(name, depth):
     history = torcheer.log_forward_pass(model, args, kwargs, layers_to_save="none")
     summary, cost = summary_of(history, COLUMNS, depth=depth), cost_of(history)
     for column in ADDING:
-        assert sum(row[column] for row in summary.to_rows()) == pytest.approx(summary.totals[column])
+        if column == "self backward time":
+            assert {row[column] for row in summary.to_rows()} == {summary.totals[column]} == {None}  # none ran
+        else:
+            assert sum(row[column] for row in summary.to_rows()) == pytest.approx(summary.totals[column])
     assert summary.totals["params"] == history.num_params_total == sum(p.numel() for p in model.parameters())
     assert summary.totals["flops"] == summary.totals["total flops"] == cost.flops
     assert summary.totals["macs"] == cost.macs

@@ -128,7 +128,7 @@ def test_all_backward_passes_are_summed_and_later_ones_are_included():
     history = log(Mlp(), x, save_gradients=True)
     output = history["output"].tensor_contents
     cost = history.cost
-    assert cost.backward_seconds == 0
+    assert cost.backward_seconds is None
     history.log_backward(output.sum(), retain_graph=True)
     retime(history)
     one = cost.module("fc1").own.backward_seconds
@@ -176,10 +176,20 @@ def test_a_recording_that_is_still_growing_has_a_cost():
         assert_adds_up(history)
 
 
-def test_without_gradients_there_is_no_time():
-    history = log(Mlp(), x)
-    assert history.cost.backward_seconds == history.cost.module("fc1").total.backward_seconds == 0
-    assert history.summary("backward time").totals == {"backward time": 0}
+@pytest.mark.parametrize("follows", [False, True])
+def test_backward_time_that_was_not_measured_is_unknown(follows):
+    history = log(Mlp(), x, save_gradients=follows)
+    cost = history.cost
+    parts = (cost, cost.total, cost.hidden, cost.elsewhere, cost.operation("linear_1"), cost.layer("relu_1"))
+    for one in (*parts, cost.module("fc1").total, cost.module("").own, cost.operation("input") + cost.layer("output")):
+        assert one.backward_seconds is None
+    summary = history.summary(["self backward time", "backward time"])
+    assert summary.totals == {"self backward time": None, "backward time": None}
+    assert all(row["backward time"] is row["self backward time"] is None for row in summary.to_rows())
+    assert "0 µs" not in str(summary)
+    assert str(summary).count("unknown") == 2 * (len(summary.to_rows()) + 1) + 1
+    assert "Backward time unknown: no backward pass was followed" in str(summary)
+    assert "backward" not in repr(cost)
 
 
 def test_the_summary_has_columns_for_it():

@@ -18,6 +18,7 @@ from ..functions.flops import NOTHING, Formula
 from ..history import History, Layer, Module, Modules, Operation
 from ..history.index import Index
 from ..history.lookup import Lookup
+from ..records import Origin, number_of
 from .backward_time import NONE, BackwardTime, backward_passes
 from .calls import FactsOf, TorchCall, calls_of
 from .flops import work_of
@@ -32,20 +33,22 @@ class Expense:
     macs: int = 0
     backward_flops: int = 0
     seconds: float = 0.0  # spent in the functions themselves
-    backward_seconds: float = 0.0  # spent in autograd's nodes, in all backward passes together
+    # spent in autograd's nodes, in all backward passes together; None where none was followed
+    backward_seconds: float | None = None
     bytes_read: int = 0
     bytes_written: int = 0
     parameter_bytes: int = 0  # the part of `bytes_read` that is parameters
     unknown: int = 0  # calls without a formula; their FLOPs are in no sum
+    untimed: int = 0  # calls in code that cannot be watched; their seconds are in no sum
 
     def __add__(self, other: Expense) -> Expense:
-        return Expense(*(getattr(self, name) + getattr(other, name) for name in _FIELDS))
+        return sum_of([self, other])
 
     @property
-    def intensity(self) -> float:
-        """FLOPs for each byte read or written."""
+    def intensity(self) -> float | None:
+        """FLOPs for each byte read or written; None where a formula is missing, or nothing was."""
         moved = self.bytes_read + self.bytes_written
-        return self.flops / moved if moved else 0.0
+        return self.flops / moved if moved and not self.unknown else None
 
 
 _FIELDS = tuple(field.name for field in fields(Expense))
@@ -117,14 +120,22 @@ class Cost:
         return self.total.seconds
 
     @property
-    def backward_seconds(self) -> float:
-        """Seconds spent in autograd's nodes, in all backward passes that were followed. Needs `save_gradients`."""
+    def backward_seconds(self) -> float | None:
+        """Seconds spent in autograd's nodes, in all backward passes that were followed; None where none was.
+
+        Needs `save_gradients`, and `history.log_backward(loss)` or `loss.backward()`.
+        """
         return self.total.backward_seconds
 
     @property
     def unknown(self) -> Counter[str]:
         """How often each function ran for which there is no formula. Their FLOPs are missing from every sum."""
         return Counter(self._sweep.unknown)
+
+    @property
+    def untimed(self) -> Counter[str]:
+        """How often each function ran in code that cannot be watched (TorchScript). Their seconds are in no sum."""
+        return Counter(self._sweep.untimed)
 
     @property
     def hidden(self) -> Expense:
@@ -166,7 +177,7 @@ class Cost:
     def __repr__(self) -> str:
         total = self.total
         missing = f", {total.unknown} calls unknown" if total.unknown else ""
-        backward = f", backward {total.backward_seconds:.3E} s" if total.backward_seconds else ""
+        backward = f", backward {total.backward_seconds:.3E} s" if total.backward_seconds is not None else ""
         return f"Cost({total.flops:,} FLOPs, {total.macs:,} MACs, {total.seconds:.3E} s{backward}{missing})"
 
 
@@ -191,8 +202,9 @@ def cost_of(history: History, formulas: Mapping[str, Formula] | None = None) -> 
 
 def flops_by_operation(index: Index) -> dict[int, int | None]:
     """The FLOPs of every operation; None where no formula is known. The first tensor of a call has those of the call."""
-    expenses = _Sweep(index, {}).by_operation
-    return {number: None if expense.unknown else expense.flops for number, expense in expenses.items()}
+    sweep = _Sweep(index, {})
+    flops = {number: None if expense.unknown else expense.flops for number, expense in sweep.by_operation.items()}
+    return flops | {number: None for number, payer in sweep.payers.items() if flops[payer] is None}
 
 
 class _Sweep:
@@ -206,6 +218,7 @@ class _Sweep:
         self.by_operation: dict[int, Expense] = {}
         self.payers: dict[int, int] = {}  # which operation pays for the call that made an operation, where one is shown
         self.unknown: Counter[str] = Counter()
+        self.untimed: Counter[str] = Counter()
         hidden: list[Expense] = []
         parameters = frozenset(state.number for state in log.states if state.is_parameter)
         by_call: dict[int, list[Expense]] = {}
@@ -217,7 +230,7 @@ class _Sweep:
             else:
                 self.by_operation[bearer] = expense
                 self.payers.update(dict.fromkeys(call.numbers, bearer))
-            by_call.setdefault(call.module, []).append(expense)
+            by_call.setdefault(_home_of(call, index), []).append(expense)
         self.by_call = {number: sum_of(expenses) for number, expenses in by_call.items()}  # NONE: in no module
         self.hidden = sum_of(hidden)
 
@@ -232,6 +245,9 @@ class _Sweep:
         work = work_of(call, formulas)
         if work is None:
             self.unknown[call.name] += 1
+        is_timed = call.function.origin is not Origin.OPAQUE
+        if not is_timed:
+            self.untimed[call.name] += 1
         flops, macs, backward = work or NOTHING
         log = self._index.log
         written = read = from_parameters = 0
@@ -244,7 +260,17 @@ class _Sweep:
                     size = min(facts.bytes(number), written) if moves else facts.bytes(number)
                     read += size
                     from_parameters += size if number in parameters else 0
-        return Expense(flops, macs, backward, call.elapsed / 1e9, 0.0, read, written, from_parameters, int(work is None))
+        seconds, missing = call.elapsed / 1e9, int(work is None)
+        return Expense(flops, macs, backward, seconds, None, read, written, from_parameters, missing, int(not is_timed))
+
+
+def _home_of(call: TorchCall, index: Index) -> int:
+    """The number of the module call that a call belongs to: what a module that cannot be watched returned is its own."""
+    if call.function.origin is Origin.OPAQUE:
+        for left in index.exits.get(call.numbers[0], ()):
+            if number_of(left.outer) == call.module:
+                return left.number
+    return call.module
 
 
 class _Parts:
@@ -254,14 +280,22 @@ class _Parts:
         self._index = index
         self._sweep = sweep
         self._backward = backward = BackwardTime(index, sweep.payers)
+        self._is_followed = bool(backward_passes(index))
+        self._free = self._with(_FREE, 0)
         numbers = {**sweep.by_call, **backward.by_call}
-        self._own = {number: _with(sweep.by_call.get(number, _FREE), backward.by_call[number]) for number in numbers}
-        self.hidden = _with(sweep.hidden, backward.by_operation[NONE])
-        self.elsewhere = self._own.get(NONE, _FREE)
-        self.total = _with(sum_of([*self._own.values()]), backward.by_address.total())
+        self._own = {number: self._with(sweep.by_call.get(number, _FREE), backward.by_call[number]) for number in numbers}
+        self.hidden = self._with(sweep.hidden, backward.by_operation[NONE])
+        self.elsewhere = self._own.get(NONE, self._free)
+        self.total = self._with(sum_of([*self._own.values()]), backward.by_address.total())
+
+    def _with(self, expense: Expense, nanoseconds: int) -> Expense:
+        """An expense with more backward time, if there is any to know."""
+        if not self._is_followed:
+            return expense
+        return replace(expense, backward_seconds=(expense.backward_seconds or 0.0) + nanoseconds / 1e9)
 
     def of_operation(self, number: int) -> Expense:
-        return _with(self._sweep.by_operation.get(number, _FREE), self._backward.by_operation[number])
+        return self._with(self._sweep.by_operation.get(number, _FREE), self._backward.by_operation[number])
 
     @cached_property
     def _modules(self) -> dict[str, ModuleCost]:
@@ -270,7 +304,7 @@ class _Parts:
         inside = dict.fromkeys(range(len(log.modules)), 0)
         for call in reversed(log.modules):
             if call.outer is not None:
-                total[call.outer.number] = total.get(call.outer.number, _FREE) + total.get(call.number, _FREE)
+                total[call.outer.number] = total.get(call.outer.number, self._free) + total.get(call.number, self._free)
                 inside[call.outer.number] += call.elapsed
         found: dict[str, ModuleCost] = {}
         for address, calls in self._index.calls.items():
@@ -278,31 +312,33 @@ class _Parts:
             own = sum(call.elapsed - inside[call.number] for call in calls)
             found[address] = ModuleCost(
                 address,
-                sum_of([self._own.get(call.number, _FREE) for call in calls]),
-                sum_of([total.get(call.number, _FREE) for call in outermost]),
+                sum_of([self._own.get(call.number, self._free) for call in calls]),
+                sum_of([total.get(call.number, self._free) for call in outermost]),
                 sum(call.elapsed for call in outermost) / 1e9,
                 own / 1e9,
             )
         for address, elapsed in self._backward.by_address.items():
             for around in (*self._index.module_parents(address), address):
-                one = found.get(around) or _not_called(around)
+                one = found.get(around) or self._not_called(around)
                 own_too = elapsed if around == address else 0
-                found[around] = replace(one, own=_with(one.own, own_too), total=_with(one.total, elapsed))
+                found[around] = replace(one, own=self._with(one.own, own_too), total=self._with(one.total, elapsed))
         return found
 
     def of_module(self, address: str) -> ModuleCost:
-        return self._modules.get(address) or _not_called(address)
+        return self._modules.get(address) or self._not_called(address)
 
-
-def _not_called(address: str) -> ModuleCost:
-    return ModuleCost(address, _FREE, _FREE, 0.0, 0.0)
-
-
-def _with(expense: Expense, nanoseconds: int) -> Expense:
-    return replace(expense, backward_seconds=expense.backward_seconds + nanoseconds / 1e9) if nanoseconds else expense
+    def _not_called(self, address: str) -> ModuleCost:
+        return ModuleCost(address, self._free, self._free, 0.0, 0.0)
 
 
 def sum_of(expenses: list[Expense]) -> Expense:
+    """Several expenses together; backward time that is not known is in no sum."""
     if len(expenses) == 1:
         return expenses[0]
-    return Expense(*(sum(getattr(expense, name) for expense in expenses) for name in _FIELDS))
+    columns = ([getattr(expense, name) for expense in expenses] for name in _FIELDS)
+    return Expense(*(sum(column) if None not in column else _sum_of_known(column) for column in columns)) if expenses else _FREE
+
+
+def _sum_of_known(column: list[Any]) -> Any:
+    known = [one for one in column if one is not None]
+    return sum(known) if known else None

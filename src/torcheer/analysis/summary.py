@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,10 @@ class _Kind:
     text: Callable[[Any], str]
     is_number: bool = True
     adds_up: bool = True
+    missing: str = "unknown"  # what is written for None
+
+    def words(self, value: Any) -> str:
+        return self.missing if value is None else self.text(value)
 
 
 def count_of(value: int) -> str:
@@ -48,7 +53,7 @@ def _number(value: int) -> str:
 
 
 COLUMNS: dict[str, _Kind] = {
-    "calls": _Kind(lambda value: "" if value is None else str(value or _NOT_CALLED), adds_up=False),
+    "calls": _Kind(lambda value: str(value or _NOT_CALLED), adds_up=False, missing=""),
     "in": _Kind(describe_shapes, is_number=False, adds_up=False),
     "out": _Kind(describe_shapes, is_number=False, adds_up=False),
     "params": _Kind(_number),
@@ -61,10 +66,11 @@ COLUMNS: dict[str, _Kind] = {
     "time": _Kind(human_time, adds_up=False),
     "self backward time": _Kind(human_time),
     "backward time": _Kind(human_time, adds_up=False),
-    "memory": _Kind(human_size, adds_up=False),
+    "memory": _Kind(human_size, adds_up=False, missing=""),
     "%": _Kind(lambda value: f"{value:.1f}"),
 }
-_TOTALS = {"time": "seconds", "total flops": "flops", "backward time": "backward_seconds"}  # with the modules inside
+_TOTALS = frozenset({"time", "total flops", "backward time"})  # with the modules inside
+_BACKWARD_TIMES = frozenset({"self backward time", "backward time"})
 DEFAULT_COLUMNS = ("calls", "in", "out", "params", "flops", "self time", "memory")
 
 
@@ -86,10 +92,11 @@ class Summary(ShownTable):
         """What is printed, cell by cell."""
         names = list(self.totals)
         body = [
-            (title, row["class"], *(COLUMNS[name].text(row[name]) for name in names))
+            (title, row["class"], *(COLUMNS[name].words(row[name]) for name in names))
             for title, row in zip(self._titles, self._rows, strict=True)
         ]
-        last = ("total", "", *("" if self.totals[name] is None else COLUMNS[name].text(self.totals[name]) for name in names))
+        kinds = {name: COLUMNS[name] for name in names if COLUMNS[name].adds_up or name in _TOTALS}
+        last = ("total", "", *(kinds[name].words(self.totals[name]) if name in kinds else "" for name in names))
         cut = len(body) - _ROWS_SHOWN
         columns = [Column("module"), Column("class"), *(Column(name, COLUMNS[name].is_number) for name in names)]
         more = f"… {plural(cut, 'row')} more …" if cut > 0 else ""
@@ -119,7 +126,8 @@ def summary_of(history: History, columns: Iterable[str] = DEFAULT_COLUMNS, *, de
 
     A row says what belongs to the module itself and not to a module below it, so columns add up; `total flops`, `time` and
     `backward time` contain the modules that ran inside. A parameter that several modules share counts where it is met first.
-    Backward time is that of all backward passes that were followed (`save_gradients`).
+    Backward time is that of all backward passes that were followed (`save_gradients`). What is not known is "unknown", and
+    None in `to_rows()`.
     """
     wanted = (columns,) if isinstance(columns, str) else tuple(dict.fromkeys(columns))
     unknown = [name for name in wanted if name not in COLUMNS]
@@ -146,22 +154,29 @@ class _Table:
             self._add(root, "", "", 0)
         total = self.cost.total
         left = self.cost.elsewhere
-        if left.flops or left.seconds or left.backward_seconds or not self.rows:
-            self._append("(in no module)", "", "", (0, 0), left, left, {"calls": None, "in": [], "out": [], "memory": 0})
+        if left.flops or left.seconds or left.backward_seconds or left.unknown or left.untimed or not self.rows:
+            self._append("(in no module)", "", "", (0, 0), left, left, {"calls": None, "in": [], "out": [], "memory": None})
         totals = {name: self._total(name, total) for name in self.columns}
         return Summary(self.rows, self.titles, totals, self._notes())
 
     def _total(self, name: str, total: Expense) -> Any:
         if name in _TOTALS:
-            return getattr(total, _TOTALS[name])
-        return sum(row[name] for row in self.rows) if COLUMNS[name].adds_up else None
+            return _figures(total, total)[name]
+        known = [row[name] for row in self.rows if row[name] is not None]
+        return (sum(known) if known else None) if COLUMNS[name].adds_up else None
 
     def _notes(self) -> list[str]:
-        unknown = self.cost.unknown
-        if not unknown:
-            return []
-        names = ", ".join(f"{name} ×{count}" if count > 1 else name for name, count in unknown.most_common())
-        return [f"FLOPs unknown for {plural(sum(unknown.values()), 'call')}, counted nowhere: {names}"]
+        notes = [
+            f"{what} unknown for {plural(sum(counts.values()), 'call')}, counted nowhere: {_names(counts)}"
+            for what, counts in (("FLOPs", self.cost.unknown), ("Time", self.cost.untimed))
+            if counts
+        ]
+        if not _BACKWARD_TIMES.isdisjoint(self.columns) and self.cost.backward_seconds is None:
+            notes.append(
+                "Backward time unknown: no backward pass was followed. Log with save_gradients=True, then call "
+                "history.log_backward(loss)."
+            )
+        return notes
 
     def _add(self, module: Module, branch: str, indent: str, level: int) -> None:
         is_last_level = self.depth is not None and level >= self.depth
@@ -173,7 +188,9 @@ class _Table:
             "calls": len(calls),
             "in": [call.input_shapes for call in calls],
             "out": [call.output_shapes for call in calls],
-            "memory": sum(one.tensor_fsize for call in calls for one in call.outputs),
+            "memory": sum(one.tensor_fsize for call in calls for one in call.outputs)
+            if any(c.outputs for c in calls)
+            else None,
         }
         title = branch + (module.name or "(model)")
         self._append(title, module.address, module.class_name, params, own, self.cost.module(module.address).total, facts)
@@ -185,21 +202,9 @@ class _Table:
     def _append(
         self, title: str, address: str, kind: str, params: tuple[int, int], own: Expense, total: Expense, facts: dict[str, Any]
     ) -> None:
+        values = {**facts, "params": params[0], "trainable": params[1], **_figures(own, total)}
         flops = self.cost.total.flops
-        values = {
-            **facts,
-            "params": params[0],
-            "trainable": params[1],
-            "flops": own.flops,
-            "total flops": total.flops,
-            "macs": own.macs,
-            "backward flops": own.backward_flops,
-            "self time": own.seconds,
-            "time": total.seconds,
-            "self backward time": own.backward_seconds,
-            "backward time": total.backward_seconds,
-            "%": 100 * own.flops / flops if flops else 0.0,
-        }
+        values["%"] = 100 * own.flops / flops if flops else None if self.cost.total.unknown else 0.0
         self.titles.append(title)
         self.rows.append({"module": address, "class": kind, **{name: values[name] for name in self.columns}})
 
@@ -213,6 +218,24 @@ class _Table:
         """How many parameter values these modules have that were not counted yet, and how many of them are trainable."""
         new = not_counted((param for module in modules for param in module.own_params), self._counted)
         return sum(param.numel for param in new), sum(param.numel for param in new if param.is_trainable)
+
+
+def _figures(own: Expense, total: Expense) -> dict[str, Any]:
+    """What a row has of its own expense and that with the modules inside; None where all there is is not known."""
+    return {
+        "flops": own.flops or (None if own.unknown else 0),
+        "total flops": total.flops or (None if total.unknown else 0),
+        "macs": own.macs or (None if own.unknown else 0),
+        "backward flops": own.backward_flops or (None if own.unknown else 0),
+        "self time": own.seconds or (None if own.untimed else 0.0),
+        "time": total.seconds or (None if total.untimed else 0.0),
+        "self backward time": own.backward_seconds,
+        "backward time": total.backward_seconds,
+    }
+
+
+def _names(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} ×{count}" if count > 1 else name for name, count in counts.most_common())
 
 
 def slowest(history: History, n: int = 10) -> list[Operation]:

@@ -123,7 +123,7 @@ class _Builder:
             dtype=_name(dtype),
             device=_name(device),
             bytes=bytes_of(shape, dtype),
-            seconds=row[ELAPSED] / 1e9,
+            seconds=row[ELAPSED] / 1e9 if kind is not Origin.OPAQUE else None,
             params=params,
             buffers=buffers,
             is_inplace=mutated,

@@ -49,7 +49,7 @@ class Node:
     dtype: str | None = None
     device: str | None = None
     bytes: int = 0
-    seconds: float = 0.0
+    seconds: float | None = 0.0  # None where it ran in code that cannot be watched
     input_shapes: tuple[Shape, ...] = ()  # of a module
     output_shapes: tuple[Shape, ...] = ()
     params: tuple[Param, ...] = ()

@@ -289,9 +289,9 @@ class History(Totals, Helpful):
         return state
 
     @property
-    def time_elapsed(self) -> float:
-        """Seconds for everything: setup, forward pass, cleanup."""
-        return sum(self._log.seconds.values())
+    def time_elapsed(self) -> float | None:
+        """Seconds for everything: setup, forward pass, cleanup. None while a recording has not ended."""
+        return sum(self._log.seconds.values()) if self._log.seconds else None
 
     @property
     def time_by_phase(self) -> dict[str, float]:

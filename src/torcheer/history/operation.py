@@ -190,17 +190,17 @@ class Operation(Standing, ReadAsTensor, Helpful):
         return gradient.dtype if gradient is not None else None
 
     @property
-    def grad_fsize(self) -> int:
-        """The size of the gradient in bytes; 0 where there is none."""
+    def grad_fsize(self) -> int | None:
+        """The size of the gradient in bytes; None where there is none."""
         gradient = self.grad_contents
-        return gradient.numel() * gradient.element_size() if gradient is not None else 0
+        return gradient.numel() * gradient.element_size() if gradient is not None else None
 
     @property
-    def grad_nonfinite(self) -> int:
-        """How many values of the gradient are not finite."""
+    def grad_nonfinite(self) -> int | None:
+        """How many values of the gradient are not finite; None where there is none."""
         gradient = self.grad_contents
         if gradient is None:
-            return 0
+            return None
         with DisableTorchFunction():
             whole = gradient.coalesce().values() if gradient.is_sparse else gradient
             parts = whole.unbind() if whole.is_nested else (whole,)
@@ -223,9 +223,9 @@ class Operation(Standing, ReadAsTensor, Helpful):
         return self._record.started / 1e9 if self._record.started else None
 
     @property
-    def func_time_elapsed(self) -> float:
-        """Seconds the function took."""
-        return self._record.elapsed / 1e9
+    def func_time_elapsed(self) -> float | None:
+        """Seconds the function took; None where it ran in code that cannot be watched."""
+        return self._record.elapsed / 1e9 if self._record.is_timed else None
 
     @property
     def creation_args(self) -> tuple[Any, ...]:

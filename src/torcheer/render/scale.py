@@ -35,7 +35,7 @@ class Scale:
         return (value - self.low) / (self.high - self.low)
 
 
-def _of_tensors(value: Callable[[Node], float]) -> Callable[[Node], float | None]:
+def _of_tensors(value: Callable[[Node], float | None]) -> Callable[[Node], float | None]:
     return lambda node: None if node.kind in ("input", "output", "buffer", "identity", "failed", "stub") else value(node)
 
 

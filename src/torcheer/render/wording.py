@@ -219,7 +219,7 @@ def formatted(template: str, node: Node) -> str:
     readable = {
         "shape": dimensions(node.shape) if node.shape is not None else "",
         "bytes": human_size(node.bytes),
-        "time": f"{node.seconds:.2e} s",
+        "time": f"{node.seconds:.2e} s" if node.seconds is not None else "unknown",
         "module": node.exits[0].rpartition(":")[0] if node.exits else "",
         "params": ", ".join(dimensions(param.shape) for param in node.params),
     }

@@ -70,7 +70,7 @@ class Contents:
                 "device": node.device,
                 "bytes": node.bytes,
                 "seconds": _rounded(expense.seconds) if expense is not None else 0.0,
-                "backward_seconds": _rounded(expense.backward_seconds) or None if expense is not None else None,
+                "backward_seconds": _rounded(expense.backward_seconds or 0.0) or None if expense is not None else None,
                 "flops": known.flops if known is not None else None,
                 "macs": known.macs if known is not None else None,
                 "params": [self._param(param) for param in node.params],

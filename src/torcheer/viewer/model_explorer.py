@@ -65,7 +65,7 @@ def node_data_of(history: Recorded) -> dict[str, Plain]:
     norms = [plain.get("stats", {}).get("norm") for plain in plains]
     gradients = [plain.get("grad", {}).get("stats", {}).get("norm") for plain in plains]
     figures: dict[str, tuple[str, list[float | None]]] = {
-        "time": ("time, ms", [cost.seconds * 1e3 if cost is not None else None for cost in costs]),
+        "time": ("time, ms", [cost.seconds * 1e3 if cost is not None and not cost.untimed else None for cost in costs]),
         "flops": ("FLOPs", [cost.flops if cost is not None and not cost.unknown else None for cost in costs]),
         "memory": ("memory, KB", [node.bytes / 1e3 for node in nodes]),
         "norm": ("activation norm", norms),

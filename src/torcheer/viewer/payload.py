@@ -50,7 +50,7 @@ class Recorded(Protocol):
     @property
     def tensor_fsize_total(self) -> int: ...
     @property
-    def time_elapsed(self) -> float: ...
+    def time_elapsed(self) -> float | None: ...
     @property
     def is_recurrent(self) -> bool: ...
     @property
@@ -164,7 +164,7 @@ def _facts(history: Recorded) -> Plain:
         "layers": len(history),
         "modules": history.num_modules,
         "parameters": history.num_params_total,
-        "seconds": float(f"{history.time_elapsed:.6g}"),
+        "seconds": float(f"{history.time_elapsed or 0.0:.6g}"),  # the page shows no time of 0
         "bytes": history.tensor_fsize_total,
         "flops": total.flops,
         "unknown_flops": total.unknown,

@@ -41,7 +41,7 @@ export function metricsOf(payloads: Payload[]): Metric[] {
 type Reading = (node: OpNode) => number | null;
 
 const SUMMED: Partial<Record<MetricName, Reading>> = {
-  time: (node) => node.seconds,
+  time: (node) => node.seconds || null, // 0: nothing was called, or it ran where it could not be timed
   memory: (node) => node.bytes,
   flops: (node) => node.flops,
   nonfinite: (node) => (node.stats ? node.stats.nan + node.stats.inf : null),

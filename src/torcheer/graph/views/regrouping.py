@@ -137,7 +137,7 @@ def merge_facts(members: list[Node], **facts: Any) -> Node:
         "buffers": _united_buffers(members),
         "python_reads": tuple(read for node in members for read in node.python_reads),
         "bytes": sum(node.bytes for node in members),
-        "seconds": sum(by_call.values()),
+        "seconds": sum(filter(None, by_call.values())) if None not in by_call.values() else None,
         "is_inplace": any(node.is_inplace for node in members),
         "from_input": any(node.from_input for node in members),
         "to_output": any(node.to_output for node in members),

@@ -68,6 +68,7 @@ def describe_history(history: History) -> str:
     """The text of `print(history)`."""
     log = history._log
     seed = log.random_seed if log.random_seed is not None else "none given; random_state=history.random_state repeats it"
+    elapsed = f"{history.time_elapsed:.3f}s" if history.time_elapsed is not None else "unknown, it has not ended"
     lines = [
         f"Log of {log.title} forward pass{_state(log)}:",
         f"\tModel structure: {_structure(history)}; {plural(history.num_modules, 'total module')}.",
@@ -76,7 +77,7 @@ def describe_history(history: History) -> str:
         f"\t{plural(history.num_param_operations, 'parameter operation')} "
         f"({history.num_params_total} params total; {human_size(history.params_fsize_total)}).",
         f"\tRandom seed: {seed}",
-        f"\tTime elapsed: {history.time_elapsed:.3f}s",
+        f"\tTime elapsed: {elapsed}",
     ]
     placeholders = sum(not history._index.table.shows(number) for number in log.hollow if number < history._index.length)
     hidden = history._index.length - len(history._index.operations) - placeholders
@@ -199,7 +200,7 @@ def _facts(operation: Operation) -> list[str]:
         f"\tFunction: {_function(operation)}",
         f"\tComputed inside module: {operation.containing_module or 'not computed inside a module'}",
         *([f"\tSource: {operation.source}"] if operation.source is not None else []),
-        f"\tTime elapsed: {operation.func_time_elapsed: .3E}s",
+        f"\tTime elapsed: {_seconds([operation])}",
         f"\tOutput of modules: {listed(address if len(calls[address]) == 1 else name for address, name in exited)}",
         *([f"\tOutput of bottom-level module: {alone}"] if alone is not None else []),
         f"\tLookup keys: {_keys(operation.lookup_keys)}",
@@ -212,7 +213,12 @@ def _gradient(operation: Operation) -> list[str]:
         return []
     bad = f", {operation.grad_nonfinite} not finite" if operation.grad_nonfinite else ""
     times = f" (of {len(grads)} backward passes, the last)" if len(grads) > 1 else ""
-    return [f"\tGradient: shape={operation.grad_shape}, size={human_size(operation.grad_fsize)}{bad}{times}"]
+    return [f"\tGradient: shape={operation.grad_shape}, size={human_size(operation.grad_fsize or 0)}{bad}{times}"]
+
+
+def _seconds(passes: list[Operation]) -> str:
+    known = [one.func_time_elapsed for one in passes if one.func_time_elapsed is not None]
+    return f"{sum(known): .3E}s" if len(known) == len(passes) else "unknown, it ran in code that cannot be watched"
 
 
 def _keys(keys: list[int | str]) -> str:
@@ -288,7 +294,7 @@ def describe_layer(layer: Layer) -> str:
         f"\tChild Layers: {listed(child.label for child in layer.children)}",
         f"\tFunction: {_function(first)}",
         f"\tComputed inside module: {first.containing_module or 'not computed inside a module'}",
-        f"\tTime elapsed: {sum(one.func_time_elapsed for one in passes): .3E}s in all",
+        f"\tTime elapsed: {_seconds(passes)} in all",
         f"\tLookup keys: {_keys(layer.lookup_keys)}",
     ]
     return "\n".join(lines)

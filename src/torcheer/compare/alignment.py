@@ -25,6 +25,8 @@ from .measures import Difference, difference, is_close, tolerance_of
 from .sides import Side, Signature, Step
 
 _LARGEST = 250_000  # cells of one table; longer stretches are divided first
+_ALIKE = 16  # pairs of operations whose values look alike; of more no two belong together
+_SEQUENCE = "sequence"  # what a match rests on where only the order of the operations speaks for it
 _SAME_CONTENT, _SAME_ADDRESS = 2.4, 1.25  # two swapped layers stay in place, and what follows a missing block moves
 
 
@@ -75,9 +77,8 @@ def align(a: Side, b: Side) -> Alignment:
         _match_in_order(found, ours, theirs)
     _align_around(found, a.steps, b.steps, _anchors(a, b), _align_stretch)
     move_gaps(found)
-    _match_by_wiring(found)
-    _match_by_values(found)
-    _match_by_wiring(found)
+    _match_what_is_left(found)
+    _match_crossed(found)
     return found
 
 
@@ -198,7 +199,7 @@ def _align_stretch(found: Alignment, ours: list[Step], theirs: list[Step]) -> No
         return
     if len(ours) == len(theirs) and all(a.token == b.token for a, b in zip(ours, theirs, strict=True)):
         for a, b in zip(ours, theirs, strict=True):
-            found.match(a.number, b.number, "sequence")
+            found.match(a.number, b.number, _SEQUENCE)
     elif len(ours) * len(theirs) <= _LARGEST:
         _align_table(found, ours, theirs)
     else:
@@ -212,7 +213,7 @@ def _divide(found: Alignment, ours: list[Step], theirs: list[Step]) -> None:
         pairs = pairs or [(one, other, 1.0) for one, other, _ in _pairs(_grouped(ours, key), _grouped(theirs, key))]
     if not pairs:  # every function runs more often on one side: from the start as long as they agree, and from the end
         pairs = _ends_that_agree(ours, theirs)
-    anchors = ((*pair, "sequence") for pair in heaviest_increasing(pairs))
+    anchors = ((*pair, _SEQUENCE) for pair in heaviest_increasing(pairs))
     _align_around(found, ours, theirs, anchors, _align_piece)
 
 
@@ -242,7 +243,7 @@ def _align_table(found: Alignment, ours: list[Step], theirs: list[Step]) -> None
     i = j = 0
     while i < len(ours) and j < len(theirs):
         if scores[i][j] and best[i][j] == scores[i][j] + best[i + 1][j + 1]:
-            found.match(ours[i].number, theirs[j].number, "sequence")
+            found.match(ours[i].number, theirs[j].number, _SEQUENCE)
             i, j = i + 1, j + 1
         elif best[i][j] == best[i + 1][j]:
             i += 1
@@ -282,6 +283,37 @@ def _same_arguments(found: Alignment, a: int, b: int) -> float:
 # What is left ------------------------------------------------------------------------------------------------------
 
 
+def _match_what_is_left(found: Alignment) -> None:
+    _match_by_wiring(found)
+    _match_by_values(found)
+    _match_by_wiring(found)
+
+
+def _match_crossed(found: Alignment) -> None:
+    """Match operations again that were matched by their sequence only and differ: one of the two may run in another order.
+
+        a  q, k, v = qkv(x).chunk(3); q, k, v = heads(q), heads(k), heads(v)
+        b  v, k, q = heads(v(x)), heads(k(x)), heads(q(x))       the first `heads` of b are the last of a
+
+    Where neither wiring nor values tell better, the sequence counts.
+    """
+    doubted = [
+        (found.of_b[step.number], step.number)
+        for step in found.b.steps
+        if not step.states and found.because.get(step.number) == _SEQUENCE
+        if (apart := found.error(step.number)) is not None and apart.relative > found.tolerance(step.number)
+    ]
+    if not doubted:
+        return
+    for _, other in doubted:
+        found.drop(other)
+    _match_what_is_left(found)
+    for one, other in doubted:
+        found.match(one, other, _SEQUENCE)
+        if found.of_b.get(other) == one:
+            found.because[other] = _SEQUENCE
+
+
 def _match_by_wiring(found: Alignment) -> None:
     """Match calls of the same function on the same parents, which ran in another order."""
     free: dict[Any, list[int]] = defaultdict(list)
@@ -310,14 +342,27 @@ def _wiring(step: Step, side: Side, in_a: Callable[[int], int]) -> Any:
 
 
 def _match_by_values(found: Alignment) -> None:
-    """Match two operations that have the same values, if no others have these."""
+    """Match two operations that have the same values, if no others have these, other than those the values are passed on to."""
     ours, theirs = (_by_value(found, side) for side in (found.a, found.b))
     for key, numbers in theirs.items():
         others = ours.get(key, [])
-        if len(numbers) == len(others) == 1:
-            a, b = found.a.value(others[0]), found.b.value(numbers[0])
-            if a is not None and b is not None and is_close(a, b, tolerance_of(a.dtype, b.dtype)):
-                found.match(others[0], numbers[0], "values")
+        if len(others) * len(numbers) > _ALIKE:
+            continue
+        pairs = [(one, other) for one in others for other in numbers if _has_same_values(found, one, other)]
+        left = _first_of_chain(found.a, {one for one, _ in pairs})
+        right = _first_of_chain(found.b, {other for _, other in pairs})
+        if len(left) == len(right) == 1:
+            found.match(left[0], right[0], "values")
+
+
+def _has_same_values(found: Alignment, one: int, other: int) -> bool:
+    a, b = found.a.value(one), found.b.value(other)
+    return a is not None and b is not None and is_close(a, b, tolerance_of(a.dtype, b.dtype))
+
+
+def _first_of_chain(side: Side, numbers: set[int]) -> list[int]:
+    """The operations that are given the value of no other of them: of `transpose` and the `contiguous` after it, the first."""
+    return [number for number in numbers if numbers.isdisjoint(side.log.operations[number].dependencies)]
 
 
 def _by_value(found: Alignment, side: Side) -> dict[Any, list[int]]:

@@ -53,6 +53,7 @@ class Inquiry:
         if (inside := self._differing_inside(missing, extra, pair, own)) is not None:
             return inside
         missing, extra = self._of_one_side_only(missing, extra)
+        missing, extra = (() if _only_pass_on(side, some) else some for side, some in ((a, missing), (b, extra)))
         if (apart := _other_shape(missing, extra)) is not None:
             return Culprit(*apart, pair, own, self._arguments(apart[0]._number, apart[1]._number), missing=missing, extra=extra)
         if is_output or self._agrees(partner, number, expected, allowed, with_states_of_a=False):
@@ -77,7 +78,8 @@ class Inquiry:
             ours, theirs = (first, None) if missing else (None, first)
             return Culprit(ours, theirs, shown_by, own, missing=missing, extra=extra, inputs=inputs, lone=lone)
         which = -1 if missing and extra else 0  # the last ones, where each side runs something else; else the first
-        ours, theirs = (side[which] if side else None for side in (missing, extra))
+        sides = (self._alignment.a, missing), (self._alignment.b, extra)
+        ours, theirs = ((_changing(side, some) or some)[which] if some else None for side, some in sides)
         return Culprit(ours, theirs, shown_by, own, missing=missing, extra=extra, inputs=inputs)
 
     def lone_output(self) -> Culprit | None:
@@ -183,7 +185,9 @@ class Inquiry:
     def _inputs(self, partner: int, number: int) -> tuple[tuple[Operation, Operation], ...]:
         """The parents of the pair that do not correspond."""
         a, b = self._alignment.a, self._alignment.b
-        pairs = zip(a.log.operations[partner].parents, b.log.operations[number].parents, strict=False)
+        ours = [_origin(a, one, self._alignment.of_a) for one in a.log.operations[partner].parents]
+        theirs = [_origin(b, one, self._alignment.of_b) for one in b.log.operations[number].parents]
+        pairs = zip(ours, theirs, strict=False)
         return tuple(
             (a.operation(one), b.operation(other))
             for one, other in pairs
@@ -244,6 +248,38 @@ def _behind_lone_output(side: Side, matched: dict[int, int]) -> tuple[Operation,
             if any(one._number in side.varying for one in behind):
                 return behind
     return ()
+
+
+def _passes_on(side: Side, number: int) -> bool:
+    """Whether an operation gives the elements of what it is given, in the same order: `contiguous`, `view`, no dropout."""
+    parents = side.log.operations[number].parents
+    if len(parents) != 1 or parents[0] < 0:
+        return False
+    given, value = side.value(parents[0]), side.value(number)
+    if given is None or value is None or given.numel() != value.numel():
+        return False
+    with DisableTorchFunction(), torch.no_grad():
+        return is_close(given.reshape(-1), value.reshape(-1), 0.0)
+
+
+def _origin(side: Side, number: int, matched: Container[int]) -> int:
+    """The operation whose tensor one without a match passes on in the same shape; itself where it changes it."""
+    operations = side.log.operations
+    while number >= 0 and number not in matched and _passes_on(side, number):
+        if operations[operations[number].parents[0]].shape != operations[number].shape:
+            break
+        number = operations[number].parents[0]
+    return number
+
+
+def _only_pass_on(side: Side, operations: tuple[Operation, ...]) -> bool:
+    """Whether all of some operations pass on what they are given, in the same shape."""
+    return all(_origin(side, one._number, ()) != one._number for one in operations)
+
+
+def _changing(side: Side, operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    """The operations that do not only pass on what they are given."""
+    return tuple(one for one in operations if not _passes_on(side, one._number))
 
 
 def _other_shape(missing: tuple[Operation, ...], extra: tuple[Operation, ...]) -> tuple[Operation, Operation] | None:

@@ -12,7 +12,7 @@ _PATIENCE = 5.0  # seconds until a process that was killed is gone; one that the
 
 
 def end_process(process: subprocess.Popen[bytes], patience: float = 0.0) -> None:
-    """Let a process end by itself in `patience` seconds, else kill it. This returns also where the system does not let it go."""
+    """Wait `patience` seconds for a process to end, then kill it. Return also where the system cannot end it."""
     if process.stdin is not None:
         with contextlib.suppress(OSError, ValueError):  # it is gone, and reads no more
             process.stdin.close()

@@ -28,13 +28,16 @@ def blocked(monkeypatch):
     monkeypatch.setattr(writer, "_LAST", 0.2)
     monkeypatch.setattr(writer, "_TOGETHER", 1)
     answers = threading.Event()
+    answers.began = threading.Event()  # set while a call waits
 
     def block(name, first=0):
         real, calls = getattr(storage.TensorsInWork, name), []
 
         def waits(self, *args):
             calls.append(self)
-            assert len(calls) <= first or answers.wait(LONG)
+            if len(calls) > first:
+                answers.began.set()
+                assert answers.wait(LONG)
             return real(self, *args)
 
         monkeypatch.setattr(storage.TensorsInWork, name, waits)
@@ -70,6 +73,7 @@ def test_after_an_interrupt_a_folder_that_does_not_answer_is_not_waited_for(tmp_
     answers = blocked("add")
 
     def interrupt(progress):
+        assert answers.began.wait(LONG)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

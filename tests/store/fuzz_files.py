@@ -61,6 +61,8 @@ FORBIDDEN += (
 def watch(event: str, args: tuple[object, ...]) -> None:
     if not is_watching:
         return
+    if event == "open" and isinstance(args[0], int):
+        return  # a file object for what was opened before, which was looked at then
     if event == "open" and str(args[0]) != str(FILE) and not str(args[0]).endswith((".pyc", ".py")):
         watched.append((event, repr(args[:2])))
     elif event.startswith(FORBIDDEN):

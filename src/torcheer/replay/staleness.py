@@ -24,7 +24,7 @@ from ..records import PARENTS, SITE, UNSAVED, OperationRecord, Origin, PythonRea
 from ..shapes import shape_of
 from ..source_places import CodeTable, source_of
 from ..tensor_memory import is_freed
-from ..torch_internals import is_of_custom_function
+from ..torch_internals import is_of_custom_function, sparse_parts
 from .comparison import is_close, same_bits
 from .kept_values import given_because, is_uninitialised
 from .races import may_race
@@ -43,6 +43,7 @@ _READ_AGAIN: dict[str, Callable[..., Any]] = {
 }
 # Unseen writes to memory that was handed out in these ways come from Python, to which only recorded reads bring values.
 _FROM_PYTHON = frozenset({"numpy_write", "array_write", "dlpack_write", "outside_write", "memory_write"})
+_COMPRESSED = frozenset({torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
 _ADVICE = "Run the model itself on it: torcheer.intervene makes a change live, log_forward_pass takes another input"
 
 Spans = Mapping[int, Iterable[tuple[int, int]]]  # by operation: from which reader to before which one it is read changed
@@ -238,6 +239,8 @@ class StaleGuard:
         if record.function.exports_memory:
             for tensor in tensors:
                 self._outside |= storages_of(tensor)
+        if record.before >= len(self._log.rows):
+            return  # no operation came after the read, so nothing in the log followed from the value
         if not is_changed and all(
             parent not in self._behind and self._touched.isdisjoint(storages_of(tensor))
             for parent, tensor in zip(record.parents, tensors, strict=True)
@@ -279,5 +282,7 @@ def _is_foreign(tensor: Tensor) -> bool:
 
 
 def _count(tensor: Tensor) -> int | None:
-    """How many values a sparse tensor stores; None of others."""
-    return tensor._nnz() if tensor.layout is not torch.strided and tensor.layout is not torch.jagged else None
+    """How many values a sparse tensor stores; None for tensors of other layouts."""
+    if tensor.layout is torch.sparse_coo:
+        return len(sparse_parts(tensor)[1])
+    return tensor.values().numel() if tensor.layout in _COMPRESSED else None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from itertools import chain, islice
@@ -51,6 +52,7 @@ class StateRestorer:
     ) -> None:
         self.problems: list[str] = []
         self.written_unseen: list[str] = []  # the names of tensors that code which cannot be watched wrote to
+        self._let_go: list[weakref.ref[Tensor]] = []  # the tensors that were written to, once their backups are gone
         self.moved: list[Any] = []  # attributes of modules and containers that `restore` gave their old items
         self.interrupt: BaseException | None = None
         self.lazy: list[tuple[Tensor, Tensor]] = []  # uninitialised tensors, and those that stand in for them during the pass
@@ -244,8 +246,9 @@ class StateRestorer:
 
     @property
     def written(self) -> list[Tensor]:
-        """The tensors that watched operations wrote to."""
-        return [backup.tensor for backup in self._backups.values() if not backup.is_suspected]
+        """The tensors that watched operations wrote to, as far as they are still alive after `let_go`."""
+        before = [tensor for reference in self._let_go if (tensor := reference()) is not None]
+        return before + [backup.tensor for backup in self._backups.values() if not backup.is_suspected]
 
     def written_storages(self) -> set[int]:
         """The storages that `restore` is going to write to."""
@@ -357,7 +360,8 @@ class StateRestorer:
             backup.restore_count()
 
     def let_go(self) -> None:
-        """All is put back: hold none of the tensors that were written to."""
+        """All is put back: hold none of the tensors that were written to, and remember them by weak references."""
+        self._let_go = [weakref.ref(tensor) for tensor in self.written]
         self._backups.clear()
         self._autograd.clear()
 

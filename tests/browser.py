@@ -37,7 +37,7 @@ def running_browser(environment: dict[str, str] | None = None) -> Iterator[Brows
         _go_without(f"there is no browser: install one of {', '.join(BROWSERS)}")
     with sync_playwright() as playwright:
         variables: dict[str, str | float | bool] = {**os.environ, **(environment or {})}
-        running = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"], env=variables)
+        running = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"], env=variables, timeout=300_000)
         yield running
         running.close()
 
@@ -53,6 +53,7 @@ def browser() -> Iterator[Browser]:
 def page(browser: Browser) -> Iterator[Page]:
     """An offline page. The test fails on any error in the page, and on any request that leaves file:, data: and blob:."""
     context = browser.new_context(offline=True, viewport={"width": 1400, "height": 900})
+    context.set_default_timeout(300_000)  # milliseconds: a busy machine is slow
     page = context.new_page()
     trouble: list[str] = []
     page.on("pageerror", lambda error: trouble.append(f"error in the page: {error}"))

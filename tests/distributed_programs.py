@@ -461,7 +461,7 @@ def main():
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     names = sys.argv[5:] or list(PROGRAMS)
-    timeout = datetime.timedelta(seconds=20)
+    timeout = datetime.timedelta(seconds=300)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world, timeout=timeout)
     with open(results, "w") as file:
         for name in names:

@@ -103,7 +103,7 @@ class Firefox:
     def close(self) -> None:
         self._socket.close()
         self._process.terminate()
-        self._process.wait(20)
+        self._process.wait(300)
 
 
 def _free_port() -> int:

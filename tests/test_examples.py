@@ -42,7 +42,7 @@ def trained(tmp_path_factory):
         earlier.take_graphs(99)
     command = [sys.executable, str(EXAMPLES / "train_xray.py"), "--steps", "12", "--folder", "out"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=200)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=900)
     assert done.returncode == 0, done.stderr
     return done, folder / "out"
 

@@ -21,7 +21,7 @@ def run_without(way: str, names: Iterable[str] = USES) -> dict[str, dict[str, st
     """For each name, or several names joined by commas, what came of each step."""
     environment = {**os.environ, "PYTHONPATH": str(Path(torcheer.__file__).parents[1])}
     command = [sys.executable, str(PROGRAM), way, *names]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=280)
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=900)
     return dict(map(json.loads, ran.stdout.splitlines()))
 
 

@@ -17,7 +17,7 @@ from distributed_programs import LEFT_OUT, PROGRAMS, WORLD
 from torch_version import TORCH
 from torcheer.capture.intercept.collectives import in_words
 
-_LIMIT = 150  # seconds for all programs together; a hang fails instead of blocking
+_LIMIT = 900  # seconds for all programs together; a hang fails instead of blocking
 
 pytestmark = pytest.mark.skipif(
     not (torch.distributed.is_available() and torch.distributed.is_gloo_available()), reason="this torch has no gloo"

@@ -67,11 +67,11 @@ def test_the_limit_of_recursion_is_put_back_by_the_last_of_several_threads_and_s
     def other():
         with torcheer.recording():
             inside.set()
-            leave.wait(10)
+            leave.wait(300)
 
     thread = threading.Thread(target=other)
     thread.start()
-    inside.wait(10)
+    inside.wait(300)
     torcheer.log_forward_pass(Nest(3), x)
     leave.set()
     thread.join()

@@ -231,7 +231,7 @@ def test_features_are_read_while_they_are_written(tmp_path):
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     tl.extract(nn.Identity().eval(), batches(), "output", tmp_path, block=10, progress=False)
-    reader.join(20)
+    reader.join(300)
     assert not failures
     assert seen[-1] == 100
     assert len(set(seen)) > 2

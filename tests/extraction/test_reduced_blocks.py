@@ -217,7 +217,7 @@ def test_another_process_may_do_the_same_work_at_any_moment(tmp_path, at):
 
 def work(folder, numbers, begin) -> None:
     torch.set_num_threads(1)
-    begin.wait(30)
+    begin.wait(300)
     blocks = ReducedBlocks(LocalStorage(folder), REDUCERS)
     for number in numbers:
         write_block(blocks, number)
@@ -259,7 +259,7 @@ def test_a_process_that_is_killed_while_it_merges_loses_at_most_its_block(tmp_pa
     for moment in range(10):
         folder = tmp_path / str(moment)
         (process,), begin = started(folder, [range(12)], parties=2)
-        begin.wait(30)
+        begin.wait(300)
         time.sleep(0.004 * moment)
         os.kill(process.pid, signal.SIGKILL)
         process.join()

@@ -17,7 +17,7 @@ from torcheer.extraction.blocks import block_index, storage, writer
 from torcheer.extraction.blocks.reduced_blocks import Node, ReducedBlocks
 from torcheer.extraction.blocks.storage import LocalStorage
 
-LONG = 60  # seconds, for what takes a moment
+LONG = 300  # seconds, for what takes a moment
 X = torch.rand(64, 4)
 
 

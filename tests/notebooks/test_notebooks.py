@@ -54,7 +54,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[nbformat
         source = Path(__file__).parents[2] / "src"
         patch.setenv("PYTHONPATH", os.pathsep.join([str(source), os.environ.get("PYTHONPATH", "")]))
         patch.setenv("PYTHONWARNINGS", "ignore")
-        NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(folder)}}).execute()
+        NotebookClient(notebook, timeout=900, resources={"metadata": {"path": str(folder)}}).execute()
     return dict(zip(_CELLS, [cell.outputs for cell in notebook.cells], strict=True))
 
 

@@ -54,7 +54,7 @@ def test_broken_files_by_the_dozen():
         env=environment,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=900,
         check=False,
     )
     assert told.returncode == 0, told.stderr[-3000:]

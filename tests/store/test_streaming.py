@@ -242,7 +242,7 @@ def test_a_disk_that_does_not_answer_is_given_up(tmp_path, monkeypatch, waits_in
     answers, write_at = threading.Event(), WholeFile.write_at
 
     def waits(self, *args):
-        assert answers.wait(60)
+        assert answers.wait(300)
         write_at(self, *args)
 
     monkeypatch.setattr(WholeFile, "write_at", waits)
@@ -255,7 +255,7 @@ def test_a_disk_that_does_not_answer_is_given_up(tmp_path, monkeypatch, waits_in
         answers.set()
         with contextlib.suppress(OSError):
             pinned.close()
-        pinned._thread.join(60)
+        pinned._thread.join(300)
     assert not pinned._thread.is_alive()
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("other", b"")]
 

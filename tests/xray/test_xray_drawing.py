@@ -133,7 +133,7 @@ def test_drawing_is_counted_by_the_budget(training):
     begin, _train = training
     xray = begin(budget="0.01%")
     xray.take_graphs()
-    assert xray.show_last_graphs().wait(60)
+    assert xray.show_last_graphs().wait(300)
     assert xray.cost["drawing"] > 0
     assert xray.cost["share"] > 0.0001
     assert xray.show_last_graphs(scale="frame") is None
@@ -176,10 +176,10 @@ def test_figures_that_cannot_be_written_are_a_warning_told_once(training, tmp_pa
     (tmp_path / "run" / "figures").write_text("in the way")
     train()
     xray.take_graphs()
-    xray.show_last_graphs().wait(60)
+    xray.show_last_graphs().wait(300)
     with pytest.warns(SnapshotLost, match="figure of step 0 could not be drawn.*exists"):
         xray.take_graphs()
-    xray.show_last_graphs().wait(60)
+    xray.show_last_graphs().wait(300)
     xray.flush()  # told once is enough
     assert xray.run.steps() == [0, 1]
     with pytest.warns(SnapshotLost, match="could not be written"):
@@ -230,7 +230,7 @@ def test_before_the_first_snapshot_there_is_nothing_to_show(training, monkeypatc
         with pytest.warns(SnapshotLost, match="No space left"):
             xray.flush()
         drawing = xray.show_last_graphs()
-        assert drawing.wait(60)
+        assert drawing.wait(300)
     with pytest.raises(DrawingFailed, match="no snapshot to draw"):
         drawing.figure.axes
 
@@ -250,13 +250,13 @@ def test_a_process_that_dies_loses_its_figure_only(training, monkeypatch):
     begin, train = training
     xray = begin()
     xray.take_graphs()
-    assert xray.show_last_graphs().wait(60)
+    assert xray.show_last_graphs().wait(300)
     process = drawer.desk()._process
     process.kill()
     process.wait()
     train()
     xray.take_graphs()
-    assert xray.show_last_graphs().wait(60)
+    assert xray.show_last_graphs().wait(300)
     xray.close()
     assert (xray.folder / "figures" / "step_00000001.png").exists()
 

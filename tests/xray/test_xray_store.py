@@ -163,7 +163,7 @@ def test_two_writers_in_one_folder_are_refused(files):
 def test_a_writer_in_another_process_is_refused_too(files):
     """The lock is between processes."""
     program = f"from torcheer.xray import FileManager; FileManager.create({str(files.folder)!r}, {{}})"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=900)
     assert done.returncode == 1
     assert "RunInUse" in done.stderr
 

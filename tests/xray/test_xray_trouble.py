@@ -73,7 +73,7 @@ def test_a_training_goes_on_showing_where_its_last_snapshot_was_cut(tmp_path):
         xray.flush()
         cut(tmp_path / "run", 1)
         drawing = xray.show_last_graphs()
-        assert drawing.wait(60)
+        assert drawing.wait(300)
         assert any("step 0" in text.get_text() for text in drawing.figure.texts)
         with pytest.warns(SnapshotLost, match="step 1"):
             xray.flush()

@@ -22,7 +22,7 @@ from torcheer.xray.drawing import desk, drawer
 from torcheer.xray.drawing.desk import Desk, Job
 from torcheer.xray.snapshots import writing
 
-LONG = 60  # seconds, for what takes a moment
+LONG = 300  # seconds, for what takes a moment
 
 needs_stopping = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="processes cannot be stopped here")
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be forked here")

@@ -172,7 +172,7 @@ def test_a_newer_figure_for_a_place_takes_the_turn_of_one_that_waits(monkeypatch
 
     def draw(self: Desk, request: dict) -> tuple[dict, bytes]:
         begun.set()
-        assert go_on.wait(20)
+        assert go_on.wait(300)
         return {}, b""
 
     monkeypatch.setattr(Desk, "_draw", draw)
@@ -184,13 +184,13 @@ def test_a_newer_figure_for_a_place_takes_the_turn_of_one_that_waits(monkeypatch
 
     jobs = [job("first", "a")]
     busy.ask(jobs[0])
-    assert begun.wait(20)
+    assert begun.wait(300)
     for name, place in (("second", "a"), ("third", "b"), ("newer second", "a"), ("fourth", "c")):
         jobs.append(job(name, place))
         busy.ask(jobs[-1])
     assert told == [("second", True), ("third", True)]
     go_on.set()
-    assert all(one.done.wait(20) for one in jobs)
+    assert all(one.done.wait(300) for one in jobs)
     assert told[2:] == [("first", False), ("newer second", False), ("fourth", False)]
 
 
@@ -209,7 +209,7 @@ def test_a_figure_that_fails_is_told_and_the_next_is_drawn(monkeypatch: pytest.M
     for _ in range(2):
         one = Job({}, "here", lambda said, png: told.append(said))
         table.ask(one)
-        assert one.done.wait(20)
+        assert one.done.wait(300)
     assert told == [{"error": "RuntimeError: no ink"}, {"length": 0}]
 
 

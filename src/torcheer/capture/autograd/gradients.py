@@ -227,6 +227,16 @@ class GradientWatcher:
         if node is not None and self._following.known(node) is None:
             self._following.follow(node, number, "inside", self._leaf)
 
+    def is_given(self, tensor: Tensor) -> bool:
+        """True for tensors that the pass did not make: parameters, and inputs."""
+        node = self._node(tensor)
+        watched = self._following.known(node) if node is not None else None
+        return tensor.is_leaf or (watched is not None and watched.is_given)
+
+    def note_handed(self, number: int, tensor: Tensor) -> None:
+        """`tensor` is the view or copy of an output that the user gets: gradients come through its node."""
+        self._explain(number, tensor)
+
     def meet(self, numbers: Iterable[int], tensors: Iterable[Tensor]) -> None:
         """Tensors of these operations are used as arguments. Their nodes may be new: a custom autograd function ran unseen."""
         for number, tensor in zip(numbers, tensors, strict=True):
@@ -236,6 +246,11 @@ class GradientWatcher:
                 self._explain(number, tensor)
             else:
                 self._tie(number, tensor)
+
+    def expect(self, roots: Iterable[Tensor]) -> None:
+        """A backward pass begins at these tensors. Where one is a parameter or an input, the pass begins with its node."""
+        known = [one for one in roots if one.requires_grad and self._number_of_leaf(one) is not None]
+        self._backward.begins_outside = any(map(self.is_given, known))
 
     def watch(self, tensors: Iterable[Tensor]) -> None:
         """A backward pass may begin or end at these tensors."""
@@ -343,7 +358,8 @@ def _entered(log: BackwardLog, node: Watched, task: int) -> BackwardRecord | Non
     if one is None and outer is not None and outer.record is not None and _runs_inside_a_node():
         one = outer.record
         one.inner.add(task)
-    if one is None and node.leaf is None and not node.is_given:  # other graphs lead to the same parameters and inputs
+    is_outside = node.leaf is not None or node.is_given  # other graphs lead to the same parameters and inputs
+    if one is None and (not is_outside or log.begins_outside):
         one = log.begin(task)
         after_this_backward(partial(_finish, weakref.ref(log), one))
     node.outer = outer if one is not None and one.task != task else None

@@ -2,12 +2,15 @@
 
 import copy
 import gc
+import random
 import threading
 import weakref
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import torcheer
 from backward_programs import (
@@ -244,3 +247,19 @@ def test_state_that_cannot_be_put_back_for_backward_is_named(monkeypatch):
         history.log_backward(history.outputs[0].tensor_contents.sum())
     assert same_state(state_of(model), before)
     assert model.fc.weight.grad is None
+
+
+def test_state_that_the_pass_did_not_change_is_not_needed_for_backward():
+    class Holds(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc, self.random, self.generator = nn.Linear(4, 4), random.Random(0), torch.Generator()
+            self.array, self.numpy, self.bytes = np.ones(4), np.random.default_rng(0), bytearray(b"held")
+
+        def forward(self, t):
+            return self.fc(t)
+
+    model, given, twin, twin_given = model_and_twin(Holds)
+    twin(twin_given).sum().backward()
+    torcheer.log_forward_pass(model, given, save_gradients=True).outputs[0].tensor_contents.sum().backward()
+    assert_same(gradients_of(model, given), gradients_of(twin, twin_given))

@@ -21,7 +21,7 @@ from ...cleaning import cleaning
 from ...display import few
 from ...errors import BackwardFailed, MissingInTorch, StateNotRestored
 from ...torch_internals import DisableTorchFunction, after_this_backward, outside_dispatch_modes
-from .object_state import items_of, refill, same_items
+from .object_state import Random, items_of, refill, same_items
 from .randomness import RandomState
 from .tensor_backup import TensorBackup
 
@@ -125,7 +125,7 @@ class Generators:
 
 
 def _has_no_graph(one: Any) -> bool:
-    return isinstance(one, Generators) or (isinstance(one, TensorBackup) and one.tensor.is_leaf)
+    return isinstance(one, (Generators, Random)) or (isinstance(one, TensorBackup) and one.tensor.is_leaf)
 
 
 class LeftBehind:

@@ -110,8 +110,20 @@ class Random:
     def again(self) -> Random:
         return Random(self.subject)
 
+    @property
+    def is_changed(self) -> bool:
+        return not _is_same_state(self.again()._state, self._state)
+
     def restore(self) -> None:
         self._set(self._state)
+
+
+def _is_same_state(one: Any, other: Any) -> bool:
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_is_same_state(value, other[key]) for key, value in one.items())
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(_is_same_state, one, other))
+    return bool(one.tolist() == other.tolist() if hasattr(one, "tolist") else one == other)
 
 
 class Array:
@@ -129,6 +141,11 @@ class Array:
         if self.is_sample:
             return array[tuple(slice(None, None, max(1, size // 32)) for size in array.shape)][:32].tobytes()
         return array.copy() if array.dtype.hasobject else array.tobytes()
+
+    @property
+    def is_changed(self) -> bool:
+        """True where the values differ, and for arrays of objects. Of a large array, which is never put back, false."""
+        return not self.is_sample and (self.subject.dtype.hasobject or self._read() != self._values)
 
     def again(self) -> Array:
         return Array(self.subject, is_sample=self.is_sample)
@@ -158,6 +175,10 @@ class Slots:
     def again(self) -> Slots:
         return Slots(self.subject)
 
+    @property
+    def is_changed(self) -> bool:
+        return any(_get(slot, self.subject) is not old for slot, old in self.values)
+
     def restore(self) -> None:
         for slot, old in self.values:
             if _get(slot, self.subject) is not old:
@@ -184,6 +205,10 @@ class Bytes:
 
     def again(self) -> Bytes:
         return Bytes(self.subject)
+
+    @property
+    def is_changed(self) -> bool:
+        return bool(self.subject != self._bytes)
 
     def restore(self) -> None:
         if self.subject != self._bytes:

@@ -268,7 +268,7 @@ class StateRestorer:
                 *(AddedHooks(hooks, added) for hooks, added in self._new_hooks()),
                 *(script.again() for script in self._scripts.values() if script.is_changed),
                 *(TensorBackup(tensor, is_suspected=False) for tensor in tensors),
-                *(piece.again() for piece, _ in self._objects.pieces if not getattr(piece, "is_sample", False)),
+                *(piece.again() for piece, _ in self._objects.pieces if piece.is_changed),
                 *(GraphOf(one.tensor) for one in self._autograd.values() if one.is_changed and one.can_be_restored),
                 *(() if before.is_now() else (Generators(),)),
             ]

@@ -20,6 +20,7 @@ from .compare.models import compare_models as compare_models
 from .errors import ActivationLost as ActivationLost
 from .errors import ActivationNotSaved as ActivationNotSaved
 from .errors import AmbiguousKey as AmbiguousKey
+from .errors import BackwardFailed as BackwardFailed
 from .errors import CannotBeSaved as CannotBeSaved
 from .errors import DrawingFailed as DrawingFailed
 from .errors import EmptyLogWarning as EmptyLogWarning

@@ -113,6 +113,8 @@ class BackwardLog:
         self.running: dict[int, Any] = {}  # by thread: the node that runs now, if it may run a backward pass itself
         self.pinned: list[Any] = []  # nodes that are kept alive here, and their hooks with them
         self.latest: BackwardRecord | None = None
+        self.left_behind: Any = None  # what the forward pass changed and was undone; backward passes of it need that
+        self.begins_outside = False  # whether the backward pass that runs begins at a parameter or an input
         self.is_copy = False  # no hook adds further passes to it
         self._begun: list[BackwardRecord] = []
         self.wanted: set[int] | None = None  # the operations whose gradients are kept; None: all

@@ -77,6 +77,10 @@ class ReplayFailed(TorcheerError):
     operation: int | None = None  # the number of the operation it failed at
 
 
+class BackwardFailed(TorcheerError, RuntimeError):
+    """A backward pass of a history would not read what the forward pass left, so it was not run."""
+
+
 class PlaceNotReached(TorcheerError):
     """A place to be read or changed while a model runs was not reached, or not in the way it was logged."""
 

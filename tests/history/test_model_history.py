@@ -161,7 +161,7 @@ def test_a_bottom_level_module_is_one_with_one_operation_inside():
 
 def test_the_public_names_are_these():
     assert sorted(n for n in vars(torcheer) if not n.startswith("_") and n[0].isupper()) == [
-        *("ActivationLost", "ActivationNotSaved", "AmbiguousKey", "ArchitectureTracer", "Call"),
+        *("ActivationLost", "ActivationNotSaved", "AmbiguousKey", "ArchitectureTracer", "BackwardFailed", "Call"),
         *("CannotBeSaved", "Comparison", "Culprit", "DrawingFailed", "Edits"),
         *("EmptyLogWarning", "Extractor", "Features", "FeaturesExist", "FeaturesMismatch"),
         *("FeaturesNotFound", "FileManager", "FunctionNotFound", "GradientNotSaved", "GraphChanged"),

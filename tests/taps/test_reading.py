@@ -648,3 +648,13 @@ def test_values_of_unusual_layouts_and_dtypes_are_read(kind):
     for value in (values["1"], torcheer.activation(model, x, "1")):
         assert (value.dtype, value.layout, value.device) == (expected.dtype, expected.layout, expected.device)
         assert same_bits(value, expected)
+
+
+@pytest.mark.parametrize("is_reentrant", [True, False])
+def test_a_model_that_is_checkpointed_as_a_whole_is_read_where_backward_runs_in_the_block(is_reentrant):
+    model, t = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.rand(2, 4, requires_grad=True)
+    with torcheer.tap(model, ["0", ""]) as values:
+        made = torch.utils.checkpoint.checkpoint(model, t, use_reentrant=is_reentrant)
+        made.sum().backward()
+    assert torch.equal(values["0"], model[0](t))
+    assert torch.equal(values[""], made)

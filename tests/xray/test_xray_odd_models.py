@@ -1,5 +1,6 @@
 """Xray on layers that are not written as in a textbook, and in trainings that do not go as planned."""
 
+import copy
 import gc
 import os
 import sys
@@ -12,6 +13,7 @@ from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 from torcheer import RunInUse, TorcheerError, Xray
 from torcheer.xray import Limits
+from torcheer.xray.watch.probe import Probe
 
 
 @pytest.fixture
@@ -327,3 +329,37 @@ def test_values_that_are_not_finite_are_in_no_scale_but_counted_where_they_are(f
     assert (run.summary("2").nonfinite, run.summary("2").grad_nonfinite) == (1, 0)
     assert (run.summary("0").nonfinite, run.summary("0").grad_nonfinite) == (0, 0)
     assert run.summary("2").norm == pytest.approx(float(torch.cat((rest, model[2].bias.detach())).norm()))
+
+
+class ReadsInBackward(nn.Module):
+    """A checkpointed block reads a buffer that the pass wrote."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.register_buffer("scale", torch.ones(4))
+
+    def forward(self, t):
+        self.scale.mul_(2)
+        return torch.utils.checkpoint.checkpoint(lambda u: self.fc(u).tanh() * self.scale, t, use_reentrant=False)
+
+
+class ReturnsBuffer(ReadsInBackward):
+    """Returns a buffer that gradients flow through."""
+
+    def forward(self, t):
+        self.scale += self.fc(t).sum(0)
+        return self.scale
+
+
+@pytest.mark.parametrize("make", [ReadsInBackward, ReturnsBuffer])
+def test_gradients_of_a_probe_are_those_of_the_plain_model(make):
+    model, given = make(), torch.rand(3, 4)
+    twin = copy.deepcopy(model)
+    twin(given).square().mean().backward()
+    _, gradients, loss = Probe(model, given, loss_fn=lambda made: made.square().mean(), training=True).run_backward()
+    for name, parameter in twin.named_parameters():
+        assert torch.equal(gradients[name], parameter.grad), name
+    assert loss > 0
+    assert torch.equal(model.scale, torch.ones(4))
+    assert all(parameter.grad is None for parameter in model.parameters())

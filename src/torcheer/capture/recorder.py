@@ -185,7 +185,9 @@ class Recorder:
         number = self.append(self._row(MARKERS[Origin.OUTPUT], (parent,), tensor))
         log.details[number] = Details(also=also, output_path=path)
         if self.gradients is not None:
-            log.values[number] = self._apart(tensor)  # with its autograd graph, for the user to run backward from
+            log.values[number] = handed = self._apart(tensor)  # with its autograd graph, for the user to run backward from
+            if handed is not tensor:
+                self.gradients.note_handed(number, handed)
         elif parent >= 0 and self.keeper.selection is None and not also and self._is_there(parent):
             kept = log.values[parent]  # a copy, where its memory was handed out
             is_alias = isinstance(kept, Tensor) and self.table.storage_of(kept) == known.storage
@@ -200,12 +202,16 @@ class Recorder:
         return self.log.values[number] is not UNSAVED and not self.log.is_lost(number)
 
     def _apart(self, tensor: Tensor) -> Tensor:
-        """A tensor, or a copy where its memory is the user's and is going to be restored."""
+        """A tensor, or a copy where its memory is the user's and is going to be restored.
+
+        Of parameters and inputs a view: its node tells a backward pass from the model's output from those of other graphs.
+        """
         restored = self.restorer.written_storages() if self.restorer is not None else set()
-        if restored.isdisjoint(storages_of(tensor)):
-            return tensor
         with torch.enable_grad():
-            return tensor.clone()
+            if not restored.isdisjoint(storages_of(tensor)):
+                return tensor.clone()
+            is_given = self.gradients is not None and tensor.requires_grad and self.gradients.is_given(tensor)
+            return tensor.view_as(tensor) if is_given and tensor.layout is torch.strided and not tensor.is_nested else tensor
 
     def _whole_model(self) -> ModuleCall | None:
         inputs = tuple(r.number for r in self.log.operations if r.origin is Origin.INPUT)

@@ -19,7 +19,6 @@ from ..records import Log, Origin
 from ..source_places import Site
 from ..torch_internals import DisableTorchFunction, forget_custom_functions, may_be_compiled, missing_notes, run_uncompiled
 from .addresses import roots_of, without_parallelism
-from .autograd.saved_values import keep_saved
 from .intercept.call_sites import CallSites
 from .intercept.device_time import DeviceTimer
 from .intercept.fused import leave_all
@@ -128,16 +127,15 @@ class Session:
         outputs = list(find_tensors(result))
         self.recorder.add_outputs(outputs)
         if self.recorder.gradients is not None:
-            self.recorder.gradients.watch([tensor for _, tensor in outputs])
-            restored = self.recorder.restorer.written_storages() if self.recorder.restorer is not None else set()
-            if restored:
-                keep_saved([tensor for _, tensor in outputs], restored)
+            self.recorder.gradients.outputs = [tensor for _, tensor in outputs]
+            self.recorder.gradients.watch(self.recorder.gradients.outputs)
 
     def _leave_as_found(self, undone: left_as_found, entered: float) -> None:
         """Set up the end of the pass: kept tensors are copied before anything is restored, then the log is closed."""
         restorer = undone.restorer
         undone.first.callback(self._look_for_moves, undone)
         undone.first.callback(lambda: list(map(self.keeper.before_write, restorer.written_storages())))
+        undone.first.callback(self._keep_left_behind, undone)
         if restorer.sharded_modules():
             undone.first.callback(self.recorder.outside.keep_passing_states)
         undone.last.callback(self._note_times, entered)
@@ -148,6 +146,11 @@ class Session:
         """What is kept of a tensor that was given other memory (`t.data = …`) shares its count, which is put back."""
         if any(function.name == "set_data" for function in self.log.functions):
             undone.last.callback(self.keeper.count_again, self.keeper.intact())
+
+    def _keep_left_behind(self, undone: left_as_found) -> None:
+        """Where gradients are followed, backward passes need what is undone now."""
+        if self.recorder.gradients is not None and undone.error is None:
+            self.recorder.gradients.keep_left_behind(undone.restorer, undone.random)
 
     def _note_times(self, entered: float) -> None:
         now = perf_counter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -227,6 +228,7 @@ def run_backward(
             "log_backward takes a tensor computed, with gradients enabled, from history.outputs[…].tensor_contents."
         )
     before = len(log.passes)
-    loss.backward(gradient, retain_graph, create_graph, inputs)  # type: ignore[no-untyped-call]  # torch's own
+    with log.left_behind.until_over() if log.left_behind is not None else nullcontext():
+        loss.backward(gradient, retain_graph, create_graph, inputs)  # type: ignore[no-untyped-call]  # torch's own
     if len(log.passes) == before:
         raise InvalidArgument("the loss does not depend on the outputs of this history, so nothing of it ran backward.")

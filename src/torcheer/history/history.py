@@ -246,7 +246,9 @@ class History(Totals, Helpful):
     ) -> BackwardPass:
         """Run `loss.backward(…)` with these arguments and return what happened.
 
-        The loss is computed from this history's outputs, which carry their autograd graph when gradients are asked for.
+        The loss is computed from this history's outputs, which carry their autograd graph when gradients are asked for. While
+        backward runs, the state that the logged pass changed is as the pass left it, for what reads it (checkpointed blocks,
+        functions and hooks of yours); afterwards it is what it was before. Gradients stay in `.grad`.
         """
         run_backward(self._log.backward, loss, gradient, retain_graph, create_graph, inputs)
         return self.backward_passes[-1]

@@ -42,7 +42,7 @@ class Place:
 
     kind: Literal["output", "input", "function"]
     module: str  # the address; "" is the model itself
-    call: int | None = None  # which call of the module in one call of the model, from 1; None: every one
+    call: int | None = None  # which call of the module, from 1, in as many calls of the model as were logged; None: every one
     part: int | None = 0
     function: str = ""
     composites: tuple[str, ...] = ()  # Python functions of torch around the call that are opened, outermost first
@@ -113,19 +113,38 @@ def _end_place(log: Log, record: OperationRecord, label: str) -> tuple[Place | N
     Also returns the operation that made the value. For an output of the model inside an object, which hooks do not look into,
     that is the operation behind it: the output is watched where it was made.
     """
-    model = next((call for call in log.modules if not call.address), None)
-    if record.origin is Origin.INPUT and model is not None and record.number in model.inputs:
-        return Place("input", "", None, model.inputs.index(record.number), label=label), record
+    calls = outermost_calls(log)
+    model = next((call for call in calls if record.number in call.inputs), None)
+    if record.origin is Origin.INPUT and model is not None:
+        return Place("input", "", _number(model, calls), model.inputs.index(record.number), label=label), record
     if record.origin is Origin.OUTPUT:
         made = record.parents[0]
         twins = [one.number for one in log.operations if one.origin is Origin.OUTPUT and one.parents[0] == made]
-        parts = [part for part, number in enumerate(model.outputs) if number == made] if model is not None else []
+        parts = [(call, part) for call in calls for part, number in enumerate(call.outputs) if number == made]
         turn = twins.index(record.number)
         if turn < len(parts):
-            return Place("output", "", None, parts[turn], label=label), record
+            model, part = parts[turn]
+            return Place("output", "", _number(model, calls), part, label=label), record
         record = log.operations[made]
     call = _returning_call(log, record)
     return (_module_place(log, call, record.number, label) if call is not None else None), record
+
+
+def outermost_calls(log: Log) -> list[ModuleCall]:
+    """The calls of the model itself that no other call of the model made: `generate` makes one for each token."""
+    return [call for call in log.modules if not call.address and not _is_inside_model(call)]
+
+
+def _is_inside_model(call: ModuleCall) -> bool:
+    outer = call.outer
+    while outer is not None and outer.address:
+        outer = outer.outer
+    return outer is not None
+
+
+def _number(model: ModuleCall, calls: list[ModuleCall]) -> int | None:
+    """The number of a call of the model, where there are several; a model that is called once is watched at every call."""
+    return model.call if len(calls) > 1 else None
 
 
 def _returning_call(log: Log, record: OperationRecord) -> ModuleCall | None:

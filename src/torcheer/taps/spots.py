@@ -45,6 +45,7 @@ class Spot:
     here: int = 0  # in this call of the model
     made: int = 0  # how often the model went on with what the act gave, over the whole block
     changed: int | Tensor = 0  # in how many of these with other values
+    is_alone: bool = False  # whether it was reached last where its module was called by itself, not by the model
     is_outranked: bool = False  # another change was made in its place
 
 

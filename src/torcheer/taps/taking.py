@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from ..capture.keep.keeper import version_of
 from ..tensor_memory import cloned
-from ..torch_internals import DisableTorchFunction, functorch_unwrapped, is_functorch_wrapped, without_transforms, write_count
+from ..torch_internals import (
+    DisableTorchFunction,
+    base_of,
+    functorch_unwrapped,
+    is_functorch_wrapped,
+    without_transforms,
+    write_count,
+)
 from .spots import Act, Spot
 
 
 class TakenValue:
-    """A value that was read: the tensor, and a copy of it where it may be overwritten in place later."""
+    """A value that was read: the tensor, and a copy of it where it may be overwritten in place later.
 
-    __slots__ = ("_copy", "_version", "tensor")
+    A parameter, or a view of one, outlives the pass, and programs write to parameters in ways that torch does not count
+    (`p.data`, fused optimizers, `swap_tensors`). So the copy of a parameter is kept, and compared when the value is asked for.
+    """
+
+    __slots__ = ("_copy", "_is_parameter", "_version", "tensor")
 
     def __init__(self, tensor: Tensor, *, copies: bool) -> None:
         while is_functorch_wrapped(tensor):  # wrappers of torch.func are invalid later: hold the whole batch
             tensor = functorch_unwrapped(tensor)
         self.tensor = tensor
         self._copy: Tensor | None = None
-        if copies:
+        self._is_parameter = any(isinstance(one, Parameter) for one in (tensor, base_of(tensor)))
+        if copies or self._is_parameter:
             with DisableTorchFunction(), without_transforms():
                 self._copy = cloned(tensor)
         self._version = version_of(tensor)
@@ -34,7 +47,7 @@ class TakenValue:
         """
         if self._version < 0 or write_count(self.tensor) != self._version:
             return True
-        if self._copy is None or type(self.tensor) is not Tensor:
+        if self._copy is None or type(self.tensor) not in (Tensor, Parameter):
             return False
         with DisableTorchFunction():
             try:
@@ -43,7 +56,9 @@ class TakenValue:
                 return True
 
     def settle(self) -> None:
-        """Hold one tensor only: the copy if the tensor was overwritten."""
+        """Hold one tensor only, but for parameters: the copy if the tensor was overwritten."""
+        if self._is_parameter:
+            return
         if not self.may_be_overwritten:
             self._copy = None
         elif self._copy is not None:
@@ -72,10 +87,13 @@ class Take(Act):
             self.values[spot].append(value)
 
     def begin(self) -> None:
-        """Let go of the values of the last call, and remember which of them it overwrote."""
+        """Let go of the values of the last call, and remember which of them it overwrote.
+
+        What a module returned that was called by itself stays: `generate` calls an encoder before it calls the model.
+        """
         self._is_safe -= self.values.keys()
         self._is_safe |= {s for s, values in self.values.items() if not any(value.may_be_overwritten for value in values)}
-        self.values.clear()
+        self.values = {spot: values for spot, values in self.values.items() if spot.is_alone}
 
     def end(self) -> None:
         """The block is over."""

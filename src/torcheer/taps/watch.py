@@ -5,6 +5,7 @@ Modules without a place run as always.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from threading import get_ident
@@ -31,6 +32,7 @@ class Watch:
         spots: the places, and what is done at each.
         logged_calls: by address, how often a module was called when it was logged.
         callees: by address, the modules that a module calls and for which its function mode steps aside.
+        passes: how often the model was called when it was logged. As many calls are one run, in which calls are numbered.
         stops: end the pass when every place was reached.
         lasts: the hooks stay on while other code runs. Compiled code then runs uncompiled in `one_pass` only.
     """
@@ -42,6 +44,7 @@ class Watch:
         logged_calls: dict[str, int],
         callees: dict[str, list[str]],
         *,
+        passes: int = 1,
         stops: bool = False,
         lasts: bool = False,
     ) -> None:
@@ -51,6 +54,9 @@ class Watch:
         self._acts = list(dict.fromkeys(spot.act for spot in spots))
         self._model = innermost(model)
         self._places = ModelPlaces(self._model)
+        self._passes = passes
+        self._passed = 0  # how many calls of the model began in this run
+        self._runs = 0
         self._stops = stops
         self._lasts = lasts
         self._missing = len(spots)  # places that this call of the model has not reached yet
@@ -95,6 +101,9 @@ class Watch:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
         """Take everything off the model. Returns whether this watch ended the block because every place was reached."""
+        if error is None and self._runs > 1 and 0 < self._passed < self._passes:
+            calls = (self._runs - 1) * self._passes + self._passed
+            self.note(f"the model was called {calls} times, which is no multiple of the {self._passes} that were logged")
         self._reset()
         self._leave.close()
         self._modules.clear()  # what leads back would keep the model and its values in cycles
@@ -142,12 +151,20 @@ class Watch:
         caller = caller_of_module()
         if self._caller is not None and self._caller is not caller and _is_running(self._caller, caller):
             return
-        self._begin()
+        if is_in_backward() and self._passes == 1:  # a checkpointed model runs again: its values are held already
+            self._reset()
+        else:
+            if not 0 < self._passed < self._passes:
+                self._begin()
+                self._runs, self._passed = self._runs + 1, 0
+            self._passed += 1
         self._caller = caller
 
     def _model_returned(self, module: Module, args: object, result: object) -> None:
         if self._caller is not None and get_ident() == self._thread and caller_of_module() is self._caller:
             self._caller = None
+            if result is None and sys.exc_info()[1] is not None and not is_in_backward():  # forward raised: the run is over
+                self._passed = 0
 
     def _begin(self) -> None:
         """A call of the model begins."""
@@ -182,8 +199,8 @@ class Watch:
 
     @property
     def is_model_running(self) -> bool:
-        """Whether a call of the model runs, so that modules are not called by themselves."""
-        return self._is_in_pass or self._caller is not None
+        """Whether a call of the model runs, or a run of several, so that modules are not called by themselves."""
+        return self._is_in_pass or self._caller is not None or 0 < self._passed < self._passes
 
     def reach(self, spot: Spot, tensor: Tensor) -> Tensor | None:
         """Do what is to be done at a place that was reached. Returns the value to go on with, or None for the same one.
@@ -193,7 +210,8 @@ class Watch:
         if is_in_backward():
             return spot.act(spot, tensor) if spot.act.changes else None
         spot.reached += 1
-        spot.here = spot.here + 1 if self.is_model_running else 1
+        spot.is_alone = not self.is_model_running
+        spot.here = 1 if spot.is_alone else spot.here + 1
         if spot.here == 1:
             self._missing -= 1
         return spot.act(spot, tensor)

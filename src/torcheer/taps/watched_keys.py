@@ -17,7 +17,7 @@ from ..history import History
 from ..keys import OfClass, OfFunction, Range, Several, Text, Where, parse_key
 from ..records import is_kind_of
 from .model_places import ModelPlaces
-from .places import Place, locate
+from .places import Place, locate, outermost_calls
 from .spots import Act, Spot
 from .watch import Watch
 
@@ -54,7 +54,8 @@ class WatchedKeys:
             self.spots.append((key, [Spot(place, act, rank) for place in places]))
         calls, callees = _called(like) if like is not None else ({}, {})
         spots = [spot for _, at_key in self.spots for spot in at_key]
-        self.watch = Watch(model, spots, calls, callees, stops=stops, lasts=lasts)
+        passes = len(outermost_calls(like._log)) if like is not None else 1
+        self.watch = Watch(model, spots, calls, callees, passes=passes, stops=stops, lasts=lasts)
 
     def check(self, strict: bool, notes: list[str]) -> None:
         """Raise, or note, what was not reached or did not run as logged."""

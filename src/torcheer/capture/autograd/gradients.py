@@ -29,6 +29,7 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
 from ...backward_records import BackwardLog, BackwardRecord, NodeRecord, Shapes
+from ...errors import BackwardFailed
 from ...records import Log, facts_of
 from ...torch_internals import (
     AccumulateGrad,
@@ -38,6 +39,7 @@ from ...torch_internals import (
     base_of,
     current_graph_task,
     functorch_unwrapped,
+    hooks_of,
     is_functorch_wrapped,
     is_legacy_batched,
     is_of_custom_function,
@@ -46,6 +48,9 @@ from ...torch_internals import (
 )
 from ..identity.tensor_table import unwrap
 from ..intercept.device_time import device_event
+from ..restore.left_behind import LeftBehind
+from ..restore.randomness import RandomState
+from ..restore.restore_state import StateRestorer
 from .grad_fn_names import node_of
 
 FOLLOWED = 20_000  # nodes at a time; a longer chain of hooked ones could overflow the stack when torch frees it
@@ -103,10 +108,37 @@ class Following:
         self.left = FOLLOWED
         self.count = 0  # nodes hooked so far
         self.has_custom = False
+        self._left_behind: Callable[[], LeftBehind | None] | None = None  # None: the pass left nothing behind
         self._key = object()
         self._handles: list[Any] = []  # of the hooks on leaves, which may outlive the graph
         self._many = 1_000  # handles, before those of nodes that are gone are thrown away
         weakref.finalize(backward, _remove, self._handles).atexit = False
+
+    def keep(self, left: LeftBehind, outputs: Iterable[Tensor]) -> None:
+        """Put back what the pass left behind, for the time of each backward pass that reaches a node of the pass.
+
+        Held by the graph, and so by its hooks, only where that leads to no graph: a cycle through autograd is never collected.
+        """
+        self._left_behind = partial(_same, left) if left.has_no_graph else weakref.ref(left)
+        for tensor in outputs:  # the hooks of a tensor run before those of its node
+            node = node_of(tensor) if tensor.requires_grad else None
+            if node is not None and (self.known(node) is None or hooks_of(tensor)):
+                first = tensor.register_hook(partial(_put_back, self))  # type: ignore[no-untyped-call]  # torch's own
+                for hooks in hooks_of(tensor):
+                    if first.id in hooks:
+                        hooks.update({number: hooks.pop(number) for number in list(hooks) if number != first.id})
+
+    def put_back(self) -> None:
+        """A node of the pass is about to run."""
+        if self._left_behind is None:
+            return
+        left = self._left_behind()
+        if left is None:
+            raise BackwardFailed(
+                "the logged pass changed the model's state, which its backward pass may read, and the history that remembers "
+                "this state is gone. Keep the history until backward has run."
+            )
+        left.put_back(current_graph_task())
 
     def known(self, node: Node) -> Watched | None:
         """What is known of a node that is hooked."""
@@ -158,8 +190,16 @@ class GradientWatcher:
         self._backward = log.backward
         self._number_of_leaf = number_of_leaf
         self._following = Following(log.backward)
+        self.outputs: list[Tensor] = []  # of the model, until the pass is undone
         self._tied: set[int] = set()  # operations that have a node
         self._leaves: dict[int, weakref.ref[Tensor]] = {}  # the tensors whose gradients are those of inputs
+
+    def keep_left_behind(self, restorer: StateRestorer, before: RandomState) -> None:
+        """The pass is over and about to be undone: remember what it changed. `before` is the random state it began with."""
+        left = self._backward.left_behind = restorer.left_behind(before)
+        if left is not None:
+            self._following.keep(left, self.outputs)
+        self.outputs = []
 
     def note(self, number: int, tensor: Tensor, *, is_given: bool = False) -> None:
         """Operation `number` made `tensor`; or `tensor` is an input, and its upstream graph was not recorded."""
@@ -187,6 +227,16 @@ class GradientWatcher:
         if node is not None and self._following.known(node) is None:
             self._following.follow(node, number, "inside", self._leaf)
 
+    def is_given(self, tensor: Tensor) -> bool:
+        """True for tensors that the pass did not make: parameters, and inputs."""
+        node = self._node(tensor)
+        watched = self._following.known(node) if node is not None else None
+        return tensor.is_leaf or (watched is not None and watched.is_given)
+
+    def note_handed(self, number: int, tensor: Tensor) -> None:
+        """`tensor` is the view or copy of an output that the user gets: gradients come through its node."""
+        self._explain(number, tensor)
+
     def meet(self, numbers: Iterable[int], tensors: Iterable[Tensor]) -> None:
         """Tensors of these operations are used as arguments. Their nodes may be new: a custom autograd function ran unseen."""
         for number, tensor in zip(numbers, tensors, strict=True):
@@ -196,6 +246,11 @@ class GradientWatcher:
                 self._explain(number, tensor)
             else:
                 self._tie(number, tensor)
+
+    def expect(self, roots: Iterable[Tensor]) -> None:
+        """A backward pass begins at these tensors. Where one is a parameter or an input, the pass begins with its node."""
+        known = [one for one in roots if one.requires_grad and self._number_of_leaf(one) is not None]
+        self._backward.begins_outside = any(map(self.is_given, known))
 
     def watch(self, tensors: Iterable[Tensor]) -> None:
         """A backward pass may begin or end at these tensors."""
@@ -258,7 +313,17 @@ def _nowhere(node: Node) -> bool:
 # The hooks ------------------------------------------------------------------------------------------------------------
 
 
+def _put_back(following: Following, gradient: Tensor) -> None:
+    following.put_back()
+
+
+def _same(left: LeftBehind) -> LeftBehind:
+    return left
+
+
 def _before(following: Following, node: Watched, gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...] | None:
+    if node.leaf is None and not node.is_given:  # other graphs lead to the same parameters and inputs
+        following.put_back()
     log = following.log()
     if log is None:
         return None
@@ -293,7 +358,8 @@ def _entered(log: BackwardLog, node: Watched, task: int) -> BackwardRecord | Non
     if one is None and outer is not None and outer.record is not None and _runs_inside_a_node():
         one = outer.record
         one.inner.add(task)
-    if one is None and node.leaf is None and not node.is_given:  # other graphs lead to the same parameters and inputs
+    is_outside = node.leaf is not None or node.is_given  # other graphs lead to the same parameters and inputs
+    if one is None and (not is_outside or log.begins_outside):
         one = log.begin(task)
         after_this_backward(partial(_finish, weakref.ref(log), one))
     node.outer = outer if one is not None and one.task != task else None

@@ -396,12 +396,15 @@ class Interceptor(TorchFunctionMode):
             self.recorder.gradients_arrived(roots)
             if self.recorder.gradients is not None:
                 self.recorder.gradients.watch(tensors_in((args, kwargs)))
+                self.recorder.gradients.expect(tensors_in(args[:1] if func is Tensor.backward else args))
                 self.recorder.note_scale(roots)
             if self.restorer is not None:
                 self.restorer.before_backward()
         try:
             return func(*args, **kwargs)
         finally:
+            if self.log.backward is not None:
+                self.log.backward.begins_outside = False
             if self._collectives is not None:
                 self._collectives.ran()
 

@@ -17,6 +17,7 @@ import types
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
+from operator import is_
 from typing import Any
 
 import torch
@@ -90,9 +91,10 @@ def _classify(cls: type) -> int:
 class Random:
     """A random generator and its state."""
 
-    __slots__ = ("_set", "_state")
+    __slots__ = ("_set", "_state", "subject")
 
     def __init__(self, generator: Any) -> None:
+        self.subject = generator
         self._set: Callable[[Any], Any]
         self._state: Any
         if isinstance(generator, torch.Generator):
@@ -105,28 +107,51 @@ class Random:
             source = getattr(generator, "bit_generator", generator)
             self._set, self._state = functools.partial(setattr, source, "state"), source.state
 
+    def again(self) -> Random:
+        return Random(self.subject)
+
+    @property
+    def is_changed(self) -> bool:
+        return not _is_same_state(self.again()._state, self._state)
+
     def restore(self) -> None:
         self._set(self._state)
+
+
+def _is_same_state(one: Any, other: Any) -> bool:
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_is_same_state(value, other[key]) for key, value in one.items())
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(_is_same_state, one, other))
+    return bool(one.tolist() == other.tolist() if hasattr(one, "tolist") else one == other)
 
 
 class Array:
     """A NumPy array and its values, or a sample of them when it is large."""
 
-    __slots__ = ("_array", "_facts", "_values", "is_sample")
+    __slots__ = ("_facts", "_values", "is_sample", "subject")
 
     def __init__(self, array: Any, *, is_sample: bool) -> None:
-        self._array, self.is_sample = array, is_sample
+        self.subject, self.is_sample = array, is_sample
         self._facts = array.shape, array.dtype
         self._values = self._read()
 
     def _read(self) -> Any:
-        array = self._array
+        array = self.subject
         if self.is_sample:
             return array[tuple(slice(None, None, max(1, size // 32)) for size in array.shape)][:32].tobytes()
         return array.copy() if array.dtype.hasobject else array.tobytes()
 
+    @property
+    def is_changed(self) -> bool:
+        """True where the values differ, and for arrays of objects. Of a large array, which is never put back, false."""
+        return not self.is_sample and (self.subject.dtype.hasobject or self._read() != self._values)
+
+    def again(self) -> Array:
+        return Array(self.subject, is_sample=self.is_sample)
+
     def restore(self) -> None:
-        array = self._array
+        array = self.subject
         if (array.shape, array.dtype) != self._facts:
             raise ValueError(f"the NumPy array had shape {self._facts[0]} and has {array.shape} now")
         now = self._read()
@@ -141,16 +166,23 @@ class Array:
 class Slots:
     """The values in the slots of an object."""
 
-    __slots__ = ("_object", "values")
+    __slots__ = ("subject", "values")
 
     def __init__(self, value: Any) -> None:
-        self._object = value
+        self.subject = value
         self.values = [(slot, _get(slot, value)) for _, slot in slots_of(type(value))]
+
+    def again(self) -> Slots:
+        return Slots(self.subject)
+
+    @property
+    def is_changed(self) -> bool:
+        return any(_get(slot, self.subject) is not old for slot, old in self.values)
 
     def restore(self) -> None:
         for slot, old in self.values:
-            if _get(slot, self._object) is not old:
-                slot.__delete__(self._object) if old is _UNSET else slot.__set__(self._object, old)
+            if _get(slot, self.subject) is not old:
+                slot.__delete__(self.subject) if old is _UNSET else slot.__set__(self.subject, old)
 
 
 _UNSET = object()
@@ -166,14 +198,21 @@ def _get(slot: Any, value: Any) -> Any:
 class Bytes:
     """A bytearray and its contents."""
 
-    __slots__ = ("_array", "_bytes")
+    __slots__ = ("_bytes", "subject")
 
     def __init__(self, array: bytearray) -> None:
-        self._array, self._bytes = array, bytes(array)
+        self.subject, self._bytes = array, bytes(array)
+
+    def again(self) -> Bytes:
+        return Bytes(self.subject)
+
+    @property
+    def is_changed(self) -> bool:
+        return bool(self.subject != self._bytes)
 
     def restore(self) -> None:
-        if self._array != self._bytes:
-            self._array[:] = self._bytes
+        if self.subject != self._bytes:
+            self.subject[:] = self._bytes
 
 
 Piece = Random | Array | Slots | Bytes
@@ -388,3 +427,18 @@ def refill(container: Any, saved: Any) -> None:
     else:
         set.clear(container)
         set.update(container, saved)
+
+
+def same_items(container: Any, saved: Any) -> bool:
+    """Whether a container holds the very objects it held, in the same order."""
+    if isinstance(container, OrderedDict):
+        items = list(OrderedDict.items(container))
+        return len(items) == len(saved) and all(a is c and b is d for (a, b), (c, d) in zip(items, saved.items(), strict=True))
+    if isinstance(container, dict):
+        if dict.__len__(container) != len(saved):
+            return False
+        return all(map(is_, dict.values(container), saved.values())) and all(map(is_, dict.keys(container), saved))
+    if isinstance(container, set):
+        return len(saved) == set.__len__(container) and all(map(saved.__contains__, set.__iter__(container)))
+    base = list if isinstance(container, list) else deque
+    return base.__len__(container) == len(saved) and all(map(is_, base.__iter__(container), saved))

@@ -30,7 +30,9 @@ from ...errors import StateNotRestored
 from ...tensor_memory import has_memory
 from ...torch_internals import BUFFERS, MODULES, NON_PERSISTENT, PARAMETERS, DisableTorchFunction, forward_hooks_of, hooks_of
 from ..identity.tensor_table import storage_of
-from .object_state import ObjectState, Where, kind_of, refill
+from .left_behind import AddedHooks, ClassOf, Generators, GraphOf, Items, LeftBehind
+from .object_state import ObjectState, Where, kind_of, refill, same_items
+from .randomness import RandomState
 from .tensor_backup import AutogradState, ScriptAttributes, StorageSizes, TensorBackup, lazy_twin
 
 WRITTEN_UNSEEN = "it was written to by code that cannot be watched"  # a part of notes that name a tensor
@@ -254,6 +256,27 @@ class StateRestorer:
         """The storages that `restore` is going to write to."""
         return {s for backup in self._backups.values() if (s := storage_of(backup.view)) is not None}
 
+    def left_behind(self, before: RandomState) -> LeftBehind | None:
+        """What the pass changed, as it is now, before `restore`; None where it changed nothing.
+
+        `before` is the random state with which the pass began.
+        """
+        with DisableTorchFunction(), torch.no_grad():
+            held = [container for container, saved in (*self._attributes, *self._filled) if not same_items(container, saved)]
+            pairs = zip(self._modules, self._classes, strict=True)
+            tensors = [one.tensor for one in self._backups.values() if one.is_changed]
+            snapshots = [
+                *map(Items, (*held, *filter(None, self._empty))),
+                *(ClassOf(module) for module, cls in pairs if type(module) is not cls),
+                *(AddedHooks(hooks, added) for hooks, added in self._new_hooks()),
+                *(script.again() for script in self._scripts.values() if script.is_changed),
+                *(TensorBackup(tensor, is_suspected=False) for tensor in tensors),
+                *(piece.again() for piece, _ in self._objects.pieces if piece.is_changed),
+                *(GraphOf(one.tensor) for one in self._autograd.values() if one.is_changed and one.can_be_restored),
+                *(() if before.is_now() else (Generators(),)),
+            ]
+        return LeftBehind(snapshots) if snapshots else None
+
     # Restoring ----------------------------------------------------------------------------------------------------
 
     def restore(self) -> None:
@@ -323,7 +346,7 @@ class StateRestorer:
         last_names = map(is_, map(_last_name, now), map(_last_name, then))  # a renamed one comes last
         if not (_have_same_values(now, then) and all(last_names)):
             for attributes, saved in self._attributes:
-                if not _same_items(attributes, saved):
+                if not same_items(attributes, saved):
                     self.moved.append(attributes)
                     self._try(refill, (attributes, saved), self._name_of_attributes, attributes)
         if list(map(type, self._modules)) != self._classes:
@@ -334,7 +357,7 @@ class StateRestorer:
     def _restore_containers(self) -> None:
         if not self._nothing_moved():
             for container, saved in self._filled:
-                if not _same_items(container, saved):
+                if not same_items(container, saved):
                     self.moved.append(container)
                     self._try(refill, (container, saved), self._name_of, container)
         for container in filter(None, self._empty):
@@ -342,8 +365,7 @@ class StateRestorer:
             container.clear()
         for script in self._scripts.values():
             self._try(script.restore, (), str, "attributes of a TorchScript module")
-        if RemovableHandle.next_id != self._first_new_hook:
-            self._remove_new_hooks()
+        self._remove_new_hooks()
 
     def _restore_tensors(self) -> None:
         for backup in reversed(self._backups.values()):  # where memory is shared the earliest copy counts
@@ -398,24 +420,26 @@ class StateRestorer:
             if isinstance(container, dict) and not isinstance(container, OrderedDict):  # whose order `dict` does not know
                 now.append(container)
                 then.append(saved)
-            elif not _same_items(container, saved):
+            elif not same_items(container, saved):
                 return False
         flat = chain.from_iterable
         return _have_same_values(now, then) and all(map(is_, flat(map(dict.keys, now)), flat(then)))
 
     def _remove_new_hooks(self) -> None:
-        """Hooks are numbered as they are registered, so those of this pass are known by their numbers."""
-        for _, saved in self._attributes:
-            for name, hooks in saved.items():
-                if "_hooks" in name and isinstance(hooks, dict):  # also those that say how a hook is to be called
-                    self._remove_new(hooks)
-        for tensor in self._tensors():
-            for hooks in hooks_of(tensor):
-                self._remove_new(hooks)
+        for hooks, added in self._new_hooks():
+            for number in added:
+                del hooks[number]
 
-    def _remove_new(self, hooks: dict[Any, Any]) -> None:
-        for number in [n for n in hooks if isinstance(n, int) and n >= self._first_new_hook]:
-            del hooks[number]
+    def _new_hooks(self) -> Iterable[tuple[dict[Any, Any], dict[int, Any]]]:
+        """The dictionaries of hooks, and of each the hooks of this pass: hooks are numbered as they are registered."""
+        if RemovableHandle.next_id == self._first_new_hook:
+            return
+        named = chain.from_iterable(saved.items() for _, saved in self._attributes)
+        of_modules = [hooks for name, hooks in named if "_hooks" in name and isinstance(hooks, dict)]  # also how one is called
+        for hooks in chain(of_modules, *map(hooks_of, self._tensors())):
+            added = {n: hook for n, hook in hooks.items() if isinstance(n, int) and n >= self._first_new_hook}
+            if added:
+                yield hooks, added
 
     # What there is, and its names ---------------------------------------------------------------------------------
 
@@ -477,18 +501,3 @@ def _have_same_values(now: list[dict[Any, Any]], then: list[dict[Any, Any]]) -> 
 
 def _last_name(attributes: dict[str, Any]) -> str | None:
     return next(reversed(attributes), None)
-
-
-def _same_items(container: Any, saved: Any) -> bool:
-    """Whether a container holds the very objects it held, in the same order."""
-    if isinstance(container, OrderedDict):
-        items = list(OrderedDict.items(container))
-        return len(items) == len(saved) and all(a is c and b is d for (a, b), (c, d) in zip(items, saved.items(), strict=True))
-    if isinstance(container, dict):
-        if dict.__len__(container) != len(saved):
-            return False
-        return all(map(is_, dict.values(container), saved.values())) and all(map(is_, dict.keys(container), saved))
-    if isinstance(container, set):
-        return len(saved) == set.__len__(container) and all(map(saved.__contains__, set.__iter__(container)))
-    base = list if isinstance(container, list) else deque
-    return base.__len__(container) == len(saved) and all(map(is_, base.__iter__(container), saved))

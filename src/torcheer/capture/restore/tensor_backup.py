@@ -32,11 +32,16 @@ class AutogradState:
     def is_changed(self) -> bool:
         return self._root.grad_fn is not self._node or self.tensor.requires_grad is not self._is_required
 
+    @property
+    def can_be_restored(self) -> bool:
+        """False where torch has no way back: the tensor had a node, or is a view of a tensor that was written to."""
+        return self._root.grad_fn is self._node or (self._node is None and self._root is self.tensor)
+
     def restore(self) -> None:
         """Make the tensor what it was. Raises where torch has no way back."""
         tensor = self.tensor
         if self._root.grad_fn is not self._node:
-            if self._node is not None or self._root is not tensor:
+            if not self.can_be_restored:
                 raise RuntimeError("the pass wrote to it in place, and what autograd knows of it cannot be put back")
             tensor.detach_()
         if tensor.requires_grad is not self._is_required:
@@ -83,6 +88,26 @@ class TensorBackup:
                 view.copy_(self._copy)
         else:
             view.copy_(self._copy)
+
+    def again(self) -> TensorBackup:
+        return TensorBackup(self.tensor, is_suspected=False)
+
+    @property
+    def subject(self) -> Tensor:
+        return self.tensor
+
+    @property
+    def is_changed(self) -> bool:
+        """True where the tensor was written to, or refers to other memory. With `is_suspected` values are compared."""
+        if not self.is_suspected or version_of(self.tensor) != self._writes or not _is_same(self.tensor, self.view):
+            return True
+        if self._copy is None or not has_memory(self.view):
+            return self._copy is not None
+        now = _bytes_of(self.view) if self._in_bytes else self.view
+        try:
+            return not torch.equal(now, self._copy)
+        except RuntimeError:  # torch does not compare some layouts
+            return True
 
     def restore_count(self) -> None:
         """Make torch count no write since the copy was made."""
@@ -174,6 +199,7 @@ class ScriptAttributes:
 
     def __init__(self, module: Module) -> None:
         script: Any = vars(module)
+        self.subject = module
         self._script, kind = script_parts(script)  # a hand-written torch.jit.ScriptModule may have none
         names = kind.get_attributes() if kind is not None and self._script is not None else {}
         values = {name: self._script.getattr(name) for name in names if self._script.hasattr(name)}
@@ -183,13 +209,23 @@ class ScriptAttributes:
     def tensors(self) -> list[Tensor]:
         return [value for value in self.values.values() if isinstance(value, Tensor)]
 
+    def again(self) -> ScriptAttributes:
+        return ScriptAttributes(self.subject)
+
+    @property
+    def is_changed(self) -> bool:
+        """True where an attribute differs. Lists and dictionaries of tensors are new each time they are read."""
+        return any(not self._is_now(name, value) for name, value in self.values.items())
+
+    def _is_now(self, name: str, value: Any) -> bool:
+        now = self._script.getattr(name)
+        return now is value or (not _holds_tensors(value) and type(now) is type(value) and bool(now == value))
+
     def restore(self) -> None:
         """Set the attributes that differ."""
         for name, value in self.values.items():
-            now = self._script.getattr(name)
-            if now is value or (not _holds_tensors(value) and type(now) is type(value) and now == value):
-                continue
-            self._script.setattr(name, value)
+            if not self._is_now(name, value):
+                self._script.setattr(name, value)
 
 
 def _is_plain(value: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from operator import is_
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from ... import inputs
 from ...api import log_forward_pass
 from ...capture.addresses import innermost
 from ...cleaning import cleaning
+from ...containers import replace_tensors, tensors_in
 from ...errors import InvalidArgument
 from ...history.keeping.selection import LayersToSave
 from ...model_history import ModelHistory
@@ -64,7 +66,8 @@ class Probe:
                 history = log_forward_pass(self.model, self.args, self.kwargs, save_gradients=True)
             finally:
                 handle.remove()
-            loss = self.loss_fn(returned[-1]) if self.target is None else self.loss_fn(returned[-1], self.target)
+            output = _as_handed(returned[-1], history)
+            loss = self.loss_fn(output) if self.target is None else self.loss_fn(output, self.target)
             if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
                 raise InvalidArgument(
                     "loss_fn must return one number that depends on the model's output; got "
@@ -75,6 +78,15 @@ class Probe:
             gradients = torch.autograd.grad(loss.sum(), list(named.values()), allow_unused=True) if named else ()
         found = {name: grad for name, grad in zip(named, gradients, strict=True) if grad is not None}
         return history, found, loss.detach()
+
+
+def _as_handed(output: Any, history: ModelHistory) -> Any:
+    """What the model returned, with the history's tensors in it: a buffer that the model returns is put back after the log."""
+    tensors, handed = tensors_in(output), [one.tensor_contents for one in history.outputs]
+    if len(tensors) != len(handed) or all(map(is_, tensors, handed)):
+        return output
+    others = {id(tensor): other for tensor, other in zip(tensors, handed, strict=True)}
+    return replace_tensors(output, lambda tensor: others.get(id(tensor), tensor))
 
 
 @cleaning

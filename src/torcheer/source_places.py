@@ -9,6 +9,7 @@ from __future__ import annotations
 import dis
 import linecache
 import os
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import CodeType
@@ -66,6 +67,7 @@ class CodeTable:
         self._codes: list[CodeType] = []
         self._numbers: dict[int, int] = {}  # by id; `_codes` keeps them alive
         self._spans: dict[int, list[Any]] = {}  # by number, of codes that were asked
+        self._starts: dict[int, tuple[list[int], list[int]]] = {}  # the same: where lines begin in the code, and these lines
 
     def numbers(self, codes: list[CodeType]) -> tuple[int, ...]:
         """The numbers of codes, which are given one when they are first met."""
@@ -92,8 +94,11 @@ class CodeTable:
 
     def line(self, code: int, instruction: int) -> int:
         """The line of the file that an instruction belongs to."""
-        lines = self._codes[code].co_lines()
-        return next((at for start, end, at in lines if start <= instruction < end and at), self._codes[code].co_firstlineno)
+        if code not in self._starts:
+            self._starts[code] = _line_starts(self._codes[code])
+        starts, lines = self._starts[code]
+        place = bisect_right(starts, instruction)
+        return lines[place - 1] if place else self._codes[code].co_firstlineno
 
     def span(self, code: int, instruction: int) -> Span:
         """Where in the source an instruction is."""
@@ -109,6 +114,12 @@ class CodeTable:
     def offset(self, instruction: int) -> int:
         """Where in its code an instruction of a site is; -1 where that is not known."""
         return instruction
+
+
+def _line_starts(code: CodeType) -> tuple[list[int], list[int]]:
+    """Where each line begins in the instructions of a code, ascending, and the lines; the first line where there is none."""
+    ranges = [(start, line or code.co_firstlineno) for start, _, line in code.co_lines()]
+    return [start for start, _ in ranges], [line for _, line in ranges]
 
 
 def _first_copies(code: CodeType) -> list[int]:

@@ -5,10 +5,8 @@ Lines are counted, not seconds, so that the tests do not depend on the machine.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from itertools import pairwise
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -16,28 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import torcheer as tl
-
-
-class LinesRun:
-    """Counts the lines of this library that run inside of it."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __enter__(self) -> LinesRun:
-        self._before = sys.gettrace()
-        sys.settrace(self._enter)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        sys.settrace(self._before)
-
-    def _enter(self, frame: FrameType, event: str, value: Any) -> Any:
-        return self._line if "/torcheer/" in frame.f_code.co_filename else None
-
-    def _line(self, frame: FrameType, event: str, value: Any) -> Any:
-        self.count += 1
-        return self._line
+from lines_run import LinesRun
 
 
 class Layers(nn.Module):

@@ -15,6 +15,7 @@ import torch
 from ..torch_internals import OpOverload, OpOverloadPacket, operator_names, schema_of, schemas_for
 
 C_FUNCTIONS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+OPERATORS = (*C_FUNCTIONS, OpOverload, OpOverloadPacket)  # functions that may have schemas
 
 
 @cache

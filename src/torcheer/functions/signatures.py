@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from .facts import TorchFunction
-from .schemas import has_out, schemas_of
+from .schemas import OPERATORS, has_out, schemas_of
 
 _NUMBERS: dict[str, type | tuple[type, ...]] = {
     "int": int,
@@ -41,13 +41,11 @@ def positional_names(function: TorchFunction, values: Sequence[Any], is_tensor: 
     written = _written_names(function)
     if written is not None:
         return _padded(written, len(values))
-    for schema in schemas_of(func, function.name):
-        names = [argument for argument in schema.arguments if not argument.kwarg_only]
-        if has_out(schema) or len(values) > len(names):
-            continue
-        if all(map(_fits, names, values, is_tensor)):
-            return [argument.name for argument in names[: len(values)]]
-    return _padded(_overridable_names().get(func, ()), len(values)) if not schemas_of(func, function.name) else unknown
+    forms = _forms_of(func, function.name) if isinstance(func, OPERATORS) else ()
+    for names, types_ in forms:
+        if len(values) <= len(names) and all(map(_fits, names, types_, values, is_tensor)):
+            return list(names[: len(values)])
+    return _padded(_overridable_names().get(func, ()), len(values)) if not forms else unknown
 
 
 def names_of(function: TorchFunction) -> tuple[str, ...]:
@@ -75,15 +73,24 @@ def _padded(names: Sequence[str], count: int) -> list[str]:
     return list(names[:count]) if len(names) >= count else [""] * count
 
 
-def _fits(argument: Any, value: Any, is_tensor: bool) -> bool:
-    written = str(argument.type)
+@cache
+def _forms_of(func: Any, name: str) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+    """By schema of a function: the names and the types of its positional arguments; none of a form with `out=`."""
+    found = []
+    for schema in schemas_of(func, name):
+        given = [argument for argument in schema.arguments if not argument.kwarg_only] if not has_out(schema) else []
+        found.append((tuple(argument.name for argument in given), tuple(str(argument.type) for argument in given)))
+    return tuple(found)
+
+
+def _fits(name: str, written: str, value: Any, is_tensor: bool) -> bool:
     if is_tensor:
         return "Tensor" in written or written in ("number", "Optional[number]")
     if value is None:
         return written.startswith("Optional")
     kind = written.removeprefix("Optional[").removesuffix("]") if written.startswith("Optional[") else written
-    if argument.name in _ENUMERATIONS:
-        return isinstance(value, _ENUMERATIONS[argument.name])
+    if name in _ENUMERATIONS:
+        return isinstance(value, _ENUMERATIONS[name])
     if kind == "bool":
         return isinstance(value, bool)
     if kind.startswith("List["):

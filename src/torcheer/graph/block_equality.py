@@ -7,14 +7,60 @@ from functools import cached_property
 from .model import Edge, Graph, ModuleBox, Node
 
 
+class OwnForms:
+    """What nodes are by themselves, without edges and places, as numbers that are equal where the nodes are."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[object, object] = {}  # by form
+        self._known: dict[str, object] = {}  # by key of the node
+
+    def of(self, node: Node) -> object:
+        found = self._known.get(node.key)
+        if found is None:
+            form = own_form(node)
+            try:
+                found = self._numbers.setdefault(form, len(self._numbers))
+            except TypeError:  # a part of the form has no hash
+                found = form
+            self._known[node.key] = found
+        return found
+
+
+def own_form(node: Node) -> tuple[object, ...]:
+    """What a node is by itself: its function, shapes, arguments and the values that left for Python."""
+    return (
+        (node.kind, node.type, node.function, node.shape, node.dtype, node.is_inplace, node.output_path, node.composite),
+        (node.parts, node.input_shapes, node.output_shapes, len(node.passes), node.repeats, node.sharing),
+        _words(node),
+        tuple([read.function for read in node.python_reads]),
+        node.structure() if node.structure is not None else None,
+    )
+
+
+def _words(node: Node) -> object:
+    """The arguments of a node as text; arguments that cannot be shown equal no others."""
+    try:
+        return str(node.arguments) if node.arguments is not None else ""
+    except Exception:  # a user-defined __repr__ may raise anything
+        return object()
+
+
 class Block:
     """The nodes of one module call, in order; or several nodes in a row, as a collapsed call or several steps are.
 
-    `depth` is how many modules are around all of them.
+    `depth` is how many modules are around all of them. Blocks with the same `forms` compare faster.
     """
 
-    def __init__(self, graph: Graph, nodes: list[Node], box: ModuleBox | None, depth: int | None = None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        nodes: list[Node],
+        box: ModuleBox | None,
+        depth: int | None = None,
+        forms: OwnForms | None = None,
+    ) -> None:
         self.graph = graph
+        self._own_form = forms.of if forms is not None else own_form
         self.nodes = nodes
         self.box = box
         self.depth = box.depth if box is not None else depth if depth is not None else len(nodes[0].modules)
@@ -62,9 +108,7 @@ class Block:
     def _node_form(self, node: Node) -> tuple[object, ...]:
         states = [(use.buffer, (use.positions, use.is_written)) for use in node.buffers]
         return (
-            (node.kind, node.type, node.function, node.shape, node.dtype, node.is_inplace, node.output_path, node.composite),
-            (node.parts, node.input_shapes, node.output_shapes, len(node.passes), node.repeats, node.sharing),
-            str(node.arguments) if node.arguments is not None else "",
+            self._own_form(node),
             self._calls.setdefault(node.call, len(self._calls)) if node.call is not None else -1,
             tuple([self._boxes.setdefault(key, len(self._boxes)) for key in node.modules[self.depth :]]),
             tuple(
@@ -73,9 +117,7 @@ class Block:
                     for one, how in (*((param, None) for param in node.params), *states)
                 ]
             ),
-            tuple([read.function for read in node.python_reads]),
             tuple([self._edge_form(edge) for edge in self.graph.edges_in.get(node.key, ()) if not edge.is_feedback]),
-            node.structure() if node.structure is not None else None,
         )
 
     def _edge_form(self, edge: Edge) -> tuple[object, ...]:

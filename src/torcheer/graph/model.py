@@ -272,6 +272,16 @@ class Graph:
         """The edges that enter each node, hidden ones included, in the order of arguments."""
         return MappingProxyType(_gathered(self.all_edges, lambda edge: edge.target))
 
+    @cached_property
+    def arguments_in(self) -> Mapping[str, frozenset[str]]:
+        """The arguments through which tensors enter each node: `args[0]` also for `args[0][3]`."""
+        return MappingProxyType(
+            {
+                key: frozenset(place.partition("]")[0] + "]" for edge in edges for place in edge.positions)
+                for key, edges in self.edges_in.items()
+            }
+        )
+
     def node(self, key: Any) -> Node:
         """The visible node a key means: a node's key, or any other key that means just one node."""
         found = [node for node in self.find(key) if not node.is_hidden]

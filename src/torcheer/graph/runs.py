@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .block_equality import Block
+from .block_equality import Block, OwnForms
 from .model import Graph, Node
 
 Item = str | Node | None  # directly inside a box: a box by its key, a node, or None for one that cannot be in a block
@@ -51,6 +51,8 @@ class _Finder:
     def __init__(self, graph: Graph, longest_block: int) -> None:
         self.graph = graph
         self.longest_block = longest_block
+        self.forms = OwnForms()
+        self._read: dict[str, list[int]] = {}  # by key of a node: the places of what feeds it
         self.places = {node.key: place for place, node in enumerate(graph.all_nodes)}
         self.inside: dict[str, list[Node]] = {}
         self.sequences: dict[str, list[Item]] = {"": []}  # by box
@@ -87,22 +89,27 @@ class _Finder:
 
     def _runs_in(self, items: list[Item], outer: str) -> Iterator[Run]:
         """The runs in a sequence. Of runs that begin at one item, the one that covers most, with the shortest blocks."""
+        repeats = _Repeats(self, items)
         at = 0
         while at < len(items):
             best: Run | None = None
             covered = 1
             for length in range(1, self.longest_block + 1):
-                run = self._run_at(items, at, length, outer)
+                if best is not None and not repeats.goes_on(at + covered, length, at):
+                    continue
+                run = self._run_at(items, at, length, outer, repeats)
                 if run is not None and len(run.blocks) * length > covered:
                     best, covered = run, len(run.blocks) * length
             if best is not None:
                 yield best
             at += covered
 
-    def _run_at(self, items: list[Item], at: int, length: int, outer: str) -> Run | None:
+    def _run_at(self, items: list[Item], at: int, length: int, outer: str, repeats: _Repeats) -> Run | None:
         """The run of blocks of `length` items that begins at an item."""
+        if not all(repeats.is_equal(place, length) for place in range(at + length, at + 2 * length)):
+            return None
         first = items[at : at + length]
-        if self.longest_block > 1 and not any(self._is_large(item) for item in first) and not self._is_long(items, at, length):
+        if self.longest_block > 1 and not any(map(self._is_large, first)) and not repeats.is_long(at, length):
             return None
         run: list[Block] = []
         feeds: list[Feed] = []
@@ -125,36 +132,83 @@ class _Finder:
         """Whether this is a module call in which several operations ran."""
         return len(self.inside[item]) > 1 if isinstance(item, str) else item is not None and item.kind == "module"
 
-    def _is_long(self, items: list[Item], at: int, length: int) -> bool:
-        """A quick check, without forms: whether MANY operations repeat, each fed like the one a block before it."""
-        if at + MANY > len(items):
-            return False
-        nodes = [self._node(item) for item in items[at : at + MANY]]
-        for number in range(length, MANY):
-            node, before = nodes[number], nodes[number - length]
-            if node is None or before is None or node.type != before.type or node.shape != before.shape:
-                return False
-            if number >= 2 * length and not self._reads_alike(before, node):
-                return False
-        return True
+    def look(self, item: Item) -> object:
+        """What equal items have in common, by a quick look; None for an item that cannot be in a block."""
+        if isinstance(item, str):
+            return self.graph.boxes[item].class_name, len(self.inside[item])
+        return self.forms.of(item) if item is not None else None
 
-    def _node(self, item: Item) -> Node | None:
+    def node(self, item: Item) -> Node | None:
         return self.inside[item][0] if isinstance(item, str) else item
 
-    def _reads_alike(self, before: Node, node: Node) -> bool:
+    def reads_alike(self, before: Node, node: Node) -> bool:
         """Whether two nodes are fed by the same nodes, or by nodes as far back, in their own block or the one before."""
         place = self.places[node.key]
         apart = place - self.places[before.key]
-        ours, theirs = ([self.places[e.source] for e in self.graph.edges_in.get(n.key, ())] for n in (node, before))
+        ours, theirs = self._sources(node), self._sources(before)
         return len(ours) == len(theirs) and all(
             one == other or (one - other == apart and place - one < 2 * apart) for one, other in zip(ours, theirs, strict=True)
         )
 
+    def _sources(self, node: Node) -> list[int]:
+        """The places of the nodes that feed a node."""
+        found = self._read.get(node.key)
+        if found is None:
+            found = self._read[node.key] = [self.places[edge.source] for edge in self.graph.edges_in.get(node.key, ())]
+        return found
+
     def _block(self, items: list[Item], outer: str) -> Block:
         if len(items) == 1 and isinstance(items[0], str):
-            return Block(self.graph, self.inside[items[0]], self.graph.boxes[items[0]])
+            return Block(self.graph, self.inside[items[0]], self.graph.boxes[items[0]], forms=self.forms)
         nodes = [node for item in items for node in (self.inside[item] if isinstance(item, str) else [item] if item else [])]
-        return Block(self.graph, nodes, None, self.graph.boxes[outer].depth if outer else 0)
+        return Block(self.graph, nodes, None, self.graph.boxes[outer].depth if outer else 0, self.forms)
+
+
+class _Repeats:
+    """Which items of a sequence repeat the item so many places before: quick checks, each made once."""
+
+    def __init__(self, finder: _Finder, items: list[Item]) -> None:
+        self._finder = finder
+        self._items = items
+        self._looks: dict[int, object] = {}  # by place
+        self._streaks: dict[int, tuple[list[int], list[int]]] = {}  # by length of a block
+
+    def _look(self, place: int) -> object:
+        if place not in self._looks:
+            self._looks[place] = self._finder.look(self._items[place])
+        return self._looks[place]
+
+    def is_equal(self, place: int, length: int) -> bool:
+        """Whether an item may be equal to the item `length` places before."""
+        if place >= len(self._items):
+            return False
+        look = self._look(place)
+        return look is not None and look == self._look(place - length)
+
+    def goes_on(self, place: int, length: int, start: int) -> bool:
+        """Whether a run from `start` on, of blocks of `length` items, may cover the item at a place."""
+        return place < len(self._items) and (place - length < start or self.is_equal(place, length))
+
+    def is_long(self, at: int, length: int) -> bool:
+        """Whether MANY operations repeat from an item on, each fed like the one a block before it."""
+        if at + MANY > len(self._items):
+            return False
+        if length not in self._streaks:
+            self._streaks[length] = self._found_streaks(length)
+        same, fed = self._streaks[length]
+        return same[at + length] >= MANY - length and fed[at + 2 * length] >= MANY - 2 * length
+
+    def _found_streaks(self, length: int) -> tuple[list[int], list[int]]:
+        """From each item on: how many in a row are of the type and shape of one a block before; how many are also fed alike."""
+        nodes = [self._finder.node(item) for item in self._items]
+        same, fed = [0] * (len(nodes) + length), [0] * (len(nodes) + length)
+        for place in range(len(nodes) - 1, length - 1, -1):
+            node, before = nodes[place], nodes[place - length]
+            if node is not None and before is not None and node.type == before.type and node.shape == before.shape:
+                same[place] = same[place + 1] + 1
+                if self._finder.reads_alike(before, node):
+                    fed[place] = fed[place + 1] + 1
+        return same, fed
 
 
 def _are_alike(one: Block, other: Block) -> bool:

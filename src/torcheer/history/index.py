@@ -52,6 +52,7 @@ class Index:
         self.module_count = len(log.modules)
         self.is_complete = log.is_complete
         self.kept: dict[str, Any] = {}  # values that other files computed from this index, by name
+        self._states_behind: dict[int, StateRecord | None] = {}  # by operation
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Index:
         """An index with the same labels and its own kept tensors, for a copy of a layer, an operation or a module."""
@@ -267,13 +268,16 @@ class Index:
 
     def state_behind(self, reference: int) -> StateRecord | None:
         """The parameter or buffer an argument is, also when it was overwritten in place earlier in the pass."""
-        while reference >= 0:
-            record = self.record(reference)
+        known, chain = self._states_behind, []
+        here: int | None = reference
+        while here is not None and here >= 0 and here not in known:
+            chain.append(here)
+            record = self.record(here)
             slot = record.overwritten
-            if slot is None:
-                return None
-            reference = record.parents[slot]
-        return self.state(reference)
+            here = record.parents[slot] if slot is not None else None
+        found = None if here is None else known[here] if here >= 0 else self.state(here)
+        known.update(dict.fromkeys(chain, found))
+        return found
 
     def all_parameters(self) -> dict[str, Any]:
         """Every parameter of the models, and those used without being registered, by its first name."""

@@ -9,6 +9,7 @@ at the bottom and begins again at the top, as `… layer2`.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -131,7 +132,7 @@ class _Setter:
         self.margin = drawing.style.box_margin
 
     def _column(self, along: float) -> int:
-        return sum(along > cut.along for cut in self.cuts)
+        return bisect_left(self.cuts, along, key=lambda cut: cut.along)
 
     def moved(self, point: Point, node: str) -> Point:
         """A point beside a node, where it is now."""
@@ -141,14 +142,22 @@ class _Setter:
         pieces = self._pieces()
         tracks = self._tracks()
         self._part()
+        inside: list[list[Rect]] = [[] for _ in self.columns]
+        points: list[list[Point]] = [[] for _ in self.columns]
+        for name, rect in self.turned.nodes.items():
+            inside[self.home[name]].append(rect)
+        for (_, where), rect in pieces.items():
+            inside[where].append(rect)
+        for number, arrow in self.turned.arrows.items():
+            if number not in self.entering:  # it ends in the column where it begins
+                points[self._ends(number)[0]] += arrow.curve
+        for (_, where), way in self.leaving.items():
+            points[where] += way
+        for number, way in self.entering.items():
+            points[max(self._ends(number))] += way
         here = 0.0
         for number, column in enumerate(self.columns):
-            inside = [rect for name, rect in self.turned.nodes.items() if self.home[name] == number]
-            inside += [rect for (_, where), rect in pieces.items() if where == number]
-            lines = [list(a.curve) for n, a in self.turned.arrows.items() if self._ends(n) == (number, number)]
-            lines += [way for (_, where), way in self.leaving.items() if where == number]
-            lines += [way for n, way in self.entering.items() if max(self._ends(n)) == number]
-            extent = bounds_of(inside, [point for line in lines for point in line])
+            extent = bounds_of(inside[number], points[number])
             column.by = (here - extent.left, -extent.low)
             column.right = here + extent.width
             column.last = extent.height

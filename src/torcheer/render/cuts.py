@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 from .dot import box_name
@@ -100,16 +102,40 @@ def best_cuts(cuts: list[Cut], columns: int, turned: Found) -> list[Cut]:
     def unlike(length: float) -> float:
         return (length / wanted - 1) ** 2
 
-    best = [(unlike(cut.along - start) + cut.cost, [place]) for place, cut in enumerate(cuts)]
-    for _ in range(columns - 2):
-        best = [
-            min(
-                ((best[p][0] + unlike(cut.along - cuts[p].along) + cut.cost, [*best[p][1], place]) for p in range(place)),
-                default=(float("inf"), [place]),
-            )
-            for place, cut in enumerate(cuts)
-        ]
+    def lengthened(best: list[float], p: int, place: int) -> float:
+        return best[p] + unlike(cuts[place].along - cuts[p].along)
+
     if columns < 2:
         return []
-    total = [(cost + unlike(end - cuts[way[-1]].along), way) for cost, way in best]
-    return [cuts[place] for place in min(total)[1]]
+    costs = [cut.cost for cut in cuts]
+    best = [unlike(cut.along - start) + cost for cut, cost in zip(cuts, costs, strict=True)]  # by place of the last cut
+    befores: list[list[int]] = []  # by number of cuts, from two: the place of the cut before each
+    for _ in range(columns - 2):
+        before = _cheapest_before(len(cuts), partial(lengthened, best))
+        best = [
+            lengthened(best, p, place) + cost if p >= 0 else float("inf")
+            for place, (p, cost) in enumerate(zip(before, costs, strict=True))
+        ]
+        befores.append(before)
+    place = min(range(len(cuts)), key=lambda last: best[last] + unlike(end - cuts[last].along))
+    chosen = [cuts[place]]
+    for before in reversed(befores):
+        place = before[place]
+        chosen.append(cuts[place])
+    return chosen[::-1]
+
+
+def _cheapest_before(count: int, cost: Callable[[int, int], float]) -> list[int]:
+    """For each of `count` places, the earlier one of least cost; -1 for the first place.
+
+    The cost is convex in the distance, so the answers ascend with the places: the answer in the middle bounds both halves.
+    """
+    found = [-1] * count
+    waiting = [(1, count, 0, count)]  # places from and to, between which their answers lie
+    while waiting:
+        first, end, least, most = waiting.pop()
+        if first < end:
+            middle = (first + end) // 2
+            found[middle] = answer = min(range(least, min(most, middle)), key=lambda p: cost(p, middle))
+            waiting += [(first, middle, least, answer + 1), (middle + 1, end, answer, most)]
+    return found

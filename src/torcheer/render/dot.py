@@ -13,6 +13,7 @@ from .themes import contrast
 
 FONT = "Helvetica,Arial,sans-serif"
 _DIRECTIONS = {"down": "TB", "up": "BT", "right": "LR", "left": "RL"}
+_BOX = "cluster_"  # Graphviz draws subgraphs so named as boxes
 ROOM_AROUND = 9  # points between a box and the arrow around it
 
 
@@ -44,7 +45,7 @@ def quote(text: object) -> str:
 
 def box_name(number: int) -> str:
     """The name of the n-th box."""
-    return f"cluster_{number}"
+    return f"{_BOX}{number}"
 
 
 def dot_text(drawing: Drawing, places: Places | None = None, *, for_layout: bool = False) -> str:
@@ -275,10 +276,10 @@ def _edge(number: int, edge: DrawnEdge, drawing: Drawing, places: Places | None,
 
 def ground(drawing: Drawing, box_named: str) -> str:
     """The colour behind a text: that of the box it is in, or the page's."""
-    for number, box in enumerate(drawing.boxes):
-        if box_name(number) == box_named:
-            return box.attributes.get("fillcolor", box_fill(box, drawing))
-    return drawing.theme.page
+    if not box_named:
+        return drawing.theme.page
+    box = drawing.boxes[int(box_named.removeprefix(_BOX))]
+    return box.attributes.get("fillcolor", box_fill(box, drawing))
 
 
 def _on_ground(text: str, color: str) -> str:

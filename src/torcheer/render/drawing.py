@@ -95,6 +95,8 @@ class _Draughtsman:
         self.repeated = {key for key in self.boxes if (box := graph.boxes[key]).repeats > 1 and not box.is_parallel}
         looped = {edge.source for edge in graph.edges if edge.is_to_next_block and edge.source == edge.target}
         self.looped = [node for node in graph.nodes if node.key in looped and own_repeats(node, graph) > 1]
+        inner = (*(graph.boxes[key].path[:-1] for key in self.repeated), *(node.modules for node in self.looped))
+        self.around_arrows = {key for path in inner for key in path}  # boxes with an arrow around something in them
         self.seen: dict[str, None] = {}
         self.straight: set[tuple[str, str]] = set()
 
@@ -194,8 +196,8 @@ class _Draughtsman:
         """Whether the arrow around a repeated block, or around the node of a collapsed one, stands for an edge."""
         if not edge.is_to_next_block:
             return False
-        ends = [self.graph.by_key[key].modules for key in (edge.source, edge.target)]
-        return edge.source == edge.target or any(key in ends[0] and key in ends[1] for key in self.repeated)
+        source, target = (set(self.graph.by_key[key].modules) for key in (edge.source, edge.target))
+        return edge.source == edge.target or not self.repeated.isdisjoint(source & target)
 
     def _arrows_around(self) -> Iterator[DrawnEdge]:
         """For each block that is repeated in a row, one arrow from its end to its beginning."""
@@ -241,8 +243,7 @@ class _Draughtsman:
         parent = around[-1] if around else None
         is_short = self.options.looks.is_short
         lines = tuple(short_box_lines(box, self.graph) if is_short else box_lines(box, self.graph))
-        has_arrow = any(box.key in self.graph.boxes[key].path[:-1] for key in self.repeated)
-        has_arrow = has_arrow or any(box.key in node.modules for node in self.looped)
+        has_arrow = box.key in self.around_arrows
         return DrawnBox(box.key, parent, lines, len(around) + 1, has_arrow, self._overrides("module", box))
 
     def _overrides(self, part: str, thing: object) -> Attributes:

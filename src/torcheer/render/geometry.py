@@ -8,7 +8,9 @@ from dataclasses import astuple, dataclass
 from itertools import pairwise
 
 Point = tuple[float, float]
+Cell = tuple[int, int]  # column and row
 CELL = 60.0  # points; the grid that things nearby are found with
+_EDGE = 1e-6  # cells; a line so close to a cell goes through it, whatever way its places are rounded
 _TIP = 6.0  # points; the length of an arrowhead
 
 
@@ -59,15 +61,21 @@ class Rect:
 
     def overlap(self, other: Rect) -> float:
         """The area that two have in common."""
+        if self.left >= other.right or other.left >= self.right or self.low >= other.high or other.low >= self.high:
+            return 0.0
         width = min(self.right, other.right) - max(self.left, other.left)
-        height = min(self.high, other.high) - max(self.low, other.low)
-        return width * height if width > 0 and height > 0 else 0.0
+        return width * (min(self.high, other.high) - max(self.low, other.low))
 
     def contains(self, point: Point) -> bool:
         return self.left <= point[0] <= self.right and self.low <= point[1] <= self.high
 
     def is_crossed(self, a: Point, b: Point) -> bool:
         """Whether a line between two points goes through it."""
+        (x, y), (z, w) = a, b
+        if (x <= self.left and z <= self.left) or (x >= self.right and z >= self.right):
+            return False
+        if (y <= self.low and w <= self.low) or (y >= self.high and w >= self.high):
+            return False
         low, high = 0.0, 1.0
         for start, end, least, most in ((a[0], b[0], self.left, self.right), (a[1], b[1], self.low, self.high)):
             step = end - start
@@ -79,7 +87,7 @@ class Rect:
             low, high = max(low, first), min(high, last)
         return low < high
 
-    def cells(self) -> Iterator[tuple[int, int]]:
+    def cells(self) -> Iterator[Cell]:
         for x in range(math.floor(self.left / CELL), math.floor(self.right / CELL) + 1):
             for y in range(math.floor(self.low / CELL), math.floor(self.high / CELL) + 1):
                 yield x, y
@@ -90,6 +98,20 @@ def bounds_of(rects: Iterable[Rect], points: Iterable[Point] = ()) -> Rect:
     corners = [corner for rect in rects for corner in ((rect.left, rect.low), (rect.right, rect.high))]
     xs, ys = zip(*corners, *points, strict=True)
     return Rect(min(xs), min(ys), max(xs), max(ys))
+
+
+def cells_along(a: Point, b: Point) -> Iterator[tuple[int, int, int]]:
+    """The cells that a line between two points goes through: for each row, the first and the last column, and the row.
+
+    >>> list(cells_along((10, 0), (130, 80)))
+    [(0, 1, 0), (1, 2, 1)]
+    """
+    (x, y), (right, high) = sorted((a, b), key=lambda point: point[1])
+    slope = (right - x) / (high - y) if high > y else 0.0
+    for row in range(math.floor(y / CELL), math.floor(high / CELL) + 1):
+        low, top = max(y, row * CELL), min(high, (row + 1) * CELL)
+        ends = (x + (low - y) * slope, x + (top - y) * slope) if slope else (x, right)
+        yield math.floor(min(ends) / CELL - _EDGE), math.floor(max(ends) / CELL + _EDGE), row
 
 
 def moved(point: Point, by: Point) -> Point:

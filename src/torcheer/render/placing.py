@@ -3,51 +3,82 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from .dot import ROOM_AROUND, Places, box_name, title_lines, title_width
 from .drawing import Drawing
 from .found import Found
-from .geometry import Arrow, Point, Rect, arrow_around, bounds_of, sides
+from .geometry import CELL, Arrow, Cell, Point, Rect, arrow_around, cells_along, sides
 from .legend import legend_height
 
 _GAP = 4.0
+
+
+_ARROWS, _RECTS = 16, 32  # that a cell of the grid knows: a cell with more is crowded wherever words go
 
 
 @dataclass(slots=True)
 class _Grid:
     """Rectangles and lines, found by where they are."""
 
-    rects: dict[tuple[int, int], list[Rect]] = field(default_factory=dict)
-    lines: dict[tuple[int, int], list[tuple[Point, Point, int]]] = field(default_factory=dict)
+    rects: dict[Cell, list[Rect]] = field(default_factory=dict)
+    lines: dict[Cell, dict[int, list[tuple[Point, Point]]]] = field(default_factory=dict)  # by the number of their arrow
+    full: dict[Cell, int] = field(default_factory=dict)  # cells with as many arrows as a cell knows: a column to go on with
 
     def add_rect(self, rect: Rect) -> None:
         for cell in rect.cells():
-            self.rects.setdefault(cell, []).append(rect)
+            known = self.rects.setdefault(cell, [])
+            if len(known) < _RECTS:
+                known.append(rect)
 
     def add_line(self, a: Point, b: Point, owner: int) -> None:
-        for cell in bounds_of((), (a, b)).cells():
-            self.lines.setdefault(cell, []).append((a, b, owner))
+        for first, last, row in cells_along(a, b):
+            column = self._with_room(first, row)
+            while column <= last:
+                known = self.lines.setdefault((column, row), {})
+                known.setdefault(owner, []).append((a, b))
+                if len(known) == _ARROWS:
+                    self.full[column, row] = column + 1
+                column = self._with_room(column + 1, row)
 
-    def cost(self, rect: Rect, owner: int, *, is_on_arrow: bool = False) -> float:
-        """How much is in the way: what lies under it, and the arrows that cross it."""
-        area = 0.0
+    def _with_room(self, column: int, row: int) -> int:
+        """The first column from this one on whose cell in a row has room for another line."""
+        passed = []
+        while (beyond := self.full.get((column, row))) is not None:
+            passed.append(column)
+            column = beyond
+        for one in passed:
+            self.full[one, row] = column
+        return column
+
+    def cost(self, rect: Rect, owner: int, cost: float, best: float, *, is_on_arrow: bool) -> float:
+        """A cost, and how much is in the way: what lies under it, and the arrows that cross it. Not counted beyond `best`."""
+        own = 0.0 if is_on_arrow else 60.0
         crossed: set[int] = set()
         for cell in rect.cells():
-            area += sum(rect.overlap(other) for other in self.rects.get(cell, ()))
-            for a, b, whose in self.lines.get(cell, ()):
-                if whose not in crossed and rect.is_crossed(a, b):
+            for other in self.rects.get(cell, ()):
+                cost += rect.overlap(other)
+                if cost >= best:
+                    return cost
+            for whose, lines in self.lines.get(cell, _NONE).items():
+                if whose not in crossed and any(rect.is_crossed(a, b) for a, b in lines):
                     crossed.add(whose)
-        own = 0.0 if is_on_arrow else 60.0
-        return area + sum(own if whose == owner else 30.0 for whose in crossed)
+                    cost += own if whose == owner else 30.0
+                    if cost >= best:
+                        return cost
+        return cost
 
     def lines_in(self, rect: Rect) -> Iterator[tuple[Point, Point]]:
         for cell in rect.cells():
-            for a, b, _ in self.lines.get(cell, ()):
-                if rect.is_crossed(a, b):
-                    yield a, b
+            for lines in self.lines.get(cell, _NONE).values():
+                for a, b in lines:
+                    if rect.is_crossed(a, b):
+                        yield a, b
+
+
+_NONE: Mapping[int, list[tuple[Point, Point]]] = {}
 
 
 def place_words(found: Found, drawing: Drawing) -> Places:
@@ -71,7 +102,7 @@ def place_words(found: Found, drawing: Drawing) -> Places:
         for a, b in sides(rect):
             grid.add_line(a, b, -1)
     texts = dict(found.texts)
-    grounds = {}
+    boxes, grounds = _Boxes(found.boxes), {}
     for number, place in texts.items():
         grid.add_rect(Rect.around(place, *_text_size(drawing.edges[number].text, drawing.style.edge_size)))
     for number, edge in enumerate(drawing.edges):
@@ -80,7 +111,7 @@ def place_words(found: Found, drawing: Drawing) -> Places:
             size = _text_size(edge.text, drawing.style.edge_size)
             texts[number] = _text_place(way, size, number, grid, is_on_arrow=edge.is_text_on_arrow)
             if edge.is_text_on_arrow:
-                grounds[number] = _box_at(texts[number], found)
+                grounds[number] = boxes.innermost(texts[number])
     return Places(
         bounds=found.bounds,
         head=found.head.middle if found.head is not None else None,
@@ -106,10 +137,24 @@ def _arrows_around(found: Found, drawing: Drawing) -> dict[int, Arrow]:
     }
 
 
-def _box_at(point: Point, found: Found) -> str:
-    """The name of the innermost box around a point; empty where there is none."""
-    around = [name for name, rect in found.boxes.items() if rect.contains(point)]
-    return min(around, key=lambda name: found.boxes[name].width * found.boxes[name].height, default="")
+class _Boxes:
+    """Boxes, found by a point in them: each is in the cells, about as large as the box itself, that it lies in."""
+
+    def __init__(self, boxes: Mapping[str, Rect]) -> None:
+        self.boxes = boxes
+        self.cells: dict[tuple[float, int, int], list[str]] = {}
+        for name, rect in boxes.items():
+            size = CELL * 2.0 ** math.ceil(math.log2(max(rect.width, rect.height, CELL) / CELL))
+            for x in range(math.floor(rect.left / size), math.floor(rect.right / size) + 1):
+                for y in range(math.floor(rect.low / size), math.floor(rect.high / size) + 1):
+                    self.cells.setdefault((size, x, y), []).append(name)
+        self.sizes = sorted({size for size, _, _ in self.cells}, reverse=True)
+
+    def innermost(self, point: Point) -> str:
+        """The name of the innermost box around a point; empty where there is none."""
+        near = (self.cells.get((size, math.floor(point[0] / size), math.floor(point[1] / size)), ()) for size in self.sizes)
+        around = [name for some in near for name in some if self.boxes[name].contains(point)]
+        return min(around, key=lambda name: self.boxes[name].width * self.boxes[name].height, default="")
 
 
 def _title_place(bounds: Rect, height: float, widths: list[float], grid: _Grid) -> tuple[Point, int]:
@@ -157,6 +202,7 @@ def _text_size(text: str, size: float) -> Point:
 
 _CLEAR = 9.0  # points of an arrow that are seen before a text on it
 _DISTANCES = (13, 18, 24, 31, 40, 52, 68, 88, 112)  # points from the head of an arrow
+_FURTHER = 24  # distances beyond these that are tried of a text on a long arrow
 _BESIDE = ((1, 2.5), (-1, 2.5), (1, 8.0), (-1, 8.0), (1, 18.0), (-1, 18.0))  # side, and points from the arrow
 _CROWDED = 45.0  # the cost from which on a text that should be on its arrow may stand beside it
 
@@ -176,7 +222,8 @@ def _best_place(way: list[Point], size: Point, number: int, grid: _Grid, *, is_o
     width, height = size
     best, best_cost = way[-1], math.inf
     length = sum(math.dist(a, b) for a, b in pairwise(way))
-    distances = [*_DISTANCES, *range(140, int(length) - 20, 30)] if is_on_arrow else _DISTANCES
+    further = range(140, int(length) - 20, max(30, int(length) // _FURTHER)) if is_on_arrow else ()
+    distances = [*_DISTANCES, *further]
     for distance, (x, y), (dx, dy) in _along(list(reversed(way)), distances):
         along = abs(dx) * width / 2 + abs(dy) * height / 2
         if is_on_arrow and not along + _CLEAR < distance < length - along - 3:
@@ -184,7 +231,10 @@ def _best_place(way: list[Point], size: Point, number: int, grid: _Grid, *, is_o
         for side, gap in ((0, 0.0),) if is_on_arrow else _BESIDE:
             aside = (abs(dy) * (width / 2 + gap) + abs(dx) * (height / 2 + gap)) * side
             place = (x - dy * aside, y + dx * aside)
-            cost = grid.cost(Rect.around(place, *size), number, is_on_arrow=is_on_arrow) + distance * 0.1 + gap
+            least = distance * 0.1 + gap
+            if least >= best_cost:
+                continue
+            cost = grid.cost(Rect.around(place, *size), number, least, best_cost, is_on_arrow=is_on_arrow)
             if cost < best_cost:
                 best, best_cost = place, cost
     return best, best_cost

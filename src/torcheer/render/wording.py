@@ -268,16 +268,16 @@ def _is_obvious(edge: Edge, graph: Graph) -> bool:
     """Whether simply all passes travel an edge, between a node that ran once and one that ran often."""
     source, target = graph.by_key[edge.source].passes, graph.by_key[edge.target].passes
     every = max(source, target, key=lambda passes: len(passes))
-    return not edge.is_feedback and 1 in (len(source), len(target)) and edge.pass_note == format_passes(every)
+    may_be_all = not edge.is_feedback and 1 in (len(source), len(target)) and len(edge.passes) >= len(every)
+    return may_be_all and edge.pass_note == format_passes(every)
 
 
 def _order_matters(edge: Edge, graph: Graph) -> bool:
     target = graph.by_key[edge.target]
     if target.kind in ("input", "output", "module", "chain", "identity", "omitted"):
         return False
-    entering = [one for one in graph.edges_in[edge.target] if one.positions]
-    places = {place for one in entering for place in one.positions}
-    if len(places) < 2:
+    first = edge.positions[0]
+    if all(place == first for one in graph.edges_in[edge.target] for place in one.positions):
         return False
     is_commutative = target.facts is not None and target.facts.is_commutative
     return not is_commutative or "alpha=" in str(target.arguments or "")
@@ -285,12 +285,11 @@ def _order_matters(edge: Edge, graph: Graph) -> bool:
 
 def _position(edge: Edge, graph: Graph) -> str:
     """Its argument positions, short: `0`, `mask`, `[2]`."""
-    places = {place for one in graph.edges_in[edge.target] for place in one.positions}
-    heads = {place.partition("]")[0] + "]" for place in places}
+    arguments = graph.arguments_in[edge.target]
     short = []
     for place in sorted(edge.positions, key=_in_order):
-        if len(heads) == 1:  # all in one list: torch.cat([a, b])
-            place = place[len(next(iter(heads))) :] or place
+        if len(arguments) == 1:  # all in one list: torch.cat([a, b])
+            place = place[len(next(iter(arguments))) :] or place
         found = re.fullmatch(r"kwargs\[['\"](.*)['\"]\](.*)", place) or re.fullmatch(r"args\[(\d+)\](.*)", place)
         short.append(f"{found[1]}{found[2]}" if found else place)
     return clean(", ".join(short) if len(short) < 4 else f"{short[0]} … {short[-1]}", 24)

@@ -125,12 +125,14 @@ class MemoryProof:
 
     def _check_extra(self, record: OperationRecord, tensors: list[Tensor]) -> None:
         """Each dependency through memory must have written, after the argument was made, to bytes that the argument has."""
-        for number in record.details.also:
+        also = record.details.also
+        reaches = [(parent, storage_of(one), *_reach(one)) for one, parent in zip(tensors, record.parents, strict=True) if also]
+        for number in also:
             if self._is_out_of_sight(record, number):
                 self._check.exempt[_OUT_OF_SIGHT] += 1
                 continue
             self._check.count += 1
-            if not any(self._reached(number, tensor, parent) for tensor, parent in zip(tensors, record.parents, strict=True)):
+            if not any(self._reached(number, *reach) for reach in reaches):
                 writer = self._label(record.log.operations[number])
                 self._disagree(record, f"it depends on {writer} through memory, which wrote to none of its arguments")
 
@@ -143,11 +145,11 @@ class MemoryProof:
         is_sharded = record.log.collectives > 0 and any(parent < 0 for parent in record.parents)
         return is_sharded or record.log.operations[number].function.name == "set_data"
 
-    def _reached(self, number: int, tensor: Tensor, parent: int) -> bool:
-        if number <= parent:
-            return False
-        storage, (start, stop) = storage_of(tensor), _reach(tensor)
-        return any(where == storage and low < stop and start < high for where, low, high in self._written.get(number, ()))
+    def _reached(self, number: int, parent: int, storage: int | None, start: int, stop: int) -> bool:
+        """Whether an operation wrote to these bytes after the operation `parent` had made them."""
+        return number > parent and any(
+            where == storage and low < stop and start < high for where, low, high in self._written.get(number, ())
+        )
 
 
 def _is_untouched(one: _Argument) -> bool:

@@ -138,7 +138,7 @@ def _replay(history: History) -> tuple[list[Check], Agreement]:
 
 
 class _Comparing:
-    """Compares every value of a replay with what was kept, and tries every edge."""
+    """Compares every value of a replay with what was kept, and tries the edges."""
 
     def __init__(self, history: History) -> None:
         self.values = Check("values come again from inputs, parameters and constants alone")

@@ -1,6 +1,6 @@
 """Which elements come from memory that was never written, as `torch.empty` gives it. Such elements are not compared.
 
-Both logs are run again twice, each time with another number in all memory that is not initialised. What then differs was
+Both logs are run again twice, each time with other numbers in all memory that is not initialised. What then differs was
 computed from it.
 """
 
@@ -23,7 +23,7 @@ from .sides import Side
 
 
 class _Filled(Observer):
-    """Fills uninitialised memory with a number, and keeps the values of some operations."""
+    """Fills uninitialised memory with numbers, and keeps the values of some operations."""
 
     def __init__(self, side: Side, is_first: bool, wanted: set[int]) -> None:
         self.values: dict[int, Tensor] = {}
@@ -40,16 +40,26 @@ class _Filled(Observer):
         if not isinstance(value, Tensor) or not is_measurable(value):
             return value
         with DisableTorchFunction(), torch.no_grad():
-            if (start := _first_unwritten(self.side.log.operations[number])) is not None and value.is_contiguous():
-                value.view(-1)[start:] = self._number(value.dtype)
+            if (start := _first_unwritten(self.side.log.operations[number])) is not None:
+                self._fill(value, start)
             if number in self._wanted:
                 self.values[number] = value.detach().clone()
         return value
 
-    def _number(self, dtype: torch.dtype) -> int:
-        if dtype is torch.bool:
-            return int(self._is_first)
-        return 1 if self._is_first else 3 if not dtype.is_signed else -2
+    def _fill(self, value: Tensor, start: int) -> None:
+        """Write other numbers in each of the two runs, which also differ from place to place."""
+        places = torch.arange(value.numel(), device=value.device)
+        if value.dtype is torch.bool:
+            numbers = (places + self._is_first) % 2
+        elif self._is_first:
+            numbers = places % 7 + 1
+        else:
+            numbers = places * 3 % 5 + 9 if not value.dtype.is_signed else -2 - places * 3 % 5
+        numbers = numbers.to(value.dtype).view(value.shape)
+        if start == 0:
+            value.copy_(numbers)
+        elif value.is_contiguous():
+            value.view(-1)[start:] = numbers.view(-1)[start:]
 
 
 def ignore_uninitialised(alignment: Alignment) -> None:

@@ -231,6 +231,32 @@ def test_memory_that_was_never_written_is_not_compared():
         assert "output_2_5 is memory that was never written, and is not compared" in some.headline
 
 
+def rows_of_garbage(t):
+    made = torch.empty(6, 8)
+    made[:4] = t
+    return made.softmax(-1), made[:4] * 2
+
+
+@pytest.mark.parametrize(
+    ("model", "left_out"),
+    [
+        (rows_of_garbage, "16 of 48 elements of output_1_6"),
+        (lambda t: (t.sin(), torch.empty_strided((30, 40), (1, 30))), "output_2_4 is memory"),
+        (lambda t: (t.sin(), torch.empty(30, 1).expand(30, 40)), "output_2_5 is memory"),
+        (lambda t: (t.sin(), torch.empty(30, dtype=torch.bool)), "output_2_4 is memory"),
+        (lambda t: (t.sin(), torch.empty(30, dtype=torch.uint8) + 1), "output_2_5 is memory"),
+    ],
+)
+def test_what_was_computed_from_memory_that_was_never_written_is_not_compared(model, left_out, tmp_path):
+    comparison = tl.compare_models(model, model, x)
+    assert comparison.verdict == "equal", comparison
+    assert left_out in comparison.headline
+    paths = [tl.log_forward_pass(model, x).save(tmp_path / f"{name}.safetensors") for name in "ab"]
+    loaded = tl.compare(*map(tl.load, paths))
+    assert loaded.verdict == "equal"
+    assert left_out in loaded.headline
+
+
 def test_memory_of_a_resized_tensor_is_not_compared():
     comparison = tl.compare_models(lambda t: torch.zeros(3).resize_(2000), lambda t: torch.zeros(3).resize_(2000), x)
     assert comparison.verdict == "equal"

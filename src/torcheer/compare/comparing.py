@@ -52,7 +52,8 @@ def compare(
         b: the history that is compared with it, made from the same input.
         names: what parts of addresses in a are called in b, `{"h": "layers"}`, where modules have other names. Without it they
             are matched by their parameters and by structure.
-        tolerance: how large an error may be, relative to the largest value of a tensor. Without one it follows the dtypes.
+        tolerance: how large an error of an output, or of an operation by itself, may be, relative to the largest value of the
+            tensor. Without one it follows the dtypes.
 
     An error is own or inherited: each operation of b is also run on the values of a, and what is left is its own. Limits: where
     b was loaded without its parameters own errors are unknown; the culprit is then the first operation that differs though what

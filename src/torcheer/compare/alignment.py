@@ -16,12 +16,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..history import Operation
 from ..records import TEMPLATE
+from ..torch_internals import DisableTorchFunction
 from .gaps import move_gaps
-from .measures import Difference, difference, is_close, tolerance_of
+from .measures import Difference, absolute_values, difference, is_close, tolerance_of
 from .sides import Side, Signature, Step
 
 _LARGEST = 250_000  # cells of one table; longer stretches are divided first
@@ -39,6 +41,7 @@ class Alignment:
     of_b: dict[int, int] = field(default_factory=dict)  # by number in b: the number in a
     of_a: dict[int, int] = field(default_factory=dict)
     because: dict[int, str] = field(default_factory=dict)  # by number in b
+    ignored: dict[int, Tensor] = field(default_factory=dict)  # by number in b: which elements were never written
 
     def match(self, a: int, b: int, why: str) -> None:
         if a not in self.of_a and b not in self.of_b:
@@ -58,12 +61,30 @@ class Alignment:
         return self.a.value(partner) if partner is not None else None
 
     def error(self, b: int) -> Difference | None:
-        """How far the logged values of a match are apart."""
-        return difference(self.value_of_a(b), self.b.value(b))
+        """How far the logged values of a match are apart, without elements that were never written."""
+        return difference(self.value_of_a(b), self.b.value(b), ignored=self.ignored.get(b))
+
+    def finite_error(self, b: int) -> Difference | None:
+        """How far the logged values of a match are apart where both are finite; None where they are nowhere."""
+        apart = self.error(b)
+        one, other = self.value_of_a(b), self.b.value(b)
+        if apart is None or math.isfinite(apart.relative) or one is None or other is None:
+            return apart
+        with DisableTorchFunction(), torch.no_grad():
+            is_infinite = ~torch.isfinite(absolute_values(one)) | ~torch.isfinite(absolute_values(other)).to(one.device)
+            is_infinite = is_infinite.reshape(*one.shape, -1).any(-1)  # complex numbers have two parts
+        return difference(one, other, ignored=is_infinite)
 
     def tolerance(self, b: int) -> float:
         """The tolerance of a match, by its dtypes."""
         return tolerance_of(self.a.log.operations[self.of_b[b]].dtype, self.b.log.operations[b].dtype)
+
+    def is_wired_alike(self, b: int) -> bool:
+        """Whether both operations of a match are calls of one function on operations that correspond."""
+        one, other = self.a.log.operations[self.of_b[b]], self.b.log.operations[b]
+        parents = [parent if parent < 0 else self.of_b.get(parent) for parent in other.parents]
+        alike = [ours == theirs or (ours < 0 and (theirs or 0) < 0) for ours, theirs in zip(one.parents, parents, strict=False)]
+        return one.function.type == other.function.type and len(alike) == len(one.parents) == len(parents) and all(alike)
 
     def only_in(self, side: Side) -> list[int]:
         matched = self.of_a if side is self.a else self.of_b
@@ -301,7 +322,7 @@ def _match_crossed(found: Alignment) -> None:
         (found.of_b[step.number], step.number)
         for step in found.b.steps
         if not step.states and found.because.get(step.number) == _SEQUENCE
-        if (apart := found.error(step.number)) is not None and apart.relative > found.tolerance(step.number)
+        if (apart := found.finite_error(step.number)) is not None and apart.relative > found.tolerance(step.number)
     ]
     if not doubted:
         return

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..display import few
 from ..errors import ActivationNotSaved, InvalidArgument
 from ..history.printing.text import plural
 from ..model_history import ModelHistory
+from ..replay.comparison import same_bits
 from ..replay.machine import refuse_changed_states, refuse_without_tensors
+from ..torch_internals import DisableTorchFunction
 from .alignment import Alignment, align
+from .amplification import amplifications
 from .comparison import Comparison, Unmatched
 from .culprit import Culprit
 from .error_table import ComparedOperation
 from .gradients import GradientErrors, Gradients
 from .inquiry import Inquiry, unsynced
 from .measures import is_measurable
+from .outputs import ComparedOutput, compared_outputs, largest_jump
 from .own_error import Run, errors_that_matter, references, run_on_values_of_a
 from .parameters import ParameterDifference, parameter_differences, state_pairs
 from .sides import Side, renaming
+from .uninitialised import ignore_uninitialised
 
+_MUCH = 10  # times the tolerance: typical values that are further apart are noted
 _MOST_CULPRITS = 4  # that are looked for one after another; what else has an error is in the table
 
 
@@ -44,7 +52,8 @@ def compare(
         b: the history that is compared with it, made from the same input.
         names: what parts of addresses in a are called in b, `{"h": "layers"}`, where modules have other names. Without it they
             are matched by their parameters and by structure.
-        tolerance: how large an error may be, relative to the largest value of a tensor. Without one it follows the dtypes.
+        tolerance: how large an error of an output, or of an operation by itself, may be, relative to the largest value of the
+            tensor. Without one it follows the dtypes.
 
     An error is own or inherited: each operation of b is also run on the values of a, and what is left is its own. Limits: where
     b was loaded without its parameters own errors are unknown; the culprit is then the first operation that differs though what
@@ -58,14 +67,16 @@ def compare(
     _check_inputs(alignment)
     pairs = state_pairs(alignment)
     parameters = parameter_differences(alignment, tolerance)
+    ignore_uninitialised(alignment)
     reference = references(alignment, pairs)
     order, synced, run = _culprits(alignment, reference, tolerance)
     inquiry = Inquiry(alignment, synced, _by_state(alignment, parameters))
     others = sorted(run.dirty & synced - set(order))
     culprits = [inquiry.culprit(number, run, reference) for number in (*order, *others)]
-    _drop_others(alignment, synced)
+    _drop_others(alignment, synced, inquiry)
     gradients = Gradients(alignment, synced, pairs, tolerance)
-    rows = _rows(alignment, run, gradients.errors, tolerance)
+    rows = _rows(alignment, run, pairs, gradients.errors, tolerance)
+    outputs = compared_outputs(alignment, rows, tolerance)
     unknown = _first_unexplained(alignment, rows, run, inquiry)
     if unknown is not None and not (order and order[0] < unknown[0]):
         culprits.insert(0, unknown[1])
@@ -85,9 +96,17 @@ def compare(
         unmatched,
         list(named.values()),
         parameters,
-        tolerance=_tolerance(alignment, tolerance),
+        tolerance=max((one.tolerance for one in outputs), default=tolerance or 0.0),
+        compared_outputs=outputs,
+        largest_jump=largest_jump(alignment, rows, outputs),
+        gradient_beyond=gradients.beyond(),
         gradient_culprit=gradients.culprit() if not culprits else None,
-        notes=(*_notes(rows, run), *_other_outputs(alignment), *(_other_arguments(inquiry) if not culprits else ())),
+        notes=(
+            *_notes(rows, run),
+            *_other_outputs(alignment),
+            *_small_values(outputs),
+            *(_other_arguments(inquiry) if not culprits else ()),
+        ),
     )
 
 
@@ -117,7 +136,7 @@ def _check_inputs(alignment: Alignment) -> None:
     a, b = alignment.a, alignment.b
     for number in b.inputs:
         apart = alignment.error(number)
-        if apart is not None and apart.relative > alignment.tolerance(number):
+        if apart is not None and apart.relative > alignment.tolerance(number) and not _is_converted(alignment, number):
             ours, theirs = alignment.pair(number)
             raise InvalidArgument(
                 f"the histories are of other inputs: {ours.label} of a and {theirs.label} of b differ by "
@@ -128,6 +147,15 @@ def _check_inputs(alignment: Alignment) -> None:
         raise InvalidArgument(
             f"the histories are of other inputs: {shapes[0]} in a, {shapes[1]} in b. Log both with the same one."
         )
+
+
+def _is_converted(alignment: Alignment, number: int) -> bool:
+    """Whether an input of b is the input of a in another dtype, in which some of its values are not finite."""
+    ours, theirs = alignment.value_of_a(number), alignment.b.value(number)
+    if ours is None or theirs is None:
+        return False
+    with DisableTorchFunction(), torch.no_grad():
+        return same_bits(ours.detach().to(theirs.device, theirs.dtype), theirs)
 
 
 def _culprits(alignment: Alignment, reference: dict[int, Tensor], tolerance: float | None) -> tuple[list[int], set[int], Run]:
@@ -151,11 +179,13 @@ def _culprits(alignment: Alignment, reference: dict[int, Tensor], tolerance: flo
     return found, synced, forced
 
 
-def _drop_others(alignment: Alignment, synced: set[int]) -> None:
+def _drop_others(alignment: Alignment, synced: set[int], inquiry: Inquiry) -> None:
     """Drop matches that compute something else on the way to the same result: they are no errors, and no counterparts."""
     ends = {*alignment.b.inputs, *alignment.b.outputs}
-    for number in list(alignment.of_b):
-        if number not in synced and number not in ends and alignment.value_of_a(number) is not None:
+    for number in sorted(alignment.of_b):
+        if number in synced or number in ends or alignment.value_of_a(number) is None:
+            continue
+        if not inquiry.is_counterpart(number):
             alignment.drop(number)
 
 
@@ -184,24 +214,26 @@ def _by_state(alignment: Alignment, parameters: list[ParameterDifference]) -> di
 
 
 def _rows(
-    alignment: Alignment, run: Run, gradients: dict[int, GradientErrors], tolerance: float | None
+    alignment: Alignment,
+    run: Run,
+    states: dict[int, int],
+    gradients: dict[int, GradientErrors],
+    tolerance: float | None,
 ) -> list[ComparedOperation]:
     rows: list[ComparedOperation] = []
+    apart = {number: alignment.error(number) for number in alignment.of_b}
+    grows = amplifications(alignment, run, apart, states)
     for number in sorted(alignment.of_b):
         allowed = run.tolerances.get(number, tolerance if tolerance is not None else alignment.tolerance(number))
-        errors = alignment.error(number), run.own.get(number), run.inherited.get(number)
+        errors = apart[number], run.own.get(number), run.inherited.get(number)
         gradient = gradients.get(number)
         of_gradient = (gradient.error, gradient.own, gradient.inherited) if gradient is not None else ()
-        rows.append(ComparedOperation(*alignment.pair(number), *errors, allowed, alignment.because[number], *of_gradient))
+        ignored = alignment.ignored.get(number)
+        unwritten = int(ignored.sum()) if ignored is not None else 0
+        pair, because = alignment.pair(number), alignment.because[number]
+        row = ComparedOperation(*pair, *errors, allowed, because, *of_gradient)
+        rows.append(replace(row, amplification=grows.get(number), unwritten=unwritten))
     return rows
-
-
-def _tolerance(alignment: Alignment, tolerance: float | None) -> float:
-    """The tolerance of the outputs."""
-    if tolerance is not None:
-        return tolerance
-    ends = [number for number in alignment.b.outputs if number in alignment.of_b] or alignment.of_b
-    return max(map(alignment.tolerance, ends), default=0.0)
 
 
 def _first_unexplained(
@@ -233,6 +265,18 @@ def _other_arguments(inquiry: Inquiry) -> tuple[str, ...]:
     if not found:
         return ()
     return (f"arguments differ, but no operation that can be measured gives other values: {few(found, 3, '; ')}",)
+
+
+def _small_values(outputs: list[ComparedOutput]) -> tuple[str, ...]:
+    """A note of the first output of which most values are further apart than its few large ones, which are its scale."""
+    for one in outputs:
+        typical = one.typical
+        if typical is not None and typical > _MUCH * one.tolerance:
+            said = (
+                f"of {one.row.label} a few large values are the scale; half of its values differ by {typical:.1e} of a typical"
+            )
+            return (f"{said} one, or more",)
+    return ()
 
 
 def _other_outputs(alignment: Alignment) -> tuple[str, ...]:

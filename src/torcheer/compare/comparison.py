@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -19,9 +20,10 @@ from ..render import DrawOptions, Picture, Target
 from ..viewer import to_html
 from ..viewer.payload import MAX_BYTES
 from .culprit import Culprit
-from .error_table import ComparedOperation, ErrorTable, relative
-from .gradients import GradientCulprit
-from .measures import Difference, absolute_values, difference_of_any
+from .error_table import ComparedOperation, ErrorTable, relative, times
+from .gradients import GradientBeyond, GradientCulprit
+from .measures import absolute_values
+from .outputs import ComparedOutput
 from .page import PageSide, payloads_of
 from .parameters import ParameterDifference
 from .pictures import culprit_operations, draw_side
@@ -50,12 +52,22 @@ class Unmatched:
         return f"<only in a: {names[0]}; only in b: {names[1]}>"
 
 
+class Parts(NamedTuple):
+    """What a verdict says, a sentence each."""
+
+    outputs: str
+    structure: str
+    operations: str
+
+
 @dataclass(eq=False, repr=False)
 class Comparison(Shown):
     """Where two histories of one input part: a verdict, the culprit, and the error of every operation.
 
-    It is true where the two are equal, or equal within the tolerance. The verdict is "not compared" where nothing differs that
-    can be compared, but the values of an output were not kept or cannot be read.
+    The outputs decide the verdict; where neither of the two returns a tensor, the values that nothing uses. It is true where
+    the two are equal, or equal within the tolerance. The verdict is "not compared" where nothing differs that can be compared,
+    but the values of an output were not kept or cannot be read, or no output has any. `parts` says outputs, structure and
+    operations apart.
     """
 
     a: ModelHistory
@@ -67,6 +79,9 @@ class Comparison(Shown):
     tolerance: float
     gradient_culprit: GradientCulprit | None = None
     notes: tuple[str, ...] = ()
+    compared_outputs: list[ComparedOutput] = field(default_factory=list)
+    largest_jump: ComparedOperation | None = None  # the operation before the worst output at which rounding grows most
+    gradient_beyond: GradientBeyond | None = None  # the gradient of a parameter or input that is above its tolerance
 
     @property
     def culprit(self) -> Culprit | None:
@@ -78,18 +93,11 @@ class Comparison(Shown):
         """The outputs that both have."""
         return [row for row in self.rows if row.a.is_output_layer]
 
-    @cached_property
-    def _output_errors(self) -> list[tuple[ComparedOperation, Difference | None]]:
-        """The error of each output that both have; None where it cannot be told.
-
-        Sparse, quantised and nested outputs are compared here only: which operation makes them differ is not looked for.
-        """
-        return [(row, row.error if row.error is not None else _output_difference(row)) for row in self.outputs]
-
     @property
     def output_error(self) -> float | None:
         """The largest error of an output, relative to its scale; None where no output can be compared."""
-        return max((error.relative for _, error in self._output_errors if error is not None), default=None)
+        known = [one.error.relative for one in self.compared_outputs if one.error is not None and one.row.a.is_output_layer]
+        return max(known, default=None)
 
     @property
     def has_unknown_errors(self) -> bool:
@@ -98,16 +106,19 @@ class Comparison(Shown):
 
     @property
     def verdict(self) -> Verdict:
-        found = self.culprits, self.gradient_culprit, self._has_other_outputs, self.first_lost, self._unusual_output
-        if any(found):
+        gradients = self.gradient_culprit, self.gradient_beyond
+        if self._beyond or self._has_other_outputs or any(gradients):
             return "different"
-        errors = [error for _, error in self._output_errors]
-        if None in errors:
-            return "not compared"
-        if any(one.is_in_both for one in self.parameters):
-            return "equal within tolerance" if (self.output_error or 0.0) <= self.tolerance else "different"
-        known = [*errors, *(row.own_error for row in self.rows)]
-        return "equal" if errors and all(one is None or one.is_none for one in known) else "equal within tolerance"
+        errors = [one.error for one in self.compared_outputs if not one.is_never_written]
+        if not errors or None in errors:
+            return "different" if self.culprits else "not compared"
+        return "equal" if all(one is not None and one.is_none for one in errors) else "equal within tolerance"
+
+    @property
+    def _beyond(self) -> ComparedOutput | None:
+        """The output that is furthest above its tolerance."""
+        beyond = [one for one in self.compared_outputs if one.is_beyond]
+        return max(beyond, key=lambda one: one.error.relative if one.error is not None else 0.0, default=None)
 
     @property
     def first_lost(self) -> ComparedOperation | None:
@@ -122,14 +133,10 @@ class Comparison(Shown):
 
     @property
     def _has_other_outputs(self) -> bool:
-        """Whether no output of the two can be compared, as their shapes differ."""
-        return not self.outputs and bool(self.a.outputs) and bool(self.b.outputs)
-
-    @property
-    def _unusual_output(self) -> tuple[ComparedOperation, Difference] | None:
-        """The first sparse, quantised or nested output that differs, and by how much."""
-        unusual = ((row, apart) for row, apart in self._output_errors if row.error is None and apart is not None)
-        return next((pair for pair in unusual if pair[1].relative > self.tolerance), None)
+        """Whether the two return other tensors: of other shapes, or one that only one of the two computes."""
+        alone = [any(one.is_output_layer for one in side) for side in (self.unmatched.a, self.unmatched.b)]
+        none_in_common = not self.outputs and bool(self.a.outputs or self.b.outputs)
+        return all(alone) or none_in_common or any(one.shown_by is None for one in self.culprits)
 
     def __bool__(self) -> bool:
         return self.verdict in ("equal", "equal within tolerance")
@@ -198,42 +205,80 @@ class Comparison(Shown):
     @property
     def headline(self) -> str:
         """The verdict in one line."""
-        differing = [one for one in self.parameters if one.is_in_both]
-        said = f"{plural(len(differing), 'parameter')} {'differs' if len(differing) == 1 else 'differ'}"
+        if self.verdict == "different":
+            return f"different: {self._why_different()}"
+        why = self._why_not_compared() if self.verdict == "not compared" else self._how_equal()
+        though = f", though {self.culprit}" if self.culprit is not None else ""
+        more = f"; {self._parameters_said}" if self._differing_parameters else ""
+        return f"{self.verdict}: {why}{though}{more}"
+
+    def _why_different(self) -> str:
         if self.culprit is not None and self.culprit.is_explained_by_parameters:
             others = [one for one in self.culprits if not one.is_explained_by_parameters]
             rest = f", and {others[0]}" if others else ", nothing else does"
-            return f"different: {said}{rest}. The first that matters: {self.culprit}"
+            return f"{self._parameters_said}{rest}. The first that matters: {self.culprit}"
         if self.culprit is not None:
-            return f"different: {self.culprit}{self._other_number_of_outputs()}"
+            return f"{self.culprit}{self._other_number_of_outputs()}"
         if self._has_other_outputs:
-            return f"different: a returns {_shapes(self.a)}, b returns {_shapes(self.b)}"
+            return f"a returns {_shapes(self.a)}, b returns {_shapes(self.b)}"
+        more = f"; {self._parameters_said}" if self._differing_parameters else ""
+        if (beyond := self._beyond) is not None:
+            return f"{self._above_tolerance(beyond)}; {self._operations_said(beyond)}{more}"
         if self.gradient_culprit is not None:
-            return f"different: {self.gradient_culprit}"
-        if self._unusual_output is not None:
-            row, by = self._unusual_output
-            return (
-                f"different: {row.label} differs by {by.relative:.1e} of its scale; which operation makes it differ cannot be "
-                "told, since it is sparse, quantised or nested"
-            )
+            return str(self.gradient_culprit)
+        one = self.gradient_beyond
+        assert one is not None
+        how = f"differs by {one.error.relative:.1e} of its scale, above the tolerance of {one.tolerance:.1e}"
+        return f"the gradient of {one.name} {how}; no backward is known to be wrong by itself{more}"
+
+    def _above_tolerance(self, output: ComparedOutput) -> str:
+        return f"{output.apart(self._name_of(output))}, above the tolerance of {output.tolerance:.1e}"
+
+    def _name_of(self, output: ComparedOutput) -> str:
+        is_only = len(self.outputs) == 1 and output.row.a.is_output_layer
+        return "the output" if is_only and not output.is_unusual else output.row.label
+
+    def _operations_said(self, output: ComparedOutput | None) -> str:
+        """What the operations say of an error of the output, where none has an error of its own."""
+        if output is not None and output.is_unusual:
+            return "which operation makes it differ cannot be told, since it is sparse, quantised or nested"
+        unknown, what = ("known to be ", "the error") if self.has_unknown_errors else ("", "rounding")
+        said = [f"no operation is {unknown}wrong by itself"]
+        if (jump := self.largest_jump) is not None and jump.amplification is not None:
+            said.append(f"{what} grows {times(jump.amplification)} at {jump.label}")
         if (lost := self.first_lost) is not None:
             ends = [f"{float(absolute_values(one.activation).max()):.2g}" for one in (lost.a, lost.b)]
-            return (
-                f"different: the output differs by {self.output_error:.1e} of its scale, though every operation by itself only "
-                f"rounds; {lost.label} is the first to lose its value (its largest is {ends[0]} in a and {ends[1]} in b)"
-            )
-        if self.verdict == "different":
-            return f"different: {said}"
+            said.append(f"{lost.label} is the first to lose its value (its largest is {ends[0]} in a and {ends[1]} in b)")
+        return "; ".join(said)
+
+    def _why_not_compared(self) -> str:
+        rest = "no operation that can be compared has an error of its own above its tolerance"
+        unknown = [one for one in self.compared_outputs if one.error is None and not one.is_never_written]
+        if unknown:
+            return f"{_why_not_compared(unknown[0].row)}; {rest}"
+        never = [one.row.label for one in self.compared_outputs]
+        if never:
+            verb = "is" if len(never) == 1 else "are"
+            return f"there is nothing to compare: {few(never, 3)} {verb} memory that was never written; {rest}"
+        return "there is nothing to compare: neither returns a tensor, and no operation of the two corresponds"
+
+    def _how_equal(self) -> str:
+        returned = "" if self.outputs else "neither returns a tensor; "
+        rest = "".join(f"; {_unwritten_words(one.row)}" for one in self.compared_outputs if one.row.unwritten)
         if self.verdict == "equal":
-            return f"equal: {self._compared_words()}"
-        more = f"; {said}" if differing else ""
-        if self.verdict == "not compared":
-            row = next(row for row, error in self._output_errors if error is None)
-            rest = "no operation that can be compared has an error of its own above its tolerance"
-            return f"not compared: {_why_not_compared(row)}; {rest}{more}"
-        error = self.output_error
-        apart = f"the output differs by {error:.1e} of its scale, " if error else ""
-        return f"equal within tolerance: {apart}no operation has an error of its own above its tolerance{more}"
+            return f"{returned}{self._compared_words()}{rest}"
+        worst = max((one for one in self.compared_outputs if one.error is not None), key=_error_of_output)
+        clean = ", no operation has an error of its own above its tolerance" if self.culprit is None else ""
+        return f"{returned}{worst.apart(self._name_of(worst))}{clean}{rest}"
+
+    @property
+    def _differing_parameters(self) -> list[ParameterDifference]:
+        return [one for one in self.parameters if one.is_in_both]
+
+    @property
+    def _parameters_said(self) -> str:
+        differing = self._differing_parameters
+        return f"{plural(len(differing), 'parameter')} {'differs' if len(differing) == 1 else 'differ'}"
 
     def _other_number_of_outputs(self) -> str:
         """How many tensors each side returns, where the culprit is behind one that only one side returns."""
@@ -243,27 +288,64 @@ class Comparison(Shown):
         return f"; a returns {plural(a, 'tensor')}, b returns {b}"
 
     def _compared_words(self) -> str:
-        """How many operations give the same bits, where all that can be compared do."""
-        count = sum(row.error is not None for row in self.rows)
-        rest = f"; {len(self.rows) - count} more were not kept, or cannot be compared" if count < len(self.rows) else ""
-        same = f"{plural(count, 'operation')} {'gives' if count == 1 else 'give'}" if count else "the outputs have"
-        return f"{same} the same bits{rest}"
+        """How many operations give the same bits, where the outputs do."""
+        known = [row for row in self.rows if row.error is not None]
+        same = [row for row in known if row.error is not None and row.error.is_none]
+        left = len(self.rows) - len(known)
+        rest = f"; {left} more {'was' if left == 1 else 'were'} not kept, or cannot be compared" if left else ""
+        if known and len(same) == len(known):
+            return f"{plural(len(same), 'operation')} {'gives' if len(same) == 1 else 'give'} {_sameness(same)}{rest}"
+        others = f"; {len(known) - len(same)} of {plural(len(known), 'operation')} differ" if known else ""
+        whose = "the outputs have" if self.outputs else "the values that nothing uses have"
+        return f"{whose} {_sameness([one.row for one in self.compared_outputs])}{others}{rest}"
+
+    @property
+    def parts(self) -> Parts:
+        """What the verdict says of the outputs, of the structure and of the operations, a sentence each."""
+        return Parts(self._outputs_part(), self._structure_part(), self._operations_part())
+
+    def _outputs_part(self) -> str:
+        if not self.a.outputs and not self.b.outputs:
+            return "not compared: neither returns a tensor"
+        if not self.outputs:
+            return f"a returns {_shapes(self.a)}, b returns {_shapes(self.b)}"
+        known = [one for one in self.compared_outputs if one.error is not None]
+        lines = [self._output_words(self._beyond or max(known, key=_error_of_output))] if known else ["not compared"]
+        lines += [_unwritten_words(one.row) for one in self.compared_outputs if one.row.unwritten]
+        for side, alone in (("a", self.unmatched.a), ("b", self.unmatched.b)):
+            if count := sum(one.is_output_layer for one in alone):
+                lines.append(f"{plural(count, 'tensor')} returned by {side} only")
+        return "; ".join(lines)
+
+    def _output_words(self, output: ComparedOutput) -> str:
+        said = output.apart(output.row.label if len(self.outputs) > 1 else "").lstrip()
+        return said if not _error_of_output(output) else f"{said} (tolerance {output.tolerance:.1e})"
+
+    def _structure_part(self) -> str:
+        matched, alone = plural(len(self.rows), "operation"), (len(self.unmatched.a), len(self.unmatched.b))
+        if not any(alone):
+            return f"the same {matched} in both"
+        return f"{matched} in both, {alone[0]} only in a, {alone[1]} only in b"
+
+    def _operations_part(self) -> str:
+        if self.culprit is not None:
+            beyond = [row.label for row in self.rows if row.own_error is not None and row.own_error.relative > row.tolerance]
+            more = f"; above tolerance: {plural(len(beyond), 'operation')}, {few(beyond, 5)}" if len(beyond) > 1 else ""
+            return f"{self.culprit}{more}"
+        if all(row.error is None or row.error.is_none for row in self.rows):
+            return self._compared_words()
+        return self._operations_said(None)
 
     def __str__(self) -> str:
         lines = _culprit_lines(self.culprit) if self.culprit is not None else []
         return "\n".join([self.headline, *lines, *self._totals(), *(f"\tNote: {note}" for note in self.notes)])
 
     def _totals(self) -> list[str]:
-        error = self.output_error
-        apart = "not compared" if error is None else f"differs by {error:.1e} of its scale" if error else "the same bits"
-        lines = [f"\tOutput: {apart}"]
-        beyond = [row for row in self.rows if row.own_error is not None and row.own_error.relative > row.tolerance]
-        if len(self.culprits) > 1 or len(beyond) > 1:
-            lines.append(f"\tAbove tolerance: {plural(len(beyond), 'operation')}: {few((row.label for row in beyond), 5)}")
+        parts = self.parts
+        lines = [f"\tOutput: {parts.outputs}", f"\tStructure: {parts.structure}"]
         if self.parameters:
             lines.append(f"\tParameters: {_parameter_words(self.parameters)}")
-        alone = f"{len(self.unmatched.a)} only in a, {len(self.unmatched.b)} only in b"
-        lines.append(f"\tMatched: {plural(len(self.rows), 'operation')}, {alone}")
+        lines.append(f"\tOperations: {parts.operations}")
         if self.gradient_culprit is not None:
             lines += [f"\tGradient: {self.gradient_culprit}", *_source_lines(self.gradient_culprit)]
         if self.has_unknown_errors:
@@ -298,9 +380,24 @@ def _source_lines(culprit: Culprit | GradientCulprit) -> list[str]:
     return [f"\tIn {name}: {one.label}{f' ({one.source})' if one.source is not None else ''}" for name, one in sides]
 
 
-def _output_difference(row: ComparedOperation) -> Difference | None:
-    is_known = row.a.has_saved_activations and row.b.has_saved_activations
-    return difference_of_any(row.a.tensor_contents, row.b.tensor_contents) if is_known else None
+def _sameness(rows: list[ComparedOperation]) -> str:
+    """What operations have in common whose values are equal."""
+    if any(row.a.tensor_dtype != row.b.tensor_dtype for row in rows):
+        return "the same values, some in another dtype"
+    return "the same values" if any(row.error is not None and row.error.is_of_bits for row in rows) else "the same bits"
+
+
+def _error_of_output(output: ComparedOutput) -> float:
+    return output.error.relative if output.error is not None else 0.0
+
+
+def _unwritten_words(row: ComparedOperation) -> str:
+    """Which elements of an output are not compared."""
+    if row.error is None:
+        return f"{row.label} is memory that was never written, and is not compared"
+    count = math.prod(row.b.tensor_shape)
+    verb = "was" if row.unwritten == 1 else "were"
+    return f"{row.unwritten} of {plural(count, 'element')} of {row.label} {verb} never written, and not compared"
 
 
 def _why_not_compared(row: ComparedOperation) -> str:
@@ -325,4 +422,4 @@ def _badness(row: ComparedOperation) -> tuple[float, float]:
 
 
 def _shapes(history: ModelHistory) -> str:
-    return ", ".join(str(one.tensor_shape) for one in history.outputs)
+    return ", ".join(str(one.tensor_shape) for one in history.outputs) or "no tensor"

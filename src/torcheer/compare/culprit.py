@@ -11,8 +11,9 @@ from ..display import few
 from ..history import Operation
 from ..history.printing.text import plural
 from ..records import TENSOR
+from ..torch_internals import DisableTorchFunction
 from .lone_modules import LoneModules
-from .measures import Difference
+from .measures import Difference, absolute_values, is_measurable
 from .parameters import ParameterDifference
 
 UNSAID = object()  # stands for an argument that one of two calls does not name
@@ -112,9 +113,33 @@ class Culprit:
             return f"its parameters differ ({few(self.parameters, 3, '; ')})"
         if self.own_error is None:
             return "it is the first that is known to differ"
+        if (lost := self._lost()) is not None:
+            return lost
         if self.b._record.function.is_random:
             return "it draws random numbers, which are not the same in both"
+        dtypes = self.a.tensor_dtype, self.b.tensor_dtype
+        if dtypes[0] != dtypes[1]:
+            return f"it gives {dtypes[0]} in a and {dtypes[1]} in b, and they are further apart than the tolerance"
         return "the same call gives another result"
+
+    def _lost(self) -> str | None:
+        """In words, that values are not finite in one where they are in the other; None where there are no such values."""
+        if self.a is None or self.b is None or self.own_error is None or self.own_error.relative != float("inf"):
+            return None
+        values = self.a.tensor_contents, self.b.tensor_contents
+        if not all(map(is_measurable, values)) or values[0].shape != values[1].shape:
+            return None
+        for kept, other, names in ((*values, "ab"), (*values[::-1], "ba")):
+            with DisableTorchFunction(), torch.no_grad():
+                lost = torch.isfinite(kept) & ~torch.isfinite(other).to(kept.device)
+                count, largest = int(lost.sum()), float(absolute_values(kept[lost]).max()) if bool(lost.any()) else 0.0
+            if count:
+                overflows = f", more than {other.dtype} holds" if largest > torch.finfo(other.dtype).max else ""
+                return (
+                    f"{count} of {plural(kept.numel(), 'value')} {'is' if count == 1 else 'are'} not finite in {names[1]}; "
+                    f"the largest of these in {names[0]} is {largest:.2g}{overflows}"
+                )
+        return None
 
     def _block_words(self, lone: LoneModules) -> str:
         here, there = ("a", "b") if self.b is None else ("b", "a")

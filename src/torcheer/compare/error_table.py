@@ -24,6 +24,8 @@ class ComparedOperation:
     gradient_error: Difference | None = None
     own_gradient_error: Difference | None = None  # when the backward of b is given a's values and gradients
     inherited_gradient_error: Difference | None = None
+    amplification: float | None = None  # its inherited error, divided by the largest error that it is given
+    unwritten: int = 0  # elements that are not compared, since they come from memory that was never written
 
     @property
     def label(self) -> str:
@@ -41,6 +43,7 @@ class ComparedOperation:
             "error": relative(self.error),
             "own_error": relative(self.own_error),
             "inherited_error": relative(self.inherited_error),
+            "amplification": self.amplification,
             "max_abs_error": self.error.largest if self.error is not None else None,
             "cosine": self.error.cosine if self.error is not None else None,
             "ulps": self.error.ulps if self.error is not None else None,
@@ -72,7 +75,7 @@ class ErrorTable(ShownTable):
     @property
     def table(self) -> Table:
         heads = ["operation", "in a", "in b"]
-        figures = ["error", "own error", "inherited error", "cosine", "ULPs"]
+        figures = ["error", "own error", "inherited error", "amplification", "cosine", "ULPs"]
         figures += ["gradient error", "own gradient error"] if self._has_gradients else []
         columns = [*(Column(head) for head in heads), *(Column(head, is_number=True) for head in figures), Column("matched by")]
         return Table(columns, [self._cells(row) for row in self.rows])
@@ -81,12 +84,24 @@ class ErrorTable(ShownTable):
         error = row.error
         names = [f"{one.label} ({one.containing_module or 'the model'})" for one in (row.a, row.b)]
         figures = [_figure(error), _figure(row.own_error), _figure(row.inherited_error)]
+        figures += [times(row.amplification) if row.amplification is not None else ""]
         figures += [f"{error.cosine:.6f}" if error is not None else "unknown"]
         figures += [str(error.ulps) if error is not None and error.ulps is not None else ""]
         if self._has_gradients:
             has_one = row.gradient_error is not None
             figures += [_figure(error) if has_one else "" for error in (row.gradient_error, row.own_gradient_error)]
         return (row.a.layer_type, *names, *figures, row.matched_by)
+
+
+def times(amplification: float) -> str:
+    """How much an error grows, in words."""
+    return (
+        f"{amplification:.2g}×"
+        if amplification < 10
+        else f"{amplification:.0f}×"
+        if amplification < 1e6
+        else f"{amplification:.0e}×"
+    )
 
 
 def _figure(error: Difference | None) -> str:

@@ -12,12 +12,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property, partial
 
+import torch
 from torch import Tensor
 
 from ..history import Operation
 from .alignment import Alignment
 from .backward_replay import BackwardReplay
-from .measures import INFINITE_DIFFERENCE, NO_DIFFERENCE, Difference, difference, tolerance_of
+from .measures import (
+    INFINITE_DIFFERENCE,
+    NO_DIFFERENCE,
+    Difference,
+    absolute_values,
+    difference,
+    is_measurable,
+    tolerance_of,
+)
 from .sides import Side, first_after
 
 _LOOSER = 16  # times the tolerance of values: a gradient is a sum over uses, batch and time, in any order
@@ -71,6 +80,15 @@ class GradientErrors:
         return self.error.relative <= self.tolerance
 
 
+@dataclass(frozen=True, slots=True)
+class GradientBeyond:
+    """The gradient of a parameter or an input, above its tolerance."""
+
+    name: str
+    error: Difference
+    tolerance: float
+
+
 def gradient_of(side: Side, number: int) -> Tensor | None:
     """The gradient of an operation or (negative) parameter in the last backward pass that reached it."""
     backward = side.log.backward
@@ -122,9 +140,7 @@ class Gradients:
     def _allowed(self, number: int) -> float:
         if self._tolerance is not None:
             return self._tolerance
-        gradients = self._of_a(number), gradient_of(self._alignment.b, number)
-        known = [gradient.dtype for gradient in gradients if gradient is not None]
-        return _LOOSER * tolerance_of(known[0], known[-1])
+        return _LOOSER * self._rounding(number)
 
     # Own errors -------------------------------------------------------------------------------------------------------
 
@@ -191,6 +207,41 @@ class Gradients:
         is_same = apart is None or apart.relative <= self._alignment.tolerance(number)
         return is_same and self._whole[number].relative <= self._allowed(number)
 
+    def beyond(self) -> GradientBeyond | None:
+        """The gradient of a parameter or an input that is furthest above its tolerance.
+
+        A gradient that should be zero is rounding only. Its error counts relative to the largest of all gradients.
+        """
+        ends = {number: one for number, one in self.errors.items() if number < 0 or number in self._alignment.b.inputs}
+        most = max((self._largest(number) for number in ends), default=0.0)
+        found = [
+            GradientBeyond(self._name(number), one.error, one.tolerance)
+            for number, one in ends.items()
+            if not one.is_close and one.error.largest > self._rounding(number) * most
+        ]
+        return max(found, key=lambda one: one.error.relative, default=None)
+
+    def _largest(self, number: int) -> float:
+        return _largest(self._of_a(number))
+
+    def _is_rounding(self, number: int, errors: GradientErrors) -> bool:
+        """Whether the own error of a parameter's gradient is small next to the gradients that it is the sum of: they cancel.
+
+        y = batch_norm(x @ weight + bias)    the gradient of `bias` is 0, rounded
+        """
+        most = 0.0
+        for user in self._users(number):
+            parents = self._alignment.b.log.operations[user].parents
+            given = max((_largest(self._alignment.value_of_a(parent)) for parent in parents if parent >= 0), default=1.0)
+            most = max(most, self._largest(user) * min(1.0, given))
+        return errors.own is not None and errors.own.largest <= errors.tolerance * most
+
+    def _rounding(self, number: int) -> float:
+        known = [
+            gradient.dtype for gradient in (self._of_a(number), gradient_of(self._alignment.b, number)) if gradient is not None
+        ]
+        return tolerance_of(known[0], known[-1])
+
     # The culprit ------------------------------------------------------------------------------------------------------
 
     def culprit(self) -> GradientCulprit | None:
@@ -199,6 +250,7 @@ class Gradients:
             (self._rank(number), number)
             for number, one in self.errors.items()
             if (one.own is not None and one.own.relative > one.tolerance and not (one.is_close and number < 0))
+            if not (number < 0 and self._is_rounding(number, one))
         ]
         if wrong:
             return self._named(max(wrong)[1])
@@ -298,6 +350,14 @@ def _has_no_gradient(side: Side, number: int) -> bool:
     """Whether an operation has floating-point values, but no grad_fn and no gradient."""
     record = side.log.operations[number]
     return record.gradfunc is None and record.dtype.is_floating_point and gradient_of(side, number) is None
+
+
+def _largest(value: Tensor | None) -> float:
+    """The largest finite absolute value of a tensor; 0 without one."""
+    if value is None or not is_measurable(value) or not value.numel():
+        return 0.0
+    sizes = absolute_values(value)
+    return float(torch.where(torch.isfinite(sizes), sizes, 0.0).max())
 
 
 def _apart(one: Tensor | None, other: Tensor | None) -> Difference | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container
+from difflib import SequenceMatcher
 from functools import cached_property
 from typing import Any
 
@@ -25,6 +27,7 @@ from .own_error import Run
 from .parameters import ParameterDifference
 from .sides import Side
 
+_ALIKE = 4  # operations whose values look alike; more are passed on unchanged, or are constants
 _IMPLIED = (torch.dtype, torch.device, torch.memory_format)  # arguments that differ because the models have another dtype
 
 
@@ -54,6 +57,8 @@ class Inquiry:
             return inside
         missing, extra = self._of_one_side_only(missing, extra)
         missing, extra = (() if _only_pass_on(side, some) else some for side, some in ((a, missing), (b, extra)))
+        if (between := self._laid_out_otherwise(missing, extra, pair, own)) is not None:
+            return between
         if (apart := _other_shape(missing, extra)) is not None:
             return Culprit(*apart, pair, own, self._arguments(apart[0]._number, apart[1]._number), missing=missing, extra=extra)
         if is_output or self._agrees(partner, number, expected, allowed, with_states_of_a=False):
@@ -63,6 +68,51 @@ class Inquiry:
             return self._of_one_side(missing, extra, pair, own, inputs)
         arguments = self._arguments(partner, number)
         return Culprit(*pair, pair, own, arguments, parameters, missing, extra)
+
+    def _laid_out_otherwise(
+        self,
+        missing: tuple[Operation, ...],
+        extra: tuple[Operation, ...],
+        pair: tuple[Operation, Operation],
+        own: Difference | None,
+    ) -> Culprit | None:
+        """The culprit behind operations that give the same elements in other shapes, such as `(2, 5, 16)` and `(10, 16)`."""
+        a, b = self._alignment.a, self._alignment.b
+        twins = self._twins(missing, extra)
+        if not twins:
+            return None
+        ours = unsynced(a, pair[0]._number, self._synced_in_a | {one._number for one, _ in twins})
+        theirs = unsynced(b, pair[1]._number, self._synced | {other._number for _, other in twins})
+        ours, theirs = _changing(a, ours), _changing(b, theirs)
+        run = [[(one.layer_type, math.prod(one.tensor_shape)) for one in side] for side in (ours, theirs)]
+        for kind, i, j, k, n in SequenceMatcher(None, run[0], run[1], autojunk=False).get_opcodes():
+            if kind != "equal":
+                return self._of_one_side(ours[i:j], theirs[k:n], pair, own)
+            for one, other in zip(ours[i:j], theirs[k:n], strict=True):
+                if not self._has_same_elements(one, other):
+                    arguments, parameters = self._arguments(one._number, other._number), self._parameters(other._number)
+                    return Culprit(one, other, pair, own, arguments, parameters)
+        return None
+
+    def _twins(self, missing: tuple[Operation, ...], extra: tuple[Operation, ...]) -> list[tuple[Operation, Operation]]:
+        """The operations of both sides that give the same elements, if few look alike."""
+        looks: dict[object, list[Operation]] = {}
+        for one in missing:
+            looks.setdefault(self._alignment.a.value_signature(one._number), []).append(one)
+        pairs = []
+        for other in extra:
+            signature = self._alignment.b.value_signature(other._number)
+            alike = looks.get(signature, []) if signature is not None else []
+            pairs += [(one, other) for one in alike[:_ALIKE] if self._has_same_elements(one, other)]
+        return pairs
+
+    def _has_same_elements(self, one: Operation, other: Operation) -> bool:
+        """Whether two operations give the same elements in the same order, in whatever shape."""
+        ours, theirs = self._alignment.a.value(one._number), self._alignment.b.value(other._number)
+        if ours is None or theirs is None or ours.numel() != theirs.numel():
+            return False
+        with DisableTorchFunction(), torch.no_grad():
+            return is_close(ours.reshape(-1), theirs.reshape(-1), tolerance_of(ours.dtype, theirs.dtype))
 
     def _of_one_side(
         self,
@@ -85,7 +135,10 @@ class Inquiry:
     def lone_output(self) -> Culprit | None:
         """The culprit behind the first output that only one side has; None where both sides have all outputs."""
         sides = (self._alignment.a, self._alignment.of_a), (self._alignment.b, self._alignment.of_b)
-        missing, extra = (_behind_lone_output(side, matched) for side, matched in sides)
+        has_none = all(not side.outputs for side, _ in sides)
+        missing, extra = (
+            _behind_lone_output(side, side.ends if has_none else side.outputs, matched) for side, matched in sides
+        )
         if not missing and not extra:
             return None
         if (apart := _other_shape(missing, extra)) is not None:
@@ -155,6 +208,13 @@ class Inquiry:
             if ours is None or theirs is None or not is_close(ours, theirs, tolerance_of(ours.dtype, theirs.dtype)):
                 return False
         return True
+
+    def is_counterpart(self, number: int) -> bool:
+        """Whether a match is the same call in both: of one function, on operations that correspond, with equal arguments."""
+        partner = self._alignment.of_b[number]
+        differing = [value for _, *values in self._arguments(partner, number) for value in values]
+        is_alike = self._alignment.is_wired_alike(number)
+        return is_alike and all(isinstance(value, _IMPLIED) or value in (UNSAID, None) for value in differing)
 
     def arguments_without_effect(self) -> list[str]:
         """In words: the operations that are called with other arguments, though their values agree."""
@@ -240,11 +300,12 @@ class Inquiry:
         return tuple((name, one, other) for name, one, other in pairs if not _is_same(one, other))
 
 
-def _behind_lone_output(side: Side, matched: dict[int, int]) -> tuple[Operation, ...]:
-    """The operations without a match that lead to the first output that has none."""
-    for output in side.outputs:
+def _behind_lone_output(side: Side, outputs: list[int], matched: dict[int, int]) -> tuple[Operation, ...]:
+    """The operations without a match that lead to the first output that has none, with the output where it is an operation."""
+    for output in outputs:
         if output not in matched:
             behind = unsynced(side, output, matched)
+            behind = behind if output in side.outputs else (*behind, side.operation(output))
             if any(one._number in side.varying for one in behind):
                 return behind
     return ()

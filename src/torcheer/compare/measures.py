@@ -18,6 +18,7 @@ from ..torch_internals import DisableTorchFunction
 # By how many units in the last place, relative to a tensor's scale, two ways to compute one operation may differ.
 _UNITS = {torch.float64: 32, torch.float32: 32, torch.float16: 8, torch.bfloat16: 4}
 _OUTLIER = 1e4  # a value that is so many times a typical one, such as a mask's -1e9, does not count for the scale
+_PROBABLE = 0.1  # a typical value counts as at least this: the 1 of a softmax is no outlier
 _SAMPLE = 4096  # values that are looked at to find a typical one
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size in bytes
 
@@ -35,8 +36,14 @@ class Difference:
     def is_none(self) -> bool:
         return self.largest == 0
 
+    @property
+    def is_of_bits(self) -> bool:
+        """Whether values are equal, but not in every bit: 0.0 and -0.0, or another dtype."""
+        return self.largest == 0 and self.ulps is None
+
 
 NO_DIFFERENCE = Difference(0.0, 0.0, 1.0, 0)
+SAME_VALUES = Difference(0.0, 0.0, 1.0, None)  # other bits: 0.0 and -0.0, or another dtype
 INFINITE_DIFFERENCE = Difference(math.inf, math.inf, math.nan, None)  # NaN, or nothing at all, in one of the two only
 
 
@@ -50,6 +57,18 @@ def lower(one: torch.dtype, other: torch.dtype) -> torch.dtype:
     if not _is_inexact(one) or not _is_inexact(other):
         return one
     return one if torch.finfo(one).eps >= torch.finfo(other).eps else other
+
+
+def rounded(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """The values of a tensor, rounded to a dtype of fewer digits. Finite values stay finite: at most its largest."""
+    if not value.is_floating_point() or not dtype.is_floating_point or lower(value.dtype, dtype) == value.dtype:
+        return value
+    value = value.detach()
+    fits = value.to(dtype).to(value.dtype)
+    overflows = torch.isinf(fits) & torch.isfinite(value)
+    if bool(overflows.any()):
+        fits = torch.where(overflows, value.sign() * torch.finfo(dtype).max, fits)
+    return fits
 
 
 def _is_inexact(dtype: torch.dtype) -> bool:
@@ -74,15 +93,25 @@ def _is_readable(dtype: torch.dtype) -> bool:
     return True
 
 
-def difference(one: Tensor | None, other: Tensor | None) -> Difference | None:
-    """How far two tensors of one shape are apart; None where one of them is missing or cannot be measured."""
+def difference(
+    one: Tensor | None, other: Tensor | None, *, ignored: Tensor | None = None, like: Tensor | None = None
+) -> Difference | None:
+    """How far two tensors of one shape are apart; None where one of them is missing or cannot be measured.
+
+    Elements where `ignored` is True are left out; None where all are. The scale is at least the scale of the tensor `like`.
+    """
     with DisableTorchFunction(), torch.no_grad():
         if one is None or other is None or not is_measurable(one) or not is_measurable(other) or one.shape != other.shape:
             return None
         one, other = one.detach(), other.detach()
         if other.device != one.device:
             other = other.to(one.device)
-        return NO_DIFFERENCE if same_bits(one, other) else _measured(one, other)
+        if ignored is not None:
+            kept = ~ignored.to(one.device)
+            one, other = one[kept], other[kept]
+            if one.numel() == 0:
+                return None
+        return NO_DIFFERENCE if same_bits(one, other) else _measured(one, other, like)
 
 
 def is_close(one: Tensor | None, other: Tensor | None, tolerance: float) -> bool:
@@ -114,12 +143,14 @@ def absolute_values(tensor: Tensor) -> Tensor:
     return _wide(tensor.detach()).abs()
 
 
-def _measured(one: Tensor, other: Tensor) -> Difference:
+def _measured(one: Tensor, other: Tensor, like: Tensor | None) -> Difference:
     a, b = _wide(one).reshape(-1), _wide(other).reshape(-1)
     if a.dtype != b.dtype:
         a, b = a.double(), b.double()
-    if a.numel() == 0 or torch.equal(a, b):
+    if a.numel() == 0:
         return NO_DIFFERENCE
+    if torch.equal(a, b):
+        return SAME_VALUES
     a_finite, b_finite = torch.isfinite(a), torch.isfinite(b)
     is_finite = bool(a_finite.all()) and bool(b_finite.all())
     if not is_finite:
@@ -127,13 +158,14 @@ def _measured(one: Tensor, other: Tensor) -> Difference:
             return INFINITE_DIFFERENCE
         a, b = a[a_finite], b[a_finite]
         if a.numel() == 0:
-            return NO_DIFFERENCE
+            return SAME_VALUES
     apart = (a - b).abs()
     largest = float(apart.max())
     if largest == 0:
-        return NO_DIFFERENCE
+        return SAME_VALUES
     sizes = a.abs()
     scale, has_outliers = _scale(sizes)
+    scale = max(scale, _scale_of(like))
     if scale == 0:
         scale = float(b.abs().max())
     relative = float((apart / torch.clamp(sizes, min=scale)).max()) if has_outliers else largest / scale
@@ -141,6 +173,15 @@ def _measured(one: Tensor, other: Tensor) -> Difference:
     cosine = min(1.0, float(dot(a, b)) / norms) if norms and math.isfinite(norms) else 1.0
     ulps = _ulps(one, other, int(apart.argmax())) if is_finite else None
     return Difference(largest, relative, cosine, ulps)
+
+
+def _scale_of(tensor: Tensor | None) -> float:
+    """The scale of the finite values of a tensor; 0 where there are none."""
+    if tensor is None or not is_measurable(tensor):
+        return 0.0
+    sizes = absolute_values(tensor).reshape(-1)
+    sizes = sizes[torch.isfinite(sizes)]
+    return _scale(sizes)[0] if sizes.numel() else 0.0
 
 
 def _wide(tensor: Tensor) -> Tensor:
@@ -166,9 +207,10 @@ def _scale(sizes: Tensor) -> tuple[float, bool]:
     if sample.numel() == 0:
         return largest, False
     typical = float(sample.kthvalue(max(1, sample.numel() // 4)).values)
-    if largest <= _OUTLIER * typical:
+    most = _OUTLIER * max(typical, _PROBABLE)
+    if largest <= most:
         return largest, False
-    ordinary = sizes[sizes <= _OUTLIER * typical]
+    ordinary = sizes[sizes <= most]
     return float(ordinary.max()), True
 
 

@@ -27,7 +27,7 @@ from ..replay.walk import tensors_of
 from ..tensor_memory import cloned
 from ..torch_internals import DisableTorchFunction
 from .alignment import Alignment
-from .measures import Difference, difference, is_measurable, lower, tolerance_of
+from .measures import Difference, difference, is_measurable, lower, rounded, tolerance_of
 from .sides import Side, first_after
 
 _PER_CALL = 0.1  # by how much each call without a match before an operation widens its tolerance
@@ -80,7 +80,7 @@ class _TolerantMachine(Machine):
         if dtype is None or dtype == value.dtype or not value.is_floating_point():
             return value
         with torch.no_grad():
-            return value.detach().to(dtype).to(value.dtype).requires_grad_(value.requires_grad)
+            return rounded(value.detach(), dtype).requires_grad_(value.requires_grad)
 
 
 def run_side(side: Side, observer: Observer, rounding: dict[int, torch.dtype]) -> dict[int, str]:
@@ -177,13 +177,7 @@ class Reference(Observer):
         self.values[number] = value.clone()
         kept = self.side.value(number)
         dtype = self._alignment.b.log.operations[partner].dtype
-        return value if kept is None else self._replaced(number, value, _rounded(kept, dtype))
-
-
-def _rounded(value: Tensor, dtype: torch.dtype) -> Tensor:
-    if not value.is_floating_point() or not dtype.is_floating_point or lower(value.dtype, dtype) == value.dtype:
-        return value
-    return value.detach().to(dtype).to(value.dtype)
+        return value if kept is None else self._replaced(number, value, rounded(kept, dtype))
 
 
 class _Forcing(Observer):
@@ -224,7 +218,7 @@ class _Forcing(Observer):
             if not self._apart.isdisjoint(record.dependencies):
                 return None
             with DisableTorchFunction():
-                found[number] = _rounded(target.detach(), record.dtype).to(record.device, record.dtype)
+                found[number] = rounded(target.detach(), record.dtype).to(record.device, record.dtype)
         for number in numbers:
             self.run.own[number], self.run.inherited[number] = earlier.own[number], earlier.inherited[number]
             self.run.tolerances[number] = earlier.tolerances[number]
@@ -235,7 +229,7 @@ class _Forcing(Observer):
         self._apart.add(number)
         kept, target = self.side.value(number), self._alignment.value_of_a(number)
         if target is not None and kept is not None:
-            return target.detach().to(kept.device, kept.dtype)
+            return rounded(target.detach(), kept.dtype).to(kept.device, kept.dtype)
         return kept if kept is not None else target
 
     def after(self, number: int, value: Any) -> Any:
@@ -254,15 +248,18 @@ class _Forcing(Observer):
             self.run.own[number] = None
             return self._replaced(number, value, target)
         expected = self._reference.get(self._alignment.of_b[number], target)
-        own = self.run.own[number] = difference(expected, value)
-        self.run.inherited[number] = difference(self.side.value(number), value)
+        ignored = self._alignment.ignored.get(number)
+        own = self.run.own[number] = difference(expected, value, ignored=ignored, like=target)
+        if own is None and ignored is not None:
+            return self._replaced(number, value, target)
+        self.run.inherited[number] = difference(value, self.side.value(number))
         allowed = self.run.tolerances[number] = self._allowed(record, target, value, calls)
         is_clean = own is not None and own.relative <= allowed
         if not is_clean:
             self.run.dirty.add(number)
         if is_clean or self._forced is None or number in self._forced:
             self._calls[number] = 0
-            return self._replaced(number, value, _rounded(target, value.dtype))
+            return self._replaced(number, value, rounded(target, value.dtype))
         self._apart.add(number)
         return value
 
@@ -341,10 +338,7 @@ def _failed_that_differ(alignment: Alignment, run: Run, known: set[int], toleran
 def _that_reach_an_end(alignment: Alignment, run: Run, known: set[int], ends: set[int]) -> set[int]:
     """The operations whose difference reaches an output, or one of the other `ends`."""
     side = alignment.b
-    outputs = {number for number in side.outputs if number in alignment.of_b} or set(side.outputs)
-    if not outputs:  # a recording: whatever nothing uses
-        outputs = {step.number for step in side.steps if not side.children(step.number)}
-    ends = ends | outputs
+    ends = ends | ({number for number in side.ends if number in alignment.of_b} or set(side.ends))
     found: set[int] = set()
     for number in range(len(side.log.rows) - 1, -1, -1):
         is_measured = number in run.own and number not in run.failed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
@@ -118,6 +119,11 @@ class Side:
             self._value_signatures[number] = _signature(value) if value is not None else None
         return self._value_signatures[number]
 
+    @cached_property
+    def ends(self) -> list[int]:
+        """The outputs; where no tensor is returned, the operations that nothing uses."""
+        return self.outputs or [step.number for step in self.steps if not self.children(step.number)]
+
     def children(self, number: int) -> list[int]:
         """The operations that depend on one, also those that are not shown."""
         return self._children.get(number, [])
@@ -169,11 +175,16 @@ def _state_signature(value: Tensor | AbsentTensor) -> Signature | None:
 
 
 def _signature(value: Tensor) -> Signature | None:
-    """Size, sum and largest of the absolute values: the same after a transposition, nearly the same after rounding."""
+    """Size, sum and largest of the absolute values: the same after a transposition, nearly the same after rounding.
+
+    Only finite values count.
+    """
     if not is_measurable(value) or value.numel() == 0:
         return None
     with DisableTorchFunction(), torch.no_grad():
         sizes = absolute_values(value)
+        if not math.isfinite(float(sizes.sum())):
+            sizes = torch.where(torch.isfinite(sizes), sizes, 0.0)
         total = float(sizes.sum(dtype=torch.float64))
         return value.numel(), float(f"{total:.4g}"), float(f"{float(sizes.max()):.3g}")
 

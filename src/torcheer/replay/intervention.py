@@ -23,8 +23,9 @@ from ..history import History, Operation
 from ..history.attention import head_axis
 from ..keys import AnyKey, KeyType, Match, parse_key
 from ..records import FACTS, PARENTS, UNSAVED, Held, OperationRecord, PythonReadRecord, facts_of
+from ..tensor_memory import cloned
 from .machine import refuse_changed_states, refuse_without_tensors, run_again
-from .staleness import Behind, StaleGuard, is_differentiation
+from .staleness import Behind, StaleGuard, failed, is_differentiation
 from .walk import tensors_of
 
 ReplayInputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]  # one for each input, or by label
@@ -237,8 +238,8 @@ class _Rerun:
         heads = head_axis(Operation(self._history._index, number)) if change.heads is not None else None
         follows = self._follows and value.requires_grad
         with torch.set_grad_enabled(follows):
-            given = value.clone() if follows else value.detach().clone()
-            new = change(given, self._history._index.label(number), heads or ()).clone()
+            given = cloned(value if follows else value.detach())
+            new = cloned(change(given, self._history._index.label(number), heads or ()))
         return new if follows else new.detach()
 
     def _changed(self, number: int, value: Tensor) -> Tensor:
@@ -248,8 +249,11 @@ class _Rerun:
         storage = storage_of(value)
         if self._old.operations[number].overwritten is not None:  # others look at the memory that was written
             self.keeper.before_write(storage)
-            with torch.set_grad_enabled(new.requires_grad and value.grad_fn is not None):
-                value.copy_(new)
+            try:
+                with torch.set_grad_enabled(new.requires_grad and value.grad_fn is not None):
+                    value.copy_(new)
+            except RuntimeError as error:
+                raise failed(self._history, number, f"is written in place, and cannot be changed there: {error}") from error
             return value
         if storage in self._storages and storage is not None:
             self._cut[storage] = self._cut[storage_of(new)] = label

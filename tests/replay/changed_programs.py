@@ -48,19 +48,27 @@ class Editing(TorchFunctionMode):
         self._at = at
         self._edit = edit
         self.made = 0
+        self.is_handed_back = False  # whether the call returned its argument, which then has two names
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         name = func.__self__.__name__ if func.__name__ == "__get__" else func.__name__
         if func in _NOT_COUNTED or name == "requires_grad":
             return result
-        if name == "__setitem__" or any(result is one for one in args):
+        if (
+            name in ("__setitem__", "__iadd__")
+            or (name.endswith("_") and not name.endswith("__"))
+            or (kwargs or {}).get("inplace")
+        ):
             if self._is_next():
                 with torch.no_grad():
                     args[0].copy_(self._edit(args[0].detach().clone()))
             return result
         if isinstance(result, Tensor):
-            return self._edit(result) if self._is_next() else result
+            if not self._is_next():
+                return result
+            self.is_handed_back = any(result is one for one in args)
+            return self._edit(result)
         if isinstance(result, (tuple, list)) and all(isinstance(one, Tensor) for one in result):
             return type(result)(self._edit(one) if self._is_next() else one for one in result)
         return result

@@ -22,7 +22,7 @@ from ..errors import InvalidArgument, ReplayFailed
 from ..history import History, Operation
 from ..history.attention import head_axis
 from ..keys import AnyKey, KeyType, Match, parse_key
-from ..records import FACTS, PARENTS, UNSAVED, Held, OperationRecord, PythonReadRecord, facts_of
+from ..records import FACTS, PARENTS, UNSAVED, Held, OperationRecord, Origin, PythonReadRecord, facts_of
 from ..tensor_memory import cloned
 from .machine import refuse_changed_states, refuse_without_tensors, run_again
 from .staleness import Behind, StaleGuard, failed, is_differentiation
@@ -162,6 +162,7 @@ class _Rerun:
         for details in log.details.values():
             details.held = None
         self._history = history
+        self._arguments: list[Tensor] = []  # of the call that is being made
         self._storages: set[int | None] = set()  # of the values so far
         self._cut: dict[int | None, str] = {}  # by storage of a view that a change replaced: the label of the view
         self._old = old
@@ -176,7 +177,8 @@ class _Rerun:
 
     def before(self, record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         written = record.function.writes(args, kwargs)
-        self._guard.before(record, tensors_of((args, kwargs)), written)
+        self._arguments = tensors_of((args, kwargs))
+        self._guard.before(record, self._arguments, written)
         self._keep_before(record, written)
 
     def before_given(self, record: OperationRecord, written: list[Tensor]) -> None:
@@ -205,6 +207,24 @@ class _Rerun:
             self.keeper.keep(number, value)
         self._storages.add(storage_of(value) if isinstance(value, Tensor) else None)
         return value
+
+    def _refuse_two_names(self, number: int, value: Tensor) -> None:
+        """Raise where a call handed back its argument and a reader has both: `x + dropout(x)` in evaluation.
+
+        In a log both are one value. Other readers are taken to read what the call returned.
+        """
+        record = self._old.operations[number]
+        if record.overwritten is not None or not any(value is one for one in self._arguments):
+            return
+        readers = [self._old.operations[reader] for reader in self._history._index.children.get(number, ())]
+        outputs = sum(reader.origin is Origin.OUTPUT for reader in readers)
+        if outputs > 1 or any(reader.parents.count(number) > 1 for reader in readers):
+            raise failed(
+                self._history,
+                number,
+                "cannot be changed in a replay: it handed back the tensor it was given, and the log cannot tell which of "
+                "the two is read later. Change the operation before it, or change it live with torcheer.intervene",
+            )
 
     def read(self, record: PythonReadRecord, tensors: list[Tensor]) -> None:
         """Values left for Python here: they have to be what was logged, also where a module was given a changed input."""
@@ -244,6 +264,7 @@ class _Rerun:
 
     def _changed(self, number: int, value: Tensor) -> Tensor:
         change, label = self._changes[number], self._history._index.label(number)
+        self._refuse_two_names(number, value)
         new = self._made(change, number, value)
         self.log.detail(number).changed = str(change)
         storage = storage_of(value)

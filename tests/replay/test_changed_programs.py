@@ -24,7 +24,7 @@ from torcheer.replay.comparison import same_bits
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 common = settings(
-    max_examples=int(os.environ.get("PROGRAMS", "50")),
+    max_examples=int(os.environ.get("PROGRAMS", "40")),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

@@ -9,6 +9,7 @@
 # make contact-sheet set everything up and take every screenshot worth looking at, writing build/contact_sheet/index.html
 # make bench-viewer set everything up and measure the viewer in a browser
 # make mutants set everything up, put 150 small faults into the code one by one, and see which ones no test notices (an hour)
+# make changes set everything up, change one value of a thousand random programs and compare replays and live changes (ten minutes)
 # make fuzz   set everything up and open ten thousand broken files of saved histories (an hour)
 # make big-log set everything up, log 20 GB into a file in build/ and read it again, with 2 GB of memory (SIZE=5 for 5 GB)
 # make big-extract set everything up, extract 10 GB of features into build/ and read them again, with 2 GB of memory (SIZE=5 for 5 GB)
@@ -37,7 +38,7 @@ ZOO_PACKAGES := timm diffusers torch_geometric segmentation_models_pytorch x-tra
 WEB := src/torcheer/web/static/graph.js
 WEB_SOURCES := $(wildcard web/*.json web/*.mjs) $(shell find web/graph web/report web/shared -type f)
 
-.PHONY: setup web models browser demo test lint types imports web-types web-test zoo tolerances operators mutants fuzz big-log big-extract \
+.PHONY: setup web models browser demo test lint types imports web-types web-test zoo tolerances operators mutants changes fuzz big-log big-extract \
 	test-ray kills gallery test-torch test-wheel \
 	contact-sheet bench bench-viewer clean
 
@@ -142,6 +143,10 @@ $(MUTANTS_STAMP): $(STAMP)
 
 mutants: setup models browser $(MUTANTS_STAMP)
 	PYTHONPATH=tests $(BIN)/python -m mutants
+
+changes: PROGRAMS ?= 1000
+changes: setup
+	PROGRAMS=$(PROGRAMS) $(BIN)/python -m pytest -n 0 -q --hypothesis-show-statistics tests/replay/test_changed_programs.py
 
 fuzz: setup
 	PYTHONPATH=tests $(BIN)/python tests/store/fuzz_files.py 10000

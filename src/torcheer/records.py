@@ -74,6 +74,8 @@ class Details:
     held: dict[int, Held] | None = None
     is_collective: bool = False  # a collective ran inside it, as DTensor makes them
     is_hooked: bool = False  # a gradient that backward hooks, which are not in the graph, may have changed
+    is_no_grad: bool = False  # wrote in place to what requires gradients, while gradients were off
+    is_through_unseen: bool = False  # a gradient that went backward through code that is not in the log
     changed: str = ""  # the change that an intervention made here, in words
     is_passing: bool = False  # a source that was made in the pass, by code that cannot be watched
     is_transformed: bool = False  # ran inside a `torch.func` transform, on tensors that exist only there

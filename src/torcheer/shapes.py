@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch.nn.parameter import is_lazy
 
+from .torch_internals import untraced
+
 
 class RaggedShape(tuple[int, ...]):
     """The shape of a nested tensor, with -1 for each ragged dimension, and how many elements this tensor has."""
@@ -20,7 +22,19 @@ def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
     if is_lazy(tensor):
         return ()
     if not tensor.is_nested:
-        return tuple(tensor.shape)
+        shape = tuple(tensor.shape)
+        return shape if all(type(size) is int for size in shape) else _untraced_shape(tensor)
+    return _ragged(tensor)
+
+
+def _untraced_shape(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The shape where torch traces, and sizes are tensors or symbols."""
+    with untraced():
+        sizes = tuple(tensor.shape)
+        return sizes if all(type(size) is int for size in sizes) else _ragged(tensor)
+
+
+def _ragged(tensor: torch.Tensor) -> RaggedShape:
     shape = []
     for dimension in range(tensor.dim()):
         try:
@@ -29,7 +43,10 @@ def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
         except RuntimeError:
             shape.append(-1)
     ragged = RaggedShape(shape)
-    ragged.elements = int(tensor.numel())
+    try:
+        ragged.elements = int(tensor.numel())
+    except RuntimeError:  # sizes are symbols
+        ragged.elements = 0
     return ragged
 
 

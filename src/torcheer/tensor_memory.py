@@ -22,6 +22,7 @@ from .torch_internals import (
     sparse_parts,
 )
 
+_PACKED: Final = {torch.quint4x2: 2, torch.quint2x4: 4}  # elements in a byte, where torch says that an element takes a byte
 _LARGEST_ITEM: Final = 16  # bytes of an element, at most: at a multiple of it, elements of every type may begin
 FREED: Final = Sign("<freed>")  # stands where an activation was kept whose memory was freed before it could be copied
 
@@ -48,15 +49,20 @@ def _has_memory(tensor: Tensor) -> bool:
         room = tensor.untyped_storage().nbytes()
     except RuntimeError:  # no storage of its own: sparse, wrapped by torch.func
         return all(_has_memory(part) for part in _parts(tensor))
-    if room >= tensor.nbytes and tensor.is_contiguous() and not tensor.storage_offset():
+    try:
+        if room >= tensor.nbytes and tensor.is_contiguous() and not tensor.storage_offset():
+            return True
+        return room >= needed_bytes(tensor)
+    except RuntimeError:  # its sizes are symbols
         return True
-    return room >= needed_bytes(tensor)
 
 
 def needed_bytes(tensor: Tensor) -> int:
     """How large the storage of a strided tensor must be."""
     if tensor.is_nested or tensor.numel() == 0:
         return tensor.nbytes if tensor.is_nested else 0
+    if tensor.dtype in _PACKED:
+        return -(-(int(tensor.storage_offset()) + tensor.numel()) // _PACKED[tensor.dtype])
     reach = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
     return int((tensor.storage_offset() + reach + 1) * tensor.element_size())
 
@@ -66,6 +72,10 @@ def cloned(tensor: Tensor) -> Tensor:
     try:
         return tensor.clone()
     except RuntimeError:  # NotImplementedError, but not in torch 2.6
+        if tensor.is_quantized:  # with zero points of floating point
+            with torch.no_grad():
+                memory = tensor.untyped_storage().clone()  # type: ignore[no-untyped-call]  # torch's own
+                return tensor.detach().set_(memory, tensor.storage_offset(), tensor.shape, tensor.stride())
         return tensor.view(torch.uint8).clone().view(tensor.dtype)
 
 

@@ -231,6 +231,29 @@ def outside_dispatch_modes() -> Any:
     return without_modes() if _count_dispatch_modes() else _NO_MODES
 
 
+_TRACED = "torch.jit.trace inside a model traces torcheer's own calls"
+_tracing_state: Callable[[], Any] = private(
+    "torch._C._get_tracing_state", "know whether torch.jit.trace runs", lambda: None, _TRACED
+)
+_set_tracing_state: Callable[[Any], None] = private(
+    "torch._C._set_tracing_state", "suspend torch.jit.trace", lambda _: None, _TRACED
+)
+
+
+@contextlib.contextmanager
+def untraced() -> Iterator[None]:
+    """Inside, `torch.jit.trace` does not trace, and the sizes of tensors are numbers."""
+    state = _tracing_state()
+    if state is None:
+        yield
+        return
+    _set_tracing_state(None)
+    try:
+        yield
+    finally:
+        _set_tracing_state(state)
+
+
 is_traceable_wrapper_subclass: Callable[[Any], bool] = private(
     "torch.utils._python_dispatch.is_traceable_wrapper_subclass",
     "know tensors that wrap others",

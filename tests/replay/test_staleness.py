@@ -31,7 +31,7 @@ class Around(nn.Module):
 
 # Of these logs something is missing, so they are not even run again as they were.
 NOT_AS_LOGGED = {
-    *("energy of a custom function", "energy of a masked custom function", "filled by a thread", "through a file", "pickle"),
+    *("filled by a thread", "through a file", "pickle"),
     *("statistics of a script module", "buffer filled by NumPy", "buffer counted by NumPy", "buffer written by a thread"),
 }
 

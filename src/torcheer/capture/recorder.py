@@ -20,6 +20,7 @@ from ..records import UNSAVED, Details, Log, ModuleCall, Origin, Row, TorchFunct
 from ..torch_internals import DisableTorchFunction, backward_hooks_of, hooks_of, is_functorch_wrapped, outside_dispatch_modes
 from .autograd.grad_fn_names import NodeNames
 from .autograd.gradients import GradientWatcher
+from .autograd.unseen_backward import mark_unseen_backward
 from .identity.explaining import Explainer
 from .identity.markers import MARKERS, Arguments, view_of
 from .identity.outside import OutsideTensors
@@ -369,6 +370,7 @@ class Recorder:
 
     def close(self) -> None:
         """Let go of everything but the log."""
+        mark_unseen_backward(self.log)
         self.log.states.mark()
         if self.log.backward is not None:
             self.log.backward.scale = None

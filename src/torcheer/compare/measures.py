@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..measure import dense, dot, norm
+from ..measure import computes, dense, dot, norm
 from ..replay.comparison import same_bits
 from ..tensor_memory import is_freed
 from ..torch_internals import DisableTorchFunction
@@ -80,7 +80,7 @@ def is_measurable(value: Any) -> bool:
     if not isinstance(value, Tensor) or is_freed(value):
         return False
     is_ordinary = value.layout is torch.strided and not value.is_nested and not value.is_quantized and not value.is_meta
-    return is_ordinary and _is_readable(value.dtype)
+    return is_ordinary and _is_readable(value.dtype) and computes(value)
 
 
 @cache

@@ -80,6 +80,8 @@ def _for_model(model: Any, arguments: Arguments) -> Arguments:
     replaced: dict[int, Tensor] = {}
     with DisableTorchFunction():
         for _, tensor in find_tensors(arguments):
+            if tensor.is_meta:
+                continue
             moved = tensor.detach().to(device=device, dtype=dtype if tensor.is_floating_point() else None)
             if moved.device != tensor.device or moved.dtype != tensor.dtype:
                 replaced[id(tensor)] = moved.requires_grad_(tensor.requires_grad)

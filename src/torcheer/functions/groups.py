@@ -135,7 +135,8 @@ SELECTIONS = _names(
     "argwhere one_hot searchsorted bucketize index_add scatter_add scatter_reduce index_reduce nonzero_numpy"
 )
 CONSTRUCTORS = _names(  # make a tensor that depends on no values of another
-    "zeros ones full empty empty_quantized make_dep_token functional_sym_constrain_range empty_strided empty_permuted "
+    "zeros ones full empty empty_quantized empty_affine_quantized empty_per_channel_affine_quantized make_dep_token "
+    "functional_sym_constrain_range empty_strided empty_permuted "
     "zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty new_empty_strided new_tensor new "
     "tensor as_tensor scalar_tensor from_file frombuffer from_numpy asarray eye arange range linspace logspace vander "
     "hann_window hamming_window bartlett_window blackman_window kaiser_window tril_indices triu_indices "
@@ -151,7 +152,10 @@ SAMPLING = _names(  # random besides what torch tags as such
     "uniform random exponential geometric cauchy log_normal standard_gamma sample_dirichlet"
 )
 RANDOM_BESIDES = _names("gumbel_softmax fractional_max_pool2d fractional_max_pool3d")  # of other categories
-UNINITIALISED = _names("empty empty_like new_empty empty_strided new_empty_strided empty_permuted empty_quantized new")
+UNINITIALISED = _names(
+    "empty empty_like new_empty empty_strided new_empty_strided empty_permuted empty_quantized empty_affine_quantized "
+    "empty_per_channel_affine_quantized new"
+)
 RESIZING = _names("resize resize_as resize_output")  # only elements past the old size are uninitialised
 
 # Other properties -----------------------------------------------------------------------------------------------------

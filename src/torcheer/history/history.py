@@ -51,9 +51,14 @@ class History(Totals, Helpful):
     _makers = Makers(Layer, Module, lambda index: {})
 
     def __init__(self, title: str, options: Options) -> None:
+        self._options = options
+        self._begin(title)
+
+    def _begin(self, title: str) -> None:
+        """Make an empty log, for the pass that is about to be recorded."""
+        options = self._options
         backward = None if options.save_gradients == "none" else BackwardLog()
         self._log = Log(title, holds_tensors=options.activation_postfunc is None, backward=backward)
-        self._options = options
         self._growing = LayerTable(self._log, options.layer_label_format)
         self._made_index: Index | None = None
         self._made_lookup: Lookup | None = None

@@ -11,7 +11,9 @@ from torch import Tensor
 from ..containers import format_path
 from ..display import Fold, preformatted
 from ..errors import ActivationLost, ActivationNotSaved, GradientNotSaved
+from ..measure import computes
 from ..records import UNSAVED
+from ..shapes import shape_of
 from ..source_places import SourceLine, source_of, stack_of
 from ..templates import fill_call
 from ..tensor_memory import is_freed
@@ -182,7 +184,7 @@ class Operation(Standing, ReadAsTensor, Helpful):
     @property
     def grad_shape(self) -> tuple[int, ...] | None:
         gradient = self.grad_contents
-        return tuple(gradient.shape) if gradient is not None else None
+        return shape_of(gradient) if gradient is not None else None
 
     @property
     def grad_dtype(self) -> torch.dtype | None:
@@ -197,9 +199,9 @@ class Operation(Standing, ReadAsTensor, Helpful):
 
     @property
     def grad_nonfinite(self) -> int | None:
-        """How many values of the gradient are not finite; None where there is none."""
+        """How many values of the gradient are not finite; None where there is no gradient, or one without values."""
         gradient = self.grad_contents
-        if gradient is None:
+        if gradient is None or not computes(gradient):
             return None
         with DisableTorchFunction():
             whole = gradient.coalesce().values() if gradient.is_sparse else gradient

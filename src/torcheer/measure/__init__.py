@@ -1,5 +1,6 @@
 """Numbers about a tensor, for everybody who shows some: the graph page, Xray, its report."""
 
+from .reading import computes as computes
 from .reading import dense as dense
 from .reading import dot as dot
 from .reading import finite as finite

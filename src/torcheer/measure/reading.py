@@ -6,6 +6,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
 
 # Values looked at together: so few that they fit a processor's cache and that torch does not wake its other threads, which a
@@ -17,8 +18,11 @@ _DENSE = 1 << 24  # values of the largest sparse tensor that is written out
 
 
 def dense(tensor: Tensor) -> Tensor | None:
-    """A tensor as one whose values can be read one by one; None where there are none (meta, lazy, a very large sparse one)."""
-    if tensor.device.type == "meta" or is_lazy(tensor):
+    """A tensor as one whose values can be read one by one.
+
+    None where there are none (meta, lazy, a very large sparse one, a class that does not compute with its values).
+    """
+    if is_lazy(tensor) or not computes(tensor):
         return None
     if tensor.is_nested:
         parts = [part.detach().reshape(-1) for part in tensor.unbind()]
@@ -27,6 +31,22 @@ def dense(tensor: Tensor) -> Tensor | None:
         return tensor.detach().to_dense() if tensor.numel() <= _DENSE else None
     values = tensor.detach()
     return values.dequantize() if values.is_quantized else values
+
+
+def computes(tensor: Tensor) -> bool:
+    """False for a tensor without values, and for one of a subclass that raises where values are looked at (masked tensors)."""
+    if tensor.device.type == "meta":
+        return False
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        return True
+    if type(tensor) is Tensor or type(tensor) is Parameter:
+        return True
+    try:
+        values = tensor.detach()
+        values.permute(tuple(range(values.dim()))).reshape(-1)[:1].to(torch.float64).abs().tolist()
+    except Exception:  # a class of the user's may raise anything
+        return False
+    return True
 
 
 def real(values: Tensor) -> Tensor:

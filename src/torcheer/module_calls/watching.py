@@ -334,7 +334,7 @@ def _params(address: str, module: Module) -> list[Param]:
 
 
 def _facts(tensor: Tensor) -> tuple[Shape, int]:
-    if type(tensor) is Tensor and tensor.layout is torch.strided:
+    if type(tensor) is Tensor and tensor.layout is torch.strided and not tensor.is_nested:
         return tuple(tensor.shape), tensor.nbytes
     shape, dtype, _ = facts_of(tensor)
     return shape, bytes_of(shape, dtype)

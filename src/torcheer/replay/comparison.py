@@ -49,8 +49,15 @@ def parts(tensor: Tensor) -> list[Tensor]:
     if tensor.layout is not torch.strided:
         return [tensor.to_dense()]
     if tensor.is_quantized:
-        return [tensor.int_repr()]
+        return [tensor.int_repr(), *_quantiser(tensor)]
     return [tensor]
+
+
+def _quantiser(tensor: Tensor) -> list[Tensor]:
+    """What a quantised tensor multiplies its whole numbers by, and where its zero is."""
+    if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+        return [torch.tensor([tensor.q_scale(), tensor.q_zero_point()], dtype=torch.float64)]
+    return [tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points(), torch.tensor([tensor.q_per_channel_axis()])]
 
 
 def _class_of(tensor: Tensor) -> type:

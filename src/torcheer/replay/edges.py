@@ -207,6 +207,21 @@ def varies(record: OperationRecord, tensors: list[Tensor]) -> bool:
     return any(other is not None and _differ(other, first) for other in others)
 
 
+def writes_another(record: OperationRecord, tensors: list[Tensor], slot: int) -> bool:
+    """True where a call writes to an argument that has another value: what it wrote was the value that was there."""
+    tensor = tensors[slot]
+    if not is_plain(tensor) or not tensor.numel():
+        return False
+    generator = torch.Generator().manual_seed(20_000)
+    for change in changes_of(tensor, Role.VALUE):
+        with torch.no_grad():
+            other = change(computable(tensor.detach()), generator).to(tensor.dtype)
+        given = [_copy(one) if at != slot else other.clone() for at, one in enumerate(tensors)]
+        if _Again(record).results(given) is not None and not same_bits(given[slot].detach(), other):
+            return True
+    return False
+
+
 def _elsewhere(tensor: Tensor, shift: int) -> Tensor:
     """A copy that starts `shift` elements into its memory."""
     if not is_plain(tensor):
@@ -236,10 +251,17 @@ def _copy(tensor: Tensor) -> Tensor:
     fresh = cloned(tensor.detach())
     if tensor.requires_grad and not fresh.is_inference():
         fresh.requires_grad_()
-        if not tensor.is_leaf:
+        if not _is_leaf(tensor):
             with torch.enable_grad():
                 return fresh.clone()  # a tensor that is no leaf may be written to in place
     return fresh
+
+
+def _is_leaf(tensor: Tensor) -> bool:
+    try:
+        return tensor.is_leaf
+    except RuntimeError:  # a view made while gradients were off, of a tensor written to since
+        return False
 
 
 def _copy_of_class(tensor: Tensor) -> Tensor:

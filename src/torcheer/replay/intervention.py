@@ -22,9 +22,10 @@ from ..errors import InvalidArgument, ReplayFailed
 from ..history import History, Operation
 from ..history.attention import head_axis
 from ..keys import AnyKey, KeyType, Match, parse_key
-from ..records import FACTS, PARENTS, UNSAVED, Held, OperationRecord, PythonReadRecord, facts_of
+from ..records import FACTS, PARENTS, UNSAVED, Held, OperationRecord, Origin, PythonReadRecord, facts_of
+from ..tensor_memory import cloned
 from .machine import refuse_changed_states, refuse_without_tensors, run_again
-from .staleness import Behind, StaleGuard, is_differentiation
+from .staleness import Behind, StaleGuard, failed, is_differentiation
 from .walk import tensors_of
 
 ReplayInputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]  # one for each input, or by label
@@ -161,6 +162,7 @@ class _Rerun:
         for details in log.details.values():
             details.held = None
         self._history = history
+        self._arguments: list[Tensor] = []  # of the call that is being made
         self._storages: set[int | None] = set()  # of the values so far
         self._cut: dict[int | None, str] = {}  # by storage of a view that a change replaced: the label of the view
         self._old = old
@@ -175,7 +177,8 @@ class _Rerun:
 
     def before(self, record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         written = record.function.writes(args, kwargs)
-        self._guard.before(record, tensors_of((args, kwargs)), written)
+        self._arguments = tensors_of((args, kwargs))
+        self._guard.before(record, self._arguments, written)
         self._keep_before(record, written)
 
     def before_given(self, record: OperationRecord, written: list[Tensor]) -> None:
@@ -204,6 +207,24 @@ class _Rerun:
             self.keeper.keep(number, value)
         self._storages.add(storage_of(value) if isinstance(value, Tensor) else None)
         return value
+
+    def _refuse_two_names(self, number: int, value: Tensor) -> None:
+        """Raise where a call handed back its argument and a reader has both: `x + dropout(x)` in evaluation.
+
+        In a log both are one value. Other readers are taken to read what the call returned.
+        """
+        record = self._old.operations[number]
+        if record.overwritten is not None or not any(value is one for one in self._arguments):
+            return
+        readers = [self._old.operations[reader] for reader in self._history._index.children.get(number, ())]
+        outputs = sum(reader.origin is Origin.OUTPUT for reader in readers)
+        if outputs > 1 or any(reader.parents.count(number) > 1 for reader in readers):
+            raise failed(
+                self._history,
+                number,
+                "cannot be changed in a replay: it handed back the tensor it was given, and the log cannot tell which of "
+                "the two is read later. Change the operation before it, or change it live with torcheer.intervene",
+            )
 
     def read(self, record: PythonReadRecord, tensors: list[Tensor]) -> None:
         """Values left for Python here: they have to be what was logged, also where a module was given a changed input."""
@@ -237,19 +258,23 @@ class _Rerun:
         heads = head_axis(Operation(self._history._index, number)) if change.heads is not None else None
         follows = self._follows and value.requires_grad
         with torch.set_grad_enabled(follows):
-            given = value.clone() if follows else value.detach().clone()
-            new = change(given, self._history._index.label(number), heads or ()).clone()
+            given = cloned(value if follows else value.detach())
+            new = cloned(change(given, self._history._index.label(number), heads or ()))
         return new if follows else new.detach()
 
     def _changed(self, number: int, value: Tensor) -> Tensor:
         change, label = self._changes[number], self._history._index.label(number)
+        self._refuse_two_names(number, value)
         new = self._made(change, number, value)
         self.log.detail(number).changed = str(change)
         storage = storage_of(value)
         if self._old.operations[number].overwritten is not None:  # others look at the memory that was written
             self.keeper.before_write(storage)
-            with torch.set_grad_enabled(new.requires_grad and value.grad_fn is not None):
-                value.copy_(new)
+            try:
+                with torch.set_grad_enabled(new.requires_grad and value.grad_fn is not None):
+                    value.copy_(new)
+            except RuntimeError as error:
+                raise failed(self._history, number, f"is written in place, and cannot be changed there: {error}") from error
             return value
         if storage in self._storages and storage is not None:
             self._cut[storage] = self._cut[storage_of(new)] = label

@@ -21,6 +21,8 @@ def given_because(record: OperationRecord) -> str | None:
         return "computed in code torcheer cannot trace"
     if details.is_transformed or (function.func is torch.autograd.grad and _is_of_transform(record)):
         return "inside a torch.func transform"
+    if details.is_through_unseen:
+        return "a gradient through a torch.autograd.Function or other code whose backward is not in the log"
     if details.is_hooked:
         return "a gradient that backward hooks may have changed"
     if function.is_gradient:

@@ -302,6 +302,7 @@ def call_again(record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str,
     with contextlib.ExitStack() as context:
         tensors = tensors_of((args, kwargs))
         follows = record.gradfunc is not None or not any(tensor.requires_grad for tensor in tensors)
+        follows = follows and not record.details.is_no_grad
         context.enter_context(torch.set_grad_enabled(follows and kwargs.get("out") is None))
         context.enter_context(autocast_as(record.details.autocast))
         if not record.parents and record.device != _default_device():

@@ -19,7 +19,7 @@ from ..capture.restore.left_as_found import left_as_found
 from ..containers import Arguments
 from ..records import Log, ModuleCall
 from ..tensor_memory import FREED, cloned, has_memory, is_freed
-from ..torch_internals import global_module_hooks, is_functorch_wrapped, run_uncompiled, without_modes
+from ..torch_internals import global_module_hooks, is_functorch_wrapped, run_uncompiled, untraced, without_modes
 from .comparison import Agreement, difference, same_bits
 from .report import Check
 from .walk import holds_set, tensors_of
@@ -66,6 +66,10 @@ class HookWatch:
             )
 
     def _enter(self, module: Module, args: tuple[Any, ...]) -> None:
+        with untraced():  # a model that traces itself would trace the comparison
+            self._begin(module, args)
+
+    def _begin(self, module: Module, args: tuple[Any, ...]) -> None:
         if get_ident() != self._thread or wrapped_module(module) is not None:
             return  # a log has no modules of other threads
         call = self._log.modules[self._begun] if self._begun < len(self._log.modules) else None
@@ -82,6 +86,10 @@ class HookWatch:
         if get_ident() != self._thread or not self._running or self._running[-1][0] is not module:
             return
         _, call, positional = self._running.pop()
+        with untraced():
+            self._end(call, positional, kwargs, result)
+
+    def _end(self, call: ModuleCall | None, positional: int, kwargs: dict[str, Any], result: Any) -> None:
         if call is not None:
             named = _each(tuple(kwargs.values()))
             self._compare(call, "named input", call.inputs[positional:], named, holds_set(kwargs))
@@ -100,7 +108,7 @@ class HookWatch:
             if not isinstance(kept, Tensor) or is_freed(kept) or is_freed(tensor):
                 continue
             self._check.count += 1
-            with without_modes():  # a model that traces itself would trace the comparison
+            with without_modes():
                 if is_functorch_wrapped(tensor):
                     tensor = unwrap(tensor)  # a slice of a batch that is kept whole
                 if not self._agrees(self._check, kept, tensor):

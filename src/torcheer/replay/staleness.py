@@ -23,8 +23,8 @@ from ..history import History
 from ..records import PARENTS, SITE, UNSAVED, OperationRecord, Origin, PythonReadRecord, TorchFunction
 from ..shapes import shape_of
 from ..source_places import CodeTable, source_of
-from ..tensor_memory import is_freed
-from ..torch_internals import is_of_custom_function, sparse_parts
+from ..tensor_memory import COMPRESSED, is_freed
+from ..torch_internals import sparse_parts
 from .comparison import is_close, same_bits
 from .kept_values import given_because, is_uninitialised
 from .races import may_race
@@ -43,7 +43,6 @@ _READ_AGAIN: dict[str, Callable[..., Any]] = {
 }
 # Unseen writes to memory that was handed out in these ways come from Python, to which only recorded reads bring values.
 _FROM_PYTHON = frozenset({"numpy_write", "array_write", "dlpack_write", "outside_write", "memory_write"})
-_COMPRESSED = frozenset({torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
 _ADVICE = "Run the model itself on it: torcheer.intervene makes a change live, log_forward_pass takes another input"
 
 Spans = Mapping[int, Iterable[tuple[int, int]]]  # by operation: from which reader to before which one it is read changed
@@ -84,14 +83,11 @@ class Behind:
         traced = self._ran_where(_is_of_tracing)
         for number in sorted(self._changed & traced):
             raise self._failed(number, "ran while torch traced a function, of which the log holds only what came of it")
-        custom = self._behind_custom_functions() if any(map(is_differentiation, log.functions)) else set()
         for number in range(self.first, len(log.rows)):
             function = log.function_of(number)
             is_behind = number in self.numbers
             if number not in self._changed and (is_behind or function.func is None or function.is_gradient):
                 self._refuse(log.operations[number], is_behind)
-            if is_behind and number in custom and is_differentiation(function) and number not in self._changed:
-                raise self._failed(number, "is a gradient through a torch.autograd.Function, whose backward is not in the log")
 
     def _refuse(self, record: OperationRecord, is_behind: bool) -> None:
         reason = given_because(record)
@@ -107,11 +103,6 @@ class Behind:
         elif record.origin is Origin.OPAQUE and not _has_known_parents(record):
             raise self._failed(record.number, f"is {reason}, and may depend on what is changed")
 
-    def _behind_custom_functions(self) -> set[int]:
-        """The operations behind what ran inside a `torch.autograd.Function`."""
-        inside = self._ran_where(_is_of_custom_function)
-        return Behind(self._history, inside, {}).numbers
-
     def _ran_where(self, is_meant: Callable[[CodeTable, int], bool]) -> set[int]:
         """The operations that ran inside certain code."""
         log = self._log
@@ -121,11 +112,6 @@ class Behind:
 
     def _failed(self, number: int, what: str) -> ReplayFailed:
         return failed(self._history, number, f"cannot be worked out again: it {what}. {_ADVICE}")
-
-
-def _is_of_custom_function(codes: CodeTable, number: int) -> bool:
-    code = codes.code(number)
-    return code is not None and is_of_custom_function(code, "forward")
 
 
 def _is_of_tracing(codes: CodeTable, number: int) -> bool:
@@ -285,4 +271,4 @@ def _count(tensor: Tensor) -> int | None:
     """How many values a sparse tensor stores; None for tensors of other layouts."""
     if tensor.layout is torch.sparse_coo:
         return len(sparse_parts(tensor)[1])
-    return tensor.values().numel() if tensor.layout in _COMPRESSED else None
+    return tensor.values().numel() if tensor.layout in COMPRESSED else None

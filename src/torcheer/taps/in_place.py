@@ -123,8 +123,10 @@ def differ(one: Tensor, other: Tensor) -> Tensor | bool:
     """Whether two tensors have other values; not known yet for tensors on a device, which nothing waits for."""
     with DisableTorchFunction(), torch.no_grad():
         try:
+            if one.is_meta or other.is_meta:
+                return one is not other
             return not torch.equal(one, other) if one.is_cpu and other.is_cpu else (one != other).any()
-        except (RuntimeError, TypeError):  # torch does not compare some layouts and dtypes, nor within transforms
+        except Exception:  # torch does not compare some layouts and dtypes, nor within transforms; a class may raise anything
             return one is not other
 
 

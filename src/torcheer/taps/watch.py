@@ -17,7 +17,7 @@ from torch.nn import Module
 
 from ..capture.addresses import innermost
 from ..errors import InvalidArgument
-from ..torch_internals import function_modes, pop_function_mode, push_function_mode, run_uncompiled
+from ..torch_internals import function_modes, pop_function_mode, push_function_mode, run_uncompiled, untraced
 from .model_places import ModelPlaces
 from .module_hooks import ModuleHooks
 from .spots import Spot, Stopped
@@ -214,7 +214,10 @@ class Watch:
         spot.here = 1 if spot.is_alone else spot.here + 1
         if spot.here == 1:
             self._missing -= 1
-        return spot.act(spot, tensor)
+        if spot.act.changes:
+            return spot.act(spot, tensor)
+        with untraced():
+            return spot.act(spot, tensor)
 
     def stop_if_done(self) -> None:
         """End the pass if every place was reached."""

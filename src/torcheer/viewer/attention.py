@@ -64,7 +64,9 @@ def _planned(index: Index, node: Node, plain: Plain) -> _Planned | None:
         found = attention_of(operation) if is_attention(operation) else None
     except TorcheerError:  # what it needs was not kept, or changed since
         return None
-    return _Planned(plain, found) if found is not None and min(found.shape) > 0 and max(found.shape[2:]) > 1 else None
+    if found is None or operation.tensor_contents.is_meta:
+        return None
+    return _Planned(plain, found) if min(found.shape) > 0 and max(found.shape[2:]) > 1 else None
 
 
 def _fitting(planned: list[_Planned]) -> tuple[int, int]:

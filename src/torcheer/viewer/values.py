@@ -17,6 +17,7 @@ from ..history import Operation
 from ..history.index import Index
 from ..history.printing.text import plural
 from ..measure import Statistics, short, statistics_of
+from ..shapes import shape_of
 from ..web.page import packed
 from ..web.schema import GRAPH, Plain, lean
 from .previews import Plan, plan_of, preview_of
@@ -62,7 +63,7 @@ class Values:
                     plain |= self._statistics(node, value)
             gradient = operation.grad_contents
             if gradient is not None:
-                plain["grad"] = {"shape": tuple(gradient.shape), **self._statistics(node, gradient)}
+                plain["grad"] = {"shape": shape_of(gradient), **self._statistics(node, gradient)}
 
     def add_metrics(self, plains: list[Plain], metrics: Metrics) -> None:
         """Add what the user's functions return for the tensor of each node, where it was kept."""

@@ -463,7 +463,7 @@ def _keep(log: BackwardLog, kept: dict[int, Tensor], numbers: Iterable[int], gra
 
 
 def _shapes(gradients: tuple[Tensor | None, ...]) -> Shapes:
-    return tuple([None if one is None else facts_of(one)[0] if one.is_nested else tuple(one.shape) for one in gradients])
+    return tuple([None if one is None else facts_of(one)[0] for one in gradients])
 
 
 def _remove(handles: list[Any]) -> None:

@@ -27,6 +27,11 @@ class Before(NamedTuple):
     written: list[Tensor]  # the tensors that are about to be overwritten
 
 
+def leaves_gradients_alone(written: Sequence[Tensor]) -> bool:
+    """True for a write to what requires gradients, while gradients are switched off."""
+    return not torch.is_grad_enabled() and any(tensor.requires_grad for tensor in written)
+
+
 class ArgumentReader:
     """Reads the arguments of the calls of one recording."""
 
@@ -69,9 +74,11 @@ class ArgumentReader:
             also, stale = self._recorder.also(tensors)
         if stale or self._keeper.selection is not None:
             held = self._hold_arguments(function, parents, tensors, stale)
+        is_no_grad = False
         if written:
             mutated = self.protect(written, tensors)
-        return Details(also=also, mutated=mutated, held=held) if also or held or mutated else None
+            is_no_grad = leaves_gradients_alone(written)
+        return Details(also=also, mutated=mutated, held=held, is_no_grad=is_no_grad) if also or held or mutated else None
 
     def _hold_arguments(
         self, function: TorchFunction, parents: tuple[int, ...], tensors: list[Tensor], stale: list[int]

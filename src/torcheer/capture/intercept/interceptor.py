@@ -34,7 +34,7 @@ from ...torch_internals import (
 from ..identity.tensor_table import Entry, storages_of
 from ..recorder import Recorder
 from ..restore.restore_state import StateRestorer
-from .arguments import ArgumentReader
+from .arguments import ArgumentReader, leaves_gradients_alone
 from .call_sites import CallSites, is_in_custom_function
 from .collectives import CollectiveWatch
 from .device_time import DeviceTimer
@@ -159,7 +159,7 @@ class Interceptor(TorchFunctionMode):
                 return self._run_operation(function_number, function, func, args, kwargs, sys._getframe(1))
             plain = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
             mutated = self._arguments.protect(written, plain)
-            details = Details(mutated=mutated) if mutated else None
+            details = Details(mutated=mutated, is_no_grad=leaves_gradients_alone(written)) if mutated else None
         started = now()
         try:
             result = func(*args, **kwargs) if kwargs else func(*args)

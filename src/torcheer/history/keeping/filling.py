@@ -67,15 +67,20 @@ def run(
     """
     _check_seed(random_seed, random_state)
     session = open_session(history, backs_up_everything=backs_up_everything, sink=sink)
-    had_compiler = may_be_compiled()
+    had_compiler, is_retried = may_be_compiled(), False
     with explained(model, arguments, call):
         try:
             session.run(model, *arguments, random_seed if random_state is None else random_state)
         except BaseException as error:
-            explain(history, error)
-            if not had_compiler and is_of_compiler(error):
-                put_on(error, _COMPILER_CAME)
-            raise
+            is_retried = not had_compiler and is_of_compiler(error) and sink is None
+            if not is_retried:
+                explain(history, error)
+                if not had_compiler and is_of_compiler(error):
+                    put_on(error, _COMPILER_CAME)
+                raise
+    if is_retried:  # the compiler is known now, and is told to stay out
+        history._begin(history.model_name)
+        return run(history, model, arguments, random_seed, random_state, backs_up_everything=backs_up_everything, call=call)
     finish(history, session)
     if not history._options.keep_orphans:
         warn_if_empty(history._log)

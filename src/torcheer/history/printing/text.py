@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from ...display import Column, Table, sparkline
 from ...measure import statistics_of
@@ -266,16 +267,25 @@ def _preview(operation: Operation) -> str:
     with DisableTorchFunction(), torch.no_grad():
         if value.layout is not torch.strided or value.is_nested or value.device.type == "meta":
             return f"{type(value).__name__} ({value.layout}, {value.device})"
-        corner = value.detach()  # an output may carry its autograd graph
-        while corner.dim() > 2:
-            corner = corner[0] if corner.shape[0] else corner.flatten(0, 1)
-        for dimension in range(corner.dim()):
-            corner = corner.narrow(dimension, 0, min(5, corner.shape[dimension]))
-        more = "..." if corner.numel() < value.numel() else ""
         try:
-            return repr(corner.dequantize() if corner.is_quantized else corner) + more
-        except RuntimeError:
-            return f"({value.dtype}, which torch stores but does not print)"
+            return _corner(value)
+        except Exception as error:  # a class of the user's may raise anything
+            if type(value) in (Tensor, Parameter) and not isinstance(error, RuntimeError):
+                raise
+            kind = value.dtype if type(value) in (Tensor, Parameter) else f"{type(value).__name__} of {value.dtype}"
+            return f"({kind}, which torch stores but does not print)"
+
+
+def _corner(value: Tensor) -> str:
+    """The first values of a tensor."""
+    corner = value.detach()  # an output may carry its autograd graph
+    if corner.is_quantized:
+        corner = corner.dequantize()
+    while corner.dim() > 2:
+        corner = corner[0] if corner.shape[0] else corner.flatten(0, 1)
+    for dimension in range(corner.dim()):
+        corner = corner.narrow(dimension, 0, min(5, corner.shape[dimension]))
+    return repr(corner) + ("..." if corner.numel() < value.numel() else "")
 
 
 def describe_layer(layer: Layer) -> str:

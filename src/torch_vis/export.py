@@ -10,6 +10,7 @@ from typing import Any
 from torch.nn import Module
 
 from torcheer import InvalidArgument, write_whole
+from torcheer.endings import check_ending
 
 from .execution import track_computational_graph_execution
 
@@ -41,6 +42,7 @@ def export_computational_graph(
     """
     if format not in FORMATS:
         raise InvalidArgument(f"a graph is exported as {' or '.join(map(repr, FORMATS))}; got {format!r}.")
+    check_ending(filepath, format, "graph")
     path = _checked(filepath)  # what is wrong is told before the model runs
     data = track_computational_graph_execution(model, input_tensor, include_loss=include_loss).get_graph_data()
     text = json.dumps(data, allow_nan=False, ensure_ascii=False, indent=1)

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from .endings import check_ending
 from .errors import FolderNotFound, InvalidArgument, NotWritten, UnreadableFile
 
 _PIECE = 1 << 24  # bytes that are copied at once
@@ -27,13 +28,18 @@ _TO_READ = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_BINARY", "O_CL
 MOST_TEXT = 1 << 26  # bytes of JSON that are read at once
 
 
-def output_path(path: str | os.PathLike[str], what: str, example: str) -> Path:
-    """A path that a user gave, checked before the work; `what` is written there, and `example`, a file name, are for errors."""
+def output_path(path: str | os.PathLike[str], what: str, example: str, kind: str | None = None) -> Path:
+    """A path that a user gave, checked before the work; `what` is written there, and `example`, a file name, are for errors.
+
+    Where a `kind` is given, such as "html", the path does not end as files of other kinds do.
+    """
     if not isinstance(path, (str, os.PathLike)):
         raise InvalidArgument(f"path says where the {what} is written, such as {example!r}; got {path!r:.80}.")
     target = Path(path)
     if _is_no_file(target) or _is_read_only(target) or not os.path.isdir(target.parent):
         raise _not_written(target, what, example=example)
+    if kind is not None:
+        check_ending(target, kind, what)
     return target
 
 

@@ -227,7 +227,15 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
         if copy is False:
             raise ValueError("features are read from files, so an array of them is a copy.")
         found = self.to_numpy()
-        return found if dtype is None else found.astype(dtype)
+        return found if dtype is None else found.astype(dtype, copy=False)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """All of it as a new tensor, for `torch.as_tensor` and everything else that reads DLPack."""
+        self.check_even()
+        return self._all().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return torch.empty(0, device="cpu").__dlpack_device__()
 
     def to_numpy(self, memmap: str | os.PathLike[str] | None = None) -> np.ndarray[Any, Any]:
         """All of it as an array: in memory, or in a new `.npy` file that is mapped. Of `bfloat16` it is `float32`."""

@@ -106,7 +106,7 @@ def _kept(text: str) -> Any:
         return text
     if not number:
         return kind()
-    if kind is not TopK or not number.isdigit():
+    if kind is not TopK or not number.isdecimal():
         raise InvalidArgument(f"--keep takes {', '.join(KINDS)}, and a number with TopK alone, as in TopK=50; got {text!r}.")
     return TopK(int(number))
 

@@ -61,7 +61,12 @@ FORBIDDEN += (
 def watch(event: str, args: tuple[object, ...]) -> None:
     if not is_watching:
         return
-    if event == "open" and str(args[0]) != str(FILE) and not str(args[0]).endswith((".pyc", ".py")):
+    if (
+        event == "open"
+        and not isinstance(args[0], int)
+        and str(args[0]) != str(FILE)
+        and not str(args[0]).endswith((".pyc", ".py"))
+    ):
         watched.append((event, repr(args[:2])))
     elif event.startswith(FORBIDDEN):
         watched.append((event, repr(args)[:120]))

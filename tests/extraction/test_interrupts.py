@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import torcheer as tl
-from torcheer.errors import FeaturesMismatch, InvalidArgument
+from torcheer.errors import FeaturesMismatch, InvalidArgument, NotWritten
 from torcheer.extraction.data.batches import samples_of_block
 from torcheer.reducers import Mean, TopK
 
@@ -110,3 +112,22 @@ def test_blocks_that_grow_are_the_same_whatever_the_number_of_processes(tmp_path
         monkeypatch.setenv("WORLD_SIZE", "2")
         work("loader", tmp_path / "two")
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+@pytest.mark.parametrize("gone", ["folder", "moved", "plan"])
+def test_a_folder_that_is_deleted_ends_the_extraction_at_the_next_block(gone, tmp_path):
+    folder, told = tmp_path / "features", []
+
+    def progress(progress):
+        told.append(progress)
+        if len(told) == 20:
+            if gone == "moved":
+                folder.rename(tmp_path / "elsewhere")
+            elif gone == "plan":
+                (folder / "plan.json").unlink()
+            else:
+                shutil.rmtree(folder)
+
+    with pytest.raises(NotWritten, match=r"somebody deleted or moved the folder|there is no folder"):
+        tl.extract(Net().eval(), data("batches"), ["fc"], to=folder, progress=progress)
+    assert len(told) < 40

@@ -42,7 +42,7 @@ from .layers.calling import Call, Calling
 from .layers.layer_reader import Flatten, GivenLayers, LayerReader
 from .layers.training_mode import training_modules, warn_of_training
 from .layers.transforms import GivenTransform
-from .plan import Plan, read_end, read_plan, settle_plan, write_end
+from .plan import Plan, check_plan_is_there, read_end, read_plan, settle_plan, write_end
 from .progress import ProgressReport, WantedProgress
 
 
@@ -240,6 +240,7 @@ class _Extraction:
     def _add(self, part: Part) -> None:
         if self._block is None or self._block.number != part.block:
             self._end_block()
+            check_plan_is_there(self._storage)
             self._block = _Block(part.block, part.first, self._reduced.begin() if self._reduced is not None else {})
         block = self._block
         values, self._first_values = self._first_values, None
@@ -283,10 +284,13 @@ class _Extraction:
             return
         if block.texts:
             self._writer.add({f"{TEXTS}{name}": texts_as_tensor(texts) for name, texts in block.texts.items()})
-        before = None
+        self._writer.finish(BlockName(block.number, block.first, block.samples).file, FORMAT, partial(self._before, block))
+
+    def _before(self, block: _Block) -> None:
+        """What is done before a block gets its name, by the thread that writes."""
+        check_plan_is_there(self._storage)
         if self._reduced is not None:
-            before = partial(self._reduced.write, block.number, block.states, block.samples)
-        self._writer.finish(BlockName(block.number, block.first, block.samples).file, FORMAT, before)
+            self._reduced.write(block.number, block.states, block.samples)
 
 
 class _Block:

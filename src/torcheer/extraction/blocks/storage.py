@@ -81,6 +81,10 @@ class Storage(ABC):
     def read(self, name: str) -> bytes | None:
         """What is in a file; None where there is none."""
 
+    def has(self, name: str) -> bool:
+        """Whether there is a file of this name."""
+        return self.read(name) is not None
+
     @abstractmethod
     def write(self, name: str, data: bytes) -> None:
         """Write a whole file, in the place of an earlier one. Makes the folder."""
@@ -138,6 +142,9 @@ class LocalStorage(Storage):
             raise UnreadableFile(f"{self.folder / name} cannot be read: {error.strerror or error}.") from error
         except UnreadableFile as error:
             raise UnreadableFile(f"{self.folder / name} cannot be read: {error}.") from None
+
+    def has(self, name: str) -> bool:
+        return os.path.isfile(self.folder / name)
 
     def write(self, name: str, data: bytes) -> None:
         make_folder(self.folder, "features")

@@ -206,6 +206,20 @@ def test_a_snapshot_that_vanishes_after_it_was_listed_is_left_out_or_told(run):
     assert len(tl.Xray.open(run).run.snapshots) == 3
 
 
+def test_the_size_of_a_run_is_that_of_its_files_whatever_a_line_says(run):
+    """Else a training would delete snapshots to make room for bytes that are not there."""
+    index = run / "index.jsonl"
+    size = FileManager.open(run).rows.bytes
+    lines = [json.loads(line) for line in index.read_text().splitlines()]
+    lines[1]["bytes"] = 2**62
+    index.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    files = FileManager.open(run)
+    assert files.rows.bytes == size
+    assert any("is damaged: it has" in note for note in files.notes)
+    train(run, 1, resume=True, max_bytes=50 << 20)
+    assert len(FileManager.open(run).snapshots) == 5
+
+
 def test_samples_are_what_they_were():
     """The generator of folders is of a model and data that are the same each time."""
     assert torch.equal(call(nn.Identity(), samples()[0]), samples()[0][0])

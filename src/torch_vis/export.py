@@ -10,11 +10,11 @@ from typing import Any
 from torch.nn import Module
 
 from torcheer import InvalidArgument, write_whole
-from torcheer.endings import check_ending
 
 from .execution import track_computational_graph_execution
 
 FORMATS = ("json",)
+_OTHERS = frozenset(".csv .dot .gv .htm .html .pdf .png .py .svg .tex .txt .xml".split())  # endings of other kinds of files
 
 
 def export_computational_graph(
@@ -42,7 +42,6 @@ def export_computational_graph(
     """
     if format not in FORMATS:
         raise InvalidArgument(f"a graph is exported as {' or '.join(map(repr, FORMATS))}; got {format!r}.")
-    check_ending(filepath, format, "graph")
     path = _checked(filepath)  # what is wrong is told before the model runs
     data = track_computational_graph_execution(model, input_tensor, include_loss=include_loss).get_graph_data()
     text = json.dumps(data, allow_nan=False, ensure_ascii=False, indent=1)
@@ -53,6 +52,8 @@ def _checked(filepath: Any) -> Path:
     if not isinstance(filepath, (str, os.PathLike)) or not str(filepath):
         raise InvalidArgument(f"filepath is the path of a file to write; got {filepath!r:.80}.")
     path = Path(filepath)
+    if path.suffix.lower() in _OTHERS:
+        raise InvalidArgument(f"the graph is written as .json, and {str(path)!r} ends as a file of another kind does.")
     if path.is_dir():
         raise InvalidArgument(f"{str(path)!r} is a folder; give the path of a file, such as {str(path / 'graph.json')!r}.")
     if not path.parent.is_dir():

@@ -259,6 +259,7 @@ class FileManager:
                     f"snapshots/{self._path_of(number).name} (step {step}) is damaged: it has {there:,} of {size:,} bytes. "
                     "Its pictures are lost, its statistics are in the index."
                 )
+                self.rows.resize(number, there)  # room is made by what is there, not by what a line says
 
     def _note(self, note: str) -> None:
         if note not in self.notes and len(self.notes) < _MOST_NOTES:

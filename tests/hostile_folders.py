@@ -136,7 +136,6 @@ def use_run(folder: Path) -> None:
     ]
     attempts += [lambda: xray.gif(run.layers[0], "weight", io_path("a.gif")), lambda: xray.report(io_path("a.html"))]
     attempts += [lambda: xray.strip(run.layers[0], "weight", io_path("a.png")), lambda: xray.show("0", "weight")]
-    attempts += [xray.show_last_graphs]
     answers(attempts)
 
 

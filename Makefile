@@ -10,7 +10,7 @@
 # make bench-viewer set everything up and measure the viewer in a browser
 # make mutants set everything up, put 150 small faults into the code one by one, and see which ones no test notices (an hour)
 # make changes set everything up, change one value of a thousand random programs and compare replays and live changes (ten minutes)
-# make fuzz   set everything up and open ten thousand broken files of saved histories (an hour)
+# make fuzz   set everything up and open ten thousand broken files of saved histories and some hundred folders (an hour)
 # make big-log set everything up, log 20 GB into a file in build/ and read it again, with 2 GB of memory (SIZE=5 for 5 GB)
 # make big-extract set everything up, extract 10 GB of features into build/ and read them again, with 2 GB of memory (SIZE=5 for 5 GB)
 # make test-ray set everything up and run the tests of Extractor in a real Ray on this machine (five minutes)
@@ -150,6 +150,8 @@ changes: setup
 
 fuzz: setup
 	PYTHONPATH=tests $(BIN)/python tests/store/fuzz_files.py 10000
+	PYTHONPATH=tests $(BIN)/python tests/hostile_folders.py features 300
+	PYTHONPATH=tests $(BIN)/python tests/hostile_folders.py xray 300
 
 big-log: SIZE ?= 20
 big-log: setup

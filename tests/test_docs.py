@@ -37,6 +37,19 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatc
                 assert line in printed, line
 
 
+@pytest.mark.parametrize(
+    ("name", "turns"), [("README.md", (1, 2)), ("docs/extraction.md", (1, 1)), ("docs/similarity.md", (1, 1))]
+)
+def test_a_page_runs_again_where_it_ran_before(name, turns, tmp_path, monkeypatch):
+    """From top to bottom again; of the README, also each block twice in a row."""
+    monkeypatch.chdir(tmp_path)
+    for times in turns:
+        names: dict[str, object] = {}
+        for code in blocks(ROOT / name, "python"):
+            for _ in range(times):
+                exec(compile(code, name, "exec"), names)
+
+
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md", *ROOT.glob("src/**/README.md")], ids=lambda p: p.name)
 def test_links_between_pages_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):

@@ -14,6 +14,7 @@ from torcheer import InvalidArgument, write_whole
 from .execution import track_computational_graph_execution
 
 FORMATS = ("json",)
+_OTHERS = frozenset(".csv .dot .gv .htm .html .pdf .png .py .svg .tex .txt .xml".split())  # endings of other kinds of files
 
 
 def export_computational_graph(
@@ -51,6 +52,8 @@ def _checked(filepath: Any) -> Path:
     if not isinstance(filepath, (str, os.PathLike)) or not str(filepath):
         raise InvalidArgument(f"filepath is the path of a file to write; got {filepath!r:.80}.")
     path = Path(filepath)
+    if path.suffix.lower() in _OTHERS:
+        raise InvalidArgument(f"the graph is written as .json, and {str(path)!r} ends as a file of another kind does.")
     if path.is_dir():
         raise InvalidArgument(f"{str(path)!r} is a folder; give the path of a file, such as {str(path / 'graph.json')!r}.")
     if not path.parent.is_dir():

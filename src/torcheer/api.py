@@ -27,7 +27,7 @@ from .history.keeping.options import LogOptions, Options, read_options, shows_op
 from .history.keeping.selection import LayersToSave
 from .inputs import LEFT_OUT, as_arguments, explained
 from .model_history import ModelHistory
-from .render import DrawOptions, Picture, Target, form_for, make_picture, picture_options, present
+from .render import DrawOptions, Picture, Target, check_format, make_picture, picture_options, present
 from .replay import ValidationReport, validate_against
 from .store import Streaming, bind, load_log
 
@@ -93,7 +93,12 @@ def log_forward_pass(
         run(history, model, arguments, random_seed, random_state)
     else:
         history = _streamed(
-            history, output_path(save_to, "history", "run.safetensors"), model, arguments, random_seed, random_state
+            history,
+            output_path(save_to, "history", "run.safetensors", "safetensors"),
+            model,
+            arguments,
+            random_seed,
+            random_state,
         )
     if vis_opt != "none":
         try:
@@ -180,8 +185,7 @@ def show_model_graph(
         format, options: as in `ModelHistory.draw`.
     """
     chosen = picture_options(options)  # what is wrong is told before the model runs
-    if path is not None:
-        form_for(path, format)
+    check_format(path, format)
     saved: LayersToSave = "all" if callable(chosen.color_by) else "none"
     args, kwargs = _arguments(model, input_args, input_kwargs, "show_model_graph")
     with explained(model, (args, kwargs), "show_model_graph"):

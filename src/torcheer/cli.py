@@ -157,7 +157,7 @@ def run_draw(options: argparse.Namespace) -> int:
     depth = options.depth
     chosen = PictureOptions(
         rolled=True if options.rolled else False if options.unrolled else None,
-        nesting_depth=int(depth) if depth is not None and depth.isdigit() else depth,
+        nesting_depth=int(depth) if depth is not None and depth.isdecimal() else depth,
         collapse=[object_named(key) or key for key in options.collapse],
         direction=options.direction,
         theme=options.theme,

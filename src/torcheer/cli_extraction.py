@@ -41,7 +41,11 @@ def add_extract(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--dtype", help="the type that values are stored in, such as float16 (default: as they are)")
     command.add_argument("--tokens", action="store_true", help="one row for each position that is no padding")
-    command.add_argument("--block", type=int, default=1024, help="how many samples a file has at least (default: %(default)s)")
+    command.add_argument(
+        "--block",
+        type=int,
+        help="how many samples a file has at least (default: an eighth of the samples before it, 32 to 1024)",
+    )
     command.add_argument("--ids", metavar="NAME", help="the item of the batches that samples are known by: its name or place")
     command.add_argument("--call", metavar="MODULE:FUNCTION", help="call(model, batch) runs the model")
     command.add_argument("--device", help="where the model runs, such as cuda (default: where it is)")
@@ -79,8 +83,9 @@ def run_extract(options: argparse.Namespace) -> int:
                 resume=not options.no_resume,
             ),
         )
-    except KeyboardInterrupt:
-        print(f"\nInterrupted. The same command goes on with what is in {options.output}.", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        there = f": {str(interrupt).partition(' samples')[0]} samples" if interrupt.args else ""
+        print(f"\nInterrupted. The same command goes on with what is in {options.output}{there}.", file=sys.stderr)
         return 130
     if world()[0] == 0:
         _print(features)
@@ -101,7 +106,7 @@ def _kept(text: str) -> Any:
         return text
     if not number:
         return kind()
-    if kind is not TopK or not number.isdigit():
+    if kind is not TopK or not number.isdecimal():
         raise InvalidArgument(f"--keep takes {', '.join(KINDS)}, and a number with TopK alone, as in TopK=50; got {text!r}.")
     return TopK(int(number))
 

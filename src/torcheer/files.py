@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from .endings import check_ending
 from .errors import FolderNotFound, InvalidArgument, NotWritten, UnreadableFile
 
 _PIECE = 1 << 24  # bytes that are copied at once
@@ -24,16 +25,22 @@ _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)  # the la
 _UNFINISHED = re.compile(r"\.(.{1,40})\.torcheer-[0-9a-f]{12}", re.DOTALL)
 # Opened to be read: bytes as they are, no waiting for who writes into a pipe, no terminal that takes the process over.
 _TO_READ = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_BINARY", "O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY"))
+_TO_ADD = _TO_READ | os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
 MOST_TEXT = 1 << 26  # bytes of JSON that are read at once
 
 
-def output_path(path: str | os.PathLike[str], what: str, example: str) -> Path:
-    """A path that a user gave, checked before the work; `what` is written there, and `example`, a file name, are for errors."""
+def output_path(path: str | os.PathLike[str], what: str, example: str, kind: str | None = None) -> Path:
+    """A path that a user gave, checked before the work; `what` is written there, and `example`, a file name, are for errors.
+
+    Where a `kind` is given, such as "html", the path does not end as files of other kinds do.
+    """
     if not isinstance(path, (str, os.PathLike)):
         raise InvalidArgument(f"path says where the {what} is written, such as {example!r}; got {path!r:.80}.")
     target = Path(path)
     if _is_no_file(target) or _is_read_only(target) or not os.path.isdir(target.parent):
         raise _not_written(target, what, example=example)
+    if kind is not None:
+        check_ending(target, kind, what)
     return target
 
 
@@ -58,12 +65,12 @@ def make_folder(path: Path, what: str) -> None:
         raise NotWritten(f"{what} cannot be written to the folder {str(path)!r}: {reason}. Give another folder.") from error
 
 
-def write_whole(path: Path, data: bytes, what: str = "file") -> Path:
+def write_whole(path: Path, data: bytes, what: str = "file", *, follows: bool = True) -> Path:
     """Write a file under another name, flush it to the disk and rename it, so that a half-written file is never seen.
 
-    Raises NotWritten, which says that this `what` cannot be written. Returns the path.
+    Raises NotWritten, which says that this `what` cannot be written. Returns the path. `follows` as for `WholeFile`.
     """
-    with WholeFile(path, what) as file:
+    with WholeFile(path, what, follows=follows) as file:
         file.write(data)
     return path
 
@@ -71,11 +78,13 @@ def write_whole(path: Path, data: bytes, what: str = "file") -> Path:
 class WholeFile:
     """A file that gets its name when the block ends without an error, flushed to the disk. Until then the old file has it.
 
-    A link is followed. Raises NotWritten, which says that this `what` cannot be written.
+    A link is followed, or, where `follows` is false, replaced: in a folder that strangers may have made, a link may lead to a
+    file of others. Raises NotWritten, which says that this `what` cannot be written.
     """
 
-    def __init__(self, path: Path, what: str = "file") -> None:
+    def __init__(self, path: Path, what: str = "file", *, follows: bool = True) -> None:
         self.path = path
+        self._follows = follows
         self._what = what
         self._handle = -1
         self._name: str | None = None  # what it is called until it is whole; None while it has no name
@@ -83,6 +92,8 @@ class WholeFile:
     @property
     def _place(self) -> Path:
         """Where the path leads."""
+        if not self._follows:
+            return Path(os.path.realpath(self.path.parent), self.path.name)
         return Path(os.path.realpath(self.path))
 
     def __enter__(self) -> WholeFile:
@@ -259,13 +270,17 @@ def _without_name(folder: Path) -> int:
 # Reading ------------------------------------------------------------------------------------------------------------------
 
 
-def open_regular(path: str | os.PathLike[str]) -> IO[bytes]:
-    """Open a file that anybody may have made, to be read. Raises OSError for a folder, a pipe, a socket or a device."""
-    _refuse_irregular(os.stat(path), path)  # before it is opened: that alone can move a tape, or wait
-    handle = os.open(path, _TO_READ)
+def open_regular(path: str | os.PathLike[str], *, adds: bool = False) -> IO[bytes]:
+    """Open a file that anybody may have made, to be read, or, where `adds`, to be made or added to, and not through a link.
+
+    Raises OSError for a folder, a pipe, a socket or a device.
+    """
+    if not adds or os.path.lexists(path):
+        _refuse_irregular(os.stat(path, follow_symlinks=not adds), path)  # first: to open a pipe or a tape has effects
+    handle = os.open(path, _TO_ADD if adds else _TO_READ, 0o666)
     try:
         _refuse_irregular(os.fstat(handle), path)  # another one may have its name by now
-        return os.fdopen(handle, "rb")
+        return os.fdopen(handle, "ab" if adds else "rb")
     except BaseException:
         os.close(handle)
         raise
@@ -275,7 +290,7 @@ def _refuse_irregular(status: os.stat_result, path: str | os.PathLike[str]) -> N
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "it is no ordinary file, but a device, a pipe or a socket", str(path))
+        raise OSError(errno.EINVAL, "it is no ordinary file, but a link, a device, a pipe or a socket", str(path))
 
 
 def read_regular(path: str | os.PathLike[str], most: int = MOST_TEXT) -> bytes:

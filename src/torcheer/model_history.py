@@ -144,7 +144,7 @@ class ModelHistory(History):
         docs/saving.md says what a file contains. What no file can give back, such as a tensor of a class of your own, raises
         `CannotBeSaved`, which names it.
         """
-        place = output_path(path, "history", "run.safetensors")
+        place = output_path(path, "history", "run.safetensors", "safetensors")
         save_history(self, place, activations=activations, params=params, gradients=gradients, sources=sources, dtype=dtype)
         return place
 

@@ -91,9 +91,15 @@ def _described(tensor: Tensor, begin: int) -> Place:
 
 
 def write_tensors(
-    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], what: str = "file", progress: Progress | None = None
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str],
+    what: str = "file",
+    progress: Progress | None = None,
+    *,
+    follows: bool = True,
 ) -> None:
-    """Write a whole file of tensors. A type that safetensors has no name for is written as bytes."""
+    """Write a whole file of tensors. A type that safetensors has no name for is written as bytes. `follows`: see WholeFile."""
     with DisableTorchFunction(), torch.no_grad():
         # Tensors that fill whole blocks come first: they are aligned as torch's memory is, and can be mapped without a copy.
         ordered = sorted(tensors.items(), key=lambda one: (one[1].nbytes % ALIGNED > 0, -one[1].element_size()))
@@ -103,7 +109,7 @@ def write_tensors(
             named[name] = _described(tensor, at)
             at = named[name].end
         header = _header(named, metadata)
-        with WholeFile(path, what) as file:
+        with WholeFile(path, what, follows=follows) as file:
             writer = TensorWriter(file, len(header), progress)
             for name, tensor in ordered:
                 writer.write(tensor, named[name])
@@ -323,7 +329,11 @@ class TensorFile:
 
     def part(self, name: str, begin: int, end: int) -> Tensor:
         """Bytes of a tensor, counted from its first; not to be written to."""
-        return self.memory(name)[begin:end]
+        place = self._place(name)
+        first = self._begin + place.begin
+        if first % ALIGNED == 0 or place.end - place.begin <= _CHUNK or begin == end:
+            return self.memory(name)[begin:end]
+        return torch.frombuffer(self._map, dtype=torch.uint8, count=end - begin, offset=first + begin).clone()
 
     def tensor(self, name: str) -> Tensor:
         """A tensor by its name."""
@@ -340,6 +350,19 @@ class TensorFile:
         if place is None:
             _refuse(f"it has no tensor {name[:80]!r}")
         return place
+
+
+@contextlib.contextmanager
+def enough_memory(what: str) -> Iterator[None]:
+    """Raise an error of ours where what a file has does not fit into memory."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "memory" not in str(error):
+            raise
+        raise UnreadableFile(
+            f"{what} does not fit into memory: {str(error).splitlines()[0]:.200}. Read a part of it."
+        ) from None
 
 
 class Memories:

@@ -752,7 +752,7 @@ def test_progress_tells_the_size_of_the_block_in_work_and_forgets_one_that_is_gi
         time.sleep(0.1)  # the writer is behind the model
         told.append(progress.written)
 
-    features = extract(wide, [X[:8]] * 6, "output", tmp_path / "whole", progress=wait)
+    features = extract(wide, [X[:8]] * 6, "output", tmp_path / "whole", block=1024, progress=wait)
     assert told == sorted(told)
     assert 0 < told[-1] <= features.size_on_disk
     assert len(list((tmp_path / "whole").glob("block-*"))) == 1

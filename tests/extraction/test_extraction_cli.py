@@ -125,7 +125,7 @@ def test_layers_are_typed_as_keys(program):
 
 def test_an_interrupt_says_that_the_command_goes_on(program, capsys):
     assert command("--block", "6", data="interrupted") == 130
-    assert "Interrupted. The same command goes on with what is in features." in capsys.readouterr().err
+    assert "Interrupted. The same command goes on with what is in features: 18 samples." in capsys.readouterr().err
     assert len(tl.open_features("features")["conv"]) == 18
 
 

@@ -302,3 +302,27 @@ def test_the_model_itself_is_printed_with_the_key_that_finds_it(tmp_path):
     features = tl.extract(nn.Linear(4, 2).eval(), torch.rand(10, 4), [""], to=tmp_path, progress=False)
     assert str(features).endswith("\n  ''  (10, 2) float32")
     assert features[""].shape == (10, 2)
+
+
+def test_a_layer_is_a_tensor_and_an_array_alike(tmp_path):
+    x = torch.rand(70, 3)
+    layer = tl.extract(nn.Identity().eval(), x, "output", tmp_path, progress=False)["output"]
+    for read in (torch.as_tensor, torch.asarray, torch.tensor, torch.from_dlpack):
+        assert torch.equal(read(layer), x)
+    assert torch.equal(torch.as_tensor(layer, dtype=torch.float64), x.double())
+    assert torch.equal(torch.as_tensor(layer[3:9]), x[3:9])
+    assert torch.as_tensor(layer).data_ptr() != torch.as_tensor(layer).data_ptr()  # each is its own
+    for dtype in (None, "float32", "float64", "int32"):
+        assert np.array_equal(np.asarray(layer, dtype=dtype), np.asarray(x, dtype=dtype))
+    with pytest.raises(ValueError, match="is a copy"):
+        layer.__array__(copy=False)
+
+
+def test_what_numpy_lacks_and_ragged_layers_are_read_by_torch_too(tmp_path):
+    x = torch.rand(9, 3)
+    layer = tl.extract(nn.Identity().eval(), x, "output", tmp_path / "half", dtype="bfloat16", progress=False)["output"]
+    assert torch.equal(torch.as_tensor(layer), x.bfloat16())
+    ragged = tl.extract(nn.Identity().eval(), [x, x[:, :2]], "output", tmp_path / "ragged", progress=False)["output"]
+    with pytest.raises(tl.InvalidArgument, match="ragged"):
+        torch.as_tensor(ragged)
+    assert torch.as_tensor(ragged.pad()).shape == (18, 3)

@@ -7,6 +7,7 @@ ours.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import resource
@@ -25,6 +26,7 @@ from torcheer.errors import TorcheerError
 
 FOLDER = Path(tempfile.mkdtemp(prefix="torcheer_fuzz_"))
 FILE = FOLDER / "broken.safetensors"
+WHOLE = FOLDER / "whole.safetensors"
 MOST_GROWTH = 600 << 10  # KiB of memory, over all files
 LONGEST = 20.0  # seconds of this process for one file
 DOCUMENT = "history/document"
@@ -61,9 +63,12 @@ FORBIDDEN += (
 def watch(event: str, args: tuple[object, ...]) -> None:
     if not is_watching:
         return
-    if event == "open" and isinstance(args[0], int):
-        return  # a file object for what was opened before, which was looked at then
-    if event == "open" and str(args[0]) != str(FILE) and not str(args[0]).endswith((".pyc", ".py")):
+    if (
+        event == "open"
+        and not isinstance(args[0], int)
+        and str(args[0]) != str(FILE)
+        and not str(args[0]).endswith((".pyc", ".py"))
+    ):
         watched.append((event, repr(args[:2])))
     elif event.startswith(FORBIDDEN):
         watched.append((event, repr(args)[:120]))
@@ -95,6 +100,7 @@ def good_files() -> list[bytes]:
     model = Net()
     history = torcheer.log_forward_pass(model, torch.rand(3, 4), {"scale": 3}, save_gradients=True)
     history.log_backward(history.outputs[0].activation.sum())
+    history.save(WHOLE)
     found = [history.save(FILE, params=True).read_bytes(), history.save(FILE, activations="modules").read_bytes()]
     given = (torch.rand(3, 3) + 0j, (torch.eye(3) + 0j).to_sparse())
     torcheer.log_forward_pass(lambda x, y: (x.t()[1:], torch.sparse.mm(y, x), x.conj().imag), given, save_to=FILE)
@@ -239,6 +245,9 @@ def use(history: torcheer.ModelHistory) -> None:
     history.to_json()
     history.draw(io.BytesIO(), format="dot")
     str(history.summary())
+    history.to_csv(io.StringIO())
+    with contextlib.suppress(TorcheerError):  # they may be of other inputs
+        str(torcheer.compare(history, torcheer.load(WHOLE)))
 
 
 def opened(data: bytes) -> torcheer.ModelHistory | None:
@@ -298,7 +307,7 @@ def main(count: int) -> None:
     run()
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < MOST_GROWTH, f"{grown >> 10} MiB more"
-    assert sorted(path.name for path in FOLDER.iterdir()) == [FILE.name]
+    assert sorted(path.name for path in FOLDER.iterdir()) == [FILE.name, WHOLE.name]
     print(f"{sum(outcomes.values())} files: {outcomes}; {grown >> 10} MiB more memory")
 
 

@@ -266,3 +266,27 @@ def test_a_function_that_is_not_an_operation_is_never_found(path, name, tmp_path
         history["fc1"].func_applied("x")
     with pytest.raises(ReplayFailed, match="FunctionNotFound"):
         history.replay()
+
+
+# What is recorded and what is there --------------------------------------------------------------------------------------
+
+
+def reshaped(name, shape):
+    """Another shape of a tensor of as many bytes."""
+    return lambda entries: entries[name].update(shape=shape)
+
+
+@pytest.mark.parametrize("shape", [[8, 2], [16], [1, 2, 8]])
+def test_a_value_has_the_shape_that_is_recorded_or_is_refused(path, shape):
+    with pytest.raises(UnreadableFile, match=r"linear_1_1:1': its shape is .* and \(2, 8\) is recorded of the operation"):
+        torcheer.load(rewrite(path, header=reshaped("linear_1_1:1", shape)))["linear_1"].activation
+
+
+def test_a_parameter_and_a_gradient_have_the_shapes_that_are_recorded_or_are_refused(tmp_path, path):
+    with pytest.raises(UnreadableFile, match="is recorded"):
+        torcheer.load(rewrite(path, header=reshaped("params/fc1.weight", [4, 8])))
+    history = torcheer.log_forward_pass(Mlp(), torch.rand(2, 4), save_gradients=True)
+    history.log_backward(history.outputs[0].activation.sum())
+    path = history.save(tmp_path / "backward.safetensors")
+    with pytest.raises(UnreadableFile, match="is recorded"):
+        torcheer.load(rewrite(path, header=reshaped("grad/linear_1_1:1", [8, 2])))["linear_1"].grad

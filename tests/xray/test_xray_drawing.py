@@ -224,7 +224,7 @@ def test_before_the_first_snapshot_there_is_nothing_to_show(training, monkeypatc
     assert xray.show_last_graphs() is None
     with monkeypatch.context() as patched:
         patched.setattr(
-            "torcheer.xray.store.files.write_tensors", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left"))
+            "torcheer.xray.store.files.write_tensors", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space left"))
         )
         xray.take_graphs()
         with pytest.warns(SnapshotLost, match="No space left"):

@@ -436,7 +436,7 @@ def test_a_new_run_does_not_replace_the_run_json_that_a_link_leads_to(tmp_path):
     other.close()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.json").symlink_to(tmp_path / "other" / "run.json")
-    with pytest.raises(RunExists, match=r"would replace"):
+    with pytest.raises(RunExists, match=r"is a link"):
         FileManager.create(tmp_path / "run", {"title": "Net"})
     assert FileManager.open(tmp_path / "other").about["title"] == "Other"
 

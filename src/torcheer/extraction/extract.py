@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from functools import partial
 from typing import Any
@@ -13,7 +14,7 @@ from torch.nn import Module
 from ..capture.addresses import innermost
 from ..capture.refusals import refuse_inside_compiled_code
 from ..capture.restore.left_as_found import left_as_found
-from ..errors import FeaturesMismatch, InvalidArgument, UnreadableFile
+from ..errors import FeaturesMismatch, InvalidArgument, TorcheerError, UnreadableFile, put_on
 from ..inputs import is_whole
 from .blocks.block_files import (
     FORMAT,
@@ -32,7 +33,7 @@ from .blocks.reduced_blocks import ReducedBlocks, States
 from .blocks.storage import Storage
 from .blocks.storage_location import open_storage
 from .blocks.writer import BlockWriter
-from .data.batches import Data, Part, Source, generators_of, open_source, world
+from .data.batches import LARGEST, Data, Part, Source, generators_of, open_source, world
 from .data.columns import Column, GivenIds, Ids, Labels, texts_as_tensor
 from .digests import described_function, state_digests, value_digest
 from .features import Features, open_features
@@ -41,7 +42,7 @@ from .layers.calling import Call, Calling
 from .layers.layer_reader import Flatten, GivenLayers, LayerReader
 from .layers.training_mode import training_modules, warn_of_training
 from .layers.transforms import GivenTransform
-from .plan import Plan, read_end, settle_plan, write_end
+from .plan import Plan, check_plan_is_there, read_end, read_plan, settle_plan, write_end
 from .progress import ProgressReport, WantedProgress
 
 
@@ -55,7 +56,7 @@ def extract(
     keep: GivenKeep = None,
     dtype: torch.dtype | str | None = None,
     flatten: Flatten | None = None,
-    block: int = 1024,
+    block: int | None = None,
     ids: GivenIds | None = None,
     call: Call | None = None,
     stop: bool | None = None,
@@ -81,19 +82,22 @@ def extract(
         keep: reducers of `torcheer.reducers` instead of values; with "activations" in the list, as well as values.
         dtype: the type that floating point values are stored in.
         flatten: "tokens" stores one row for each position that is no padding, with its sample and its position.
-        block: how many samples a block has at least; blocks are whole batches.
+        block: how many samples a block has at least; blocks are whole batches. None: as in the folder, if it has features, else
+            an eighth of the samples before the block, from 32 to 1,024.
         ids: what samples are known by: the name of an item of the batches, a function of a batch, or a sequence.
         call: a function `call(model, batch)` that runs the model, where it is not clear how a batch goes into it.
         stop: end each pass at the last of the layers, by an exception. None: where more than a tenth of it comes after that.
         resume: continue with what is in the folder. The model, the data and the settings must be the same.
         progress: tell on stderr how far it is; or a function that is called with an `ExtractionProgress` after each batch.
 
-    Under torchrun each process takes its share of the blocks. A process that is killed loses the block in work, no more.
+    Under torchrun each process takes its share of the blocks. A process that is killed loses the block in work, no more. A
+    KeyboardInterrupt says how many samples are in the folder.
     """
     refuse_inside_compiled_code()
-    if not is_whole(block, 1):
+    if block is not None and not is_whole(block, 1):
         raise InvalidArgument(f"block is how many samples a block has at least, a whole number from 1; got {block!r}.")
     storage, calling, known = open_storage(to), Calling(model, call), Ids(ids)
+    block = _block_of(storage) if block is None else block
     inner = innermost(model)
     modules = list(inner.modules())
     with left_as_found(model, modules, [], ((), {}), []) as undone:
@@ -128,12 +132,16 @@ def extract(
             state_digests(inner),
         )
         extraction = _Extraction(storage, source, reader, keeping, known, progress, block)
-        with reader:
-            extraction.try_first_batch()
-            settle_plan(storage, plan, resume=resume)
-            extraction.check_blocks()
-            warn_of_training(inner, stacklevel=2)
-            extraction.run()
+        try:
+            with reader:
+                extraction.try_first_batch()
+                settle_plan(storage, plan, resume=resume)
+                extraction.check_blocks()
+                warn_of_training(inner, stacklevel=2)
+                extraction.run()
+        except BaseException as error:
+            _say_what_is_there(error, storage, source)
+            raise
     return open_features(to)
 
 
@@ -148,9 +156,9 @@ class _Extraction:
         keeping: Keeping,
         ids: Ids,
         progress: WantedProgress,
-        block: int,
+        block: int | None,
     ) -> None:
-        self._block_size = block
+        self._block_size = LARGEST if block is None else block
         self._storage, self._source, self._reader, self._keeping, self._ids = storage, source, reader, keeping, ids
         sizes = storage.sizes()
         self._there, self._end = blocks_among(sizes), read_end(storage)
@@ -232,6 +240,7 @@ class _Extraction:
     def _add(self, part: Part) -> None:
         if self._block is None or self._block.number != part.block:
             self._end_block()
+            check_plan_is_there(self._storage)
             self._block = _Block(part.block, part.first, self._reduced.begin() if self._reduced is not None else {})
         block = self._block
         values, self._first_values = self._first_values, None
@@ -275,10 +284,13 @@ class _Extraction:
             return
         if block.texts:
             self._writer.add({f"{TEXTS}{name}": texts_as_tensor(texts) for name, texts in block.texts.items()})
-        before = None
+        self._writer.finish(BlockName(block.number, block.first, block.samples).file, FORMAT, partial(self._before, block))
+
+    def _before(self, block: _Block) -> None:
+        """What is done before a block gets its name, by the thread that writes."""
+        check_plan_is_there(self._storage)
         if self._reduced is not None:
-            before = partial(self._reduced.write, block.number, block.states, block.samples)
-        self._writer.finish(BlockName(block.number, block.first, block.samples).file, FORMAT, before)
+            self._reduced.write(block.number, block.states, block.samples)
 
 
 class _Block:
@@ -288,6 +300,27 @@ class _Block:
         self.number, self.first, self.states = number, first, states
         self.samples = 0
         self.texts: dict[str, list[str]] = {}
+
+
+def _block_of(storage: Storage) -> int | None:
+    """The `block` that the features in a folder began with; None where there are none, or where their blocks grow."""
+    plan = read_plan(storage)
+    block = plan.settings.get("block") if plan is not None else None
+    return block if is_whole(block, 1) else None
+
+
+def _say_what_is_there(error: BaseException, storage: Storage, source: Source) -> None:
+    """Add to an interrupt, or an error of the model or data, how many samples are in the folder and what does the rest."""
+    if isinstance(error, TorcheerError):  # has advice of its own
+        return
+    with contextlib.suppress(Exception):  # the folder does not answer
+        there = sum(block.samples for block in blocks_among(storage.names()))
+        whole = f" of {source.samples:,}" if source.samples is not None else ""
+        said = f"{there:,}{whole} samples are in {storage.location}. The same call of extract() does the rest."
+        if isinstance(error, KeyboardInterrupt) and not error.args:
+            error.args = (said,)
+        else:
+            put_on(error, said)
 
 
 def _described_transform(transform: Any) -> Any:

@@ -13,15 +13,17 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ..errors import FeaturesNotFound, InvalidArgument, LayerNotFound
+from ..errors import FeaturesNotFound, InvalidArgument, LayerNotFound, UnreadableFile
 from .blocks.block_files import IDS, LABELS, LAYERS, TOKEN_POSITIONS, TOKEN_SAMPLES
 from .blocks.block_index import BlockIndex
 from .blocks.storage_location import open_storage
 from .exporting import export_features, to_datasets
 from .layer_features import LayerFeatures
-from .plan import PLAN, read_end, read_plan
+from .plan import END, PLAN, read_end, read_plan
 from .statistics import FeatureStatistics
 from .statistics.feature_statistics import sample_numbers
+
+_MOST_MISSING = 1 << 22  # blocks that are listed: more would be a claim that no file bears out
 
 
 class Features(FeatureStatistics):
@@ -120,15 +122,25 @@ class Features(FeatureStatistics):
     @property
     def missing(self) -> list[int] | None:
         """The numbers of the blocks that are not there; None where it is not known how many there will be."""
-        end = read_end(self._storage)
-        if end is None:
+        count = self._block_count()
+        if count is None:
             return None
         there = {block.number for block in self._index.blocks}
-        return [number for number in range(end[0]) if number not in there]
+        return [number for number in range(count) if number not in there]
 
     def _missing_count(self) -> int | None:
-        end = read_end(self._storage)
-        return None if end is None else end[0] - sum(block.number < end[0] for block in self._index.blocks)
+        count = self._block_count()
+        return None if count is None else count - sum(block.number < count for block in self._index.blocks)
+
+    def _block_count(self) -> int | None:
+        """How many blocks there will be; None while that is not known."""
+        end, there = read_end(self._storage), len(self._index.blocks)
+        if end is not None and end[0] - there > _MOST_MISSING:
+            raise UnreadableFile(
+                f"{END} in {self._storage.location} says that {end[0]:,} blocks belong here, and {there:,} are there: it is "
+                "damaged. Delete this file and extract again: the blocks are kept."
+            )
+        return None if end is None else end[0]
 
     @property
     def size_on_disk(self) -> int:

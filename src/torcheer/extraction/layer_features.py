@@ -16,6 +16,7 @@ from torch.utils.data import Dataset
 
 from ..errors import InvalidArgument
 from ..inputs import described, is_whole
+from ..tensor_files import enough_memory
 from .blocks.block_index import BlockIndex, Column, Piece
 from .exporting import as_numpy, export_layer
 from .statistics import LayerStatistics
@@ -139,7 +140,8 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
             raise IndexError(f"{self.name!r} has {len(self)} samples; {number} is not one of them.")
         number %= len(self)
         piece, first, _ = next(self._column.between(number, number + 1))
-        return self._index.rows(piece, first).clone()
+        with enough_memory(f"a sample of {self.name!r}"):
+            return self._index.rows(piece, first).clone()
 
     def _numbers(self, rows: Any) -> np.ndarray[Any, Any]:
         """The numbers that an index means: a mask or numbers, in a tensor, an array or a list."""
@@ -196,7 +198,8 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
             if rest and is_basic:
                 rows = rows[_joined(slice(None), rest)]
             if found is None:
-                found = torch.empty((count, *rows.shape[1:]), dtype=self.dtype, device="cpu")
+                with enough_memory(f"{self.name!r}, {self.said_shape},"):
+                    found = torch.empty((count, *rows.shape[1:]), dtype=self.dtype, device="cpu")
             _indexable(found)[to] = _indexable(rows.to(self.dtype))
         if found is None:
             found = torch.empty((0, *(size or 0 for size in self.shape[1:])), dtype=self.dtype, device="cpu")
@@ -216,7 +219,8 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
         if len({len(shape) for shape in shapes}) > 1:
             raise InvalidArgument(f"{self.name!r} cannot be padded: its samples have different numbers of dimensions.")
         largest = [max(sizes) for sizes in zip(*shapes, strict=True)]
-        found = torch.full((count, *largest), self.padding, dtype=self.dtype, device="cpu")
+        with enough_memory(f"{self.name!r}, padded,"):
+            found = torch.full((count, *largest), self.padding, dtype=self.dtype, device="cpu")
         for place, sample in enumerate(samples):
             found[_joined(place, [slice(0, size) for size in sample.shape])] = sample
         return found[_joined(slice(None), rest)] if rest else found
@@ -227,7 +231,15 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
         if copy is False:
             raise ValueError("features are read from files, so an array of them is a copy.")
         found = self.to_numpy()
-        return found if dtype is None else found.astype(dtype)
+        return found if dtype is None else found.astype(dtype, copy=False)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """All of it as a new tensor, for `torch.as_tensor` and everything else that reads DLPack."""
+        self.check_even()
+        return self._all().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return torch.empty(0, device="cpu").__dlpack_device__()
 
     def to_numpy(self, memmap: str | os.PathLike[str] | None = None) -> np.ndarray[Any, Any]:
         """All of it as an array: in memory, or in a new `.npy` file that is mapped. Of `bfloat16` it is `float32`."""

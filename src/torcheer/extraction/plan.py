@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..display import few
-from ..errors import FeaturesExist, FeaturesMismatch, UnreadableFile
+from ..errors import FeaturesExist, FeaturesMismatch, NotWritten, UnreadableFile
 from ..json_records import reader
 from .blocks.storage import Storage
 
@@ -128,6 +128,15 @@ def settle_plan(storage: Storage, plan: Plan, *, resume: bool) -> None:
         raise FeaturesMismatch(
             f"the features in {storage.location} cannot be resumed: {'; '.join(differing)}. "
             "Extract with what they began with, or into another folder."
+        )
+
+
+def check_plan_is_there(storage: Storage) -> None:
+    """Raise where somebody deleted or moved the folder while features are written into it: nobody could read them."""
+    if not storage.has(PLAN):
+        raise NotWritten(
+            f"features cannot be written to {storage.location}: somebody deleted or moved the folder, or {PLAN} in it, while "
+            "they were written. Extract again, into a folder that stays."
         )
 
 

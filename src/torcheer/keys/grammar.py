@@ -67,7 +67,7 @@ def split_turn(text: str) -> tuple[str, int | None]:
     (('conv2d_3_7', 2), ('features.6', None))
     """
     name, colon, number = text.rpartition(":")
-    return (name, int(number)) if colon and number.isdecimal() else (text, None)
+    return (name, int(number)) if colon and number.isdecimal() and len(number) < 10 else (text, None)
 
 
 def glob_pattern(glob: str) -> re.Pattern[str]:

@@ -14,6 +14,7 @@ from .options import PictureOptions as PictureOptions
 from .options import picture_options as picture_options
 from .picture import Picture as Picture
 from .picture import Target as Target
+from .picture import check_format as check_format
 from .picture import form_for as form_for
 from .picture import make_picture as make_picture
 from .showing import draw as draw

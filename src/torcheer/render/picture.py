@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
+from ..endings import check_form, form_of
 from ..errors import InvalidArgument
 from ..files import output_path, write_whole
 from ..graph import Graph
@@ -74,7 +75,7 @@ class Picture:
 
     def to_bytes(self, form: str) -> bytes:
         """The picture in one of the forms `svg`, `png`, `pdf`, `tex` and `dot`."""
-        _check_form(form)
+        form = check_form(form, FORMATS, "picture")
         if form == "svg":
             return self.svg.encode()
         if form == "tex":
@@ -126,26 +127,22 @@ class Picture:
 def form_for(target: Target, format: str | None) -> str:
     """The form in which a picture is written to a path or file object. Where it cannot be written there, this raises."""
     if isinstance(target, (str, os.PathLike)):
-        form = (format or Path(target).suffix.removeprefix(".")).lower()
-        form = "dot" if form == "gv" else form
-        if form not in FORMATS:
-            endings = ", ".join(f".{one}" for one in FORMATS)
-            raise InvalidArgument(f"the ending of a picture's path is one of {endings}; got {str(target)!r}.")
+        form = form_of(target, format, FORMATS, "picture")
         output_path(target, "picture", f"model.{form}")
         return form
     if not hasattr(target, "write"):
         raise InvalidArgument(f"a picture is written to a path or a file object; got {target!r:.80}.")
-    named = Path(str(getattr(target, "name", ""))).suffix.removeprefix(".").lower()
-    form = format or (named if named in FORMATS else "svg")
-    _check_form(form)
+    form = form_of(target, format, FORMATS, "picture", "svg")
     if form in ("png", "pdf") and _takes_text(target):
         raise InvalidArgument(f"a {form.upper()} needs a file opened in binary mode, open(path, 'wb').")
     return form
 
 
-def _check_form(form: str) -> None:
-    if form not in FORMATS:
-        raise InvalidArgument(f"a picture has the forms {', '.join(FORMATS)}; got {form!r}.")
+def check_format(target: Target | None, format: str | None) -> str | None:
+    """The form of a picture, checked before the work; None for a picture that is shown, if no form was given."""
+    if target is not None:
+        return form_for(target, format)
+    return check_form(format, FORMATS, "picture") if format is not None else None
 
 
 def _takes_text(file: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from ..files import file_name
 from ..graph import Graph
 from .options import PictureOptions
-from .picture import Picture, Target, form_for, make_picture
+from .picture import Picture, Target, check_format, make_picture
 
 
 def draw(graph: Graph, options: PictureOptions, target: Target | None, format: str | None) -> Picture:
@@ -19,13 +19,12 @@ def draw(graph: Graph, options: PictureOptions, target: Target | None, format: s
 
     A notebook shows what is returned by itself; elsewhere the picture is saved and opened.
     """
-    if target is not None:
-        form_for(target, format)
+    form = check_format(target, format)
     picture = make_picture(graph, options)
     if target is not None:
         picture.save(target, format)
     elif notebook() is None:
-        _open(picture)
+        _open(picture, form or "svg")
     return picture
 
 
@@ -54,9 +53,9 @@ def has_screen() -> bool:
     return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
-def _open(picture: Picture) -> Path:
+def _open(picture: Picture, form: str = "svg") -> Path:
     kind = "rolled" if picture.graph.is_rolled else "unrolled"
-    path = Path(f"torcheer_{file_name(picture.title)}_{kind}.svg")
+    path = Path(f"torcheer_{file_name(picture.title)}_{kind}.{form}")
     picture.save(path)
     open_file("Picture", path)
     return path

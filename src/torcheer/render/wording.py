@@ -297,4 +297,4 @@ def _position(edge: Edge, graph: Graph) -> str:
 
 def _in_order(place: str) -> list[tuple[int, str]]:
     """Sorts `args[2]` before `args[10]`."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", place)]
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", place)]

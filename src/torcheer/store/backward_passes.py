@@ -70,7 +70,7 @@ class _Reader:
 
     def __init__(self, log: Log, tensors: SavedTensors) -> None:
         self._low, self._high = -len(log.states), len(log.rows)
-        self._tensors = tensors
+        self._log, self._tensors = log, tensors
 
     def references(self, written: Any, what: str) -> set[int]:
         return set(numbers(written, what, self._low, self._high))
@@ -92,7 +92,7 @@ class _Reader:
         )
 
     def _gradients(self, written: Any) -> SavedGradients:
-        found = SavedGradients()
+        found = SavedGradients(self._log)
         for place, name in lists(written, "the gradients", "a gradient"):
             found[number(place, "a gradient", self._low, self._high)] = Stored(text(name, "a gradient"), self._tensors)
         return found

@@ -152,7 +152,7 @@ class LogReader:
         by_operation = column(found.get("by_operation"), "the values", self._length, LOST_VALUE, len(kept))
         values: list[Any] = [Stored(one, self._tensors) if type(one) is str else self._plain(one) for one in kept]
         special = {NOT_KEPT: UNSAVED, FREED_VALUE: FREED, LOST_VALUE: FREED}
-        log.values = SavedValues([values[one] if one >= 0 else special[one] for one in by_operation])
+        log.values = SavedValues([values[one] if one >= 0 else special[one] for one in by_operation], log)
         log.versions = [-1] * self._length
         log._lost = {place for place, one in enumerate(by_operation) if one == LOST_VALUE}
         firsts = column(self._get("first_passes"), "the first passes", self._length, -1, self._length)
@@ -227,7 +227,7 @@ class LogReader:
         stored = text_or_none(written.get("stored"), "a parameter")
         shape = _read_shape(written.get("shape"), written.get("elements"))
         if stored is not None:
-            tensor = self._tensors.read(stored)
+            tensor = Stored(stored, self._tensors).read(shape)
             trains = requires_grad and (tensor.is_floating_point() or tensor.is_complex())
             return torch.nn.Parameter(tensor, requires_grad=trains) if is_parameter else tensor.detach().requires_grad_(trains)
         return AbsentTensor(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import weakref
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -48,11 +48,15 @@ class SavedTensors:
                 with DisableTorchFunction(), torch.inference_mode(False), torch.no_grad():
                     found = self._made(name)
             except UnreadableFile as error:
-                raise UnreadableFile(f"{str(self.file.path)!r} is damaged at {name[:80]!r}: {error}.") from None
+                self.refuse(name, str(error))
             except (RuntimeError, ValueError, TypeError, KeyError, OverflowError, MemoryError) as error:
                 raise UnreadableFile(f"{str(self.file.path)!r} is damaged at {name[:80]!r}: {error}") from error
             self._read[name] = found
         return found
+
+    def refuse(self, name: str, what: str) -> NoReturn:
+        """Raise an error that says what is wrong with a tensor."""
+        raise UnreadableFile(f"{str(self.file.path)!r} is damaged at {name[:80]!r}: {what}.") from None
 
     def _made(self, name: str) -> Tensor:
         if name in self._views:

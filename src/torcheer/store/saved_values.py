@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, SupportsIndex
 
 from torch import Tensor
 
-from ..records import Held
+from ..records import FACTS, Held, Log
+from ..shapes import shape_of
 from .saved_tensors import SavedTensors
+
+_SET_DATA = "set_data"  # gives a lazy parameter its values: recorded before the parameter has a shape
 
 
 class Stored:
@@ -20,8 +23,12 @@ class Stored:
         self._name = name
         self._tensors = tensors
 
-    def read(self) -> Tensor:
-        return self._tensors.read(self._name)
+    def read(self, shape: tuple[int, ...] | None = None) -> Tensor:
+        """The tensor. Raises `UnreadableFile` where its shape is not the one that is recorded, if that is given."""
+        found = self._tensors.read(self._name)
+        if shape is not None and shape_of(found) != shape:
+            self._tensors.refuse(self._name, f"its shape is {shape_of(found)}, and {tuple(shape)} is recorded of the operation")
+        return found
 
 
 class SavedHeld(Held):
@@ -38,32 +45,49 @@ class SavedHeld(Held):
         return self._stored.read()
 
 
-def _read(value: Any) -> Any:
-    return value.read() if type(value) is Stored else value
-
-
 class SavedValues(list[Any]):
-    """The values of operations, as `Log.values` has them. An item that is a `Stored` is read when it is taken out."""
+    """The values of operations, as `Log.values` has them. An item that is a `Stored` is read when it is taken out.
+
+    A value has the shape that is recorded in the log, unless the function of the user (`activation_postfunc`) made the value.
+    """
+
+    def __init__(self, values: Iterable[Any], log: Log) -> None:
+        super().__init__(values)
+        self._log = log
 
     def __getitem__(self, place: SupportsIndex | slice) -> Any:
         found = list.__getitem__(self, place)
-        return list(map(_read, found)) if isinstance(place, slice) else _read(found)
+        if isinstance(place, slice):
+            return [self[one] for one in range(*place.indices(len(self)))]
+        return self._fitting(place.__index__() % len(self), found) if type(found) is Stored else found
 
     def __iter__(self) -> Iterator[Any]:
-        return map(_read, list.__iter__(self))
+        return (self[place] for place in range(len(self)))
+
+    def _fitting(self, place: int, stored: Stored) -> Tensor:
+        log = self._log
+        shape, details = log.rows[place][FACTS][0], log.details.get(place)
+        is_unmade = not shape and log.function_of(place).name == _SET_DATA
+        is_batched = details is not None and details.is_transformed  # what `vmap` adds is in the value alone
+        return stored.read(shape if log.holds_tensors and not is_unmade and not is_batched else None)
 
 
 class SavedGradients(dict[int, Any]):
-    """The gradients of a backward pass, by operation."""
+    """The gradients of a backward pass, by operation, or by the negative number of a parameter; of the shape of that."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__()
+        self._log = log
 
     def __getitem__(self, key: int) -> Any:
-        return _read(dict.__getitem__(self, key))
+        shape = self._log.rows[key][FACTS][0] if key >= 0 else shape_of(self._log.states.tensors[-1 - key])
+        return dict.__getitem__(self, key).read(shape)
 
     def get(self, key: int, default: Any = None) -> Any:
-        return _read(dict.get(self, key, default))
+        return self[key] if dict.__contains__(self, key) else default
 
     def values(self) -> Any:
-        return list(map(_read, dict.values(self)))
+        return [self[key] for key in self]
 
     def items(self) -> Any:
-        return [(key, _read(value)) for key, value in dict.items(self)]
+        return [(key, self[key]) for key in self]

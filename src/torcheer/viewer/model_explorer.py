@@ -41,7 +41,7 @@ def to_model_explorer(history: Recorded, path: str | os.PathLike[str] | None = N
     found = {"label": graph.title, "graphs": [{"id": graph.title, "nodes": _nodes(graph)}]}
     if path is None:
         return found
-    place = write_whole(output_path(path, "graph", "model.json"), json.dumps(found, allow_nan=False).encode(), "graph")
+    place = write_whole(output_path(path, "graph", "model.json", "json"), json.dumps(found, allow_nan=False).encode(), "graph")
     for name, data in node_data_of(history).items() if node_data else ():
         beside = place.with_name(f"{place.stem}.{name}.json")
         write_whole(beside, json.dumps(data, allow_nan=False).encode(), "node data")

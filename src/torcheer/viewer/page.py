@@ -48,7 +48,7 @@ class Page:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the page to a file, which is there whole or not at all."""
-        return write_whole(output_path(path, "page", "model.html"), self.html.encode(), "page")
+        return write_whole(output_path(path, "page", "model.html", "html"), self.html.encode(), "page")
 
     def _repr_html_(self) -> str:
         """The page inside a notebook, in a frame that can reach nothing of it."""
@@ -117,6 +117,6 @@ def to_html(
 
     The arguments are those of `ModelHistory.to_html`; `history` and `compare` may also be payloads (`payload_of`).
     """
-    target = output_path(path, "page", "model.html")  # what is wrong is told before the work
+    target = output_path(path, "page", "model.html", "html")  # what is wrong is told before the work
     page = make_page(history, compare=compare, title=title, previews=previews, max_bytes=max_bytes, metrics=metrics)
     return page.save(target)

@@ -256,5 +256,5 @@ def to_json(
     """
     text = text_of(payload_of(history, previews=previews, max_bytes=max_bytes, metrics=metrics))
     if path is not None:
-        write_whole(output_path(path, "payload", "model.json"), text.encode(), "payload")
+        write_whole(output_path(path, "payload", "model.json", "json"), text.encode(), "payload")
     return text

@@ -12,9 +12,9 @@ import { clamp } from "../../shared/scale";
 
 const ROW = 26;
 
-/** Text as a cell of a CSV file. A leading = + - or @ would be a formula to a spreadsheet. */
+/** Text as a cell of a CSV file. A leading = + - @, tab or end of line would be a formula to a spreadsheet. */
 function quoted(text: string): string {
-  const plain = /^[=+\-@]/.test(text) ? `'${text}` : text;
+  const plain = /^[=+\-@\t\r\n]/.test(text) ? `'${text}` : text;
   return /[",\r\n]/.test(plain) ? `"${plain.replaceAll('"', '""')}"` : plain;
 }
 

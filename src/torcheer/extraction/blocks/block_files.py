@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-_BLOCK = re.compile(r"block-(\d{8,12})-(\d{12,15})-(\d{9,12})\.safetensors")
+_BLOCK = re.compile(r"block-(\d{8,12})-(\d{12,15})-(\d{9,12})\.safetensors", re.ASCII)
 
 LAYERS, LABELS, IDS = "layers/", "labels/", "ids"
 SAMPLES = "samples"  # the numbers of samples in the dataset, where they do not come in its order
@@ -31,4 +31,5 @@ class BlockName(NamedTuple):
 def blocks_among(names: Iterable[str]) -> list[BlockName]:
     """The blocks that file names are of, in order."""
     found = (_BLOCK.fullmatch(name) for name in names)
-    return sorted(BlockName(int(match[1]), int(match[2]), int(match[3])) for match in found if match is not None)
+    blocks = {BlockName(int(match[1]), int(match[2]), int(match[3])): match[0] for match in found if match is not None}
+    return sorted(block for block, name in blocks.items() if block.file == name)  # not with more zeros than it has

@@ -15,11 +15,19 @@ from torch import Tensor
 
 from ...display import few
 from ...errors import UnreadableFile
-from ...tensor_files import TensorFile
+from ...tensor_files import TensorFile, enough_memory
 from ...tensor_memory import indexed
 from ..data.columns import texts_of_bytes
 from .block_files import FORMAT, LAYERS, ODD, TEXTS, TOKEN_POSITIONS, TOKEN_SAMPLES, BlockName, blocks_among
 from .storage import Storage
+
+_MOST_UNSEEN = 1 << 22  # samples of a block with no byte for each: more would be a claim that nothing in the file bears out
+_MOST_TEXTS = 1 << 28  # bytes of the texts of a column of a block
+
+
+def _as_number(text: str) -> int:
+    """A number that a name ends with; -1 where that is none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
 
 
 def _most_open() -> int:
@@ -125,9 +133,10 @@ class BlockIndex:
         else:
             first, end = (int(which.min()), int(which.max()) + 1) if len(which) else (0, 0)
         size = math.prod(piece.shape) * piece.dtype.itemsize
-        memory = self._file(piece.file).part(piece.name, first * size, end * size)
-        found = memory.view(piece.dtype).view(end - first, *piece.shape)
-        return found if isinstance(which, slice) else indexed(found, which - first)
+        with enough_memory(f"{piece.name[:80]!r} in {self.storage.location}"):
+            memory = self._file(piece.file).part(piece.name, first * size, end * size)
+            found = memory.view(piece.dtype).view(end - first, *piece.shape)
+            return found if isinstance(which, slice) else indexed(found, which - first)
 
     # Reading blocks -------------------------------------------------------------------------------------------------
 
@@ -136,13 +145,15 @@ class BlockIndex:
         file = self._file(block.file)
         if any(file.metadata.get(name) != value for name, value in FORMAT.items()):
             self._refuse(block, "it is no block of features")
+        if block.samples > max(_MOST_UNSEEN, file.size):
+            self._refuse(block, f"its name says that it has {block.samples:,} samples, which {file.size:,} bytes cannot hold")
         odd = self._odd(block, file)
         found: dict[str, dict[int, Piece]] = {}
         for full in file.places:
             name, mark, number = full.rpartition("#")
             if full.startswith("."):
                 continue
-            if not mark or not number.isdecimal() or len(number) > 9:
+            if not mark or number != str(_as_number(number)):
                 self._refuse(block, f"it has a tensor {full[:80]!r}, which belongs to no column")
             found.setdefault(name, {})[int(number)] = self._piece(block, file, full, odd.get(name))
         for name, pieces in found.items():
@@ -186,7 +197,8 @@ class BlockIndex:
     def _add_texts(
         self, block: BlockName, file: TensorFile, name: str, pieces: list[Piece], texts: dict[str, list[str]]
     ) -> None:
-        read = texts_of_bytes(bytes(file.bytes(pieces[0].name)), block.samples) if len(pieces) == 1 else None
+        is_short = len(pieces) == 1 and math.prod(file.places[pieces[0].name].shape) <= _MOST_TEXTS
+        read = texts_of_bytes(bytes(file.bytes(pieces[0].name)), block.samples) if is_short else None
         if read is None:
             self._refuse(block, f"{name!r} is no list of {block.samples} texts")
         else:
@@ -198,7 +210,10 @@ class BlockIndex:
     def _file(self, name: str) -> TensorFile:
         found = self._files.get(name)  # without a lock: a forked process would wait for ever where another thread held it
         if found is None:
-            found = self._files[name] = self.storage.read_tensors(name)
+            try:
+                found = self._files[name] = self.storage.read_tensors(name)
+            except FileNotFoundError:
+                raise UnreadableFile(f"{name} in {self.storage.location} is gone: somebody deleted or moved it.") from None
         with contextlib.suppress(KeyError):  # another thread closed it
             self._files.move_to_end(name)
         while len(self._files) > _OPEN:

@@ -24,7 +24,7 @@ from ...errors import UnreadableFile
 from ...reducers import Reducer, State
 from .storage import Storage
 
-_NAME = re.compile(r"reduced-(\d{2})-(\d{8,12})\.safetensors")
+_NAME = re.compile(r"reduced-(\d{2})-(\d{8,12})\.safetensors", re.ASCII)
 _MOST_LEVELS = 40
 _TRIES = 100  # of reading while others merge
 States = dict[str, list[State]]  # by layer, one for each of its reducers
@@ -69,8 +69,8 @@ class Node(NamedTuple):
 def nodes_among(names: Sequence[str]) -> set[Node]:
     """The nodes that file names are of."""
     found = (_NAME.fullmatch(name) for name in names)
-    nodes = {Node(int(match[1]), int(match[2])) for match in found if match is not None}
-    return {node for node in nodes if node.level <= _MOST_LEVELS}
+    nodes = {Node(int(match[1]), int(match[2])): match[0] for match in found if match is not None}
+    return {node for node, name in nodes.items() if node.level <= _MOST_LEVELS and node.name == name}
 
 
 class Reduced(NamedTuple):
@@ -203,7 +203,7 @@ class ReducedBlocks:
         """The states in a file. Raises FileNotFoundError where there is none."""
         file = self._storage.read_tensors(node.name)
         samples = file.metadata.get("samples", "")
-        if file.metadata.get("of") != self._written_of or not (samples.isascii() and samples.isdigit()):
+        if file.metadata.get("of") != self._written_of or not (samples.isascii() and samples.isdigit() and len(samples) < 20):
             raise UnreadableFile(f"{node.name} in {self._storage.location} is not of the layers and reducers of this folder.")
         states: States = {}
         for layer_number, (layer, some) in enumerate(self._reducers.items()):

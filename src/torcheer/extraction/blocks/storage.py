@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ...errors import InvalidArgument, UnreadableFile
+from ...errors import InvalidArgument, NotWritten, UnreadableFile
 from ...files import WholeFile, make_folder, read_regular, write_whole
 from ...tensor_files import ALIGNED, Place, TensorFile, TensorWriter, write_tensors
 
@@ -30,7 +30,7 @@ class TensorsInWork:
 
     def __init__(self, folder: Path, room: int) -> None:
         self._folder = folder
-        self._file = WholeFile(folder / "block", "block of features").__enter__()
+        self._file = WholeFile(folder / "block", "block of features", follows=False).__enter__()
         self._writer = TensorWriter(self._file, room)
         self._places: dict[str, Place] = {}
         self.size = 0  # of the tensors so far, in bytes
@@ -80,6 +80,10 @@ class Storage(ABC):
     @abstractmethod
     def read(self, name: str) -> bytes | None:
         """What is in a file; None where there is none."""
+
+    def has(self, name: str) -> bool:
+        """Whether there is a file of this name."""
+        return self.read(name) is not None
 
     @abstractmethod
     def write(self, name: str, data: bytes) -> None:
@@ -139,9 +143,12 @@ class LocalStorage(Storage):
         except UnreadableFile as error:
             raise UnreadableFile(f"{self.folder / name} cannot be read: {error}.") from None
 
+    def has(self, name: str) -> bool:
+        return os.path.isfile(self.folder / name)
+
     def write(self, name: str, data: bytes) -> None:
         make_folder(self.folder, "features")
-        write_whole(self.folder / name, data, "file of features")
+        write_whole(self.folder / name, data, "file of features", follows=False)
 
     def read_tensors(self, name: str) -> TensorFile:
         path = self.folder / name
@@ -156,11 +163,14 @@ class LocalStorage(Storage):
 
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
         make_folder(self.folder, "features")
-        write_tensors(self.folder / name, tensors, metadata, "block of features")
+        write_tensors(self.folder / name, tensors, metadata, "block of features", follows=False)
 
     def new_tensors(self, room: int) -> TensorsInWork:
         make_folder(self.folder, "features")
         return TensorsInWork(self.folder, room)
 
     def delete(self, name: str) -> None:
-        (self.folder / name).unlink(missing_ok=True)
+        try:
+            (self.folder / name).unlink(missing_ok=True)
+        except OSError as error:  # a folder has that name, or the folder is read-only
+            raise NotWritten(f"{self.folder / name} cannot be deleted: {error.strerror or error}.") from error

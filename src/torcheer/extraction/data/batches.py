@@ -1,7 +1,7 @@
 """What data may be, and which of its batches make which block.
 
-Block k is a fixed range of batches: the fewest whole batches that reach a number of samples. It depends on the data and that
-number alone, so any process can make any block.
+Block k is a fixed range of batches: the fewest whole batches that reach a number of samples. The block depends on the data and
+that number alone, so any process can make any block. Where no number is given, it grows with the samples before the block.
 
 Where a DataLoader or Dataset says which samples are in which batch, only the batches that are wanted are loaded. Other
 iterables are read from the beginning, and what is not wanted is dropped.
@@ -37,6 +37,8 @@ from ..blocks.block_files import BlockName
 
 BATCH_SIZE = 32  # of a Dataset
 Data = Iterable[Any] | Dataset[Any] | Tensor  # what `data` may be: a DataLoader or other batches, or samples
+_SMALLEST, LARGEST = 32, 1024  # samples of a block, where no number of them is given
+_PART = 8  # of the samples before a block is what the block has: so much of the work is lost at most when it is interrupted
 _LATER = "extract() divides the data among processes itself, so leave the sampler out"
 
 
@@ -78,8 +80,17 @@ class Source(ABC):
         return None
 
 
-def open_source(data: Any, block: int, samples_of: Callable[[Any], int], *, has_ids: bool) -> Source:
-    """The batches that `data` gives, in blocks of so many samples."""
+def samples_of_block(given: int | None, first: int) -> int:
+    """How many samples the block that begins with sample `first` has at least.
+
+    >>> [samples_of_block(None, first) for first in (0, 1000, 100_000)]
+    [32, 125, 1024]
+    """
+    return max(_SMALLEST, min(first // _PART, LARGEST)) if given is None else given
+
+
+def open_source(data: Any, block: int | None, samples_of: Callable[[Any], int], *, has_ids: bool) -> Source:
+    """The batches that `data` gives, in blocks of so many samples, or, with None, of more and more samples."""
     if isinstance(data, Tensor):
         data = _Rows(data)
     if isinstance(data, IterableDataset) or (_is_dataset(data) and not isinstance(data, DataLoader)):
@@ -140,7 +151,7 @@ def no_batch(data: Any) -> InvalidArgument:
 class _Indexed(Source):
     """The batches of a DataLoader over a dataset whose samples have numbers."""
 
-    def __init__(self, loader: DataLoader[Any], block: int, samples_of: Callable[[Any], int], *, has_ids: bool) -> None:
+    def __init__(self, loader: DataLoader[Any], block: int | None, samples_of: Callable[[Any], int], *, has_ids: bool) -> None:
         self._loader = loader
         self._samples_of = samples_of
         self._is_batched = loader.batch_sampler is not None
@@ -162,7 +173,7 @@ class _Indexed(Source):
             self._in_block.append(len(self._ends))
             self._starts.append(self._starts[-1] + len(batch))
             count += len(batch)
-            if count >= block:
+            if count >= samples_of_block(block, self._starts[-1] - count):
                 self._ends.append(number + 1)
                 count = 0
         if not self._ends or self._ends[-1] < len(self._batches):
@@ -311,7 +322,9 @@ def generators_of(data: Any) -> list[torch.Generator]:
 class _Streamed(Source):
     """The batches of any iterable."""
 
-    def __init__(self, data: Iterable[Any], block: int, samples_of: Callable[[Any], int], first_batch: Any = None) -> None:
+    def __init__(
+        self, data: Iterable[Any], block: int | None, samples_of: Callable[[Any], int], first_batch: Any = None
+    ) -> None:
         self._block, self._samples_of = block, samples_of
         self._rest = iter(data)
         if first_batch is None:
@@ -327,7 +340,7 @@ class _Streamed(Source):
         known = {one.number: one for one in there}
         for batch in self._rest:
             count = self._samples_of(batch)
-            if in_block >= self._block:
+            if in_block >= samples_of_block(self._block, first - in_block):
                 _check_same(known.get(block), BlockName(block, first - in_block, in_block))
                 block, in_block = block + 1, 0
             if is_wanted(block):

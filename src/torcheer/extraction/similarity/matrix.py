@@ -7,6 +7,7 @@ import os
 from typing import IO, TYPE_CHECKING, Any, overload
 
 import numpy as np
+import torch
 
 from ...display import Column, Fold, Shown, Table, few, image, preformatted, terminal_width
 from ...errors import LayerNotFound
@@ -60,8 +61,17 @@ class Similarity(Shown):
         return dict(zip(self.layers_b, map(float, row), strict=True))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        array: Array = np.array(self.matrix, dtype=dtype)
-        return array
+        array: Array = np.asarray(self.matrix) if dtype is None else np.asarray(self.matrix).astype(dtype, copy=False)
+        if copy is False and array is not self.matrix:
+            raise ValueError("the similarity of layers cannot be given in another type without a copy.")
+        return array if copy is False else array.copy()
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """The matrix as a new tensor, for `torch.as_tensor` and everything else that reads DLPack."""
+        return torch.from_numpy(self.__array__()).__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return torch.empty(0, device="cpu").__dlpack_device__()
 
     @property
     def shape(self) -> tuple[int, int]:

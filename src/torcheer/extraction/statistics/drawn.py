@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import IO, Any
 
+from ...endings import check_form, form_of
 from ...errors import InvalidArgument
 from ...files import write_whole
 
@@ -22,8 +23,7 @@ class Drawn:
 
     def to_bytes(self, form: str = "png") -> bytes:
         """The figure as `png`, `svg` or `pdf`."""
-        if form not in FORMS:
-            raise InvalidArgument(f"a figure has the forms {', '.join(FORMS)}; got {form!r}.")
+        form = check_form(form, FORMS, "figure")
         data = io.BytesIO()
         self.figure.savefig(data, format=form, metadata={"Software": None} if form == "png" else {})
         return data.getvalue()
@@ -33,13 +33,9 @@ class Drawn:
         if not isinstance(target, (str, os.PathLike)):
             if not hasattr(target, "write"):
                 raise InvalidArgument(f"a figure is written to a path or a file object; got {target!r:.80}.")
-            target.write(self.to_bytes(format or "png"))
+            target.write(self.to_bytes(form_of(target, format, FORMS, "figure", "png")))
             return
-        form = (format or Path(target).suffix.removeprefix(".")).lower()
-        if form not in FORMS:
-            endings = ", ".join(f".{one}" for one in FORMS)
-            raise InvalidArgument(f"the ending of a figure's path is one of {endings}; got {str(target)!r}.")
-        write_whole(Path(target), self.to_bytes(form), "figure")
+        write_whole(Path(target), self.to_bytes(form_of(target, format, FORMS, "figure")), "figure")
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         """The picture for a notebook, half as large as its pixels, which is sharp on every screen."""

@@ -29,6 +29,7 @@ from ...reducers import (
     TopKResult,
     reducer_from,
 )
+from ...tensor_files import enough_memory
 from ..blocks.block_files import IDS, SAMPLES, TOKEN_SAMPLES
 from ..blocks.block_index import BlockIndex
 from ..blocks.reduced_blocks import ReducedBlocks
@@ -64,8 +65,9 @@ def sample_numbers(index: BlockIndex) -> Tensor:
 
 
 def _column(index: BlockIndex, name: str) -> Tensor:
-    parts = [index.rows(piece, slice(0, piece.rows)).clone() for piece in index.column(name).pieces]
-    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
+    with enough_memory(f"{name!r} in {index.storage.location}"):
+        parts = [index.rows(piece, slice(0, piece.rows)).clone() for piece in index.column(name).pieces]
+        return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
 
 
 class LayerStatistics:

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import IO, Any
 
+from ...endings import check_ending
 from ...errors import InvalidArgument
 from ...files import write_whole
 from ..operation import Operation
@@ -45,6 +46,7 @@ def write_csv(rows: list[dict[str, Any]], path: str | os.PathLike[str] | IO[Any]
 
     A text that a spreadsheet would take for a formula begins with an apostrophe, which spreadsheets do not show.
     """
+    check_ending(path, "csv", "table")
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else [])
     writer.writeheader()

@@ -41,7 +41,7 @@ def answer(request: dict[str, Any], runs: dict[str, FileManager], answers: Binar
         if request["is_file"]:
             path = figure_path(Path(request["folder"]), said["step"])
             path.parent.mkdir(exist_ok=True)
-            write_whole(path, png, "picture")
+            write_whole(path, png, "picture", follows=False)
             png = b""
     except Exception as error:
         png, said = b"", {"error": f"{type(error).__name__}: {error}"}

@@ -72,7 +72,7 @@ def write_report(
             The page says which steps are left out.
         progress: a bar on stderr, if that is a terminal.
     """
-    target = output_path(path, "report", "report.html")
+    target = output_path(path, "report", "report.html", "html")
     if not is_whole(max_bytes, 1):
         raise InvalidArgument(f"max_bytes is a number of bytes above 0; got {max_bytes!r:.80}.")
     bundle = read_bundle("report")

@@ -37,7 +37,7 @@ from ..snapshots.records import VERSION, Snapshot, snapshot_from_json, snapshot_
 from ..snapshots.trouble import tell
 from . import lock, snapshot_file
 from .compaction import Compaction
-from .folder import FORMAT, as_folder, free_folder, has_snapshots, locked, read_about, refuse_what_others_made
+from .folder import FORMAT, as_folder, free_folder, has_snapshots, locked, read_about, refuse_link, refuse_what_others_made
 from .rows import NO_LINE, Rows, Snapshots
 
 _MOST_DEAD = 0.2  # the part of the index that may be lines of deleted snapshots
@@ -84,6 +84,8 @@ class FileManager:
         if max_bytes is not None and is_link(path / "snapshots"):
             tell(f"{path / 'snapshots'} is a link, and behind a link nothing is deleted: the run may grow beyond max_bytes.", 4)
             max_bytes = None
+        for name in ("index.jsonl", "run.json"):
+            refuse_link(path / name)
         held = locked(path)
         try:
             there = path / "run.json"
@@ -99,7 +101,8 @@ class FileManager:
                 )
             if not (resume and there.exists()):
                 refuse_what_others_made(there)
-                write_whole(there, json.dumps({"format": FORMAT, "version": VERSION, **about}, indent=2).encode())
+                data = json.dumps({"format": FORMAT, "version": VERSION, **about}, indent=2).encode()
+                write_whole(there, data, follows=False)
             found = cls(path, read_about(path), held, max_bytes)
             found._clean_up()
         except BaseException:
@@ -256,6 +259,7 @@ class FileManager:
                     f"snapshots/{self._path_of(number).name} (step {step}) is damaged: it has {there:,} of {size:,} bytes. "
                     "Its pictures are lost, its statistics are in the index."
                 )
+                self.rows.resize(number, there)  # room is made by what is there, not by what a line says
 
     def _note(self, note: str) -> None:
         if note not in self.notes and len(self.notes) < _MOST_NOTES:
@@ -306,7 +310,7 @@ class FileManager:
         target = self.path(snapshot)
         plain = {key: tensor.detach().cpu() for key, tensor in tensors.items()}
         text = json.dumps(snapshot_to_json(replace(snapshot, bytes=0)), separators=(",", ":"))
-        write_tensors(target, plain, {"snapshot": text}, "snapshot")
+        write_tensors(target, plain, {"snapshot": text}, "snapshot", follows=False)
         if not (self.folder / "run.json").exists():  # removed: without it the run could not be read
             self.note()
         written = replace(snapshot, bytes=_size(target))
@@ -325,10 +329,11 @@ class FileManager:
         """Add facts about the run to `run.json`."""
         self._must_write()
         self.about = {**self.about, **facts}
-        write_whole(self.folder / "run.json", json.dumps(self.about, indent=2).encode())
+        write_whole(self.folder / "run.json", json.dumps(self.about, indent=2).encode(), follows=False)
 
     def _append(self, line: _Bytes) -> tuple[int, int]:
         """Add a line to the index. Returns where it begins, and its length."""
+        refuse_link(self._index)
         with self._index.open("ab") as index:
             at = index.tell()
             if at and not _ends_with_newline(self._index):
@@ -380,7 +385,7 @@ class FileManager:
             lines.append(line)
             rows.add(snapshot, at, len(line))
             at += len(line)
-        write_whole(self._index, b"".join(lines))
+        write_whole(self._index, b"".join(lines), follows=False)
         self._index_is_read()
         self.rows, self._lines, self._dead = rows, len(lines), 0
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from ...errors import InvalidArgument, RunExists, RunInUse, RunNotFound
-from ...files import file_name, is_link, read_regular
+from ...errors import InvalidArgument, NotWritten, RunExists, RunInUse, RunNotFound
+from ...files import file_name, is_link, open_regular, read_regular
 from ...json_records import reader
 from ..snapshots.records import VERSION
 from . import lock
@@ -70,6 +70,15 @@ def has_snapshots(folder: Path) -> bool:
     return (index.exists() and index.stat().st_size > 0) or any((folder / "snapshots").glob("*.safetensors"))
 
 
+def refuse_link(path: Path) -> None:
+    """Raise where a file of a run, to which a training would write, is a link: behind the link may be a file of others."""
+    if os.path.lexists(path) and is_link(path):
+        raise RunExists(
+            f"{path} is a link, and nothing is written through it. Put the file itself there, or give the run a folder of its "
+            f"own, such as folder={str(free_folder(path.parent))!r}."
+        )
+
+
 def refuse_what_others_made(run: Path) -> None:
     """Raise where there is a `run.json` already that an Xray did not write: a new run would replace it."""
     if not os.path.lexists(run):
@@ -112,7 +121,11 @@ def read_about(folder: Path) -> dict[str, Any]:
 
 def locked(folder: Path) -> IO[bytes]:
     """The lock of a folder, held until the file is closed or the process ends, however it ends."""
-    file = (folder / "writer.lock").open("ab")
+    path = folder / "writer.lock"
+    try:
+        file = open_regular(path, adds=True)
+    except OSError as error:
+        raise NotWritten(f"the run in {folder} cannot be written: {path.name}: {error.strerror or error}.") from error
     try:
         lock.take(file)
     except OSError as error:

@@ -96,6 +96,14 @@ class Rows:
             self._count -= 1
             self._numbers.discard(number)
 
+    def resize(self, number: int, size: int) -> None:
+        """Note how many bytes the file of a snapshot has, where that is not what its line says."""
+        with self._lock:
+            table = self._table[: self._count]
+            place = int(np.flatnonzero(table["number"] == number)[0])
+            self.bytes += size - int(table["bytes"][place])
+            table["bytes"][place] = size
+
     def move(self, places: dict[int, int]) -> None:
         """Note where the lines of snapshots are now, by number."""
         with self._lock:

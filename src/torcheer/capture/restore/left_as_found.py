@@ -16,6 +16,10 @@ from .recursion import deeper_calls
 from .restore_state import StateRestorer
 
 
+class PassStopped(BaseException):
+    """Ends a pass on purpose. No `except Exception` of the model catches it."""
+
+
 class left_as_found:  # noqa: N801 - used as a function: `with left_as_found(…) as undone`
     """Inside, a pass may run; afterwards the modules, the inputs, the arguments and the random states are as they were.
 
@@ -59,4 +63,4 @@ class left_as_found:  # noqa: N801 - used as a function: `with left_as_found(…
             steps.push(self.first)
             steps.push(self._deeper)
         self.error = None  # it leads to frames, and these to tensors
-        self.restorer.finish(self._notes, error is not None)
+        self.restorer.finish(self._notes, error is not None and not isinstance(error, PassStopped))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from itertools import chain, islice
@@ -30,7 +31,7 @@ from ...tensor_memory import has_memory
 from ...torch_internals import BUFFERS, MODULES, NON_PERSISTENT, PARAMETERS, DisableTorchFunction, forward_hooks_of, hooks_of
 from ..identity.tensor_table import storage_of
 from .object_state import ObjectState, Where, kind_of, refill
-from .tensor_backup import AutogradState, ScriptAttributes, StorageSizes, TensorBackup, lazy_twin
+from .tensor_backup import AutogradState, ScriptAttributes, StorageSizes, TensorBackup, UncopiedTensors, lazy_twin
 
 WRITTEN_UNSEEN = "it was written to by code that cannot be watched"  # a part of notes that name a tensor
 _OWN = len(vars(Module()))  # how many attributes every module has
@@ -61,6 +62,8 @@ class StateRestorer:
         self._empty: list[Any] = []
         self._inputs = inputs
         self._backups: dict[int, TensorBackup] = {}
+        self._released: list[weakref.ref[Tensor]] = []  # the tensors that were written to, once `let_go` was called
+        self._uncopied = UncopiedTensors([])
         self._gradients: list[tuple[Tensor, TensorBackup | None]] | None = None
         self._autograd: dict[int, AutogradState] = {}  # by id of the tensor, as it was before its first change
         self._has_switched = False
@@ -205,12 +208,18 @@ class StateRestorer:
             self.before_backward()
 
     def back_up_all_but_parameters(self) -> None:
-        """Unwatched code is about to run that trains nothing: copy buffers and the tensors that attributes lead to."""
+        """Unwatched code is about to run that trains nothing: copy buffers and the tensors that attributes lead to.
+
+        Of parameters only the memory is remembered, not the values: writes to these are noticed and named.
+        """
         with DisableTorchFunction():
             self.back_up_script(self._modules)
+            self.before_switch()
             inputs = set(map(id, self._inputs))
-            others = [one for one in self._tensors() if not isinstance(one, Parameter) and id(one) not in inputs]
-            self.back_up([one for one in others if not is_lazy(one)], is_suspected=True)
+            tensors = [one for one in self._tensors() if id(one) not in inputs and not is_lazy(one)]
+            self.back_up([one for one in tensors if not isinstance(one, Parameter)], is_suspected=True)
+            if not self._is_sharded_by_exchange():
+                self._uncopied = UncopiedTensors([one for one in tensors if isinstance(one, Parameter)])
 
     def back_up_script(self, modules: Iterable[Module]) -> None:
         """Writes inside TorchScript are not seen, so everything it may write to is copied first."""
@@ -226,7 +235,7 @@ class StateRestorer:
             return
         self._gradients = []
         for tensor in self._tensors():
-            if tensor.requires_grad and tensor.is_leaf:
+            if tensor.is_leaf:  # the pass may tell any of these to require gradients
                 old = tensor.grad
                 self._gradients.append((tensor, TensorBackup(old, is_suspected=True) if old is not None else None))
 
@@ -244,8 +253,9 @@ class StateRestorer:
 
     @property
     def written(self) -> list[Tensor]:
-        """The tensors that watched operations wrote to."""
-        return [backup.tensor for backup in self._backups.values() if not backup.is_suspected]
+        """The tensors that watched operations wrote to, as far as they still exist."""
+        released = [tensor for one in self._released if (tensor := one()) is not None]
+        return released + [backup.tensor for backup in self._backups.values() if not backup.is_suspected]
 
     def written_storages(self) -> set[int]:
         """The storages that `restore` is going to write to."""
@@ -261,6 +271,7 @@ class StateRestorer:
                 self._restore_attributes,
                 self._restore_containers,
                 self._restore_tensors,
+                self._restore_uncopied,
                 self._restore_pieces,
                 self._restore_gradients,
                 self._restore_autograd,
@@ -304,6 +315,11 @@ class StateRestorer:
             return []
         return [module for module in self._modules if isinstance(module, fsdp.FSDPModule)]
 
+    def _is_sharded_by_exchange(self) -> bool:
+        """Whether FSDP1 gives parameters other memory, and has to know which memory it gave."""
+        fsdp = sys.modules.get("torch.distributed.fsdp")
+        return fsdp is not None and any(issubclass(cls, fsdp.FullyShardedDataParallel) for cls in set(self._classes))
+
     def _reshard(self) -> None:
         """FSDP2 may leave whole parameters in modules: it knows the way back."""
         sharded = self.sharded_modules()
@@ -346,6 +362,13 @@ class StateRestorer:
         for backup in reversed(self._backups.values()):  # where memory is shared the earliest copy counts
             self._try(backup.restore, (), self._name_of, backup.tensor)
 
+    def _restore_uncopied(self) -> None:
+        backed_up = self.written_storages()
+        for tensor in self._uncopied.restore():
+            if storage_of(tensor) not in backed_up:
+                self.written_unseen.append(self._name_of(tensor))
+                self._note(self.written_unseen[-1], WRITTEN_UNSEEN)
+
     def _restore_pieces(self) -> None:
         """After tensors: the copy of an array is from before the pass, that of a tensor on its memory from before a write."""
         for piece, where in self._objects.pieces:
@@ -353,18 +376,20 @@ class StateRestorer:
 
     def restore_counts(self) -> None:
         """Make torch count no write to what was restored."""
-        for backup in reversed(self._backups.values()):
+        gradients = [gradient for _, gradient in self._gradients or () if gradient is not None]
+        for backup in (*reversed(self._backups.values()), *gradients):
             backup.restore_count()
 
     def let_go(self) -> None:
         """All is put back: hold none of the tensors that were written to."""
+        self._released = list(map(weakref.ref, self.written))
         self._backups.clear()
         self._autograd.clear()
 
     def _restore_gradients(self) -> None:
         for tensor, gradient in self._gradients or ():
             old = gradient.tensor if gradient is not None else None
-            if tensor.grad is not old:
+            if tensor.is_leaf and tensor.grad is not old:
                 self._try(setattr, (tensor, "grad", old), self._name_of_gradient, tensor)
             if gradient is not None:
                 self._try(gradient.restore, (), self._name_of_gradient, tensor)
@@ -382,9 +407,10 @@ class StateRestorer:
         if written:
             known = self.written_storages()
             for tensor in written:
-                if storage_of(tensor) not in known and has_memory(tensor):
-                    self.written_unseen.append(self._name_of(tensor))
-                    self._note(self.written_unseen[-1], WRITTEN_UNSEEN)
+                name = self._name_of(tensor)
+                if storage_of(tensor) not in known and has_memory(tensor) and name not in self.written_unseen:
+                    self.written_unseen.append(name)
+                    self._note(name, WRITTEN_UNSEEN)
 
     def _nothing_moved(self) -> bool:
         """A quick check that all containers hold the same objects as before; a slower one follows if they do not."""

@@ -7,12 +7,11 @@ one part of it raises; what could not be restored is named afterwards.
 
 from __future__ import annotations
 
-import math
 import sys
 import warnings
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from operator import is_
 from typing import Any
@@ -83,9 +82,8 @@ class StateRestorer:
                 self._objects.add_slots(module)
         if function is not None and not isinstance(function, Module):
             self._objects.add(function, (None, getattr(function, "__name__", type(function).__name__)))
-        self._of_model = len(self._filled), len(self._objects.seen)
-        others = [value for value in arguments if type(value) not in _SIMPLE]
-        added = [self._objects.add(one, (None, f"an argument of class {type(one).__name__}"), math.inf) for one in others]
+        self._of_model = len(self._filled)
+        added = [self._objects.add_argument(value) for value in arguments if type(value) not in _SIMPLE]
         self.puts_arguments_back = all(added)  # whole, so that the pass need not get copies of them
         self._objects.add_unregistered(modules)
         if self.lazy:
@@ -133,7 +131,7 @@ class StateRestorer:
                     self._remember_container(value, module)
                 elif issubclass(cls, torch.optim.Optimizer):
                     self._remember_optimizer(value)
-                elif kind_of(cls):
+                elif kind_of(cls) or issubclass(cls, Iterator):
                     if id(value) not in objects.seen:  # a configuration is often an attribute of every module
                         objects.add(value, (module, value))
                 else:
@@ -144,11 +142,15 @@ class StateRestorer:
         self.lazy = [(tensor, lazy_twin(tensor)) for tensor in lazy.values()]
         return [tensor for tensor in registered if isinstance(tensor, Tensor) and not is_lazy(tensor)]
 
-    def held_by_model(self) -> dict[int, Any]:
-        """The containers and objects that the modules or the function hold and that are put back, by id."""
-        containers, objects = self._of_model
-        held = chain((container for container, _ in self._filled[:containers]), self._empty)
-        return {**{id(container): container for container in held}, **dict(islice(self._objects.seen.items(), objects))}
+    def not_copied(self) -> dict[int, Any]:
+        """By id, what the pass gets itself where it gets copies of other arguments: what the model holds, or is put back."""
+        containers = [container for container, _ in self._filled[: self._of_model]]
+        held = [
+            one for _, saved in self._filled[: self._of_model] for one in (saved.values() if isinstance(saved, dict) else saved)
+        ]
+        attributes = [value for _, saved in self._attributes for value in saved.values()]
+        known = chain(containers, self._empty, held, attributes)
+        return {id(one): one for one in known if type(one) not in _SIMPLE} | self._objects.put_back()
 
     def _replace_lazy(self) -> None:
         """Materialising an uninitialised (lazy) tensor cannot be undone, so the pass gets a twin instead."""

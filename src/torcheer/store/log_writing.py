@@ -224,6 +224,8 @@ class LogWriter:
             "composite": self._composite(details.composite) if details.composite is not None else None,
             "autocast": [[device, str(dtype)[6:]] for device, dtype in details.autocast],
             "held": [[slot, self._held(number, slot, held)] for slot, held in (details.held or {}).items()],
+            "home": details.home[0] if details.home is not None else None,
+            "distance": details.home[1] if details.home is not None else None,
             "changed": details.changed,
             "is": [name for name in DETAIL_FLAGS if getattr(details, name)],
         }

@@ -368,8 +368,13 @@ class StateRestorer:
         backed_up = self.written_storages()
         for tensor in self._uncopied.restore():
             if storage_of(tensor) not in backed_up:
-                self.written_unseen.append(self._name_of(tensor))
-                self._note(self.written_unseen[-1], WRITTEN_UNSEEN)
+                self._note_unseen(tensor)
+
+    def _note_unseen(self, tensor: Tensor) -> None:
+        name = self._name_of(tensor)
+        if name not in self.written_unseen:
+            self.written_unseen.append(name)
+            self._note(name, WRITTEN_UNSEEN)
 
     def _restore_pieces(self) -> None:
         """After tensors: the copy of an array is from before the pass, that of a tensor on its memory from before a write."""
@@ -409,10 +414,8 @@ class StateRestorer:
         if written:
             known = self.written_storages()
             for tensor in written:
-                name = self._name_of(tensor)
-                if storage_of(tensor) not in known and has_memory(tensor) and name not in self.written_unseen:
-                    self.written_unseen.append(name)
-                    self._note(name, WRITTEN_UNSEEN)
+                if storage_of(tensor) not in known and has_memory(tensor):
+                    self._note_unseen(tensor)
 
     def _nothing_moved(self) -> bool:
         """A quick check that all containers hold the same objects as before; a slower one follows if they do not."""

@@ -242,6 +242,7 @@ class LogReader:
             is_parameter,
             self._values.read({"layout": written.get("layout")}),
             text(written.get("fingerprint"), "a fingerprint"),
+            bool(written.get("is_uninitialized", False)),
         )
 
     def _registered(self, written: list[Any], tensors: list[Any]) -> RegisteredModule:

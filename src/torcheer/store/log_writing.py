@@ -323,6 +323,8 @@ class LogWriter:
             "is_parameter": is_parameter(tensor),
             **({"elements": shape.elements} if isinstance(shape, RaggedShape) else {}),
         }
+        if tensor.is_uninitialized if isinstance(tensor, AbsentTensor) else is_lazy(tensor):
+            written["is_uninitialized"] = True
         if not is_nothing and tensor.layout is torch.strided and not tensor.is_nested:
             written["strides"] = tuple(tensor.stride())
         if is_nothing or is_gone or isinstance(tensor, AbsentTensor):

@@ -25,7 +25,7 @@ from .files import output_path
 from .history.keeping.filling import explain, finish, open_session, run
 from .history.keeping.options import LogOptions, Options, read_options, shows_options
 from .history.keeping.selection import LayersToSave
-from .inputs import LEFT_OUT, as_arguments, explained
+from .inputs import LEFT_OUT, as_arguments, explained, refuse_read_once
 from .model_history import ModelHistory
 from .render import DrawOptions, Picture, Target, check_format, make_picture, picture_options, present
 from .replay import ValidationReport, validate_against
@@ -237,6 +237,7 @@ def validate_forward_pass(
     Limits: the model runs about three times, each call a few times more, and copies of its tensors are made.
     """
     arguments = _arguments(model, input_args, input_kwargs, "validate_forward_pass")
+    refuse_read_once(arguments, "validate_forward_pass")
     history = ModelHistory(_title(model), Options())
     with counts_as_found(model, arguments):
         run(history, model, arguments, random_seed, backs_up_everything=True, call="validate_forward_pass")

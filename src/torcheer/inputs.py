@@ -10,6 +10,7 @@ meant (a list, a NumPy array, a shape), `explained` says which call was probably
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import math
@@ -23,7 +24,7 @@ from torch.nn import Module
 from torch.utils.data import DataLoader, Dataset
 
 from .capture.addresses import innermost, without_parallelism
-from .containers import Arguments, is_tensor
+from .containers import Arguments, find_leaves, is_tensor
 from .display import did_you_mean, few
 from .errors import InvalidArgument
 from .signs import Sign
@@ -67,6 +68,18 @@ def as_arguments(
         args = (input_args,)
     _refuse(model, taken, args, kwargs, call)
     return args, kwargs
+
+
+def refuse_read_once(arguments: Arguments, call: str) -> None:
+    """Raise where an argument can be read only once, such as a generator, and the model is to run several times."""
+    for item in find_leaves(arguments, lambda value: isinstance(value, Iterator)):
+        try:
+            copy.deepcopy(item)
+        except Exception as error:
+            raise InvalidArgument(
+                f"{call}() runs the model several times, and an argument holds a {type(item).__name__}, which can be read "
+                "only once. Give what it yields as a list, or iter() of a list."
+            ) from error
 
 
 def _named(input_kwargs: object) -> dict[str, Any]:

@@ -62,7 +62,8 @@ class Details:
     """Facts that few records have.
 
     `also` names writes that reached an argument through another view of its memory; `mutated` are the argument slots the
-    call wrote to; `held` are arguments, by slot, that no record holds.
+    call wrote to; `held` are arguments, by slot, that no record holds; `home` is, of an input in memory of a parameter or
+    buffer, the (negative) number of that, and the distance in elements.
     """
 
     call: int = -1  # the first record of a call that made several tensors
@@ -72,6 +73,7 @@ class Details:
     composite: Composite | None = None
     autocast: tuple[tuple[str, torch.dtype], ...] = ()
     held: dict[int, Held] | None = None
+    home: tuple[int, int] | None = None
     is_collective: bool = False  # a collective ran inside it, as DTensor makes them
     is_hooked: bool = False  # a gradient that backward hooks, which are not in the graph, may have changed
     is_no_grad: bool = False  # wrote in place to what requires gradients, while gradients were off

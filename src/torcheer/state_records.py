@@ -33,6 +33,7 @@ class AbsentTensor:
     is_parameter: bool
     layout: torch.layout = torch.strided
     fingerprint: str = ""  # of the values it had (store/fingerprints.py); empty where these were gone
+    is_uninitialized: bool = False  # of a lazy module that did not run
 
     @property
     def is_nested(self) -> bool:

@@ -55,7 +55,7 @@ def test_a_table_says_what_is_unknown(scripted):
     assert rows["fc"]["self time"] > 0
     assert summary.totals["flops"] == scripted.flops == scripted.cost.flops > 0
     (line,) = [line for line in str(summary).splitlines() if "script " in line]
-    assert line.count("unknown") == 6
+    assert line.count("unknown") == 7
     assert "Time unknown for 1 call, counted nowhere" in str(summary)
     assert "FLOPs unknown for 1 call, counted nowhere" in str(summary)
     assert "and those of 1 call without a formula" in scripted._repr_html_()
@@ -116,3 +116,31 @@ def test_what_is_in_no_module_returned_nothing_to_measure():
         x * 2
     (row,) = history.summary(["memory"]).to_rows()
     assert row["memory"] is None
+
+
+def test_the_share_of_a_module_of_which_no_flops_are_known_is_unknown(scripted):
+    rows = {row["module"]: row["%"] for row in scripted.summary(["%"]).to_rows()}
+    assert (rows["fc"], rows["script"]) == (100.0 * 64 / scripted.flops, None)
+
+
+class PartlyLazy(nn.Module):
+    """Two lazy layers, of which none runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.never, self.norm = nn.Linear(4, 3), nn.LazyLinear(7), nn.LazyBatchNorm1d()
+
+    def forward(self, t: torch.Tensor) -> torch.Tensor:
+        return self.fc(t)
+
+
+def test_how_many_parameters_a_lazy_module_has_that_did_not_run_is_unknown(tmp_path):
+    history = log(PartlyLazy(), x)
+    history.save(tmp_path / "run.safetensors")
+    for one in (history, torcheer.load(tmp_path / "run.safetensors")):
+        summary = one.summary(["params", "trainable"])
+        rows = {row["module"]: (row["params"], row["trainable"]) for row in summary.to_rows()}
+        assert rows == {"": (0, 0), "fc": (15, 15), "never": (None, None), "norm": (None, None)}
+        assert summary.totals == {"params": 15, "trainable": 15}
+        assert "Size unknown for 4 parameters of lazy modules that did not run, counted nowhere" in str(summary)
+        assert str(one.modules).count("unknown") == 2

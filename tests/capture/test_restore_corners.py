@@ -711,3 +711,67 @@ def test_what_is_kept_of_a_buffer_that_was_given_other_memory_and_written_to_is_
     assert torch.equal(history["setdata_1"].activation, torch.full((4,), 2.0))
     assert torch.equal(history["add_1"].activation, torch.full((4,), 3.0))
     assert history.validate()
+
+
+def zero_gradients(model, t):
+    model.zero_grad(set_to_none=False)
+
+
+def run_backward(model, t):
+    model.fc(t).sum().backward()
+
+
+def watch_step(model, given):
+    torcheer.TrainingStep(model, given).watch_modules()
+
+
+def give_bias_other_memory(model, t):
+    model.fc.bias.data = model.fc.bias.data * 2
+
+
+def switch_gradients(model, t):
+    model.fc.requires_grad_(False)
+
+
+@pytest.mark.parametrize("does", [zero_gradients, run_backward], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("call", [torcheer.log_forward_pass, torcheer.validate_forward_pass, torcheer.summary, watch_step])
+def test_autograd_can_use_a_gradient_that_it_saved_before_the_pass(call, does):
+    model, weight = Changing(does), torch.rand(4, requires_grad=True)
+    model.fc.bias.grad = torch.ones(4)
+    loss = (weight * model.fc.bias.grad).sum()
+    call(model, torch.rand(3, 4))
+    assert torch.equal(model.fc.bias.grad, torch.ones(4))
+    loss.backward()
+    assert torch.equal(weight.grad, torch.ones(4))
+
+
+def test_a_buffer_that_a_watched_step_lets_require_gradients_has_no_gradient_afterwards():
+    model = Changing(lambda model, t: model.memory.requires_grad_())
+    watch_step(model, torch.rand(3, 4))
+    assert model.memory.grad is None
+    assert not model.memory.requires_grad
+
+
+@pytest.mark.parametrize("does", [give_bias_other_memory, switch_gradients], ids=lambda f: f.__name__)
+def test_reading_an_activation_leaves_what_parameters_are_as_it_was(does):
+    model = Changing(does)
+    before = [(one.detach().clone(), one.data_ptr(), one.requires_grad) for one in model.parameters()]
+    read_layer(model, torch.rand(3, 4))
+    for one, (values, address, requires_grad) in zip(model.parameters(), before, strict=True):
+        assert torch.equal(one, values)
+        assert (one.data_ptr(), one.requires_grad) == (address, requires_grad)
+
+
+def write_counted(model, t):
+    with torch.no_grad():
+        model.fc.bias.mul_(2)
+
+
+def write_uncounted(model, t):
+    model.fc.bias.data.mul_(2)
+
+
+@pytest.mark.parametrize("does", [write_counted, write_uncounted], ids=lambda f: f.__name__)
+def test_a_parameter_that_reading_an_activation_cannot_put_back_is_named(does):
+    with pytest.warns(StateNotRestored, match=r"Not restored: 'fc.bias' \(it was written to by code that cannot be watched\)"):
+        read_layer(Changing(does), torch.rand(3, 4))

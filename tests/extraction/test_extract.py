@@ -931,6 +931,27 @@ def test_state_in_buffers_does_not_carry_over(tmp_path):
         assert torch.equal(extract(model, LOADER, "output", tmp_path)["output"][:], X + 1)
 
 
+def test_a_parameter_that_each_pass_writes_is_put_back(tmp_path):
+    """Also where a pass adds other tensors that nobody made in a watched call, such as the sum of a batch norm."""
+
+    class Doubles(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc, self.norm, self.plain = nn.Linear(4, 4), nn.BatchNorm1d(4), torch.ones(4)
+
+        def forward(self, x):
+            with torch.no_grad():
+                self.fc.weight.mul_(2)
+                self.fc.bias.requires_grad_(False)
+            return self.norm(self.fc(x)) * self.plain
+
+    model = Doubles().eval()
+    expected = torch.nn.functional.linear(X, model.fc.weight.detach() * 2, model.fc.bias.detach())
+    with unchanged(model):
+        assert torch.allclose(extract(model, LOADER, "fc", tmp_path)["fc"][:], expected)
+    assert model.fc.bias.requires_grad
+
+
 class Counting(nn.Module):
     """Adds how often it was called, which it keeps in one of several ways."""
 

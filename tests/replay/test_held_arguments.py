@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import types
 from collections import OrderedDict, UserDict, deque
 from dataclasses import dataclass
@@ -168,3 +169,142 @@ def test_an_iterator_among_the_arguments_is_not_consumed():
     numbers = iter([1, 2, 3])
     assert torcheer.validate_forward_pass(model, (x, numbers))
     assert list(numbers) == [1, 2, 3]
+
+
+# Iterators ------------------------------------------------------------------------------------------------------------
+
+
+class Reading(nn.Module):
+    """Reads on in an iterator that it holds, or is given, and puts what it reads into a list."""
+
+    def __init__(self, values=()):
+        super().__init__()
+        self.values, self.list = values, [torch.zeros(3)]
+
+    def forward(self, t, given=None):
+        if isinstance(given, dict):
+            given["list"].append(next(given["values"]))
+            return t + self.list[-1]
+        return t * next(self.values) + (0 if given is None else next(given))
+
+
+MADE = {"list": lambda: iter([2.0, 3.0, 4.0]), "tuple": lambda: iter((2.0, 3.0, 4.0)), "range": lambda: iter(range(2, 5))}
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_an_iterator_that_the_model_holds_is_where_it_was(kind):
+    model = Reading(MADE[kind]())
+    history = torcheer.log_forward_pass(model, x)
+    assert torch.equal(history["output"].activation, x * 2)
+    assert torcheer.validate_forward_pass(model, x)
+    assert list(model.values) == [2, 3, 4]
+
+
+def test_an_iterator_that_the_model_holds_and_is_given_is_one_iterator():
+    model = Reading(iter([2.0, 3.0, 4.0, 5.0]))
+    assert torch.equal(torcheer.log_forward_pass(model, (x, model.values))["output"].activation, x * 2 + 3)
+    assert torcheer.validate_forward_pass(model, (x, model.values))
+    assert list(model.values) == [2, 3, 4, 5]
+
+
+def test_an_iterator_that_cannot_be_taken_back_is_named():
+    for values in (itertools.count(2), iter([2.0])):
+        model = Reading(values)
+        model.register_forward_hook(lambda module, args, out: next(module.values, None) and None)
+        with pytest.warns(torcheer.StateNotRestored, match="'values'.*read on in an iterator"):
+            torcheer.log_forward_pass(model, x)
+
+
+@pytest.mark.parametrize("is_closure", [True, False])
+def test_what_is_given_beside_an_iterator_is_what_the_model_holds(is_closure):
+    model = Reading()
+    held, model.list = [torch.zeros(3)], [torch.zeros(3)]
+
+    def function(t, given):
+        given["list"].append(next(given["values"]))
+        return t + held[-1]
+
+    called, given = (function, held) if is_closure else (model, model.list)
+    values = iter([x * 3, x * 4])
+    history = torcheer.log_forward_pass(called, (x, {"list": given, "values": values}))
+    assert torch.equal(history["output"].activation, x + x * 3)
+    assert torcheer.validate_forward_pass(called, (x, {"list": given, "values": values}))
+    assert len(given) == 1
+    assert torch.equal(next(values), x * 3)
+
+
+@pytest.mark.parametrize(
+    "call", [torcheer.validate_forward_pass, lambda model, args: torcheer.compare_models(model, model, args)]
+)
+@pytest.mark.parametrize("nest", [lambda one: one, lambda one: {"values": [one]}, lambda one: map(float, one)])
+def test_what_can_be_read_only_once_is_refused_where_a_model_runs_several_times(call, nest):
+    with pytest.raises(torcheer.InvalidArgument, match="can be read only once"):
+        call(lambda t, given: t, (x, nest(value for value in range(9))))
+
+
+# Parts of what the model holds ----------------------------------------------------------------------------------------
+
+
+class Parts(nn.Module):
+    """A buffer, a parameter or an attribute, and an attribute that is a part of its memory."""
+
+    def __init__(self, kind, part):
+        super().__init__()
+        whole = torch.arange(6.0).view(2, 3)
+        if kind == "buffer":
+            self.register_buffer("whole", whole)
+        else:
+            self.whole = whole if kind == "attribute" else nn.Parameter(whole, requires_grad=False)
+        self.part = PARTS[part](self.whole.detach())
+        self.fc = nn.Linear(3, 3)
+
+
+PARTS = {"row": lambda t: t[0], "rows": lambda t: t[1:], "transposed": lambda t: t.t(), "the same": lambda t: t.view(2, 3)}
+
+
+def write_part(model, t, part):
+    with torch.no_grad():
+        part.mul_(2)
+    return model.fc(t) + model.whole.sum() * t
+
+
+def write_whole(model, t, part):
+    with torch.no_grad():
+        model.whole.add_(1)
+    return model.fc(t) * part.sum()
+
+
+def write_both(model, t, part):
+    with torch.no_grad():
+        model.whole[1:].copy_(t)
+        part.mul_(3)
+        model.whole.mul_(2)
+    return (model.whole @ t) * part.sum()
+
+
+@pytest.mark.parametrize("kind", ["buffer", "frozen", "attribute"])
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("writes", [write_part, write_whole, write_both], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("is_given", [True, False])
+def test_a_part_of_what_the_model_holds_shares_its_memory_in_the_proof(kind, part, writes, is_given, tmp_path):
+    model = Parts(kind, part)
+    model.forward = lambda t, given=None: writes(model, t, model.part if given is None else given)
+    args = (x, model.part) if is_given else (x,)
+    before = model.whole.detach().clone()
+    plain = Parts(kind, part)
+    plain.fc = model.fc
+    expected = writes(plain, x, plain.part)
+    history = torcheer.log_forward_pass(model, args)
+    assert torch.equal(history.outputs[0].activation, expected)
+    assert torch.equal(model.whole, before)
+    assert history.validate()
+    assert torcheer.validate_forward_pass(model, args)
+    history.save(tmp_path / "run.safetensors", params=True)
+    assert torcheer.load(tmp_path / "run.safetensors").validate()
+
+
+def test_an_attribute_that_is_a_row_of_a_buffer_comes_from_the_buffer():
+    model = Parts("buffer", "row")
+    model.forward = lambda t: t * model.part
+    history = torcheer.log_forward_pass(model, x)
+    assert [layer.layer_type for layer in history] == ["input", "alias", "mul", "output"]

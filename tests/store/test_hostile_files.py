@@ -202,6 +202,7 @@ def nested(depth):
         set_in("notes", [[]]),
         set_in("composites", [["a", 0, 0]]),
         set_in("details", [[0, {"held": [[0, 3]]}]]),
+        set_in("details", [[0, {"home": 0}]]),
     ],
 )
 def test_a_document_that_makes_no_sense_is_refused(path, change):

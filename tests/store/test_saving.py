@@ -258,7 +258,7 @@ RECORDED = {
         "_lost".split()
     ),
     "Details": set(
-        "call output_path also mutated composite autocast changed held is_collective is_hooked is_passing "
+        "call output_path also mutated composite autocast changed held home is_collective is_hooked is_passing "
         "is_transformed is_no_grad is_through_unseen".split()
     ),
     "Held": {"value", "version"},

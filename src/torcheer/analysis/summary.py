@@ -10,7 +10,7 @@ from typing import Any
 from ..display import Column, ShownTable, Table
 from ..errors import InvalidArgument
 from ..history import History, Module, Operation
-from ..history.param import not_counted
+from ..history.param import Param, not_counted
 from ..history.printing.module_text import describe_shapes
 from ..history.printing.text import human_size, human_time, plural
 from ..inputs import is_whole
@@ -148,6 +148,7 @@ class _Table:
         self.rows: list[dict[str, Any]] = []
         self.titles: list[str] = []
         self._counted: set[str] = set()
+        self._not_made = 0  # parameters of lazy modules that did not run
 
     def summary(self) -> Summary:
         for root in self.history.modules.roots:
@@ -171,6 +172,10 @@ class _Table:
             for what, counts in (("FLOPs", self.cost.unknown), ("Time", self.cost.untimed))
             if counts
         ]
+        if self._not_made and not {"params", "trainable"}.isdisjoint(self.columns):
+            notes.append(
+                f"Size unknown for {plural(self._not_made, 'parameter')} of lazy modules that did not run, counted nowhere"
+            )
         if not _BACKWARD_TIMES.isdisjoint(self.columns) and self.cost.backward_seconds is None:
             notes.append(
                 "Backward time unknown: no backward pass was followed. Log with save_gradients=True, then call "
@@ -200,11 +205,19 @@ class _Table:
             self._add(child, indent + ("└─ " if last else "├─ "), indent + ("   " if last else "│  "), level + 1)
 
     def _append(
-        self, title: str, address: str, kind: str, params: tuple[int, int], own: Expense, total: Expense, facts: dict[str, Any]
+        self,
+        title: str,
+        address: str,
+        kind: str,
+        params: tuple[int | None, int | None],
+        own: Expense,
+        total: Expense,
+        facts: dict[str, Any],
     ) -> None:
         values = {**facts, "params": params[0], "trainable": params[1], **_figures(own, total)}
         flops = self.cost.total.flops
-        values["%"] = 100 * own.flops / flops if flops else None if self.cost.total.unknown else 0.0
+        is_known = values["flops"] is not None and (flops or not self.cost.total.unknown)
+        values["%"] = (100 * own.flops / flops if flops else 0.0) if is_known else None
         self.titles.append(title)
         self.rows.append({"module": address, "class": kind, **{name: values[name] for name in self.columns}})
 
@@ -214,10 +227,14 @@ class _Table:
             found += self._below(child)
         return found
 
-    def _params(self, modules: list[Module]) -> tuple[int, int]:
-        """How many parameter values these modules have that were not counted yet, and how many of them are trainable."""
+    def _params(self, modules: list[Module]) -> tuple[int | None, int | None]:
+        """How many parameter values these modules have that were not counted yet, and how many of them are trainable.
+
+        None where all of these parameters are yet to be made, by a lazy module.
+        """
         new = not_counted((param for module in modules for param in module.own_params), self._counted)
-        return sum(param.numel for param in new), sum(param.numel for param in new if param.is_trainable)
+        self._not_made += sum(param.is_uninitialized for param in new)
+        return _sum_of_made(new), _sum_of_made([param for param in new if param.is_trainable])
 
 
 def _figures(own: Expense, total: Expense) -> dict[str, Any]:
@@ -232,6 +249,11 @@ def _figures(own: Expense, total: Expense) -> dict[str, Any]:
         "self backward time": own.backward_seconds,
         "backward time": total.backward_seconds,
     }
+
+
+def _sum_of_made(params: list[Param]) -> int | None:
+    made = [param.numel for param in params if not param.is_uninitialized]
+    return sum(made) if made or not params else None
 
 
 def _names(counts: Counter[str]) -> str:

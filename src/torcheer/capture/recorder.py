@@ -133,7 +133,12 @@ class Recorder:
             is_foreign = type(tensor) is Tensor and self.memory.meet(tensor)
             self.log.input_paths[len(self.log.rows)] = [path]
             self.outside.add(tensor)
-            entry = self.write(MARKERS[Origin.INPUT], (), tensor, self.table.storage_of(tensor))
+            storage = self.table.storage_of(tensor)
+            state = self._explainer.registered_around(tensor, storage)
+            entry = self.write(MARKERS[Origin.INPUT], (), tensor, storage)
+            if state is not None:
+                (_, _, _, distance), _, _ = view_of(tensor, state)
+                self.log.detail(entry.number).home = self.state(state).number, distance
             if is_foreign:
                 self.memory.lend(tensor, "outside")
             return entry

@@ -15,7 +15,7 @@ from ..capture.forward_backward import ForwardBackward
 from ..containers import Arguments, find_tensors, shares_no_container
 from ..errors import InvalidArgument
 from ..history.fingerprint import is_fingerprint, is_same
-from ..inputs import LEFT_OUT, as_arguments
+from ..inputs import LEFT_OUT, as_arguments, refuse_read_once
 from ..model_history import ModelHistory
 from ..torch_internals import DisableTorchFunction
 from .comparing import compare
@@ -53,6 +53,7 @@ def compare_models(
     histories = []
     for model in (model_a, model_b):
         arguments = _for_model(model, as_arguments(model, input_args, input_kwargs, call="compare_models"))
+        refuse_read_once(arguments, "compare_models")
         histories.append(_logged(model, arguments, loss, random_seed))
     return compare(histories[0], histories[1], names=names, tolerance=tolerance)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from ..state_records import is_parameter
+from ..state_records import AbsentTensor, is_parameter
 from ..torch_internals import DisableTorchFunction
 from .index import Index
 
@@ -25,6 +26,7 @@ class Param:
     is_trainable: bool
     is_buffer: bool
     other_names: tuple[str, ...] = ()
+    is_uninitialized: bool = False  # of a lazy module that did not run: the shape is not known yet, and (0,) stands for it
 
     @property
     def numel(self) -> int:
@@ -46,8 +48,10 @@ def describe_param(index: Index, name: str, tensor: Tensor) -> Param:
     with DisableTorchFunction():
         others = tuple(other for other in index.state_names.get(id(tensor), ()) if other != name)
         is_buffer = not is_parameter(tensor)
-        shape = tuple(tensor.shape) if not is_lazy(tensor) else (0,)  # a layer that did not run is yet to make it
-        return Param(name, shape, tensor.dtype, tensor.requires_grad, is_buffer, others)
+        value: Any = tensor  # of a loaded history an `AbsentTensor`
+        is_unknown = value.is_uninitialized if type(value) is AbsentTensor else is_lazy(tensor)
+        shape = tuple(tensor.shape) if not is_unknown else (0,)
+        return Param(name, shape, tensor.dtype, tensor.requires_grad, is_buffer, others, is_unknown)
 
 
 def not_counted(params: Iterable[Param], counted: set[str]) -> list[Param]:

@@ -156,7 +156,17 @@ class Machine:
         if given is not None and has_memory(given):
             shared = self._together.copy(given)
             return copy_of(given.detach()) if shared is None else shared
+        if record.details.home is not None:
+            return self._part_of_state(record, *record.details.home)
         return self._argument(record.parents[0]) if record.parents else self._given(record.number)
+
+    def _part_of_state(self, record: OperationRecord, state: int, distance: int) -> Tensor:
+        """An input in memory of a parameter or buffer, so that a write to the input reaches that, and the other way round."""
+        kept = self._given(record.number)
+        try:
+            return view_again(self._argument(state).detach(), tuple(kept.shape), kept.stride(), distance)
+        except RuntimeError as error:
+            raise _failed(record, f"is not in the memory of the parameter or buffer that was given as well: {error}") from error
 
     def _given(self, number: int) -> Any:
         kept = self.log.values[number]

@@ -191,6 +191,9 @@ class LogReader:
         if "held" in written:
             held = lists(written["held"], "the arguments", "an argument")
             details.held = {number(slot, "a slot", 0, 1 << 20): self._held(name) for slot, name in held}
+        if "home" in written:
+            state = number(written["home"], "a parameter or buffer", -len(self.log.states), 0)
+            details.home = state, number(written.get("distance", 0), "a distance")
         details.changed = text(written.get("changed", ""), "a change")
         for name in items(written.get("is", []), "the details"):
             if name in DETAIL_FLAGS:
@@ -239,6 +242,7 @@ class LogReader:
             is_parameter,
             self._values.read({"layout": written.get("layout")}),
             text(written.get("fingerprint"), "a fingerprint"),
+            bool(written.get("is_uninitialized", False)),
         )
 
     def _registered(self, written: list[Any], tensors: list[Any]) -> RegisteredModule:

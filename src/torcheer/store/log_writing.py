@@ -224,6 +224,8 @@ class LogWriter:
             "composite": self._composite(details.composite) if details.composite is not None else None,
             "autocast": [[device, str(dtype)[6:]] for device, dtype in details.autocast],
             "held": [[slot, self._held(number, slot, held)] for slot, held in (details.held or {}).items()],
+            "home": details.home[0] if details.home is not None else None,
+            "distance": details.home[1] if details.home is not None else None,
             "changed": details.changed,
             "is": [name for name in DETAIL_FLAGS if getattr(details, name)],
         }
@@ -321,6 +323,8 @@ class LogWriter:
             "is_parameter": is_parameter(tensor),
             **({"elements": shape.elements} if isinstance(shape, RaggedShape) else {}),
         }
+        if tensor.is_uninitialized if isinstance(tensor, AbsentTensor) else is_lazy(tensor):
+            written["is_uninitialized"] = True
         if not is_nothing and tensor.layout is torch.strided and not tensor.is_nested:
             written["strides"] = tuple(tensor.stride())
         if is_nothing or is_gone or isinstance(tensor, AbsentTensor):

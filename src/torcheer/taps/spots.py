@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import Module
 
+from ..capture.restore.left_as_found import PassStopped
 from ..containers import replace_tensors
 from .places import Place
 
@@ -60,8 +61,8 @@ def counting(spots: list[Spot]) -> list[Spot]:
     return [spot for spot in spots if spot is chosen or not spot.act.changes]
 
 
-class Stopped(BaseException):
-    """Ends a pass in which every place was reached. No `except Exception` of the model catches it."""
+class Stopped(PassStopped):
+    """Ends a pass in which every place was reached."""
 
 
 def with_tensors(value: Any, new: dict[int, Tensor]) -> Any:

@@ -17,7 +17,7 @@ from ...functions import label_type
 from ...records import Kind, ModuleCall, Origin, TorchFunction
 from ...torch_internals import is_functorch_wrapped
 from .markers import MARKERS, is_inside, view_of
-from .tensor_table import PLAIN_CLASSES, Entry, is_same_view, is_wrapper, memory_of, storages_of, unwrap
+from .tensor_table import PLAIN_CLASSES, Entry, is_same_view, is_wrapper, memory_of, storage_of, storages_of, unwrap
 
 if TYPE_CHECKING:
     from ..recorder import Recorder
@@ -32,6 +32,7 @@ class Explainer:
         self._recorder: Recorder = weakref.proxy(recorder)  # which holds this
         self._log = recorder.log
         self._table = recorder.table
+        self._registered: tuple[int, dict[int | None, list[Tensor]]] = (0, {})  # of how many modules, and states by storage
         self._wrapped: tuple[int, dict[int, Tensor]] = (0, {})  # of how many modules, and what `_wrapped_states` gives
 
     def explain(self, tensor: Tensor, storage: int | None, leaving: ModuleCall | None) -> Entry:
@@ -46,6 +47,7 @@ class Explainer:
         return (
             self._by_autograd(tensor, storage)
             or (self._opaque(tensor, storage, leaving) if leaving is not None else None)
+            or self._inside_registered(tensor, storage)
             or self._source(tensor, storage)
         )
 
@@ -79,10 +81,8 @@ class Explainer:
         kept = self._recorder.keeper.kept_in(storage)
         if not self._recorder.keeper.is_plain:  # what is kept is not all that was recorded
             return kept + self._table.living_in(storage)
-        if kept:
-            return kept
         outside = [(self._table.find(tensor), tensor) for tensor in self._recorder.outside.living_in(storage)]
-        return [(entry.number, tensor) for entry, tensor in outside if entry is not None]
+        return kept + [(entry.number, tensor) for entry, tensor in outside if entry is not None]
 
     def is_computed(self, storage: int | None) -> bool:
         """Whether the values in this storage were computed from an input: a parameter there was made by the model itself."""
@@ -109,7 +109,44 @@ class Explainer:
         if twins:
             return self._table.point(tensor, max(n for n, _ in twins), storage)
         number, relative = max(relatives, key=lambda pair: (is_inside(tensor, pair[1]), pair[0]))
-        return self._recorder.write(MARKERS[Origin.ALIAS], (number,), tensor, storage, view_of(tensor, relative))
+        if storage not in self._table.last_write and not is_inside(tensor, relative) and all(map(self._is_given, relatives)):
+            return None  # a tensor from outside, of which the model was given a part
+        return self._view(tensor, storage, number, relative)
+
+    def _is_given(self, relative: tuple[int, Tensor]) -> bool:
+        """True for an ordinary tensor from outside the pass, which no call made."""
+        number, tensor = relative
+        return type(tensor) in PLAIN_CLASSES and (
+            number < 0 or self._log.operations[number].origin in (Origin.INPUT, Origin.SOURCE)
+        )
+
+    def _view(self, tensor: Tensor, storage: int | None, number: int, relative: Tensor) -> Entry:
+        """A tensor in memory of one that has a record, with what was written there since."""
+        since = self._table.writes_since(tensor, number) if self._table.last_write else ()
+        entry = self._recorder.write(MARKERS[Origin.ALIAS], (number,), tensor, storage, view_of(tensor, relative))
+        if since:
+            self._log.detail(entry.number).also = tuple(since)
+        return entry
+
+    def _inside_registered(self, tensor: Tensor, storage: int | None) -> Entry | None:
+        """A tensor in memory of a parameter or buffer that was not read yet, such as an attribute that is a row of a buffer."""
+        state = self.registered_around(tensor, storage)
+        return self._view(tensor, storage, self._recorder.state(state).number, state) if state is not None else None
+
+    def registered_around(self, tensor: Tensor, storage: int | None) -> Tensor | None:
+        """The parameter or buffer in whose memory a tensor is; None where there is none, or it has a record."""
+        if storage is None or type(tensor) not in PLAIN_CLASSES:
+            return None
+        modules = self._log.registered
+        if self._registered[0] != len(modules):
+            found: dict[int | None, list[Tensor]] = {}
+            for module in modules.values():
+                for state in (*module.parameters.values(), *module.buffers.values()):
+                    if state is not None and type(state) in PLAIN_CLASSES:
+                        found.setdefault(storage_of(state), []).append(state)
+            self._registered = (len(modules), found)
+        states = self._registered[1].get(storage, ())
+        return next((one for one in states if self._table.find(one) is None and view_of(tensor, one)[0]), None)
 
     def _storages_of(self, tensor: Tensor) -> set[int | None]:
         """Where `tensor` lives now: it may have been given other memory since it was recorded."""

@@ -16,12 +16,16 @@ from .recursion import deeper_calls
 from .restore_state import StateRestorer
 
 
+class PassStopped(BaseException):
+    """Ends a pass on purpose. No `except Exception` of the model catches it."""
+
+
 class left_as_found:  # noqa: N801 - used as a function: `with left_as_found(…) as undone`
     """Inside, a pass may run; afterwards the modules, the inputs, the arguments and the random states are as they were.
 
     `inputs` are the tensors among the arguments. The pass is to be run with `args` and `kwargs`: the user's own, which are put
-    back, since the model, or a variable of the program, may hold them as well. Where that cannot be done (an iterator, a large
-    array), all containers and objects among them are copies, but for those that the model holds.
+    back, since the model, or a variable of the program, may hold them as well. What cannot be put back (an iterator, a large
+    array), and all containers and objects that lead to it, are copies, but for those that the model holds.
     Each step of restoring is taken whatever another one raises. What could not be restored is added to `notes`, and a warning
     names it unless the pass raised.
     """
@@ -37,7 +41,7 @@ class left_as_found:  # noqa: N801 - used as a function: `with left_as_found(…
             if self.restorer.puts_arguments_back:
                 self.args, self.kwargs = args, kwargs
             else:
-                self.args, self.kwargs = shares_no_container(arguments, self.restorer.held_by_model())
+                self.args, self.kwargs = shares_no_container(arguments, self.restorer.not_copied())
         self.random = RandomState.now()  # before the pass
         self.error: BaseException | None = None  # what the pass raised, while it is undone
         self.first = ExitStack()  # callbacks for the end of the pass, before anything is restored
@@ -59,4 +63,4 @@ class left_as_found:  # noqa: N801 - used as a function: `with left_as_found(…
             steps.push(self.first)
             steps.push(self._deeper)
         self.error = None  # it leads to frames, and these to tensors
-        self.restorer.finish(self._notes, error is not None)
+        self.restorer.finish(self._notes, error is not None and not isinstance(error, PassStopped))

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import enum
 import functools
+import itertools
+import math
 import random
 import sys
 import types
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from operator import is_
 from typing import Any
 
@@ -215,7 +217,44 @@ class Bytes:
             self.subject[:] = self._bytes
 
 
-Piece = Random | Array | Slots | Bytes
+class Position:
+    """An iterator and how far it was read. A generator, a `zip` and the like do not tell."""
+
+    __slots__ = ("_state", "subject")
+
+    def __init__(self, iterator: Any) -> None:
+        self.subject, self._state = iterator, _position_of(iterator)
+
+    def again(self) -> Position:
+        return Position(self.subject)
+
+    @property
+    def is_changed(self) -> bool:
+        return bool(_position_of(self.subject) != self._state)
+
+    def restore(self) -> None:
+        """Take the iterator back; raises where that cannot be done."""
+        if not self.is_changed:
+            return
+        if isinstance(self._state, tuple) and len(self._state) > 2:
+            self.subject.__setstate__(self._state[2])
+        if self.is_changed:
+            raise ValueError("the pass read on in an iterator, which cannot be taken back")
+
+
+def _position_of(iterator: Any) -> Any:
+    if isinstance(iterator, itertools.count):
+        return repr(iterator)
+    try:
+        found = iterator.__reduce__()
+    except Exception:  # a generator, a file, or an iterator of a class that raises anything
+        return None
+    # (iter, (the container, …), index); the container may not be compared, since a `==` of tensors gives a tensor
+    of = [one if isinstance(one, range) else id(one) for one in found[1]]
+    return (found[0], of, *found[2:]) if found[0] is iter else None
+
+
+Piece = Random | Array | Slots | Bytes | Position
 Where = tuple[Module | None, Any]  # a module and the value of an attribute, or None and a name: to say what is not restored
 
 
@@ -232,10 +271,26 @@ class ObjectState:
         self._left: set[int] = set()  # of that, the ids of what leads to too much
         self._modules: list[Module] = []  # that were met, registered or not
         self._room = ROOM
+        self._holders: dict[int, list[int]] = {}  # by id of what arguments lead to: the ids of what holds it
+        self._unsure: list[int] = []  # the ids of what arguments lead to and cannot be put back
 
-    def add(self, value: Any, where: Where, limit: float = LIMIT) -> bool:
+    def add_argument(self, value: Any) -> bool:
+        """Remember what an argument is and leads to. Returns whether all of it can be put back."""
+        return self.add(value, (None, f"an argument of class {type(value).__name__}"), math.inf, self._holders)
+
+    def put_back(self) -> dict[int, Any]:
+        """By id, what was met that can be put back, with all that it leads to."""
+        leading = set(self._unsure)
+        waiting = list(leading)
+        while waiting:
+            new = [holder for holder in self._holders.get(waiting.pop(), ()) if holder not in leading]
+            leading.update(new)
+            waiting += new
+        return {key: value for key, value in self.seen.items() if key not in leading}
+
+    def add(self, value: Any, where: Where, limit: float = LIMIT, holders: dict[int, list[int]] | None = None) -> bool:
         """Remember what `value` is and leads to. Returns whether all of it can be put back."""
-        is_whole = True
+        unsure: list[int] = []
         filled: list[tuple[Any, Any]] = []
         pieces: list[Piece] = []
         modules: list[Module] = []
@@ -247,7 +302,10 @@ class ObjectState:
                 continue
             kind = kind_of(type(here))
             if kind == _NOTHING:
-                is_whole = is_whole and _is_unchangeable(here)
+                if not _is_unchangeable(here):
+                    unsure.append(id(here))
+                    if isinstance(here, Iterator) and holders is None:
+                        pieces.append(Position(here))
                 continue
             if kind == _MODULE:
                 modules.append(here)
@@ -262,13 +320,21 @@ class ObjectState:
                 self._leave_alone(value)
                 return False
             try:
-                waiting += self._look(here, kind, filled, pieces)
+                inner = self._look(here, kind, filled, pieces)
             except Exception:  # a user-defined class may raise anything when it is looked at
-                is_whole = False
+                unsure.append(id(here))
+                continue
+            waiting += inner
+            if holders is not None:
+                for one in inner:
+                    holders.setdefault(id(one), []).append(id(here))
+            if pieces and isinstance(pieces[-1], Array) and pieces[-1].is_sample and kind == _ARRAY:
+                unsure.append(id(here))
         self._filled += filled
         self.pieces += [(piece, where) for piece in pieces]
         self._modules += modules
-        return is_whole and not any(isinstance(piece, Array) and piece.is_sample for piece in pieces)
+        self._unsure += unsure
+        return not unsure
 
     def add_unregistered(self, known: Iterable[Module]) -> None:
         """Remember the modules that were met, and those in them, but for these, which are remembered elsewhere."""

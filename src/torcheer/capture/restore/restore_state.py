@@ -7,12 +7,11 @@ one part of it raises; what could not be restored is named afterwards.
 
 from __future__ import annotations
 
-import math
 import sys
 import warnings
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from operator import is_
 from typing import Any
@@ -33,7 +32,7 @@ from ..identity.tensor_table import storage_of
 from .left_behind import AddedHooks, ClassOf, Generators, GraphOf, Items, LeftBehind
 from .object_state import ObjectState, Where, kind_of, refill, same_items
 from .randomness import RandomState
-from .tensor_backup import AutogradState, ScriptAttributes, StorageSizes, TensorBackup, lazy_twin
+from .tensor_backup import AutogradState, ScriptAttributes, StorageSizes, TensorBackup, UncopiedTensors, lazy_twin
 
 WRITTEN_UNSEEN = "it was written to by code that cannot be watched"  # a part of notes that name a tensor
 _OWN = len(vars(Module()))  # how many attributes every module has
@@ -54,7 +53,6 @@ class StateRestorer:
     ) -> None:
         self.problems: list[str] = []
         self.written_unseen: list[str] = []  # the names of tensors that code which cannot be watched wrote to
-        self._let_go: list[weakref.ref[Tensor]] = []  # the tensors that were written to, once their backups are gone
         self.moved: list[Any] = []  # attributes of modules and containers that `restore` gave their old items
         self.interrupt: BaseException | None = None
         self.lazy: list[tuple[Tensor, Tensor]] = []  # uninitialised tensors, and those that stand in for them during the pass
@@ -65,6 +63,8 @@ class StateRestorer:
         self._empty: list[Any] = []
         self._inputs = inputs
         self._backups: dict[int, TensorBackup] = {}
+        self._released: list[weakref.ref[Tensor]] = []  # the tensors that were written to, once `let_go` was called
+        self._uncopied = UncopiedTensors([])
         self._gradients: list[tuple[Tensor, TensorBackup | None]] | None = None
         self._autograd: dict[int, AutogradState] = {}  # by id of the tensor, as it was before its first change
         self._has_switched = False
@@ -84,9 +84,8 @@ class StateRestorer:
                 self._objects.add_slots(module)
         if function is not None and not isinstance(function, Module):
             self._objects.add(function, (None, getattr(function, "__name__", type(function).__name__)))
-        self._of_model = len(self._filled), len(self._objects.seen)
-        others = [value for value in arguments if type(value) not in _SIMPLE]
-        added = [self._objects.add(one, (None, f"an argument of class {type(one).__name__}"), math.inf) for one in others]
+        self._of_model = len(self._filled)
+        added = [self._objects.add_argument(value) for value in arguments if type(value) not in _SIMPLE]
         self.puts_arguments_back = all(added)  # whole, so that the pass need not get copies of them
         self._objects.add_unregistered(modules)
         if self.lazy:
@@ -134,7 +133,7 @@ class StateRestorer:
                     self._remember_container(value, module)
                 elif issubclass(cls, torch.optim.Optimizer):
                     self._remember_optimizer(value)
-                elif kind_of(cls):
+                elif kind_of(cls) or issubclass(cls, Iterator):
                     if id(value) not in objects.seen:  # a configuration is often an attribute of every module
                         objects.add(value, (module, value))
                 else:
@@ -145,11 +144,15 @@ class StateRestorer:
         self.lazy = [(tensor, lazy_twin(tensor)) for tensor in lazy.values()]
         return [tensor for tensor in registered if isinstance(tensor, Tensor) and not is_lazy(tensor)]
 
-    def held_by_model(self) -> dict[int, Any]:
-        """The containers and objects that the modules or the function hold and that are put back, by id."""
-        containers, objects = self._of_model
-        held = chain((container for container, _ in self._filled[:containers]), self._empty)
-        return {**{id(container): container for container in held}, **dict(islice(self._objects.seen.items(), objects))}
+    def not_copied(self) -> dict[int, Any]:
+        """By id, what the pass gets itself where it gets copies of other arguments: what the model holds, or is put back."""
+        containers = [container for container, _ in self._filled[: self._of_model]]
+        held = [
+            one for _, saved in self._filled[: self._of_model] for one in (saved.values() if isinstance(saved, dict) else saved)
+        ]
+        attributes = [value for _, saved in self._attributes for value in saved.values()]
+        known = chain(containers, self._empty, held, attributes)
+        return {id(one): one for one in known if type(one) not in _SIMPLE} | self._objects.put_back()
 
     def _replace_lazy(self) -> None:
         """Materialising an uninitialised (lazy) tensor cannot be undone, so the pass gets a twin instead."""
@@ -209,12 +212,18 @@ class StateRestorer:
             self.before_backward()
 
     def back_up_all_but_parameters(self) -> None:
-        """Unwatched code is about to run that trains nothing: copy buffers and the tensors that attributes lead to."""
+        """Unwatched code is about to run that trains nothing: copy buffers and the tensors that attributes lead to.
+
+        Of parameters only the memory is remembered, not the values: writes to these are noticed and named.
+        """
         with DisableTorchFunction():
             self.back_up_script(self._modules)
+            self.before_switch()
             inputs = set(map(id, self._inputs))
-            others = [one for one in self._tensors() if not isinstance(one, Parameter) and id(one) not in inputs]
-            self.back_up([one for one in others if not is_lazy(one)], is_suspected=True)
+            tensors = [one for one in self._tensors() if id(one) not in inputs and not is_lazy(one)]
+            self.back_up([one for one in tensors if not isinstance(one, Parameter)], is_suspected=True)
+            if not self._is_sharded_by_exchange():
+                self._uncopied = UncopiedTensors([one for one in tensors if isinstance(one, Parameter)])
 
     def back_up_script(self, modules: Iterable[Module]) -> None:
         """Writes inside TorchScript are not seen, so everything it may write to is copied first."""
@@ -230,7 +239,7 @@ class StateRestorer:
             return
         self._gradients = []
         for tensor in self._tensors():
-            if tensor.requires_grad and tensor.is_leaf:
+            if tensor.is_leaf:  # the pass may tell any of these to require gradients
                 old = tensor.grad
                 self._gradients.append((tensor, TensorBackup(old, is_suspected=True) if old is not None else None))
 
@@ -248,9 +257,9 @@ class StateRestorer:
 
     @property
     def written(self) -> list[Tensor]:
-        """The tensors that watched operations wrote to, as far as they are still alive after `let_go`."""
-        before = [tensor for reference in self._let_go if (tensor := reference()) is not None]
-        return before + [backup.tensor for backup in self._backups.values() if not backup.is_suspected]
+        """The tensors that watched operations wrote to, as far as they still exist."""
+        released = [tensor for one in self._released if (tensor := one()) is not None]
+        return released + [backup.tensor for backup in self._backups.values() if not backup.is_suspected]
 
     def written_storages(self) -> set[int]:
         """The storages that `restore` is going to write to."""
@@ -287,6 +296,7 @@ class StateRestorer:
                 self._restore_attributes,
                 self._restore_containers,
                 self._restore_tensors,
+                self._restore_uncopied,
                 self._restore_pieces,
                 self._restore_gradients,
                 self._restore_autograd,
@@ -330,6 +340,11 @@ class StateRestorer:
             return []
         return [module for module in self._modules if isinstance(module, fsdp.FSDPModule)]
 
+    def _is_sharded_by_exchange(self) -> bool:
+        """Whether FSDP1 gives parameters other memory, and has to know which memory it gave."""
+        fsdp = sys.modules.get("torch.distributed.fsdp")
+        return fsdp is not None and any(issubclass(cls, fsdp.FullyShardedDataParallel) for cls in set(self._classes))
+
     def _reshard(self) -> None:
         """FSDP2 may leave whole parameters in modules: it knows the way back."""
         sharded = self.sharded_modules()
@@ -371,6 +386,18 @@ class StateRestorer:
         for backup in reversed(self._backups.values()):  # where memory is shared the earliest copy counts
             self._try(backup.restore, (), self._name_of, backup.tensor)
 
+    def _restore_uncopied(self) -> None:
+        backed_up = self.written_storages()
+        for tensor in self._uncopied.restore():
+            if storage_of(tensor) not in backed_up:
+                self._note_unseen(tensor)
+
+    def _note_unseen(self, tensor: Tensor) -> None:
+        name = self._name_of(tensor)
+        if name not in self.written_unseen:
+            self.written_unseen.append(name)
+            self._note(name, WRITTEN_UNSEEN)
+
     def _restore_pieces(self) -> None:
         """After tensors: the copy of an array is from before the pass, that of a tensor on its memory from before a write."""
         for piece, where in self._objects.pieces:
@@ -378,19 +405,20 @@ class StateRestorer:
 
     def restore_counts(self) -> None:
         """Make torch count no write to what was restored."""
-        for backup in reversed(self._backups.values()):
+        gradients = [gradient for _, gradient in self._gradients or () if gradient is not None]
+        for backup in (*reversed(self._backups.values()), *gradients):
             backup.restore_count()
 
     def let_go(self) -> None:
-        """All is put back: hold none of the tensors that were written to, and remember them by weak references."""
-        self._let_go = [weakref.ref(tensor) for tensor in self.written]
+        """All is put back: hold none of the tensors that were written to."""
+        self._released = list(map(weakref.ref, self.written))
         self._backups.clear()
         self._autograd.clear()
 
     def _restore_gradients(self) -> None:
         for tensor, gradient in self._gradients or ():
             old = gradient.tensor if gradient is not None else None
-            if tensor.grad is not old:
+            if tensor.is_leaf and tensor.grad is not old:
                 self._try(setattr, (tensor, "grad", old), self._name_of_gradient, tensor)
             if gradient is not None:
                 self._try(gradient.restore, (), self._name_of_gradient, tensor)
@@ -409,8 +437,7 @@ class StateRestorer:
             known = self.written_storages()
             for tensor in written:
                 if storage_of(tensor) not in known and has_memory(tensor):
-                    self.written_unseen.append(self._name_of(tensor))
-                    self._note(self.written_unseen[-1], WRITTEN_UNSEEN)
+                    self._note_unseen(tensor)
 
     def _nothing_moved(self) -> bool:
         """A quick check that all containers hold the same objects as before; a slower one follows if they do not."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
+from ...tensor_marks import Marks
 from ...tensor_memory import has_memory, needed_bytes, storage_part
 from ...torch_internals import address_of, base_of, is_functorch_wrapped, like_class_of, script_parts, write_count
 from ..identity.tensor_table import extent, storage_of
@@ -112,6 +113,23 @@ class TensorBackup:
     def restore_count(self) -> None:
         """Make torch count no write since the copy was made."""
         restore_count(self.tensor, self._writes)
+
+
+class UncopiedTensors:
+    """What tensors referred to, and marks of the values: other memory is taken back, other values are only noticed."""
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        self._tensors = tensors
+        self._views = [tensor.data for tensor in tensors]
+        self._marks = Marks(self._views, range(len(tensors)))
+
+    def restore(self) -> list[Tensor]:
+        """Make the tensors refer to the same memory as before. Returns the tensors with other values in that memory."""
+        for tensor, view in zip(self._tensors, self._views, strict=True):
+            if not _is_same(tensor, view):
+                tensor.data = view
+        now = Marks(self._views, range(len(self._views)))
+        return [tensor for at, tensor in enumerate(self._tensors) if not self._marks.is_same_sample(at, now, at)]
 
 
 def _is_same(tensor: Tensor, view: Tensor) -> bool:

@@ -43,7 +43,8 @@ def _rows(module: Module, branch: str, indent: str, counted: set[str]) -> list[t
     """The rows of a module and those inside it. A parameter is counted where it is met first."""
     own = module.own_params
     new = not_counted(own, counted)
-    params = f"{sum(param.numel for param in new):,}" if new else "–"
+    is_unknown = bool(new) and all(param.is_uninitialized for param in new)
+    params = "unknown" if is_unknown else f"{sum(param.numel for param in new):,}" if new else "–"
     if len(new) < len(own):
         params += " (shared)"
     called = module.calls

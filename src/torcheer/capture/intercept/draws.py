@@ -22,13 +22,21 @@ class DrawWatch:
         self._log = log
         self._moved: RandomState | None = None  # the state the latest call draws from, if the one before did not leave it
         self._left: Any = None  # what the last call that drew left behind
+        self._is_alone = True  # whether nothing else moved the state by now
+        self.drew = False
 
     def begins(self, function: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether a call is about to draw random numbers."""
         if function.draws is None or not function.draws(args, kwargs):
             return False
+        self.drew = True
         self._moved = RandomState.now() if _fingerprint() != self._left else None
+        self._is_alone = self._is_alone and self._moved is None
         return True
+
+    def are_all(self) -> bool:
+        """Whether watched calls explain all that torch's state moved since the recording began."""
+        return self._is_alone and _fingerprint() == self._left
 
     def note(self, number: int) -> None:
         """A call drew, for operation `number`; note the state it drew from, if something else had moved it.

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from types import TracebackType
 from typing import Any
 
 from torch import Tensor
 from torch.nn import Module
 
+from ...cleaning import Managed
 from ...containers import Arguments, shares_no_container
 from ...torch_internals import DisableTorchFunction
-from .randomness import RandomState
+from .randomness import random_as_found
 from .recursion import deeper_calls
 from .restore_state import StateRestorer
+from .thread_state import thread_as_found
 
 
-class left_as_found:  # noqa: N801 - used as a function: `with left_as_found(…) as undone`
+class left_as_found(Managed["left_as_found"]):  # noqa: N801 - used as a function: `with left_as_found(…) as undone`
     """Inside, a pass may run; afterwards the modules, the inputs, the arguments and the random states are as they were.
 
     `inputs` are the tensors among the arguments. The pass is to be run with `args` and `kwargs`: the user's own, which are put
@@ -38,25 +41,38 @@ class left_as_found:  # noqa: N801 - used as a function: `with left_as_found(…
                 self.args, self.kwargs = args, kwargs
             else:
                 self.args, self.kwargs = shares_no_container(arguments, self.restorer.held_by_model())
-        self.random = RandomState.now()  # before the pass
+        self.random = random_as_found()
         self.error: BaseException | None = None  # what the pass raised, while it is undone
         self.first = ExitStack()  # callbacks for the end of the pass, before anything is restored
         self.last = ExitStack()  # callbacks for when everything is restored
         self._notes = notes
         self._deeper = deeper_calls()
+        self._thread = thread_as_found()
 
-    def __enter__(self) -> left_as_found:
+    def _begin(self) -> left_as_found:
         self._deeper.__enter__()
+        self._thread.__enter__()
+        self.random.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.error = error
+        self._thread.leave(kind, error, trace)
         with DisableTorchFunction(), ExitStack() as steps:  # the one that is added last is taken first
             steps.push(self.last)
-            steps.callback(self.random.restore)
+            steps.callback(self._restore_random)
             steps.callback(self.restorer.restore_counts)
             steps.callback(self.restorer.restore)
             steps.push(self.first)
             steps.push(self._deeper)
         self.error = None  # it leads to frames, and these to tensors
         self.restorer.finish(self._notes, error is not None)
+
+    def _restore_random(self) -> None:
+        self.random.leave(None, None, None)
+        for name in self.random.left:
+            what = f"the random state of {name}, which another thread may be drawing from"
+            if self.random.draws is not None and self.random.draws.drew:
+                self.restorer.problems.append(what)
+            else:
+                self._notes.append(f"{what}, moved while the pass ran, and was left as it was then.")

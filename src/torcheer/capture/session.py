@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 import os
 from collections.abc import Callable
+from contextvars import ContextVar
 from time import perf_counter
 from types import CodeType, TracebackType
 from typing import Any, Literal
@@ -16,6 +18,7 @@ from torch.nn import Module
 
 from ..cleaning import Managed
 from ..containers import Path, find_tensors
+from ..errors import RecordingsOverlap
 from ..records import Log, Origin
 from ..source_places import Site
 from ..torch_internals import DisableTorchFunction, forget_custom_functions, may_be_compiled, missing_notes, run_uncompiled
@@ -40,6 +43,7 @@ from .restore.thread_state import thread_as_found
 _OPTIMIZERS = os.path.dirname(inspect.getfile(torch.optim.Optimizer))
 
 _running: list[Session] = []  # the recordings that are watching, the one that began last at the end
+_around: ContextVar[tuple[object, ...]] = ContextVar("recordings", default=())  # the marks of those around this code
 Start = int | RandomState | None  # a seed, or the random state to start from; None: the state that is found
 
 
@@ -68,6 +72,8 @@ class Session(Managed["Session"]):
         self.interceptor = Interceptor(self.recorder, self.sites, None, timer)
         self.watcher = ModuleWatcher(self.recorder, self.sites, self.interceptor)
         self.began = 0.0  # when watching began
+        self.mark = object()
+        self.task = _current_task()
         self._undo = contextlib.ExitStack()
         self._backs_up_everything = backs_up_everything  # all tensors, before the pass: also writes nobody saw are undone
 
@@ -208,6 +214,7 @@ class _Watching(Managed[None]):
     def _begin(self) -> None:
         session = self._session
         interceptor, restorer = session.interceptor, session.interceptor.restorer
+        _refuse_overlap(session)
         session.began = perf_counter()
         with contextlib.ExitStack() as undo:
             if may_be_compiled():
@@ -219,6 +226,8 @@ class _Watching(Managed[None]):
             undo.callback(leave_all, interceptor)  # where an interrupt left a module without its exit
             _running.append(session)
             undo.callback(_running.remove, session)
+            _around.set((*_around.get(), session.mark))
+            undo.callback(lambda: _around.set(tuple(one for one in _around.get() if one is not session.mark)))
             self._undo = undo.pop_all()
 
     def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -231,6 +240,24 @@ class _Watching(Managed[None]):
         if error is not None and noted is not None and noted[0] in _causes(error):
             log.failure = noted[1]
         interceptor.failure = None
+
+
+def _refuse_overlap(session: Session) -> None:
+    """Raise where a recording of another task runs: what each of them runs meanwhile cannot be told apart."""
+    for other in _running if session.log.is_recording else ():
+        is_another_task = other.task is not None and other.task is not session.task
+        if other.log.is_recording and is_another_task and other.watcher.is_here() and other.mark not in _around.get():
+            raise RecordingsOverlap(
+                "a recording of another asyncio task of this thread is running, and each would hold what both tasks run. Let "
+                "the tasks take turns, by an asyncio.Lock around the recordings, or record without an await in the block."
+            )
+
+
+def _current_task() -> object:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no loop runs
+        return None
 
 
 def _ran_in_optimizer(site: Site | None) -> bool:

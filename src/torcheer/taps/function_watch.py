@@ -100,6 +100,11 @@ class FunctionWatch(TorchFunctionMode):
         if self._aside and self._aside.pop():
             push_function_mode(self)
 
+    def close(self) -> None:
+        """The block is over: see no call any more, should torch put the mode back."""
+        self.reset()
+        self._ways = _Over()
+
     def reset(self) -> None:
         """Forget calls that an interrupt left without an end, and take the mode off."""
         while take_off_function_mode(self):
@@ -193,6 +198,13 @@ class FunctionWatch(TorchFunctionMode):
                 if new is not None:
                     call.change(tensor, new, spot)
         return call.settle(result)
+
+
+class _Over(dict[Any, int]):
+    """What becomes of calls after the block."""
+
+    def __missing__(self, func: Any) -> int:
+        return _PASS
 
 
 class _Call:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from ..capture.addresses import innermost
+from ..capture.restore.in_use import in_use
 from ..capture.restore.thread_state import thread_as_found
 from ..cleaning import Managed
 from ..errors import InvalidArgument
@@ -84,6 +85,7 @@ class Watch(Managed["Watch"]):
             raise InvalidArgument("this block was entered already; call tap() or intervene() again for another one.")
         self._thread = get_ident()
         with ExitStack() as undo:
+            undo.enter_context(in_use(self._model.modules(), "tapped or changed", restores=False))
             undo.enter_context(thread_as_found())
             if not self._lasts:
                 undo.enter_context(run_uncompiled(has_wrappers=True))
@@ -96,6 +98,9 @@ class Watch(Managed["Watch"]):
         """Take everything off the model. Returns whether this watch ended the block because every place was reached."""
         self._reset()
         self._undo.__exit__(kind, error, trace)
+        for watched in self._modules.values():
+            if watched.mode is not None:
+                watched.mode.close()
         self._modules.clear()  # what leads back would keep the model and its values in cycles
         for spot in self._spots:
             del spot.act

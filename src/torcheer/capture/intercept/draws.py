@@ -6,6 +6,7 @@ from ctypes import string_at
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ...records import Log, TorchFunction
 from ...torch_internals import DisableTorchFunction
@@ -22,6 +23,7 @@ class DrawWatch:
         self._log = log
         self._moved: RandomState | None = None  # the state the latest call draws from, if the one before did not leave it
         self._left: Any = None  # what the last call that drew left behind
+        self._first = b""  # the state of the processor's generator when the recording began
         self._is_alone = True  # whether nothing else moved the state by now
         self.drew = False
 
@@ -34,9 +36,9 @@ class DrawWatch:
         self._is_alone = self._is_alone and self._moved is None
         return True
 
-    def are_all(self) -> bool:
-        """Whether watched calls explain all that torch's state moved since the recording began."""
-        return self._is_alone and _fingerprint() == self._left
+    def are_all(self, before: Tensor) -> bool:
+        """Whether watched calls explain all that torch's state moved since it was `before`."""
+        return self._is_alone and self._first == _bytes_of(before) and _fingerprint() == self._left
 
     def note(self, number: int) -> None:
         """A call drew, for operation `number`; note the state it drew from, if something else had moved it.
@@ -53,16 +55,25 @@ class DrawWatch:
         if details is None or not (details.is_transformed or details.is_collective):
             self.end()
 
+    def start(self) -> None:
+        """A recording starts."""
+        self.end()
+        self._first = _bytes_of(torch.default_generator.get_state())
+
     def end(self) -> None:
-        """A call drew; or a recording starts."""
+        """A call drew."""
         self._left = _fingerprint()
+
+
+def _bytes_of(state: Tensor) -> bytes:
+    with DisableTorchFunction():
+        return string_at(state.data_ptr(), state.nbytes)
 
 
 def _fingerprint() -> Any:
     """Something that is equal where torch's random states are."""
     with DisableTorchFunction():
-        state = torch.default_generator.get_state()
-        ours = string_at(state.data_ptr(), state.nbytes)
+        ours = _bytes_of(torch.default_generator.get_state())
         if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's own
             return ours
         return ours, [(one.initial_seed(), one.get_offset()) for one in torch.cuda.default_generators]

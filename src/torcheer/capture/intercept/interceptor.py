@@ -54,6 +54,13 @@ _TENSORS = tuple((TENSOR,) * count for count in range(8))  # the templates of ca
 _FLOAT16, _BFLOAT16 = torch.float16, torch.bfloat16
 
 
+class _Over(dict[Any, tuple[int, int, TorchFunction]]):
+    """What a recording that is over knows of functions: their calls are not noted, should torch put its mode back."""
+
+    def __missing__(self, func: Any) -> tuple[int, int, TorchFunction]:
+        return _QUESTION, -1, facts(torch.is_tensor)
+
+
 class Interceptor(TorchFunctionMode):
     """Watches every torch function this thread calls."""
 
@@ -94,12 +101,13 @@ class Interceptor(TorchFunctionMode):
         self._collectives = CollectiveWatch.where_possible(self.recorder)
         if self._collectives is not None:
             self._writer.is_plain = False  # every call is asked whether a collective ran inside it
-        self._draws.end()
+        self._draws.start()
         push_function_mode(self)
         return self
 
     def __exit__(self, *error: Any) -> None:
         take_off_function_mode(self)  # which another recording that goes on may lie on
+        self._met = _Over()
         if self._collectives is not None:
             self._collectives.finish()
 

@@ -13,6 +13,7 @@ from torch.nn import Module
 from ...cleaning import Managed
 from ...containers import Arguments, shares_no_container
 from ...torch_internals import DisableTorchFunction
+from .in_use import in_use
 from .randomness import random_as_found
 from .recursion import deeper_calls
 from .restore_state import StateRestorer
@@ -36,6 +37,7 @@ class left_as_found(Managed["left_as_found"]):  # noqa: N801 - used as a functio
             args, kwargs = arguments
             values = (*args, *kwargs.values())
             given = [inner for value in values if isinstance(value, Module) for inner in value.modules()]
+            self._use = in_use([*modules, *given], "logged or run", restores=True)
             self.restorer = StateRestorer([*modules, *given], inputs, values, model)
             if self.restorer.puts_arguments_back:
                 self.args, self.kwargs = args, kwargs
@@ -50,15 +52,17 @@ class left_as_found(Managed["left_as_found"]):  # noqa: N801 - used as a functio
         self._thread = thread_as_found()
 
     def _begin(self) -> left_as_found:
-        self._deeper.__enter__()
-        self._thread.__enter__()
-        self.random.__enter__()
+        with ExitStack() as undo:
+            for block in (self._use, self._deeper, self._thread, self.random):
+                undo.enter_context(block)
+            undo.pop_all()  # `_end` leaves them, each in its place
         return self
 
     def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.error = error
         self._thread.leave(kind, error, trace)
         with DisableTorchFunction(), ExitStack() as steps:  # the one that is added last is taken first
+            steps.push(self._use)
             steps.push(self.last)
             steps.callback(self._restore_random)
             steps.callback(self.restorer.restore_counts)

@@ -70,8 +70,8 @@ class OwnDraws(Protocol):
 
     drew: bool  # whether a watched call drew
 
-    def are_all(self) -> bool:
-        """Whether watched calls explain all that torch's state moved since the pass began."""
+    def are_all(self, before: Tensor) -> bool:
+        """Whether watched calls explain all that torch's state moved since it was `before`."""
 
 
 class random_as_found(Managed["random_as_found"]):  # noqa: N801 - used as a function: `with random_as_found() as random:`
@@ -115,7 +115,7 @@ class random_as_found(Managed["random_as_found"]):  # noqa: N801 - used as a fun
         return any(map(self._is_ours, self.before.moved()))
 
     def _is_ours(self, name: str) -> bool:
-        if self._is_set or (name.startswith("torch") and self.draws is not None and self.draws.are_all()):
+        if self._is_set or (name.startswith("torch") and self.draws is not None and self.draws.are_all(self.before.torch)):
             return True
         return not (self._were_busy or _are_others_busy())
 

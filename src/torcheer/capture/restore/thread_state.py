@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import TracebackType
 
 import torch
@@ -24,6 +25,7 @@ class thread_as_found(Managed[None]):  # noqa: N801 - used as a function: `with 
         """Put all back. When an interrupt ends a program's mode, that may take off ours instead of itself."""
         if error is None or isinstance(error, Exception):
             return
+        _end_left_blocks(error)
         self._handing_on.__exit__(None, None, None)
         now = function_modes()
         if list(map(id, now)) != list(map(id, self._modes)):
@@ -32,3 +34,20 @@ class thread_as_found(Managed[None]):  # noqa: N801 - used as a function: `with 
             for mode in self._modes:
                 push_function_mode(mode)
         torch.set_grad_enabled(self._follows_gradients)
+
+
+def _end_left_blocks(error: BaseException | None) -> None:
+    """End the blocks of `contextlib.contextmanager` that an interrupt left while Python was about to end them.
+
+    torch takes a mode off the stack in such a block. It would put the mode back when the traceback is dropped.
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        trace = error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == contextlib.__file__:
+                with contextlib.suppress(RuntimeError):  # it is running
+                    trace.tb_frame.clear()
+            trace = trace.tb_next
+        error = error.__context__

@@ -289,10 +289,11 @@ class recording(Managed[ModelHistory]):  # noqa: N801 - used as a function: `wit
         """End the recording, unless that was done."""
         if self.has_begun:
             super().leave(kind, error, trace)
-            if error is not None:
-                explain(self._history, error)
-            elif self._session is not None:
-                finish(self._history, self._session)
+            with thread_as_found():
+                if error is not None:
+                    explain(self._history, error)
+                elif self._session is not None:
+                    finish(self._history, self._session)
 
 
 def _arguments(model: Any, input_args: Any, input_kwargs: Any, call: str) -> Arguments:

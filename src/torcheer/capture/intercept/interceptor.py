@@ -375,7 +375,8 @@ class Interceptor(TorchFunctionMode):
         try:
             return function.opened(*args, **kwargs)
         finally:
-            pop_function_mode()
+            if count_function_modes():  # an interrupt inside torch may have taken the mode off
+                pop_function_mode()
             self._open.pop()
             self._writer.composite = outer
 

@@ -23,9 +23,11 @@ class thread_as_found(Managed[None]):  # noqa: N801 - used as a function: `with 
 
     def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Put all back. When an interrupt ends a program's mode, that may take off ours instead of itself."""
-        if error is None or isinstance(error, Exception):
+        chain = _chain(error)
+        if all(isinstance(one, Exception) for one in chain):
             return
-        _end_left_blocks(error)
+        for one in chain:
+            _end_left_blocks(one)
         self._handing_on.__exit__(None, None, None)
         now = function_modes()
         if list(map(id, now)) != list(map(id, self._modes)):
@@ -36,18 +38,23 @@ class thread_as_found(Managed[None]):  # noqa: N801 - used as a function: `with 
         torch.set_grad_enabled(self._follows_gradients)
 
 
-def _end_left_blocks(error: BaseException | None) -> None:
+def _chain(error: BaseException | None) -> list[BaseException]:
+    """An error, and those during which it was raised."""
+    chain: list[BaseException] = []
+    while error is not None and not any(error is one for one in chain):
+        chain.append(error)
+        error = error.__context__
+    return chain
+
+
+def _end_left_blocks(error: BaseException) -> None:
     """End the blocks of `contextlib.contextmanager` that an interrupt left while Python was about to end them.
 
     torch takes a mode off the stack in such a block. It would put the mode back when the traceback is dropped.
     """
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        trace = error.__traceback__
-        while trace is not None:
-            if trace.tb_frame.f_code.co_filename == contextlib.__file__:
-                with contextlib.suppress(RuntimeError):  # it is running
-                    trace.tb_frame.clear()
-            trace = trace.tb_next
-        error = error.__context__
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == contextlib.__file__:
+            with contextlib.suppress(RuntimeError):  # it is running
+                trace.tb_frame.clear()
+        trace = trace.tb_next

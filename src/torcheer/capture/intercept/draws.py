@@ -31,9 +31,9 @@ class DrawWatch:
         """Whether a call is about to draw random numbers."""
         if function.draws is None or not function.draws(args, kwargs):
             return False
-        self.drew = True
-        self._moved = RandomState.now() if _fingerprint() != self._left else None
-        self._is_alone = self._is_alone and self._moved is None
+        self.drew, self._moved = True, None
+        if _fingerprint() != self._left:
+            self._moved, self._is_alone = RandomState.now(), False
         return True
 
     def are_all(self, before: Tensor) -> bool:
@@ -73,7 +73,8 @@ def _bytes_of(state: Tensor) -> bytes:
 def _fingerprint() -> Any:
     """Something that is equal where torch's random states are."""
     with DisableTorchFunction():
-        ours = _bytes_of(torch.default_generator.get_state())
+        state = torch.default_generator.get_state()
+        ours = string_at(state.data_ptr(), state.nbytes)
         if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's own
             return ours
         return ours, [(one.initial_seed(), one.get_offset()) for one in torch.cuda.default_generators]

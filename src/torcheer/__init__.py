@@ -35,11 +35,13 @@ from .errors import HistoryNotFound as HistoryNotFound
 from .errors import InvalidArgument as InvalidArgument
 from .errors import LayerNotFound as LayerNotFound
 from .errors import MissingInTorch as MissingInTorch
+from .errors import ModelInUse as ModelInUse
 from .errors import ModelMismatch as ModelMismatch
 from .errors import NotPicklable as NotPicklable
 from .errors import ParameterChanged as ParameterChanged
 from .errors import ParameterNotSaved as ParameterNotSaved
 from .errors import PlaceNotReached as PlaceNotReached
+from .errors import RecordingsOverlap as RecordingsOverlap
 from .errors import ReplayFailed as ReplayFailed
 from .errors import RunExists as RunExists
 from .errors import RunInUse as RunInUse

@@ -18,7 +18,9 @@ from .capture import Session
 from .capture.addresses import innermost
 from .capture.refusals import refuse_inside_compiled_code
 from .capture.restore.randomness import RandomState
+from .capture.restore.thread_state import thread_as_found
 from .capture.restore.write_counts import counts_as_found
+from .cleaning import Managed
 from .containers import Arguments
 from .errors import InvalidArgument, ModelMismatch
 from .files import output_path
@@ -239,12 +241,12 @@ def validate_forward_pass(
     arguments = _arguments(model, input_args, input_kwargs, "validate_forward_pass")
     refuse_read_once(arguments, "validate_forward_pass")
     history = ModelHistory(_title(model), Options())
-    with counts_as_found(model, arguments):
+    with thread_as_found(), counts_as_found(model, arguments):
         run(history, model, arguments, random_seed, backs_up_everything=True, call="validate_forward_pass")
         return validate_against(history, model, arguments)
 
 
-class recording:  # noqa: N801 - used as a function: `with recording() as history`
+class recording(Managed[ModelHistory]):  # noqa: N801 - used as a function: `with recording() as history`
     """Log whatever runs inside a `with` block: a training step, `generate()`, several models.
 
     >>> import torch, torcheer
@@ -275,22 +277,28 @@ class recording:  # noqa: N801 - used as a function: `with recording() as histor
         self._history = ModelHistory(title, read_options(options, "recording"))
         self._session: Session | None = None
 
-    def __enter__(self) -> ModelHistory:
+    def _begin(self) -> ModelHistory:
         if self._session is not None:
             raise InvalidArgument("this recording was used already; call recording() again for another one.")
-        self._session = session = open_session(self._history, outermost=sys._getframe(1).f_code)
+        self._session = session = open_session(self._history, outermost=sys._getframe(2).f_code)
         for model in self._models:
             session.watcher.register(model, "" if len(self._models) == 1 else session.watcher.free_name(model))
         session.__enter__()
         return self._history
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         assert self._session is not None
-        self._session.__exit__(kind, error, trace)
-        if error is not None:
-            explain(self._history, error)
-        else:
-            finish(self._history, self._session)
+        self._session.leave(kind, error, trace)
+
+    def leave(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """End the recording, unless that was done."""
+        if self.has_begun:
+            super().leave(kind, error, trace)
+            with thread_as_found():
+                if error is not None:
+                    explain(self._history, error)
+                elif self._session is not None:
+                    finish(self._history, self._session)
 
 
 def _arguments(model: Any, input_args: Any, input_kwargs: Any, call: str) -> Arguments:

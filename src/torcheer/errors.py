@@ -97,6 +97,14 @@ class ViewerNotBuilt(TorcheerError, FileNotFoundError):
     """The program of a page is not there: this is a source tree in which the browser programs were not built."""
 
 
+class ModelInUse(TorcheerError, RuntimeError):
+    """Two threads would log or change one model at once, or one would log it while the other reads it."""
+
+
+class RecordingsOverlap(TorcheerError, RuntimeError):
+    """Two asyncio tasks of one thread would record at once."""
+
+
 class RunNotFound(TorcheerError, FileNotFoundError):
     """There is no run of an Xray in a folder, or none that can be read."""
 

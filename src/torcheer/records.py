@@ -317,6 +317,16 @@ class Log:
         """The function that an operation is a call of."""
         return self.functions[self.rows[number][FUNCTION]]
 
+    def draws(self) -> bool:
+        """Whether a call drew random numbers from a default generator."""
+        asked = {number: function.draws for number, function in enumerate(self.functions) if function.draws is not None}
+        for row in self.rows if asked else ():
+            draws, arguments, names = asked.get(row[FUNCTION]), row[TEMPLATE], row[NAMES]
+            positional = len(arguments) - len(names)
+            if draws is not None and draws(arguments[:positional], dict(zip(names, arguments[positional:], strict=True))):
+                return True
+        return False
+
     def root_of(self, address: str) -> RegisteredModule | None:
         """The root that the module at an address is, or is inside of; None where there is no such root."""
         while (known := self.registered.get(address)) is None or not known.is_root:

@@ -158,8 +158,19 @@ class _ModesPopped:
         self._modes = [pop_function_mode() for _ in range(count_function_modes())]
 
     def __exit__(self, *error: object) -> None:
-        for mode in reversed(self._modes):
-            push_function_mode(mode)
+        while self._modes:
+            push_function_mode(self._modes.pop())
+
+
+def take_off_function_mode(mode: Any) -> bool:
+    """Take the last entry of a mode off the stack of function modes; others stay. Returns whether it was on the stack."""
+    above, is_found = [], False
+    while not is_found and count_function_modes():
+        above.append(pop_function_mode())
+        is_found = above[-1] is mode
+    for one in reversed(above[:-1] if is_found else above):
+        push_function_mode(one)
+    return is_found
 
 
 # Inside, torch functions are handed neither to modes nor to subclasses. The public function hides them only from subclasses.
@@ -760,12 +771,12 @@ def global_module_hooks(enter: Callable[..., Any], leave: Callable[..., Any], *,
 
     Removing such a hook leaves its number in one of torch's dictionaries (torch 2.6 to 2.15), which is removed here, too.
     """
-    before = _modules.register_module_forward_pre_hook(enter)
-    after = _modules.register_module_forward_hook(leave, with_kwargs=True, always_call=always)
-    yield
-    before.remove()
-    after.remove()
-    getattr(_modules, "_global_forward_hooks_with_kwargs", {}).pop(after.id, None)
+    with contextlib.ExitStack() as undo:
+        undo.callback(_modules.register_module_forward_pre_hook(enter).remove)
+        after = _modules.register_module_forward_hook(leave, with_kwargs=True, always_call=always)
+        undo.callback(getattr(_modules, "_global_forward_hooks_with_kwargs", {}).pop, after.id, None)
+        undo.callback(after.remove)
+        yield
 
 
 def has_global_pre_hooks() -> bool:
@@ -843,20 +854,19 @@ def run_uncompiled(*, has_wrappers: bool = False) -> Iterator[None]:
     if not may_be_compiled():
         yield
         return
-    _eager.begin()
-    if has_wrappers:
-        with hooks_on_wrappers():
-            yield
-    else:
+    with contextlib.ExitStack() as undo:
+        _eager.begin()
+        undo.callback(_eager.end)
+        if has_wrappers:
+            undo.enter_context(hooks_on_wrappers())
         yield
-    _eager.end()
 
 
 class _Eager:
     """Sets torch's stance, which is one for all threads, while anybody wants it; the last one to end puts it back."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # what ends a block may run while another one begins, in the same thread
         self._running = 0
         self._stance: Any = None
 

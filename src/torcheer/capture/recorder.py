@@ -236,6 +236,17 @@ class Recorder:
         self.keeper.storages.append(None)
         return self.log.append(row)
 
+    def cut_unfinished(self) -> None:
+        """Forget the operation that was being written down when an interrupt came; the columns of the log are of one length."""
+        log = self.log
+        columns: tuple[list[Any], ...] = (log.rows, log.values, log.versions, self.keeper.storages)
+        length = min(map(len, columns))
+        for column in columns:
+            del column[length:]
+        for number in [number for number in log.details if number >= length]:
+            del log.details[number]
+        self.table.cut(length)
+
     def _row(
         self,
         function: TorchFunction,

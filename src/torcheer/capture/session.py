@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 import os
 from collections.abc import Callable
+from contextvars import ContextVar
 from time import perf_counter
-from types import CodeType
+from types import CodeType, TracebackType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 
+from ..cleaning import Managed
 from ..containers import Path, find_tensors
+from ..errors import RecordingsOverlap
 from ..records import Log, Origin
 from ..source_places import Site
 from ..torch_internals import DisableTorchFunction, forget_custom_functions, may_be_compiled, missing_notes, run_uncompiled
@@ -30,17 +34,19 @@ from .recorder import Recorder
 from .refusals import refuse_inside_vmap, refuse_unrun
 from .restore.gc_pause import fewer_collections
 from .restore.left_as_found import left_as_found
-from .restore.randomness import RandomState, seed_everything
+from .restore.randomness import RandomState
 from .restore.recursion import deeper_calls
 from .restore.restore_state import StateRestorer
+from .restore.thread_state import thread_as_found
 
 _OPTIMIZERS = os.path.dirname(inspect.getfile(torch.optim.Optimizer))
 
 _running: list[Session] = []  # the recordings that are watching, the one that began last at the end
+_around: ContextVar[tuple[object, ...]] = ContextVar("recordings", default=())  # the marks of those around this code
 Start = int | RandomState | None  # a seed, or the random state to start from; None: the state that is found
 
 
-class Session:
+class Session(Managed["Session"]):
     """One recording. Use it once: either `run` a model, or enter it as a context manager."""
 
     def __init__(
@@ -64,21 +70,26 @@ class Session:
             log.backward.on_device = True
         self.interceptor = Interceptor(self.recorder, self.sites, None, timer)
         self.watcher = ModuleWatcher(self.recorder, self.sites, self.interceptor)
-        self._leave = contextlib.ExitStack()
-        self._started = 0.0
+        self.began = 0.0  # when watching began
+        self.mark = object()
+        self.task = _current_task()
+        self._undo = contextlib.ExitStack()
         self._backs_up_everything = backs_up_everything  # all tensors, before the pass: also writes nobody saw are undone
 
-    def __enter__(self) -> Session:
+    def _begin(self) -> Session:
         refuse_inside_vmap()
-        self._leave.enter_context(fewer_collections())
-        self._leave.enter_context(deeper_calls())
-        self.log.is_recording = True
-        self.log.random_state = RandomState.now()
-        self._begin()
+        with contextlib.ExitStack() as undo:
+            undo.enter_context(thread_as_found())
+            undo.enter_context(fewer_collections())
+            undo.enter_context(deeper_calls())
+            self.log.is_recording = True
+            self.log.random_state = RandomState.now()
+            undo.enter_context(_Watching(self))
+            self._undo = undo.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        self._end(error)
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._undo.__exit__(kind, error, trace)
         with DisableTorchFunction():
             if error is None:
                 self._find_outputs()
@@ -87,7 +98,7 @@ class Session:
     def run(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], start: Start) -> None:
         """Run `model` once and record it; afterwards nothing outside the log has changed."""
         refuse_inside_vmap()
-        with fewer_collections():
+        with thread_as_found(), fewer_collections():
             self._run(without_parallelism(model), args, kwargs, start)
 
     def _run(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], start: Start) -> None:
@@ -101,11 +112,10 @@ class Session:
             self._leave_as_found(undone, entered)
             self._prepare(undone.restorer, inputs)
             self.log.random_seed = start if isinstance(start, int) else None
-            if isinstance(start, RandomState):
-                start.restore()
-            elif start is not None:
-                seed_everything(start)
-            self.log.random_state = RandomState.now() if start is not None else undone.random
+            undone.random.draws = self.interceptor.draws
+            if start is not None:
+                undone.random.start_from(start)
+            self.log.random_state = RandomState.now() if start is not None else undone.random.before
             result = self._call(model, undone.args, undone.kwargs)
             refuse_unrun(result, self.log)
             with DisableTorchFunction():
@@ -150,11 +160,11 @@ class Session:
     def _keep_left_behind(self, undone: left_as_found) -> None:
         """Where gradients are followed, backward passes need what is undone now."""
         if self.recorder.gradients is not None and undone.error is None:
-            self.recorder.gradients.keep_left_behind(undone.restorer, undone.random)
+            self.recorder.gradients.keep_left_behind(undone.restorer, undone.random.before)
 
     def _note_times(self, entered: float) -> None:
         now = perf_counter()
-        started, forward = self._started or now, self.log.seconds.get("forward", 0.0)
+        started, forward = self.began or now, self.log.seconds.get("forward", 0.0)
         self.log.seconds.update(setup=started - entered, forward=forward, cleanup=now - started - forward)
 
     def _note_lazy_states(self, restorer: StateRestorer) -> None:
@@ -168,36 +178,8 @@ class Session:
         return [module for root, prefix in roots_of(model) for module in self.watcher.register(root, prefix)]
 
     def _call(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._begin()
-        error: BaseException | None = None
-        try:
+        with _Watching(self):
             return model(*args, **kwargs)
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            self._end(error)
-            del error  # it leads to this frame, so the frame must not lead to it: all that is kept would stay in a cycle
-
-    def _begin(self) -> None:
-        self._started = perf_counter()
-        if may_be_compiled():
-            self._leave.enter_context(run_uncompiled(has_wrappers=self.recorder.has_wrappers))  # our hooks know wrappers
-        self._leave.enter_context(self.watcher.watching())
-        if self.interceptor.restorer is not None:
-            self.interceptor.restorer.hooks_start_here()
-        self._leave.enter_context(self.interceptor)
-        _running.append(self)
-        self._leave.callback(_running.remove, self)
-
-    def _end(self, error: BaseException | None) -> None:
-        leave_all(self.interceptor)  # where an interrupt left a module without its exit
-        self._leave.close()
-        self.log.seconds["forward"] = perf_counter() - self._started
-        noted = self.interceptor.failure
-        if error is not None and noted is not None and noted[0] in _causes(error):
-            self.log.failure = noted[1]
-        self.interceptor.failure = None
 
     def _find_outputs(self) -> None:
         """In `recording()`, outputs are the results that no operation used and that the program still holds.
@@ -223,6 +205,62 @@ class Session:
         self.keeper.settle(self.recorder.table.live_storages())
         self.recorder.close()
         self.log.is_complete = error is None
+
+
+class _Watching(Managed[None]):
+    """Inside, everything that this thread runs is written down."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._undo = contextlib.ExitStack()
+
+    def _begin(self) -> None:
+        session = self._session
+        interceptor, restorer = session.interceptor, session.interceptor.restorer
+        _refuse_overlap(session)
+        session.began = perf_counter()
+        with contextlib.ExitStack() as undo:
+            if may_be_compiled():
+                undo.enter_context(run_uncompiled(has_wrappers=session.recorder.has_wrappers))  # our hooks know wrappers
+            undo.enter_context(session.watcher.watching())
+            if restorer is not None:
+                restorer.hooks_start_here()
+            undo.enter_context(interceptor)
+            undo.callback(leave_all, interceptor)  # where an interrupt left a module without its exit
+            _running.append(session)
+            undo.callback(_running.remove, session)
+            _around.set((*_around.get(), session.mark))
+            undo.callback(lambda: _around.set(tuple(one for one in _around.get() if one is not session.mark)))
+            self._undo = undo.pop_all()
+
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._undo.close()
+        log, interceptor = self._session.log, self._session.interceptor
+        if error is not None:
+            self._session.recorder.cut_unfinished()
+        log.seconds["forward"] = perf_counter() - self._session.began
+        noted = interceptor.failure
+        if error is not None and noted is not None and noted[0] in _causes(error):
+            log.failure = noted[1]
+        interceptor.failure = None
+
+
+def _refuse_overlap(session: Session) -> None:
+    """Raise where a recording of another task runs: what each of them runs meanwhile cannot be told apart."""
+    for other in _running if session.log.is_recording else ():
+        is_another_task = other.task is not None and other.task is not session.task
+        if other.log.is_recording and is_another_task and other.watcher.is_here() and other.mark not in _around.get():
+            raise RecordingsOverlap(
+                "a recording of another asyncio task of this thread is running, and each would hold what both tasks run. Let "
+                "the tasks take turns, by an asyncio.Lock around the recordings, or record without an await in the block."
+            )
+
+
+def _current_task() -> object:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no loop runs
+        return None
 
 
 def _ran_in_optimizer(site: Site | None) -> bool:

@@ -11,13 +11,14 @@ What a custom `autograd.Function` does cannot be made again: the calls inside it
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..capture.restore.randomness import RandomState
+from ..capture.restore.randomness import random_as_found
 from ..records import OperationRecord
 from ..replay.machine import call_again, outcome
 from ..replay.walk import tensors_of
@@ -68,20 +69,16 @@ class BackwardReplay(Observer):
         self._made = None
         if record.gradfunc is None:
             return  # autograd did not follow it
-        random = RandomState.now() if record.function.is_random else None
         try:
             if record.details.also:
                 raise RuntimeError("what it is given was written to through another view")
             tensors, sources = self._followed(record, tensors_of((args, kwargs)))
             again_args, again_kwargs = fill_call(record.template, record.names, iter(tensors))
-            with torch.enable_grad():
+            with torch.enable_grad(), random_as_found() if record.function.is_random else contextlib.nullcontext():
                 result = call_again(record, again_args, again_kwargs)
             self._made = record.number, result, again_args, again_kwargs, sources
         except Exception:  # whatever a torch function may raise
             self.unknown.update(record.parents)
-        finally:
-            if random is not None:
-                random.restore()
 
     def _followed(self, record: OperationRecord, given: list[Tensor]) -> tuple[list[Tensor], list[Source]]:
         """Copies of the tensors a call is given, which autograd follows back to the operations they come from."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..capture.restore.randomness import RandomState
+from ..capture.restore.randomness import random_as_found
 from ..errors import TorcheerError
 from ..functions.signatures import positional_names
 from ..history import Operation
@@ -266,16 +266,14 @@ class Inquiry:
             return False
         b = self._alignment.b
         record = b.log.operations[number]
-        random = RandomState.now()
         try:
-            tensors = [self._given(partner, number, slot, with_states_of_a) for slot in range(len(record.parents))]
-            args, kwargs = fill_call(record.template, record.names, iter(tensors))
-            with torch.no_grad():
-                value = outcome(record, call_again(record, args, kwargs), args, kwargs)
+            with random_as_found():
+                tensors = [self._given(partner, number, slot, with_states_of_a) for slot in range(len(record.parents))]
+                args, kwargs = fill_call(record.template, record.names, iter(tensors))
+                with torch.no_grad():
+                    value = outcome(record, call_again(record, args, kwargs), args, kwargs)
         except (TorcheerError, RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError):
             return False
-        finally:
-            random.restore()
         return is_close(expected, value, allowed)
 
     def _given(self, partner: int, number: int, slot: int, with_states_of_a: bool) -> Tensor:

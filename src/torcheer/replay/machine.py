@@ -19,7 +19,8 @@ from torch.autograd.forward_ad import dual_level
 from ..capture.identity.tensor_table import storage_of, storages_of
 from ..capture.intercept.autocast import autocast_as
 from ..capture.keep.keeper import alias, copied, of_same_class
-from ..capture.restore.randomness import RandomState
+from ..capture.restore.randomness import random_as_found
+from ..capture.restore.thread_state import thread_as_found
 from ..container_kinds import SavedObject
 from ..containers import PLAIN, find_leaves, get_path
 from ..display import few
@@ -83,11 +84,10 @@ class Machine:
 
     def run(self) -> None:
         """Make every call again, from the recorded random state. Afterwards the random state is the one from before."""
-        before = RandomState.now()
         is_dual = any(function.name == "_make_dual" for function in self.log.functions)
-        try:
+        with thread_as_found(), random_as_found() as random:
             if self.log.random_state is not None:
-                self.log.random_state.restore()
+                random.start_from(self.log.random_state, draws=self.log.draws())
             with dual_level() if is_dual else contextlib.nullcontext():
                 self._read_before(0)
                 for numbers in self.log.calls():
@@ -95,8 +95,6 @@ class Machine:
                     self._read_before(numbers[-1] + 1)
                     for number in self._last_use.get(numbers[-1], ()):
                         self._live.pop(number, None)
-        finally:
-            before.restore()
 
     def _read_before(self, number: int) -> None:
         """Hand the observer what left for Python before this operation."""

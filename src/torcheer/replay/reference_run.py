@@ -35,7 +35,7 @@ def run_plainly(model: Callable[..., Any], arguments: Arguments, log: Log) -> li
     with left_as_found(model, modules, given, arguments, []) as undone:
         undone.restorer.back_up_everything([source for one in log.source_tensors if (source := one()) is not None])
         if log.random_state is not None:
-            log.random_state.restore()
+            undone.random.start_from(log.random_state, draws=log.draws())
         with run_uncompiled():
             result = without_parallelism(model)(*undone.args, **undone.kwargs)
         returned = tensors_of(result, into_objects=True)

@@ -16,7 +16,7 @@ from ..capture.intercept.call_sites import CallSites, hand_on
 from ..containers import Path, get_path, tensors_in
 from ..functions import Kind, TorchFunction, facts
 from ..source_places import CodeTable, Site
-from ..torch_internals import count_function_modes, function_modes, pop_function_mode, push_function_mode
+from ..torch_internals import function_modes, push_function_mode, take_off_function_mode
 from .in_place import Copies, differ, given_to_change, write_as, writes_elements, written_by
 from .places import Frame, frames_of, within_forward
 from .spots import Spot, counting, with_tensors
@@ -88,21 +88,26 @@ class FunctionWatch(TorchFunctionMode):
         if self._outer:
             self._turns, self._call, is_put_on = self._outer.pop()
             if is_put_on:
-                take_off(self)
+                take_off_function_mode(self)
 
     def step_aside(self, module: Module, args: object, kwargs: object) -> None:
         """The hook before an inner module."""
         self._stop_if_done()
-        self._aside.append(take_off(self))
+        self._aside.append(take_off_function_mode(self))
 
     def step_back(self, module: Module, args: object, result: object) -> None:
         """The hook after an inner module, also where it raised."""
         if self._aside and self._aside.pop():
             push_function_mode(self)
 
+    def close(self) -> None:
+        """The block is over: see no call any more, should torch put the mode back."""
+        self.reset()
+        self._ways = _Over()
+
     def reset(self) -> None:
         """Forget calls that an interrupt left without an end, and take the mode off."""
-        while take_off(self):
+        while take_off_function_mode(self):
             pass
         self._outer.clear()
         self._aside.clear()
@@ -147,7 +152,7 @@ class FunctionWatch(TorchFunctionMode):
         try:
             return opened(*args, **kwargs)
         finally:
-            take_off(self)
+            take_off_function_mode(self)
             self._open.pop()
 
     def _spots_at(self, name: str, frame: FrameType) -> tuple[tuple[int, str], list[Spot]]:
@@ -193,6 +198,13 @@ class FunctionWatch(TorchFunctionMode):
                 if new is not None:
                     call.change(tensor, new, spot)
         return call.settle(result)
+
+
+class _Over(dict[Any, int]):
+    """What becomes of calls after the block."""
+
+    def __missing__(self, func: Any) -> int:
+        return _PASS
 
 
 class _Call:
@@ -264,17 +276,6 @@ class _Call:
 def _call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a function. One line for all calls of a function: `torch.jit.trace` compares the lines of two runs."""
     return func(*args, **kwargs)
-
-
-def take_off(mode: TorchFunctionMode) -> bool:
-    """Take the last entry of a mode off the stack of function modes; others stay. Returns whether it was on the stack."""
-    above, is_found = [], False
-    while not is_found and count_function_modes():
-        above.append(pop_function_mode())
-        is_found = above[-1] is mode
-    for one in reversed(above[:-1] if is_found else above):
-        push_function_mode(one)
-    return is_found
 
 
 hand_on(FunctionWatch.__torch_function__.__code__, opening=FunctionWatch._run_open.__code__)

@@ -11,6 +11,7 @@ from torch.nn import Module
 
 from ..capture.session import note_change
 from ..changes import Change, Given, HeadAxis, as_change
+from ..cleaning import Managed
 from ..display import few
 from ..errors import InvalidArgument
 from ..history import History, Operation
@@ -51,7 +52,7 @@ class Edit:
         return f"{self.key!r}: {self.change}, {times} ({few(places, 3, '; ')})"
 
 
-class Edits:
+class Edits(Managed["Edits"]):
     """The changes of a block: entering it hooks the model, and afterwards it tells what was changed."""
 
     def __init__(self, model: Module, changes: Mapping[KeyType, Given], like: History | None, *, strict: bool) -> None:
@@ -68,12 +69,12 @@ class Edits:
             act.prepare(key, spots, like)
             self.edits.append(Edit(key, act.change, spots))
 
-    def __enter__(self) -> Edits:
+    def _begin(self) -> Edits:
         self._watched.watch.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._watched.watch.__exit__(kind, error, trace)
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._watched.watch.leave(kind, error, trace)
         if error is None:
             self._watched.check(self._strict, self.notes)
 

@@ -11,6 +11,7 @@ from torch.nn import Module
 
 from ..capture.addresses import innermost
 from ..capture.restore.left_as_found import left_as_found
+from ..cleaning import Managed
 from ..containers import Arguments, shares_no_container, tensors_in
 from ..display import few
 from ..errors import ActivationLost, InvalidArgument
@@ -26,7 +27,7 @@ from .taking import Take, TakenValue
 from .watched_keys import WatchedKeys, in_words, is_plural
 
 
-class TappedValues(Mapping[AnyKey, Any]):
+class TappedValues(Managed["TappedValues"], Mapping[AnyKey, Any]):
     """The values that were read: `values[key]` is a tensor, or a list where a key means several or a module ran several times.
 
     They are those of the last call of the model, held by reference and with their autograd graph. A value that the model
@@ -41,12 +42,12 @@ class TappedValues(Mapping[AnyKey, Any]):
 
     # The block ----------------------------------------------------------------------------------------------------
 
-    def __enter__(self) -> TappedValues:
+    def _begin(self) -> TappedValues:
         self._watched.watch.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
-        is_stopped = self._watched.watch.__exit__(kind, error, trace)
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        is_stopped = self._watched.watch.leave(kind, error, trace) or False
         self._take.end()
         if error is None or is_stopped:
             self._watched.check(self._strict, self.notes)

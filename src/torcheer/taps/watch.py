@@ -9,22 +9,25 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from threading import get_ident
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 from torch import Tensor
 from torch.nn import Module
 
 from ..capture.addresses import innermost
+from ..capture.restore.in_use import in_use
+from ..capture.restore.thread_state import thread_as_found
+from ..cleaning import Managed
 from ..errors import InvalidArgument
-from ..torch_internals import function_modes, pop_function_mode, push_function_mode, run_uncompiled, untraced
+from ..torch_internals import run_uncompiled, untraced
 from .model_places import ModelPlaces
 from .module_hooks import ModuleHooks
 from .spots import Spot, Stopped
 from .watched_module import WatchedModule, caller_of_module, is_in_backward
 
 
-class Watch:
+class Watch(Managed["Watch"]):
     """Watches places of one model, for the time of a `with` block.
 
     Args:
@@ -63,11 +66,10 @@ class Watch:
         self._modules: dict[str, WatchedModule] = {}
         self._callees = callees
         self._hooks = ModuleHooks()
-        self._leave = ExitStack()
+        self._undo = ExitStack()
         self._caller: FrameType | None = None  # while the model runs: the frame that its outermost call is made from
         self._is_in_pass = False  # whether a block of `one_pass` runs
         self._thread = 0
-        self._modes: list[Any] = []  # the stack of function modes when the block began
         for spot in spots:
             self._add(spot, logged_calls)
 
@@ -84,35 +86,34 @@ class Watch:
 
     # The block ----------------------------------------------------------------------------------------------------
 
-    def __enter__(self) -> Watch:
+    def _begin(self) -> Watch:
         if self._thread:
             raise InvalidArgument("this block was entered already; call tap() or intervene() again for another one.")
         self._thread = get_ident()
-        try:
-            self._modes = function_modes()
+        with ExitStack() as undo:
+            undo.enter_context(in_use(self._model.modules(), "tapped or changed", restores=False))
+            undo.enter_context(thread_as_found())
             if not self._lasts:
-                self._leave.enter_context(run_uncompiled(has_wrappers=True))
-            self._leave.callback(self._hooks.remove)
+                undo.enter_context(run_uncompiled(has_wrappers=True))
+            undo.callback(self._hooks.remove)
             self._hook()
-        except BaseException:
-            self._leave.close()
-            raise
+            self._undo = undo.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         """Take everything off the model. Returns whether this watch ended the block because every place was reached."""
         if error is None and self._runs > 1 and 0 < self._passed < self._passes:
             calls = (self._runs - 1) * self._passes + self._passed
             self.note(f"the model was called {calls} times, which is no multiple of the {self._passes} that were logged")
         self._reset()
-        self._leave.close()
+        self._undo.__exit__(kind, error, trace)
+        for watched in self._modules.values():
+            if watched.mode is not None:
+                watched.mode.close()
         self._modules.clear()  # what leads back would keep the model and its values in cycles
         for spot in self._spots:
             del spot.act
-        is_stopped = self._has_raised(error)
-        if error is not None and not isinstance(error, Exception) and not is_stopped:
-            _put_modes(self._modes)
-        return is_stopped
+        return self._has_raised(error)
 
     def _has_raised(self, error: BaseException | None) -> bool:
         return isinstance(error, Stopped) and error.args[0] is self
@@ -155,7 +156,7 @@ class Watch:
             self._reset()
         else:
             if not 0 < self._passed < self._passes:
-                self._begin()
+                self._begin_call()
                 self._runs, self._passed = self._runs + 1, 0
             self._passed += 1
         self._caller = caller
@@ -166,7 +167,7 @@ class Watch:
             if result is None and sys.exc_info()[1] is not None and not is_in_backward():  # forward raised: the run is over
                 self._passed = 0
 
-    def _begin(self) -> None:
+    def _begin_call(self) -> None:
         """A call of the model begins."""
         self._reset()
         self._missing = len(self._spots)
@@ -230,7 +231,7 @@ class Watch:
         self.otherwise[text] = None
 
 
-class OnePass:
+class OnePass(Managed[None]):
     """A block in a watch that lasts: everything that runs inside is one call of the model.
 
     With `stops` the block ends when every place was reached. Other code that runs the hooked model is not stopped.
@@ -241,26 +242,16 @@ class OnePass:
         self._stops = stops
         self._uncompiled = run_uncompiled(has_wrappers=True)
 
-    def __enter__(self) -> None:
-        self._watch._begin()
-        self._watch._is_in_pass, self._watch._stops = True, self._stops
+    def _begin(self) -> None:
+        self._watch._begin_call()
         self._uncompiled.__enter__()
+        self._watch._is_in_pass, self._watch._stops = True, self._stops
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        self._uncompiled.__exit__()
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         self._watch._is_in_pass = self._watch._stops = False
         self._watch._reset()
+        self._uncompiled.__exit__(None, None, None)
         return self._watch._has_raised(error)
-
-
-def _put_modes(modes: list[Any]) -> None:
-    """Restore the stack of function modes: when an interrupt ends a program's mode, it may take off ours instead of itself."""
-    now = function_modes()
-    if list(map(id, now)) != list(map(id, modes)):
-        for _ in now:
-            pop_function_mode()
-        for mode in modes:
-            push_function_mode(mode)
 
 
 def _is_running(frame: FrameType, inside: FrameType | None) -> bool:

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from ..api import recording
+from ..cleaning import Managed
 from ..display import few
 from ..errors import InvalidArgument, RunMismatch, TorcheerError
 from ..functions.groups import UNSCALES
@@ -334,7 +335,7 @@ class Xray(Reader):
         self.close()
 
 
-class _WatchedStep:
+class _WatchedStep(Managed["ModelHistory | None"]):
     """What `Xray.step` returns. It is a class, not a generator, so that a user's exception passes through unchanged."""
 
     def __init__(self, xray: Xray, step: int | None) -> None:
@@ -343,7 +344,7 @@ class _WatchedStep:
         self._recorded: recording | None = None
         self._history: ModelHistory | None = None
 
-    def __enter__(self) -> ModelHistory | None:
+    def _begin(self) -> ModelHistory | None:
         self._step, self._recorded = self._xray._record(self._given)
         if self._recorded is None:
             return None
@@ -353,13 +354,19 @@ class _WatchedStep:
         self._recorded._session.sites.when_new = self._refusal
         return self._history
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._recorded is None or self._history is None:
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._recorded is not None:
+            self._recorded.leave(kind, error, trace)
+
+    def leave(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """End the step, unless that was done, and look at it."""
+        if not self.has_begun:
             return
-        self._recorded.__exit__(kind, error, trace)
-        self._refusal.raise_again(error)
-        if error is None:
-            self._xray._take(self._step, self._history)
+        super().leave(kind, error, trace)
+        if self._history is not None:
+            self._refusal.raise_again(error)
+            if error is None:
+                self._xray._take(self._step, self._history)
 
 
 def _finish(writer: Writer, drawer: Drawer) -> None:

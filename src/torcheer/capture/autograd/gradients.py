@@ -64,13 +64,13 @@ class Watched:
 
     __slots__ = (
         *("can_nest", "following", "is_given", "is_target", "leaf", "name", "number", "onward", "operation", "outputs", "role"),
-        *("event", "inner", "outer", "record", "sequence", "started"),
+        *("counted", "event", "inner", "outer", "record", "sequence", "started"),
     )
 
     def __init__(self, following: Following, name: str, role: str, operation: int) -> None:
         self.following = following
-        following.left -= 1
         following.count += 1
+        self.counted = following.counted
         self.number = following.count
         self.name = name
         self.role = role
@@ -90,9 +90,6 @@ class Watched:
         self.sequence = -1
         self.started = 0
 
-    def __del__(self) -> None:
-        self.following.left += 1  # the node is gone
-
     def made(self, output: int, number: int) -> None:
         """It made the tensor of an operation."""
         self.outputs.setdefault(output, []).append(number)
@@ -105,7 +102,8 @@ class Following:
 
     def __init__(self, backward: BackwardLog) -> None:
         self.log = weakref.ref(backward)
-        self.left = FOLLOWED
+        self.counted = object()  # what is known of each node that is hooked, and alive, refers to this
+        self._none = sys.getrefcount(self.counted)
         self.count = 0  # nodes hooked so far
         self.has_custom = False
         self._left_behind: Callable[[], LeftBehind | None] | None = None  # None: the pass left nothing behind
@@ -139,6 +137,14 @@ class Following:
                 "this state is gone. Keep the history until backward has run."
             )
         left.put_back(current_graph_task())
+
+    @property
+    def left(self) -> int:
+        """How many more nodes may be hooked.
+
+        References are counted, since a `__del__` of what is known of a node could swallow an interrupt.
+        """
+        return FOLLOWED + self._none - sys.getrefcount(self.counted)
 
     def known(self, node: Node) -> Watched | None:
         """What is known of a node that is hooked."""

@@ -199,6 +199,13 @@ class TensorTable:
                 living |= storages_of(tensor)
         return living
 
+    def cut(self, length: int) -> None:
+        """Forget tensors that stand for no record before `length`, or whose entry an interrupt left without a number."""
+        for key, entry in list(self.entries.items()):
+            if not (hasattr(entry, "number") and hasattr(entry, "storage") and entry.number < length):
+                del self.entries[key]
+        self.handed_back = [known for known in self.handed_back if known[2] < length]
+
     def clear(self) -> None:
         self.entries.clear()
         self.last_write.clear()

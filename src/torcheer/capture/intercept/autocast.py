@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 
 import torch
-
-from ...cleaning import cleaning
 
 _DEVICES = ("cpu", "cuda", "mps", "xpu")
 
@@ -20,9 +17,8 @@ def autocast_state() -> Autocast:
     return tuple((d, torch.get_autocast_dtype(d)) for d in _DEVICES if torch.is_autocast_enabled(d))
 
 
-@cleaning
-def autocast_as(state: Autocast) -> Iterator[None]:
-    """Inside, autocast has this state."""
+def autocast_as(state: Autocast) -> contextlib.ExitStack:
+    """Returns a block inside of which autocast has this state. It has begun: no time is to pass before it is entered."""
     recorded = dict(state)
     with contextlib.ExitStack() as context:
         for device in _DEVICES:
@@ -30,4 +26,4 @@ def autocast_as(state: Autocast) -> Iterator[None]:
                 context.enter_context(torch.autocast(device, dtype=recorded[device], cache_enabled=False))
             elif torch.is_autocast_enabled(device):
                 context.enter_context(torch.autocast(device, enabled=False))
-        yield
+        return context.pop_all()

@@ -6,6 +6,7 @@ from ctypes import string_at
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ...records import Log, TorchFunction
 from ...torch_internals import DisableTorchFunction
@@ -22,13 +23,22 @@ class DrawWatch:
         self._log = log
         self._moved: RandomState | None = None  # the state the latest call draws from, if the one before did not leave it
         self._left: Any = None  # what the last call that drew left behind
+        self._first = b""  # the state of the processor's generator when the recording began
+        self._is_alone = True  # whether nothing else moved the state by now
+        self.drew = False
 
     def begins(self, function: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether a call is about to draw random numbers."""
         if function.draws is None or not function.draws(args, kwargs):
             return False
-        self._moved = RandomState.now() if _fingerprint() != self._left else None
+        self.drew, self._moved = True, None
+        if _fingerprint() != self._left:
+            self._moved, self._is_alone = RandomState.now(), False
         return True
+
+    def are_all(self, before: Tensor) -> bool:
+        """Whether watched calls explain all that torch's state moved since it was `before`."""
+        return self._is_alone and self._first == _bytes_of(before) and _fingerprint() == self._left
 
     def note(self, number: int) -> None:
         """A call drew, for operation `number`; note the state it drew from, if something else had moved it.
@@ -45,9 +55,19 @@ class DrawWatch:
         if details is None or not (details.is_transformed or details.is_collective):
             self.end()
 
+    def start(self) -> None:
+        """A recording starts."""
+        self.end()
+        self._first = _bytes_of(torch.default_generator.get_state())
+
     def end(self) -> None:
-        """A call drew; or a recording starts."""
+        """A call drew."""
         self._left = _fingerprint()
+
+
+def _bytes_of(state: Tensor) -> bytes:
+    with DisableTorchFunction():
+        return string_at(state.data_ptr(), state.nbytes)
 
 
 def _fingerprint() -> Any:

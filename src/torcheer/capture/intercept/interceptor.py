@@ -29,6 +29,7 @@ from ...torch_internals import (
     pop_function_mode,
     push_function_mode,
     storage_address,
+    take_off_function_mode,
     write_count,
 )
 from ..identity.tensor_table import Entry, storages_of
@@ -51,6 +52,13 @@ _NO_KWARGS: dict[str, Any] = {}
 _QUESTION, _SPECIAL, _MAY_DRAW, _MAY_WRITE, _ORDINARY = range(5)
 _TENSORS = tuple((TENSOR,) * count for count in range(8))  # the templates of calls with nothing but tensors
 _FLOAT16, _BFLOAT16 = torch.float16, torch.bfloat16
+
+
+class _Over(dict[Any, tuple[int, int, TorchFunction]]):
+    """What a recording that is over knows of functions: their calls are not noted, should torch put its mode back."""
+
+    def __missing__(self, func: Any) -> tuple[int, int, TorchFunction]:
+        return _QUESTION, -1, facts(torch.is_tensor)
 
 
 class Interceptor(TorchFunctionMode):
@@ -77,7 +85,7 @@ class Interceptor(TorchFunctionMode):
         self.timer = timer
         self._is_nested = False
         self._collectives: CollectiveWatch | None = None  # where there are other processes
-        self._draws = DrawWatch(self.log)
+        self._draws = self.draws = DrawWatch(self.log)
         # what the hot path reaches for
         self._table = recorder.table
         self._stack = recorder.stack
@@ -93,12 +101,13 @@ class Interceptor(TorchFunctionMode):
         self._collectives = CollectiveWatch.where_possible(self.recorder)
         if self._collectives is not None:
             self._writer.is_plain = False  # every call is asked whether a collective ran inside it
-        self._draws.end()
-        super().__enter__()  # type: ignore[no-untyped-call]  # torch's own
+        self._draws.start()
+        push_function_mode(self)
         return self
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]  # torch's own
+        take_off_function_mode(self)  # which another recording that goes on may lie on
+        self._met = _Over()
         if self._collectives is not None:
             self._collectives.finish()
 
@@ -183,27 +192,31 @@ class Interceptor(TorchFunctionMode):
             except RuntimeError:
                 pass  # one without memory or versions
             else:
-                name = self._nodes.name(result, function_number) if result.requires_grad else None
-                number = len(self._rows)
-                self._rows.append((function_number, whole, names, module, site, started, elapsed, name, None, *parents))
-                self._values.append(value)
-                self._versions.append(version)
-                self._storages.append(storage)
-                if written:
-                    if details is not None:
-                        self.log.details[number] = details
-                    for tensor in written:
-                        self._writer.note_write(tensor, number)
-                if self._writer.composite is not None or (dtype := result.dtype) is _FLOAT16 or dtype is _BFLOAT16:
-                    self._writer.note_context(number)
-                key = id(result)
-                entry = entries.get(key)
-                if entry is None or entry() is not result:
-                    entry = entries[key] = Entry(result)
-                elif not written:
-                    table.handed_back.append((entry, entry.number, number))
-                entry.number = number
-                entry.storage = storage
+                try:
+                    name = self._nodes.name(result, function_number) if result.requires_grad else None
+                    number = len(self._rows)
+                    self._rows.append((function_number, whole, names, module, site, started, elapsed, name, None, *parents))
+                    self._values.append(value)
+                    self._versions.append(version)
+                    self._storages.append(storage)
+                    if written:
+                        if details is not None:
+                            self.log.details[number] = details
+                        for tensor in written:
+                            self._writer.note_write(tensor, number)
+                    if self._writer.composite is not None or (dtype := result.dtype) is _FLOAT16 or dtype is _BFLOAT16:
+                        self._writer.note_context(number)
+                    key = id(result)
+                    entry = entries.get(key)
+                    if entry is None or entry() is not result:
+                        entry = entries[key] = Entry(result)
+                    elif not written:
+                        table.handed_back.append((entry, entry.number, number))
+                    entry.number = number
+                    entry.storage = storage
+                except BaseException:
+                    self.recorder.cut_unfinished()
+                    raise
                 if way == _MAY_DRAW:
                     self._draws.note(number)
                 return result
@@ -362,7 +375,8 @@ class Interceptor(TorchFunctionMode):
         try:
             return function.opened(*args, **kwargs)
         finally:
-            pop_function_mode()
+            if count_function_modes():  # an interrupt inside torch may have taken the mode off
+                pop_function_mode()
             self._open.pop()
             self._writer.composite = outer
 

@@ -74,8 +74,12 @@ class CallWriter:
         if not written:
             for at, (_, tensor) in enumerate(made):
                 self._table.note_handed_back(tensor, first + at)
-        if not self.is_plain or not self._write_plain(call, parents, made, details):
-            self._write_any(call, parents, made, details)
+        try:
+            if not self.is_plain or not self._write_plain(call, parents, made, details):
+                self._write_any(call, parents, made, details)
+        except BaseException:
+            recorder.cut_unfinished()
+            raise
         if details is not None and details.held and all(value is UNSAVED for value in log.values[first:]):
             self._keeper.remember_arguments(first)
         for tensor in written:

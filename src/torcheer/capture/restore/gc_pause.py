@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from ...cleaning import cleaning
 
 _PATIENCE = 20_000
-_lock = threading.Lock()
+_lock = threading.RLock()  # what ends a block may run while another one begins, in the same thread
 _running = 0
 _before: tuple[int, int, int] | None = None
 

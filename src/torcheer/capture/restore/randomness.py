@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import random
 import sys
+import sysconfig
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from types import FrameType
+from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor
 
+from ...cleaning import Managed
 from ...torch_internals import DisableTorchFunction
 
 
@@ -34,23 +40,107 @@ class RandomState:
                 tuple((kind, tuple(states)) for kind, states in _device_states()),
             )
 
-    def restore(self) -> None:
-        """Put every generator back to this state."""
-        random.setstate(self.python)
+    def moved(self) -> dict[str, Callable[[], object]]:
+        """The generators that are in another state now, by whose they are, each with what puts it back."""
+        now, found = RandomState.now(), dict[str, Callable[[], object]]()
+        if now.python != self.python:
+            found["Python"] = partial(random.setstate, self.python)
         numpy = sys.modules.get("numpy")
-        if numpy is not None and self.numpy is not None:
-            numpy.random.set_state(self.numpy)
+        if numpy is not None and self.numpy is not None and _as_lists(now.numpy) != _as_lists(self.numpy):
+            found["NumPy"] = partial(numpy.random.set_state, self.numpy)
         with DisableTorchFunction():
-            torch.default_generator.set_state(self.torch)
+            if not torch.equal(now.torch, self.torch):
+                found["torch"] = partial(torch.default_generator.set_state, self.torch)
+            present = {(kind, index): state for kind, states in now.devices for index, state in enumerate(states)}
             for kind, states in self.devices:
                 for index, state in enumerate(states):
-                    getattr(torch, kind).set_rng_state(state, index)
+                    if not torch.equal(present[kind, index], state):
+                        found[f"torch on {kind}:{index}"] = partial(getattr(torch, kind).set_rng_state, state, index)
+        return found
 
-    def is_now(self) -> bool:
-        """Whether every generator is in this state."""
-        now = RandomState.now()
-        mine, theirs = ([one.python, one.torch, one.devices, *(one.numpy or ())] for one in (self, now))
-        return bool(_as_lists(mine) == _as_lists(theirs))
+    def restore(self) -> None:
+        """Put every generator back to this state. Those that are in it are not touched: another thread may be drawing."""
+        for put_back in self.moved().values():
+            with DisableTorchFunction():
+                put_back()
+
+
+class OwnDraws(Protocol):
+    """What a recording knows of the random numbers that its pass drew from torch."""
+
+    drew: bool  # whether a watched call drew
+
+    def are_all(self, before: Tensor) -> bool:
+        """Whether watched calls explain all that torch's state moved since it was `before`."""
+
+
+class random_as_found(Managed["random_as_found"]):  # noqa: N801 - used as a function: `with random_as_found() as random:`
+    """Afterwards every generator is in the state that it had before, but for one that another thread moved meanwhile.
+
+    Generators belong to the whole process. Which thread moved one can be told only of torch's, by a recording. So where another
+    thread is at work with random numbers or torch, a generator is put back only if a recording knows every draw, or if the
+    state was set for the block. To put back what others draw from would make them draw the same numbers again.
+    """
+
+    def __init__(self) -> None:
+        self.draws: OwnDraws | None = None
+        self.left: list[str] = []  # afterwards: the generators that were not put back, by whose they are
+        self._is_set = False
+
+    def _begin(self) -> random_as_found:
+        self.before = RandomState.now()
+        self._were_busy = _are_others_busy()
+        return self
+
+    def _end(self, *error: object) -> None:
+        with DisableTorchFunction():
+            for name, put_back in self.before.moved().items():
+                if self._is_ours(name):
+                    put_back()
+                else:
+                    self.left.append(name)
+
+    def start_from(self, state: RandomState | int, *, draws: bool = True) -> None:
+        """Set the state, or seed all generators. Where nothing draws and other threads are at work, nothing is done."""
+        if not draws and (self._were_busy or _are_others_busy()):
+            return
+        self._is_set = True
+        if isinstance(state, RandomState):
+            state.restore()
+        else:
+            seed_everything(state)
+
+    def is_moved(self) -> bool:
+        """Whether this thread moved a generator in the block, as far as can be told."""
+        return any(map(self._is_ours, self.before.moved()))
+
+    def _is_ours(self, name: str) -> bool:
+        if self._is_set or (name.startswith("torch") and self.draws is not None and self.draws.are_all(self.before.torch)):
+            return True
+        return not (self._were_busy or _are_others_busy())
+
+
+def _are_others_busy() -> bool:
+    """Whether another thread runs code that knows torch or random numbers, and does not wait for something."""
+    frames = sys._current_frames()
+    del frames[threading.get_ident()]  # which holds `frames`
+    return any(map(_is_busy, frames.values()))
+
+
+def _is_busy(innermost: FrameType) -> bool:
+    file = innermost.f_code.co_filename
+    if file.startswith(_STANDARD) and "-packages" not in file and file != random.__file__:
+        return False  # waits for a lock, a queue, a socket
+    drawing = {id(module) for name in ("random", "numpy", "torch") if (module := sys.modules.get(name)) is not None}
+    frame: FrameType | None = innermost
+    while frame is not None:
+        if not drawing.isdisjoint(map(id, list(frame.f_globals.values()))):
+            return True
+        frame = frame.f_back
+    return False
+
+
+_STANDARD: Final = sysconfig.get_path("stdlib")
 
 
 def _as_lists(value: Any) -> Any:

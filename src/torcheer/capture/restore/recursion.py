@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from ...cleaning import cleaning
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # what ends a block may run while another one begins, in the same thread
 _running = 0
 _before = _during = 0
 

@@ -282,7 +282,7 @@ class StateRestorer:
                 *(TensorBackup(tensor, is_suspected=False) for tensor in tensors),
                 *(piece.again() for piece, _ in self._objects.pieces if piece.is_changed),
                 *(GraphOf(one.tensor) for one in self._autograd.values() if one.is_changed and one.can_be_restored),
-                *(() if before.is_now() else (Generators(),)),
+                *((Generators(),) if before.moved() else ()),
             ]
         return LeftBehind(snapshots) if snapshots else None
 

@@ -30,7 +30,8 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
-from ...capture.restore.randomness import RandomState, seed_everything
+from ...capture.restore.randomness import random_as_found
+from ...cleaning import undoing
 from ...errors import FeaturesMismatch, InvalidArgument
 from ...inputs import described
 from ..blocks.block_files import BlockName
@@ -297,15 +298,11 @@ def _batches_of(loader: DataLoader[Any]) -> Sequence[Any]:
                 f"{described(loader.dataset)} has no length, so where it ends is not known. Give it a __len__, or make it an "
                 "IterableDataset."
             ) from None
-    state = RandomState.now()
-    states = [(one, one.get_state()) for one in generators_of(loader)]
-    try:
-        seed_everything(0)
+    with random_as_found() as random, undoing() as undo:
+        for generator in generators_of(loader):
+            undo.callback(generator.set_state, generator.get_state())
+        random.start_from(0)
         return list(own if own is not None else loader.sampler)
-    finally:
-        state.restore()
-        for generator, before in states:
-            generator.set_state(before)
 
 
 def generators_of(data: Any) -> list[torch.Generator]:

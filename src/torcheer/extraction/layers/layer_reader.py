@@ -8,9 +8,11 @@ gets a copy. So what is read does not depend on which batches were read before, 
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
 from threading import get_ident
+from types import TracebackType
 from typing import Any, Literal
 
 import torch
@@ -20,7 +22,8 @@ from torch.nn.parameter import is_lazy
 
 from ...capture.addresses import innermost
 from ...capture.restore.object_state import items_of, refill
-from ...capture.restore.randomness import RandomState, seed_everything
+from ...capture.restore.randomness import random_as_found
+from ...cleaning import Managed, undoing
 from ...containers import replace_tensors, tensors_in
 from ...display import did_you_mean
 from ...errors import ActivationLost, InvalidArgument, PlaceNotReached
@@ -31,6 +34,7 @@ from ...history.keeping.options import Options
 from ...inputs import described
 from ...keys import AnyKey, Meaning
 from ...replay.comparison import same_bits
+from ...signals import held_signals
 from ...taps.places import Place, places_of
 from ...taps.spots import Spot
 from ...taps.taking import Take
@@ -43,7 +47,7 @@ Flatten = Literal["tokens"]
 GivenLayers = AnyKey | Mapping[str, AnyKey]  # what `layers` may be: keys, or keys by names of the user's
 
 
-class LayerReader:
+class LayerReader(Managed["LayerReader"]):
     """Reads chosen layers of a model.
 
     Args:
@@ -114,21 +118,23 @@ class LayerReader:
             self._thread = get_ident()
             keys = [(key, self._take) for _, key in self._keys]
             watched = WatchedKeys(self.calling.model, keys, self._history, lasts=True)
-            watched.watch.__enter__()
-            self._watched = watched
+            with held_signals():
+                watched.watch.__enter__()
+                self._watched = watched
 
     def close(self, error: BaseException | None = None) -> None:
         """Take the hooks off."""
-        watched, self._watched = self._watched, None
-        if watched is not None:
-            self._take = Take()
-            watched.watch.__exit__(type(error) if error is not None else None, error, None)
+        with held_signals():
+            watched, self._watched = self._watched, None
+            if watched is not None:
+                self._take = Take()
+                watched.watch.leave(type(error) if error is not None else None, error, None)
 
-    def __enter__(self) -> LayerReader:
+    def _begin(self) -> LayerReader:
         self.open()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close(error)
 
     # Reading --------------------------------------------------------------------------------------------------------
@@ -183,46 +189,38 @@ class LayerReader:
         """
         state = {id(tensor): tensor for tensor in (*self._model.buffers(), *self.state)}
         originals = [(tensor, tensor.clone()) for tensor in state.values() if not is_lazy(tensor)]
-        before = RandomState.now()
         copy = _copied(batch)
-        try:
+        with random_as_found() as random, undoing() as undo:
+            undo.callback(self._put_back, originals)
             self._pass(copy, seed)
-            self._draws = not before.is_now()
+            self._draws = random.is_moved()
             pairs = zip(tensors_in(copy), tensors_in(batch), strict=True)
             self._writes_batch = not all(same_bits(one, other) for one, other in pairs)
             self._written = [(tensor, original) for tensor, original in originals if not same_bits(tensor, original)]
-        finally:
-            before.restore()
-            for tensor, original in originals if self._written is None else self._written:
-                tensor.copy_(original)
         if self._draws:
             self._pass(batch, seed)
+
+    def _put_back(self, originals: list[tuple[Tensor, Tensor]]) -> None:
+        for tensor, original in originals if self._written is None else self._written:
+            tensor.copy_(original)
 
     def _pass(self, batch: Any, seed: int) -> None:
         """Run the model, and put back what it changes."""
         for tensor, original in self._written or ():  # whoever holds the model may have changed it since the last batch
             original.copy_(tensor)
-        moved = [(container, items_of(container)) for container in self._moved]
-        try:
+        with undoing() as undo:
+            for container in self._moved:
+                undo.callback(refill, container, items_of(container))
             self._run(batch, seed)
-        finally:
-            for container, items in moved:
-                refill(container, items)
 
     def _run(self, batch: Any, seed: int) -> None:
         assert self._watched is not None
-        state = None
-        if self._draws:
-            state = RandomState.now()
-            seed_everything(seed)
-        try:
+        with random_as_found() if self._draws else contextlib.nullcontext() as random, undoing() as undo:
+            undo.callback(self._put_back, [])
+            if random is not None:
+                random.start_from(seed)
             with self._watched.watch.one_pass(stops=self._stops):
                 self.calling.run(_copied(batch) if self._writes_batch else batch)
-        finally:
-            for buffer, original in self._written or ():
-                buffer.copy_(original)
-            if state is not None:
-                state.restore()
 
     def _taken(self, number: int) -> dict[str, Tensor] | None:
         """What the pass left at each place; None where something was overwritten of which there is no copy."""

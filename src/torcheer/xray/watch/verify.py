@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from ...capture.restore.randomness import RandomState
+from ...capture.restore.randomness import RandomState, random_as_found
 from ...replay.comparison import same_bits
 from ...torch_internals import backward_hooks_of, forward_hooks_of
 
@@ -43,11 +43,10 @@ def compare_trainings(
     watch: Callable[[Module, torch.optim.Optimizer | None, str], Any],
 ) -> Verification:
     """Train two copies from the same state, one watched by what `watch` makes, and compare them."""
-    start = RandomState.now()
     finals = []
-    try:
+    with random_as_found() as random:
         for is_watched in (False, True):
-            start.restore()
+            random.start_from(random.before)
             one, its_optimizer = _copies(model, optimizer)
             arguments = (one,) if its_optimizer is None else (one, its_optimizer)
             if is_watched:
@@ -59,8 +58,6 @@ def compare_trainings(
                 for _ in range(steps):
                     train_step(*arguments)
             finals.append(_state(one, its_optimizer))
-    finally:
-        start.restore()
     plain, watched = finals
     names = {**plain, **watched}
     differences = tuple(name for name in names if not _same(plain.get(name), watched.get(name)))

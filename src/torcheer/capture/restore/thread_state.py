@@ -1,0 +1,60 @@
+"""What torch keeps for each thread, put back where an interrupt came between two lines that change it."""
+
+from __future__ import annotations
+
+import contextlib
+from types import TracebackType
+
+import torch
+
+from ...cleaning import Managed
+from ...torch_internals import DisableTorchFunction, function_modes, pop_function_mode, push_function_mode
+
+
+class thread_as_found(Managed[None]):  # noqa: N801 - used as a function: `with thread_as_found():`
+    """Where an interrupt ends the block: the function modes, whether functions are handed to them, and the gradient mode."""
+
+    def _begin(self) -> None:
+        self._handing_on = DisableTorchFunction()
+        self._handing_on.__enter__()
+        self._handing_on.__exit__(None, None, None)  # which `_end` calls again
+        self._modes = function_modes()
+        self._follows_gradients = torch.is_grad_enabled()
+
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Put all back. When an interrupt ends a program's mode, that may take off ours instead of itself."""
+        chain = _chain(error)
+        if all(isinstance(one, Exception) for one in chain):
+            return
+        for one in chain:
+            _end_left_blocks(one)
+        self._handing_on.__exit__(None, None, None)
+        now = function_modes()
+        if list(map(id, now)) != list(map(id, self._modes)):
+            for _ in now:
+                pop_function_mode()
+            for mode in self._modes:
+                push_function_mode(mode)
+        torch.set_grad_enabled(self._follows_gradients)
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    """An error, and those during which it was raised."""
+    chain: list[BaseException] = []
+    while error is not None and not any(error is one for one in chain):
+        chain.append(error)
+        error = error.__context__
+    return chain
+
+
+def _end_left_blocks(error: BaseException) -> None:
+    """End the blocks of `contextlib.contextmanager` that an interrupt left while Python was about to end them.
+
+    torch takes a mode off the stack in such a block. It would put the mode back when the traceback is dropped.
+    """
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == contextlib.__file__:
+            with contextlib.suppress(RuntimeError):  # it is running
+                trace.tb_frame.clear()
+        trace = trace.tb_next

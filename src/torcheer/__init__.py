@@ -1,8 +1,10 @@
 """torcheer: run any PyTorch model once and hold its whole history."""
 
-from importlib.metadata import PackageNotFoundError, version
+from importlib import metadata as _metadata
+from types import ModuleType as _ModuleType
 
 from . import changes as changes
+from . import errors as errors
 from . import reducers as reducers
 from .analysis import device_memory as device_memory
 from .api import load as load
@@ -27,6 +29,7 @@ from .errors import EmptyLogWarning as EmptyLogWarning
 from .errors import FeaturesExist as FeaturesExist
 from .errors import FeaturesMismatch as FeaturesMismatch
 from .errors import FeaturesNotFound as FeaturesNotFound
+from .errors import FolderNotFound as FolderNotFound
 from .errors import FunctionNotFound as FunctionNotFound
 from .errors import GradientNotSaved as GradientNotSaved
 from .errors import GraphChanged as GraphChanged
@@ -38,6 +41,7 @@ from .errors import MissingInTorch as MissingInTorch
 from .errors import ModelInUse as ModelInUse
 from .errors import ModelMismatch as ModelMismatch
 from .errors import NotPicklable as NotPicklable
+from .errors import NotWritten as NotWritten
 from .errors import ParameterChanged as ParameterChanged
 from .errors import ParameterNotSaved as ParameterNotSaved
 from .errors import PlaceNotReached as PlaceNotReached
@@ -88,6 +92,18 @@ from .xray import RandomFilterSelectorType as RandomFilterSelectorType
 from .xray import Xray as Xray
 
 try:
-    __version__ = version("torcheer")
-except PackageNotFoundError:  # running from a source tree that was never installed
+    __version__ = _metadata.version("torcheer")
+except _metadata.PackageNotFoundError:  # running from a source tree that was never installed
     __version__ = "0+unknown"
+
+_MODULES = ("changes", "errors", "graph", "reducers")  # the public ones
+
+
+def __dir__() -> list[str]:
+    """The public names. Errors are listed in `torcheer.errors`, and are importable from here, too."""
+    found = ["__version__", *_MODULES]
+    for name, value in globals().items():
+        is_error = isinstance(value, type) and issubclass(value, (BaseException, Warning))
+        if not name.startswith("_") and not isinstance(value, _ModuleType) and not is_error:
+            found.append(name)
+    return sorted(found)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -159,16 +161,39 @@ def test_a_bottom_level_module_is_one_with_one_operation_inside():
     assert history["add_1"].bottom_level_module is None
 
 
+def test_dir_lists_the_public_names_of_the_page_and_no_others():
+    page = (Path(__file__).parents[2] / "docs" / "names.md").read_text(encoding="utf-8").partition("## Errors")[0]
+    rows = [row.split("|")[1] for row in page.splitlines() if row.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert set(dir(torcheer)) == named | {"__version__", "errors"}
+    assert all(hasattr(torcheer, name) for name in dir(torcheer))
+
+
+def test_every_error_is_importable_from_the_top():
+    errors = [value for value in vars(torcheer.errors).values() if isinstance(value, type) and issubclass(value, Exception)]
+    hidden = {error.__name__ for error in errors if not hasattr(torcheer, error.__name__)}
+    assert not hidden, hidden
+
+
 def test_the_public_names_are_these():
     assert sorted(n for n in vars(torcheer) if not n.startswith("_") and n[0].isupper()) == [
         *("ActivationLost", "ActivationNotSaved", "AmbiguousKey", "ArchitectureTracer", "BackwardFailed", "Call"),
         *("CannotBeSaved", "Comparison", "Culprit", "DrawingFailed", "Edits"),
         *("EmptyLogWarning", "Extractor", "Features", "FeaturesExist", "FeaturesMismatch"),
-        *("FeaturesNotFound", "FileManager", "FunctionNotFound", "GradientNotSaved", "GraphChanged"),
+        *("FeaturesNotFound", "FileManager", "FolderNotFound", "FunctionNotFound", "GradientNotSaved", "GraphChanged"),
         *("GraphvizNotFound", "HistoryNotFound", "InvalidArgument", "Layer", "LayerNotFound"),
-        *("MissingInTorch", "ModelHistory", "ModelMismatch", "Module", "ModuleCalls", "NotPicklable"),
-        *("Operation", "PackageNotFoundError", "ParameterChanged", "ParameterNotSaved", "Picture"),
-        *("PictureOptions", "Place", "PlaceNotReached", "RandomFilterSelectorType", "ReplayFailed"),
+        *(
+            "MissingInTorch",
+            "ModelHistory",
+            "ModelInUse",
+            "ModelMismatch",
+            "Module",
+            "ModuleCalls",
+            "NotPicklable",
+            "NotWritten",
+        ),
+        *("Operation", "ParameterChanged", "ParameterNotSaved", "Picture"),
+        *("PictureOptions", "Place", "PlaceNotReached", "RandomFilterSelectorType", "RecordingsOverlap", "ReplayFailed"),
         *("RunExists", "RunInUse", "RunMismatch", "RunNotFound", "SeveralPasses"),
         *("Similarity", "SnapshotLost", "SnapshotNotFound", "StateNotRestored", "TappedValues"),
         *("TorcheerError", "TrainingModeWarning", "TrainingStep", "UnreadableFile", "UnseenWork"),

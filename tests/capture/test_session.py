@@ -168,11 +168,11 @@ def test_two_histories_share_nothing():
 
 
 def test_recordings_run_in_several_threads_at_once():
-    model = Mlp()
+    models = [Mlp() for _ in range(8)]
     inputs = [torch.rand(2, 4) for _ in range(8)]
     with ThreadPoolExecutor(4) as pool:
-        histories = list(pool.map(lambda t: log(model, t, random_seed=None), inputs))
-    for given, history in zip(inputs, histories, strict=True):
+        histories = list(pool.map(lambda model, t: log(model, t, random_seed=None), models, inputs))
+    for model, given, history in zip(models, inputs, histories, strict=True):
         assert labels(history) == ["linear_1", "relu_1", "linear_2", "tanh_1"]
         assert torch.equal(history["output"].tensor_contents, model(given))
         assert history.notes == []

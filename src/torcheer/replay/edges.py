@@ -170,8 +170,8 @@ class _Again:
 
     def __init__(self, record: OperationRecord) -> None:
         self.record = record
-        generators = [torch.default_generator]
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's own
+        generators = [torch.default_generator] if record.function.is_random or not record.function.is_known else []
+        if generators and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's own
             generators += torch.cuda.default_generators
         self._random = [(generator, generator.get_state()) for generator in generators]
 

@@ -24,27 +24,27 @@ class in_use(Managed[None]):  # noqa: N801 - used as a function: `with in_use(mo
     """
 
     def __init__(self, modules: Iterable[Module], use: str, *, restores: bool) -> None:
-        self._modules = {id(module): module for module in modules}
+        self.modules = {id(module): module for module in modules}
         self._use = use
         self._restores = restores
         self._thread = threading.get_ident()
-        self._name = threading.current_thread().name
+        self.thread_name = threading.current_thread().name
 
     def _begin(self) -> None:
         with _lock:
             for other in _uses:
                 if other._thread != self._thread and (self._restores or other._restores):
-                    shared = next((one for key, one in self._modules.items() if key in other._modules), None)
+                    shared = next((one for key, one in self.modules.items() if key in other.modules), None)
                     if shared is not None:
                         raise ModelInUse(
-                            f"thread {other._name!r} uses this model (it is being {other._use} there), and thread "
-                            f"{self._name!r} wants to have it {self._use}; both have the same {type(shared).__name__}. A model "
-                            "is left as it was found, which two threads cannot do at once. Let them take turns, by a "
-                            "threading.Lock around the calls, or give each thread a copy: copy.deepcopy(model)."
+                            f"thread {other.thread_name!r} uses this model (it is being {other._use} there), and thread "
+                            f"{self.thread_name!r} wants to have it {self._use}; both have the same {type(shared).__name__}. "
+                            "A model is left as it was found, which two threads cannot do at once. Let them take turns, by "
+                            "a threading.Lock around the calls, or give each thread a copy: copy.deepcopy(model)."
                         )
             _uses.append(self)
 
     def _end(self, *error: object) -> None:
         with _lock:
             _uses.remove(self)
-        self._modules.clear()
+        self.modules.clear()

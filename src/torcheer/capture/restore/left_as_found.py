@@ -80,7 +80,8 @@ class left_as_found(Managed["left_as_found"]):  # noqa: N801 - used as a functio
         self.random.leave(None, None, None)
         for name in self.random.left:
             what = f"the random state of {name}, which another thread may be drawing from"
-            if self.random.draws is not None and self.random.draws.drew:
+            drew = self.random.draws.drew if self.random.draws is not None else None  # None: not known
+            if drew:
                 self.restorer.problems.append(what)
-            else:
+            elif drew is None or not name.startswith("torch"):
                 self._notes.append(f"{what}, moved while the pass ran, and was left as it was then.")

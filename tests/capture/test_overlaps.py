@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import random
+import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -240,3 +241,34 @@ def test_what_a_pass_drew_is_put_back_where_other_threads_only_wait():
         waiting.join(60)
     assert torch.equal(before[0], after[0])
     assert before[1:] == after[1:]
+
+
+def test_what_a_pass_drew_is_put_back_while_the_compiler_waits_for_its_workers():
+    code = """
+import os, sys, threading, time, torch, torcheer
+from torch._inductor.compile_worker import subproc_pool
+
+reading, writing = os.pipe()
+pipe = os.fdopen(reading, "rb")
+
+def read_messages():
+    try:
+        subproc_pool._recv_msg(pipe)
+    except Exception:
+        pass  # the pipe was closed
+
+waiting = threading.Thread(target=read_messages)
+waiting.start()
+deadline = time.monotonic() + 60
+while sys._current_frames()[waiting.ident].f_code.co_name != "_recv_msg" and time.monotonic() < deadline:
+    time.sleep(0.01)
+before = torch.get_rng_state()
+torcheer.log_forward_pass(lambda x: x + torch.rand(3), torch.ones(3))
+assert torch.equal(before, torch.get_rng_state())
+torcheer.log_forward_pass(lambda x: x + torch.manual_seed(3).initial_seed(), torch.ones(3))
+print(torch.equal(before, torch.get_rng_state()))
+os.close(writing)
+waiting.join(60)
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True"]

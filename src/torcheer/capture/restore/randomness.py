@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 import sysconfig
@@ -131,6 +132,8 @@ def _is_busy(innermost: FrameType) -> bool:
     file = innermost.f_code.co_filename
     if file.startswith(_STANDARD) and "-packages" not in file and file != random.__file__:
         return False  # waits for a lock, a queue, a socket
+    if file.startswith(_COMPILE_WORKERS):
+        return False  # waits for a compiler in another process
     drawing = {id(module) for name in ("random", "numpy", "torch") if (module := sys.modules.get(name)) is not None}
     frame: FrameType | None = innermost
     while frame is not None:
@@ -141,6 +144,7 @@ def _is_busy(innermost: FrameType) -> bool:
 
 
 _STANDARD: Final = sysconfig.get_path("stdlib")
+_COMPILE_WORKERS: Final = os.path.join(os.path.dirname(torch.__file__), "_inductor", "compile_worker")
 
 
 def _as_lists(value: Any) -> Any:

@@ -220,6 +220,13 @@ def through_a_view(m, x):
     return y
 
 
+@case("copy_1", lambda m, x: F.pad(m.fc(x) * 3, (0, 2)))
+def cache_that_is_filled_through_a_view(m, x):
+    cache = torch.zeros(2, 6)
+    cache[:, :4].copy_(m.fc(x))
+    return cache
+
+
 @case("unsqueeze_1", lambda m, x: (m.fc(x) * 2).unsqueeze(0) * 3)
 def another_shape(m, x):
     y = m.fc(x) * 2

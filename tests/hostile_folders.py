@@ -303,7 +303,7 @@ def claim(path: Path, draw: random.Random) -> None:
 
 def replace_a_folder(folder: Path, draw: random.Random) -> str:
     """Something else than a folder, or the lock of a run, which are beside the files that say what is there."""
-    name = draw.choice(["snapshots", "figures", "writer.lock", ".index.jsonl.part"])
+    name = draw.choice(["snapshots", "figures", "writer.lock"])
     path = folder / name
     if path.is_dir():
         shutil.rmtree(path)

@@ -102,7 +102,7 @@ class WholeFile:
         with self._explained():
             self._handle = _without_name(self._place.parent)
             if self._handle < 0:
-                self._name = _unfinished_name(self._place)
+                self._name = unfinished_name(self._place)
                 try:
                     self._handle = os.open(self._name, _NEW, 0o666)
                 except OSError:
@@ -160,7 +160,7 @@ class WholeFile:
         """Give a file without a name its own, or, where a file has that, another one beside it."""
         if self._linked_to(str(self._place)):
             return
-        self._name = _unfinished_name(self._place)
+        self._name = unfinished_name(self._place)
         if not self._linked_to(self._name):
             self._copy_to(self._name)
 
@@ -190,15 +190,15 @@ class WholeFile:
             raise _not_written(self.path, self._what, error) from error
 
 
-def _unfinished_name(place: Path) -> str:
-    """A new name beside a file, for as long as the file is not whole. Nobody but `WholeFile` gives such names."""
+def unfinished_name(place: Path) -> str:
+    """A new name beside a file, for as long as the file is not whole. Nobody else gives such names."""
     return str(place.parent / f".{place.name[:40]}.torcheer-{secrets.token_hex(6)}")
 
 
 def delete_unfinished(folder: Path, names: str) -> None:
     """Delete what a killed process has left of files in a folder whose names fit a pattern.
 
-    Only files with the names that `WholeFile` gives until a file is whole are deleted; links and everything else stay.
+    Only files with the names that `unfinished_name` gives are deleted; links and everything else stay.
     """
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:

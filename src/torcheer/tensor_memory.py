@@ -105,7 +105,7 @@ def copy_of(tensor: Tensor) -> Tensor:
         return copied
     with torch.no_grad():
         memory = cloned(tensor.detach().as_strided((reach,), (1,)))
-        return memory.as_strided(tensor.shape, tensor.stride(), 0)
+        return memory.as_strided(tensor.shape, tensor.stride(), 0).detach()  # autograd lets nobody write to a view from here
 
 
 def may_overlap(tensor: Tensor) -> bool:

@@ -19,6 +19,8 @@ from torch.overrides import _get_current_function_mode_stack
 import torcheer
 from models import labels
 from torcheer import ModelInUse, RecordingsOverlap
+from torcheer.capture.restore import randomness
+from torcheer.replay import edges
 
 x = torch.rand(3, 4)
 
@@ -60,6 +62,61 @@ def test_recordings_in_generators_that_take_turns_work():
     one, two = next(first), next(second)
     assert steps(one) == ["exp", "tan", "sin"]
     assert steps(two) == ["tan", "sin", "cos"]
+    assert _get_current_function_mode_stack() == []
+
+
+def test_recordings_in_generators_that_are_closed_leave_the_others_watching():
+    def recorded(histories):
+        with torcheer.recording() as history:
+            histories.append(history)
+            yield
+
+    for order in (0, 1), (1, 0):
+        histories = []
+        generators = [recorded(histories), recorded(histories)]
+        next(generators[0]), next(generators[1])
+        generators[order[0]].close()
+        torch.sin(x)
+        generators[order[1]].close()
+        assert _get_current_function_mode_stack() == []
+        assert [steps(histories[number]) for number in order] == [[], ["sin"]]
+
+
+def test_a_task_that_is_cancelled_leaves_the_recording_of_another_watching():
+    linear = nn.Linear(4, 4)
+
+    async def tapped():
+        with torcheer.tap(linear, [""]):
+            await asyncio.sleep(60)
+
+    async def recorded():
+        with torcheer.recording() as history:
+            torch.sin(x)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            torch.cos(x)
+        return history
+
+    async def both():
+        first = asyncio.create_task(tapped())
+        await asyncio.sleep(0)
+        second = asyncio.create_task(recorded())
+        await asyncio.sleep(0)
+        first.cancel()
+        return await second
+
+    assert steps(asyncio.run(both())) == ["sin", "cos"]
+    assert _get_current_function_mode_stack() == []
+
+
+def test_an_interrupt_that_ends_one_of_two_recordings_leaves_the_other_watching():
+    outer, inner = torcheer.recording(), torcheer.recording()
+    outer.__enter__()
+    history = inner.__enter__()
+    outer.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    torch.sin(x)
+    inner.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert steps(history) == ["sin"]
     assert _get_current_function_mode_stack() == []
 
 
@@ -222,6 +279,22 @@ def test_a_thread_that_trains_never_draws_the_same_numbers_again(call):
         assert len(set(drawn)) == len(drawn)
     pairs = list(zip(training.torch, training.torch[1:], strict=False))  # single numbers of 24 bits come again by chance
     assert len(set(pairs)) == len(pairs)
+
+
+def test_a_proof_of_a_pass_that_draws_nothing_takes_no_draws_of_others_back(monkeypatch):
+    model = nn.Sequential(nn.Dropout(0.5), nn.RReLU()).eval()
+    drawn = []
+
+    def call_again(*call):
+        drawn.append(torch.rand(4).tolist())  # as a training in another thread may at any moment
+        return edges_call(*call)
+
+    edges_call = edges.call_again
+    monkeypatch.setattr(edges, "call_again", call_again)
+    monkeypatch.setattr(randomness, "_are_others_busy", lambda: True)
+    assert torcheer.validate_forward_pass(model, x)
+    assert len(drawn) > 2
+    assert len(set(map(tuple, drawn))) == len(drawn)
 
 
 def test_what_a_pass_drew_is_put_back_where_other_threads_only_wait():

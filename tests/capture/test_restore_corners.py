@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import collections
 import collections.abc
+import functools
 import io
 import random
+import types
 import warnings
 
 import numpy as np
@@ -529,6 +531,61 @@ def test_what_autograd_knows_of_tensors_is_put_back(does, call):
     before = [(tensor.requires_grad, tensor.is_leaf, tensor.grad_fn) for tensor in tensors]
     assert call(model, given)
     assert [(tensor.requires_grad, tensor.is_leaf, tensor.grad_fn) for tensor in tensors] == before
+
+
+class Slotted:
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+
+# How to make what holds a tensor, and how to get it.
+HELD = {
+    "tuple": (lambda t: (t,), lambda held: held[0]),
+    "tuples": (lambda t: ((1, (t,)),), lambda held: held[0][1][0]),
+    "named tuple": (collections.namedtuple("One", "t"), lambda held: held.t),
+    "tuple in a list": (lambda t: [(t,)], lambda held: held[0][0]),
+    "frozenset": (lambda t: frozenset([t]), lambda held: next(iter(held))),
+    "slots": (Slotted, lambda held: held.tensor),
+    "partial": (lambda t: functools.partial(print, t), lambda held: held.args[0]),
+    "list": (lambda t: [t], lambda held: held[0]),
+    "object": (lambda t: types.SimpleNamespace(t=t), lambda held: held.t),
+}
+
+
+def run_backward_to(held, t):
+    held.requires_grad_()
+    with torch.enable_grad():
+        (held * t).sum().backward()
+    held.seen = True
+
+
+def give_another_buffer(held, t):
+    held.data = t * 2
+    held.seen = True
+
+
+@pytest.mark.parametrize("does", [run_backward_to, give_another_buffer], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("kind", HELD)
+@pytest.mark.parametrize("call", [torcheer.log_forward_pass, torcheer.validate_forward_pass])
+def test_a_tensor_that_anything_holds_is_put_back(call, kind, does):
+    make, get = HELD[kind]
+
+    class Holding(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.held = make(torch.zeros(3, 4))
+
+        def forward(self, t):
+            does(get(self.held), t)
+            return get(self.held) * t
+
+    model = Holding()
+    tensor = get(model.held)
+    assert call(model, x)
+    assert torch.equal(tensor, torch.zeros(3, 4))
+    assert (get(model.held) is tensor, tensor.grad, tensor.requires_grad, vars(tensor)) == (True, None, False, {})
 
 
 def test_a_log_adds_nothing_to_the_gradients_that_follow():

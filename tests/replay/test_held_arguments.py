@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import types
-from collections import OrderedDict, UserDict, deque
+from collections import OrderedDict, UserDict, deque, namedtuple
 from dataclasses import dataclass
 
 import numpy
@@ -25,6 +25,12 @@ class Fields:
 
 class Slotted:
     __slots__ = ("k",)
+
+    def __init__(self, k=None):
+        self.k = k
+
+
+Pair = namedtuple("Pair", "n k")
 
 
 class Named(OrderedDict):
@@ -58,6 +64,12 @@ HELD = {
         lambda: {"layers": [with_k(Slotted())]},
         lambda held, t: setattr(held["layers"][0], "k", t),
         lambda held: held["layers"][0].k,
+    ),
+    "named tuple": (lambda: Pair(1, torch.zeros(3)), lambda held, t: held.k.copy_(t), lambda held: held.k.clone()),
+    "slots with a tuple": (
+        lambda: Slotted((torch.zeros(3),)),
+        lambda held, t: held.k[0].copy_(t),
+        lambda held: held.k[0].clone(),
     ),
     "many": (
         lambda: [[torch.zeros(3)] for _ in range(300)],
@@ -110,6 +122,17 @@ def test_an_argument_that_is_an_attribute_of_the_model_is_the_same_object_in_the
 
 SHARED = {"k": torch.zeros(3)}
 NOTHING = type("Nothing", (), {})()
+
+
+def test_a_tensor_that_is_a_variable_of_the_program_is_put_back():
+    closed = torch.zeros(3)
+
+    def model(t, given):
+        closed.copy_(t * 2)
+        return given + t
+
+    assert torcheer.validate_forward_pass(model, (x, closed))
+    assert torch.equal(closed, torch.zeros(3))
 
 
 def test_an_argument_that_is_a_variable_of_the_program_is_the_same_object_in_the_log():

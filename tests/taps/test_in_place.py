@@ -220,6 +220,13 @@ def through_a_view(m, x):
     return y
 
 
+@case("copy_1", lambda m, x: F.pad(m.fc(x) * 3, (0, 2)))
+def cache_that_is_filled_through_a_view(m, x):
+    cache = torch.zeros(2, 6)
+    cache[:, :4].copy_(m.fc(x))
+    return cache
+
+
 @case("unsqueeze_1", lambda m, x: (m.fc(x) * 2).unsqueeze(0) * 3)
 def another_shape(m, x):
     y = m.fc(x) * 2
@@ -261,6 +268,46 @@ def test_a_change_of_what_is_written_in_place_is_that_of_a_model_edited_by_hand(
     assert alike(gradients(model, our_x, outputs), gradients(edited, their_x, expected))
     assert edits.edits[0].times == edits.edits[0].changed == 1
     assert torch.equal(our_x, given)
+
+
+class Passing(nn.Module):
+    """Calls a module for what it does to its argument, and uses both the argument and the result."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.module = module
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.fc(x)
+        return self.module(y) + 1, y + 2
+
+
+@pytest.mark.parametrize("follows", [False, True])
+@pytest.mark.parametrize("has_log", [False, True])
+@pytest.mark.parametrize(
+    ("module", "writes"),
+    [
+        (nn.Dropout(inplace=True), True),
+        (nn.AlphaDropout(inplace=True), True),
+        (nn.ReLU(inplace=True), True),
+        (nn.Dropout(), False),
+        (nn.Identity(), False),
+    ],
+)
+def test_a_module_that_works_in_place_is_changed_in_place_also_where_it_had_nothing_to_write(module, writes, has_log, follows):
+    model, x = Passing(module).eval(), torch.randn(2, 4)
+    history = torcheer.log_forward_pass(model, x)
+    with torcheer.intervene(model, {"module": changes.scale(3)}, like=history if has_log else None) as edits:
+        outputs, our_x = run(model, x, follows)
+    their_x = x.clone().requires_grad_(follows)
+    y = model.fc(their_x)
+    z = (F.relu(y) if isinstance(module, nn.ReLU) else y) * 3
+    expected = z + 1, (z if writes else y) + 2
+    assert alike(outputs, [one.detach().requires_grad_(follows) for one in expected])
+    assert edits.edits[0].times == edits.edits[0].changed == 1
+    if follows:
+        assert alike(gradients(model, our_x, outputs), gradients(model, their_x, expected))
 
 
 class OwnActivation(nn.Module):

@@ -39,7 +39,9 @@ def try_another_input(history: History, model: Callable[..., Any], arguments: Ar
     check = Check("the graph gives what the model gives for another input")
     check.skipped = _why_not_another(history)
     if check.skipped is None:
-        with left_as_found(model, [], [], arguments, []):  # which the model may reach by another name
+        given = tensors_of(arguments, into_objects=True)
+        with left_as_found(model, [], given, arguments, []) as undone:  # which the model may reach by another name
+            undone.restorer.back_up_everything()
             _try(check, history, model, arguments, agrees)
     return check
 

@@ -7,6 +7,7 @@ uses the argument's shape.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ..capture.keep.keeper import alias, copied
+from ..capture.restore.randomness import RandomState, random_as_found
 from ..functions.structure import Role
 from ..records import OperationRecord
 from ..templates import fill_call
@@ -170,21 +172,21 @@ class _Again:
 
     def __init__(self, record: OperationRecord) -> None:
         self.record = record
-        generators = [torch.default_generator] if record.function.is_random or not record.function.is_known else []
-        if generators and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's own
-            generators += torch.cuda.default_generators
-        self._random = [(generator, generator.get_state()) for generator in generators]
+        function = record.function
+        draws = function.draws is not None and function.draws(record.args, record.kwargs)
+        self._state = RandomState.now() if draws else None
+        self._may_draw = draws or (function.draws is None and (function.is_random or not function.is_known))
 
     def results(self, tensors: list[Tensor]) -> list[Any] | None:
         """Every tensor the call makes of these arguments, or writes to; None if it raises."""
         args, kwargs = fill_call(self.record.template, self.record.names, iter(tensors))
-        try:
-            result = call_again(self.record, args, kwargs)
-        except Exception:  # a function may raise anything for a value it does not take
-            return None
-        finally:
-            for generator, state in self._random:
-                generator.set_state(state)
+        with random_as_found() if self._may_draw else contextlib.nullcontext() as random:
+            if self._state is not None:
+                random.start_from(self._state)
+            try:
+                result = call_again(self.record, args, kwargs)
+            except Exception:  # a function may raise anything for a value it does not take
+                return None
         found = [tensors[slot] for slot in self.record.details.mutated]
         found += tensors_of(result)
         return [tensor.detach() for tensor in found]

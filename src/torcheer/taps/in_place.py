@@ -52,10 +52,6 @@ class Copies:
         original = self.original(tensor)
         return tensor if original is None else original
 
-    def is_written(self, copied: Tensor) -> bool:
-        """Whether a copy was written to."""
-        return any(version_of(copied) != version for _, one, version in self._of.values() if one is copied)
-
     def settle(self, new: dict[int, Tensor], place: Place | None) -> None:
         """Write what was written to the copies into the tensors; `new` has, by the id of a copy, what is written instead."""
         for tensor, copied, version in self._of.values():

@@ -102,9 +102,10 @@ def _module_place(log: Log, call: ModuleCall, number: int, label: str, *, is_inp
 
 def _is_written_there(log: Log, call: ModuleCall, number: int) -> bool:
     """Whether a value is a tensor that a module was given and wrote to in place."""
+    made = number
     while number >= call.first and (slot := log.operations[number].overwritten) is not None:
         number = log.operations[number].parents[slot]
-    return number in call.inputs and number < call.first
+    return number != made and number in call.inputs and number < call.first
 
 
 def _end_place(log: Log, record: OperationRecord, label: str) -> tuple[Place | None, OperationRecord]:

@@ -15,7 +15,7 @@ from ..capture.keep.keeper import version_of
 from ..containers import tensors_in
 from ..torch_internals import current_graph_task
 from .function_watch import FunctionWatch
-from .in_place import Copies, differ, given_to_change, refused, write
+from .in_place import Copies, differ, given_to_change, is_state, refused, write
 from .spots import Spot, counting, with_tensors
 
 if TYPE_CHECKING:
@@ -151,6 +151,7 @@ class _Given:
 
     def __init__(self, tensors: list[Tensor], *, writes: bool) -> None:
         self.copies = Copies(tensors if writes else ())
+        self._writes = writes  # also where there was nothing to write, as in dropout in evaluation
         self._versions = [(one, version_of(one)) for one in tensors]
 
     def to_change(self, tensor: Tensor) -> Tensor:
@@ -163,7 +164,7 @@ class _Given:
         in_copies: dict[int, Tensor] = {}
         for spot, at, after in made:
             tensor = results[at]
-            if self.copies.is_written(tensor):
+            if self.copies.original(tensor) is not None:
                 in_copies[id(tensor)] = after
             elif self._is_written(tensor):
                 if torch.is_grad_enabled() and tensor.grad_fn is not None:
@@ -177,7 +178,8 @@ class _Given:
         return exchanged
 
     def _is_written(self, tensor: Tensor) -> bool:
-        return any(one is tensor and version_of(one) != version for one, version in self._versions)
+        is_known = self._writes and not is_state(tensor)
+        return any(one is tensor and (is_known or version_of(one) != version) for one, version in self._versions)
 
 
 _UNKNOWN: Final = (

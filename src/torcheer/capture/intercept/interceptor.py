@@ -84,6 +84,7 @@ class Interceptor(TorchFunctionMode):
         recorder.transform_met = self._writer.leave_plain_path  # tensors of `functionalize` look plain and are not
         self.timer = timer
         self._is_nested = False
+        self.is_over_recording = False
         self._collectives: CollectiveWatch | None = None  # where there are other processes
         self._draws = self.draws = DrawWatch(self.log)
         # what the hot path reaches for
@@ -107,6 +108,7 @@ class Interceptor(TorchFunctionMode):
 
     def __exit__(self, *error: Any) -> None:
         take_off_function_mode(self)  # which another recording that goes on may lie on
+        self.is_over_recording = True
         self._met = _Over()
         if self._collectives is not None:
             self._collectives.finish()

@@ -45,7 +45,7 @@ _LEFT_ALONE = frozenset(
 _DEFINITIONS = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
 _HARMLESS_TYPES = (Tensor, type, types.ModuleType, str, bytes, int, float, complex, range, type(None))
 # What no pass can change, by class and by module; iterators, files and torch's own objects are neither this nor put back.
-_UNCHANGEABLE = (*LEAVES, Tensor, slice, enum.Enum)
+_UNCHANGEABLE = (*LEAVES, slice, enum.Enum)
 _UNCHANGEABLE_MODULES = frozenset({"datetime", "decimal", "fractions", "pathlib", "uuid", "re"})
 
 _WITHOUT_ATTRIBUTES = frozenset({dict, list, set, deque, tuple, frozenset})
@@ -266,6 +266,7 @@ class ObjectState:
 
     def __init__(self, filled: list[tuple[Any, Any]]) -> None:
         self.pieces: list[tuple[Piece, Where]] = []
+        self.tensors: list[Tensor] = []  # that were met, some of them several times
         self._filled = filled
         self.seen: dict[int, Any] = {}  # what was met, by id
         self._left: set[int] = set()  # of that, the ids of what leads to too much
@@ -294,6 +295,7 @@ class ObjectState:
         filled: list[tuple[Any, Any]] = []
         pieces: list[Piece] = []
         modules: list[Module] = []
+        tensors: list[Tensor] = []
         waiting = [value]
         met: list[int] = []
         while waiting:
@@ -302,7 +304,9 @@ class ObjectState:
                 continue
             kind = kind_of(type(here))
             if kind == _NOTHING:
-                if not _is_unchangeable(here):
+                if issubclass(type(here), Tensor):
+                    tensors.append(here)
+                elif not _is_unchangeable(here):
                     unsure.append(id(here))
                     if isinstance(here, Iterator) and holders is None:
                         pieces.append(Position(here))
@@ -333,6 +337,7 @@ class ObjectState:
         self._filled += filled
         self.pieces += [(piece, where) for piece in pieces]
         self._modules += modules
+        self.tensors += tensors
         self._unsure += unsure
         return not unsure
 

@@ -88,6 +88,7 @@ class StateRestorer:
         added = [self._objects.add_argument(value) for value in arguments if type(value) not in _SIMPLE]
         self.puts_arguments_back = all(added)  # whole, so that the pass need not get copies of them
         self._objects.add_unregistered(modules)
+        self._remember_tensor_attributes(self._objects.tensors)
         if self.lazy:
             self._replace_lazy()
 
@@ -127,7 +128,7 @@ class StateRestorer:
                 continue
             for value in others:
                 cls = type(value)
-                if cls in harmless or (cls is tuple and _SIMPLE.issuperset(map(type, value))):
+                if cls in harmless or (cls is tuple and PLAIN.issuperset(map(type, value))):
                     continue
                 if cls in _CONTAINERS:
                     self._remember_container(value, module)
@@ -174,7 +175,7 @@ class StateRestorer:
     def _remember_container(self, value: Any, module: Module) -> None:
         if not value:
             self._empty.append(value)
-        elif _SIMPLE.issuperset(map(type, value.values() if isinstance(value, dict) else value)):
+        elif PLAIN.issuperset(map(type, value.values() if isinstance(value, dict) else value)):
             self._filled.append((value, value.copy()))
         else:
             self._objects.add(value, (module, value))
@@ -311,7 +312,8 @@ class StateRestorer:
             notes.append(message)
             if not is_failing:  # the error of the pass is what the user has to see
                 warnings.warn(message, StateNotRestored, stacklevel=2)
-        for remembered in (self._attributes, self._filled, self._modules, self._objects.pieces, self._objects.seen):
+        objects = self._objects
+        for remembered in (self._attributes, self._filled, self._modules, objects.pieces, objects.seen, objects.tensors):
             remembered.clear()  # thousands of objects that the collector would otherwise look at once more
         if self.interrupt is not None:
             raise self.interrupt
@@ -473,7 +475,7 @@ class StateRestorer:
     def _tensors(self) -> Iterable[Tensor]:
         """The tensors of the modules (parameters, buffers, attributes and what they lead to) and the inputs."""
         seen: set[int] = set()
-        candidates: list[Any] = [*self._inputs]
+        candidates: list[Any] = [*self._inputs, *self._objects.tensors]
         for _, saved in self._attributes:
             candidates += saved.values()
         for _, saved in self._filled:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from types import TracebackType
+from typing import Any
 
 import torch
 
 from ...cleaning import Managed
 from ...torch_internals import DisableTorchFunction, function_modes, pop_function_mode, push_function_mode
 
+# They come where the code waits (at a `yield`, an `await`), so never between two lines of torch.
+_NO_INTERRUPTS = (Exception, GeneratorExit, asyncio.CancelledError)
+
 
 class thread_as_found(Managed[None]):  # noqa: N801 - used as a function: `with thread_as_found():`
-    """Where an interrupt ends the block: the function modes, whether functions are handed to them, and the gradient mode."""
+    """Where an interrupt ends the block: the function modes, whether functions are handed to them, and the gradient mode.
+
+    Recordings may overlap: the mode of one that began in the block and goes on stays, and that of one that is over stays away.
+    """
 
     def _begin(self) -> None:
         self._handing_on = DisableTorchFunction()
@@ -24,18 +32,25 @@ class thread_as_found(Managed[None]):  # noqa: N801 - used as a function: `with 
     def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Put all back. When an interrupt ends a program's mode, that may take off ours instead of itself."""
         chain = _chain(error)
-        if all(isinstance(one, Exception) for one in chain):
+        if all(isinstance(one, _NO_INTERRUPTS) for one in chain):
             return
         for one in chain:
             _end_left_blocks(one)
         self._handing_on.__exit__(None, None, None)
         now = function_modes()
-        if list(map(id, now)) != list(map(id, self._modes)):
+        modes = [mode for mode in self._modes if not _is_over(mode)]
+        modes += [mode for mode in now if _is_over(mode) is False and not any(mode is one for one in modes)]
+        if list(map(id, now)) != list(map(id, modes)):
             for _ in now:
                 pop_function_mode()
-            for mode in self._modes:
+            for mode in modes:
                 push_function_mode(mode)
         torch.set_grad_enabled(self._follows_gradients)
+
+
+def _is_over(mode: Any) -> bool | None:
+    """Whether a function mode is that of a recording that is over; None where it is no recording's."""
+    return getattr(mode, "is_over_recording", None)
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:

@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import IO, Any
 
+from ...files import unfinished_name
+
 _PIECE = 1 << 20  # bytes that are copied at once
 
 
@@ -15,7 +17,7 @@ class Compaction:
 
     def __init__(self, index: Path) -> None:
         self._index = index
-        self._part = index.with_name(f".{index.name}.part")
+        self.part = Path(unfinished_name(index))
         self._copy: IO[bytes] | None = None
         self._read_to = -1  # where the last copied line began
         self._places: dict[int, int] = {}  # by number of the snapshot: where its line is in the copy
@@ -27,7 +29,7 @@ class Compaction:
         Returns where the lines are then, by the number of their snapshots; None as long as there is more to copy.
         """
         if self._copy is None:
-            self._copy = self._part.open("xb")
+            self._copy = self.part.open("xb")
         left = rows[rows["at"] > self._read_to]
         left = left[left["at"].argsort()]
         copied = 0
@@ -46,17 +48,12 @@ class Compaction:
         if copied > _PIECE:
             return None
         self._copy.close()
-        os.replace(self._part, self._index)
+        os.replace(self.part, self._index)
         return self._places
 
     def stop(self) -> None:
         """Give up, and leave nothing behind."""
         if self._copy is not None:
             self._copy.close()
-            self.delete_unfinished()
-
-    def delete_unfinished(self) -> None:
-        """Delete the copy that was not finished, by this process or by one that was killed."""
-        if self._part.is_file() and not self._part.is_symlink():
             with contextlib.suppress(OSError):
-                self._part.unlink()
+                self.part.unlink()

@@ -395,7 +395,6 @@ class FileManager:
         Nothing else is removed, and nothing behind a link: what lies there may be of others.
         """
         delete_unfinished(self.folder, r"index\.jsonl|run\.json")
-        Compaction(self._index).delete_unfinished()
         for name, names in (("snapshots", r"\d{8,}\.safetensors"), ("figures", r"step_\d{8,}\.png")):
             if not is_link(self.folder / name):
                 delete_unfinished(self.folder / name, names)

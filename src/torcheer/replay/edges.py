@@ -181,7 +181,7 @@ class _Again:
         """Every tensor the call makes of these arguments, or writes to; None if it raises."""
         args, kwargs = fill_call(self.record.template, self.record.names, iter(tensors))
         with random_as_found() if self._may_draw else contextlib.nullcontext() as random:
-            if self._state is not None:
+            if random is not None and self._state is not None:
                 random.start_from(self._state)
             try:
                 result = call_again(self.record, args, kwargs)

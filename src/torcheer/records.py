@@ -77,6 +77,7 @@ class Details:
     is_collective: bool = False  # a collective ran inside it, as DTensor makes them
     is_hooked: bool = False  # a gradient that backward hooks, which are not in the graph, may have changed
     is_no_grad: bool = False  # wrote in place to what requires gradients, while gradients were off
+    is_foreign: bool = False  # in memory that torch did not allocate, as that of a NumPy array, where the program may read it
     is_through_unseen: bool = False  # a gradient that went backward through code that is not in the log
     changed: str = ""  # the change that an intervention made here, in words
     is_passing: bool = False  # a source that was made in the pass, by code that cannot be watched

@@ -546,6 +546,7 @@ def loading(seen, folder):
     logged(seen).save(folder / "run.safetensors", params=True)
     history = torcheer.load(folder / "run.safetensors")
     seen += [weakref.ref(layer.activation) for layer in history]
+    seen.append(weakref.ref(history.random_state.torch))  # which is held as long as what the history knows
     assert history.validate()
     seen += values_of(history.replay())
 

@@ -6,10 +6,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import torcheer
 from operator_database import operators, samples
 from torcheer.errors import InvalidArgument
 from torcheer.functions import facts
-from torcheer.functions.stray_arguments import refuse_stray
+from torcheer.functions.stray_arguments import refuse_stray, refuse_stray_indices
+from torcheer.replay.machine import call_again
 
 FAR = 10**12
 x = torch.rand(2, 3, 4, 4)
@@ -48,6 +50,8 @@ STRAY = {
         {},
     ),
     "a memory format as a number": (torch.ops.aten.clone.default, (x,), {"memory_format": 99}),
+    "a gradient of one number": (torch._fused_sgd_, ([x], [torch.ones(1)], []), {}),
+    "fewer lengths than directions": (torch._weight_norm, (torch.rand(99, 3), torch.ones(1, 1), 0), {}),
     "lists of two lengths": (torch._foreach_add, ([x, x], [x]), {}),
 }
 
@@ -57,6 +61,28 @@ def test_what_leads_out_of_memory_is_refused(name):
     func, args, kwargs = STRAY[name]
     with pytest.raises(InvalidArgument, match="lead out of memory"):
         refuse_stray(facts(func), args, kwargs)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta:UserWarning")
+@pytest.mark.parametrize("form", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc])
+def test_a_sparse_tensor_with_indices_outside_it_is_refused(form):
+    tensor = torch.eye(4).to_sparse(layout=form, blocksize=(2, 2) if form in (torch.sparse_bsr, torch.sparse_bsc) else None)
+    refuse_stray_indices(tensor)
+    columns = tensor.row_indices if form in (torch.sparse_csc, torch.sparse_bsc) else getattr(tensor, "col_indices", None)
+    (tensor._indices() if form is torch.sparse_coo else columns()).fill_(FAR)
+    with pytest.raises(InvalidArgument, match="indices of a sparse tensor"):
+        refuse_stray_indices(tensor)
+
+
+def test_a_loaded_history_is_not_run_on_such_a_tensor(tmp_path):
+    path = tmp_path / "dense.safetensors"
+    torcheer.log_forward_pass(lambda t: t.to_sparse().to_dense(), torch.eye(4)).save(path)
+    record = torcheer.load(path)["todense_1"].passes[0]._record
+    tensor = torch.eye(4).to_sparse()
+    assert torch.equal(call_again(record, (tensor,), {}), torch.eye(4))
+    tensor._indices().fill_(FAR)
+    with pytest.raises(InvalidArgument, match="indices of a sparse tensor"):
+        call_again(record, (tensor,), {})
 
 
 def test_no_call_of_torchs_database_is_refused():

@@ -84,6 +84,31 @@ class ReadByNumpy(OverNumpy):
         return t * float(self.array.sum())
 
 
+class AttributeReadByNumpy(nn.Module):
+    """The tensor over the memory of the array is no buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.array = np.ones((4, 3), dtype=np.float32)
+        self.held = [torch.from_numpy(self.array)]
+
+    def forward(self, t: Tensor) -> Tensor:
+        self.held[0].copy_(t.detach())
+        return t * float(self.array.sum())
+
+
+class MadeOverNumpy(nn.Module):
+    """The tensor over the memory of the array is made in the pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.array = np.ones((4, 3), dtype=np.float32)
+
+    def forward(self, t: Tensor) -> Tensor:
+        torch.from_numpy(self.array)[:2].copy_(t.detach()[:2])
+        return t * float(self.array.sum())
+
+
 class FilledByNumpy(OverNumpy):
     def forward(self, t: Tensor) -> Tensor:
         self.array[:] = t.detach().numpy()
@@ -217,6 +242,35 @@ def hooked_gradient(t: Tensor) -> Tensor:
         return torch.autograd.grad((tripled**2).sum(), u)[0] + t
 
 
+def gradient_hooked_by_values(t: Tensor) -> Tensor:
+    """The gradient is of something else, and the hook multiplies it by what it was given."""
+    with torch.enable_grad():
+        u = torch.ones(3, requires_grad=True)
+        u.register_hook(lambda gradient: gradient * t.detach().sum())
+        return torch.autograd.grad((u**2).sum(), u)[0] + torch.zeros(4, 3)
+
+
+class TimesHeld(torch.autograd.Function):
+    """Its backward reads a list."""
+
+    @staticmethod
+    def forward(ctx: Any, t: Tensor, held: list[Tensor]) -> Tensor:
+        ctx.held = held
+        return t * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient * ctx.held[0].sum(), None
+
+
+def gradient_of_held_values(t: Tensor) -> Tensor:
+    with torch.enable_grad():
+        u, held = torch.ones(3, requires_grad=True), [torch.ones(3)]
+        made = TimesHeld.apply(u, held)
+        held[0] = t.detach()
+        return torch.autograd.grad(made.sum(), u)[0] + torch.zeros(4, 3)
+
+
 def checkpointed(t: Tensor) -> Tensor:
     return torch.utils.checkpoint.checkpoint(lambda u: (u * 2).tanh(), t, use_reentrant=False) + t
 
@@ -309,6 +363,8 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "filled gradient": filled_gradient,
     "gradient of two passes": gradient_of_two,
     "hooked gradient": hooked_gradient,
+    "gradient hooked by values": gradient_hooked_by_values,
+    "gradient of held values": gradient_of_held_values,
     "custom function": lambda t: Rounded.apply(t) + t,
     "wrapper": lambda t: (Wrapper(t) * 2).inner + 1,
     "wrapper that is opened": lambda t: torch.tanh(Wrapper(t)).inner.mul(2) + t,
@@ -349,6 +405,8 @@ MODULES: dict[str, type[nn.Module]] = {
     "statistics of a script module": ScriptedStatistics,
     "buffer multiplied by NumPy": MultipliedByNumpy,
     "buffer read by NumPy": ReadByNumpy,
+    "attribute read by NumPy": AttributeReadByNumpy,
+    "tensor of the pass read by NumPy": MadeOverNumpy,
     "buffer filled by NumPy": FilledByNumpy,
     "buffer counted by NumPy": CountedByNumpy,
     "buffer written by a thread": WrittenByThread,

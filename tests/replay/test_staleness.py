@@ -115,7 +115,9 @@ def test_what_is_refused_is_named_and_what_to_do_is_said(name, message):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["script function", "script module", "vmap", "item", "wrapper", "constants", "energy"])
+@pytest.mark.parametrize(
+    "name", ["script function", "script module", "vmap", "item", "wrapper", "constants", "energy", "attribute read by NumPy"]
+)
 def test_a_loaded_history_is_as_careful(name, tmp_path):
     history = log(built(name), x)
     try:

@@ -259,7 +259,7 @@ RECORDED = {
     ),
     "Details": set(
         "call output_path also mutated composite autocast changed held home is_collective is_hooked is_passing "
-        "is_transformed is_no_grad is_through_unseen".split()
+        "is_transformed is_no_grad is_through_unseen is_foreign".split()
     ),
     "Held": {"value", "version"},
     "Composite": {"name", "number", "outer"},

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidArgument
+from ..tensor_memory import COMPRESSED
+from ..torch_internals import sparse_parts
 from . import groups
 from .facts import TorchFunction
 from .signatures import names_of, positional_names
@@ -33,7 +35,7 @@ def refuse_stray(function: TorchFunction, args: tuple[Any, ...], kwargs: dict[st
     for name in _ENUMERATIONS:
         _must(type(named.get(name)) is not int, f"{name} is a whole number")
     if is_group:
-        _lists(list(args) + list(kwargs.values()), function.name.startswith("_fused_"))
+        _lists(named, function.name.startswith("_fused_"))
     if check is not None:
         check(named)
 
@@ -198,14 +200,37 @@ def _new(named: _Arguments) -> None:
     _must("cdata" not in named, "an address was given")
 
 
-def _lists(values: list[Any], is_fused: bool) -> None:
+def _lists(named: _Arguments, is_fused: bool) -> None:
     """Lists of tensors that are taken together: of one length and, where an optimizer works on them, of the same shapes."""
-    lists = [one for one in values if isinstance(one, (list, tuple)) and one and isinstance(one[0], Tensor)]
-    for one in lists:
-        _must(len(one) == len(lists[0]), "the lists of tensors are not of one length")
-        for first, other in zip(lists[0], one, strict=True) if is_fused else ():
-            is_step = isinstance(other, Tensor) and other.numel() == 1
-            _must(isinstance(other, Tensor) and (other.shape == first.shape or is_step), "tensors are not of one shape")
+    lists = {name: one for name, one in named.items() if isinstance(one, (list, tuple)) and one and isinstance(one[0], Tensor)}
+    whole = next(iter(lists.values()), ())
+    for name, one in lists.items():
+        _must(len(one) == len(whole), "the lists of tensors are not of one length")
+        for first, other in zip(whole, one, strict=True) if is_fused else ():
+            _must(isinstance(other, Tensor), "a list holds something that is no tensor")
+            is_right = other.numel() == 1 if name == "state_steps" else other.shape == first.shape
+            _must(is_right, f"tensors are not of one shape: {name}")
+
+
+def _weight_norm(named: _Arguments) -> None:
+    directions, lengths, axis = named.get("v"), named.get("g"), named.get("dim", 0)
+    if isinstance(directions, Tensor) and isinstance(lengths, Tensor) and axis in (0, directions.dim() - 1):
+        _must(lengths.numel() == directions.shape[axis], "there is not one length for each direction")
+
+
+def refuse_stray_indices(tensor: Tensor) -> None:
+    """Raise `InvalidArgument` where a sparse tensor has indices that are outside it, which torch does not check by itself."""
+    if tensor.layout is not torch.sparse_coo and tensor.layout not in COMPRESSED:
+        return
+    try:
+        with torch.no_grad():
+            if tensor.layout is torch.sparse_coo:
+                torch.sparse_coo_tensor(*sparse_parts(tensor), tensor.shape, check_invariants=True)
+            else:
+                parts = [getattr(tensor, name)() for name in COMPRESSED[tensor.layout]]
+                torch.sparse_compressed_tensor(*parts, tensor.shape, layout=tensor.layout, check_invariants=True)
+    except RuntimeError as error:
+        _refuse(f"the indices of a sparse tensor do not fit it ({error})")
 
 
 _CHECKS: dict[str, Callable[[_Arguments], None]] = {
@@ -222,5 +247,6 @@ _CHECKS: dict[str, Callable[[_Arguments], None]] = {
     **dict.fromkeys(("upsample_bilinear2d_aa", "upsample_bicubic2d_aa", "upsample_lanczos2d_aa"), _scales),
     "max_pool2d_with_indices_backward": _max_pool_backward,
     "chunk_cat": _pieces,
+    "weight_norm": _weight_norm,
     "new": _new,
 }

@@ -26,7 +26,7 @@ from ..containers import PLAIN, find_leaves, get_path
 from ..display import few
 from ..errors import InvalidArgument, ReplayFailed
 from ..functions import groups
-from ..functions.stray_arguments import refuse_stray
+from ..functions.stray_arguments import refuse_stray, refuse_stray_indices
 from ..history import History
 from ..records import FACTS, FUNCTION, PARENTS, Log, OperationRecord, Origin, PythonReadRecord, StateRecord
 from ..templates import fill_call
@@ -309,6 +309,9 @@ def call_again(record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str,
     refuse_stray(record.function, args, kwargs)
     with contextlib.ExitStack() as context:
         tensors = tensors_of((args, kwargs))
+        is_of_file = record.log.first_passes is not None
+        for tensor in tensors if is_of_file else ():
+            refuse_stray_indices(tensor)
         follows = record.gradfunc is not None or not any(tensor.requires_grad for tensor in tensors)
         follows = follows and not record.details.is_no_grad
         context.enter_context(torch.set_grad_enabled(follows and kwargs.get("out") is None))
@@ -322,7 +325,10 @@ def call_again(record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str,
         ):
             context.callback(torch.set_default_dtype, torch.get_default_dtype())
             torch.set_default_dtype(record.dtype)
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        for tensor in tensors_of(result) if is_of_file else ():
+            refuse_stray_indices(tensor)
+        return result
 
 
 def _default_device() -> torch.device:

@@ -20,7 +20,7 @@ from ..capture.identity.tensor_table import PLAIN_CLASSES, storages_of
 from ..capture.restore.restore_state import WRITTEN_UNSEEN
 from ..errors import ReplayFailed
 from ..history import History
-from ..records import PARENTS, SITE, UNSAVED, OperationRecord, Origin, PythonReadRecord, TorchFunction
+from ..records import PARENTS, SITE, UNSAVED, Details, OperationRecord, Origin, PythonReadRecord, TorchFunction
 from ..shapes import shape_of
 from ..source_places import CodeTable, source_of
 from ..tensor_memory import COMPRESSED, is_freed
@@ -86,7 +86,8 @@ class Behind:
         for number in range(self.first, len(log.rows)):
             function = log.function_of(number)
             is_behind = number in self.numbers
-            if number not in self._changed and (is_behind or function.func is None or function.is_gradient):
+            may_be = is_behind or function.func is None or function.is_gradient or _ran_unseen(log.details.get(number))
+            if number not in self._changed and may_be:
                 self._refuse(log.operations[number], is_behind)
 
     def _refuse(self, record: OperationRecord, is_behind: bool) -> None:
@@ -100,7 +101,7 @@ class Behind:
                 )
         elif is_behind or record.function.is_gradient:
             raise self._failed(record.number, f"is {reason}, and depends on what is changed")
-        elif record.origin is Origin.OPAQUE and not _has_known_parents(record):
+        elif _ran_unseen(record.details) or (record.origin is Origin.OPAQUE and not _has_known_parents(record)):
             raise self._failed(record.number, f"is {reason}, and may depend on what is changed")
 
     def _ran_where(self, is_meant: Callable[[CodeTable, int], bool]) -> set[int]:
@@ -122,6 +123,11 @@ def _is_of_tracing(codes: CodeTable, number: int) -> bool:
 def is_differentiation(function: TorchFunction) -> bool:
     """Whether it is `torch.autograd.grad`, which reads the graph that a replay makes anew."""
     return function.func is torch.autograd.grad
+
+
+def _ran_unseen(details: Details | None) -> bool:
+    """Whether it is a gradient, and code that is not in the log may have changed it: hooks, or a backward of the user's."""
+    return details is not None and (details.is_hooked or details.is_through_unseen)
 
 
 def _has_known_parents(record: OperationRecord) -> bool:
@@ -152,6 +158,8 @@ class StaleGuard:
         self._outside: set[int] = set()  # storages that Python may read without torch
         self._foreign = {n for n, tensor in inputs.items() if _is_foreign(tensor)}
         self._foreign |= {s.number for s in self._log.states if not s.is_absent and _is_foreign(s.value)}
+        known = self._log.details.items()
+        self._foreign |= {n for n, one in known if one.is_foreign and self._log.operations[n].origin is not Origin.INPUT}
         self._varied: set[int] = set()  # operations that may have other values each time, or come after one that has
 
     def before(self, record: OperationRecord, arguments: list[Tensor], written: list[Tensor]) -> None:

@@ -152,7 +152,8 @@ class LogReader:
         by_operation = column(found.get("by_operation"), "the values", self._length, LOST_VALUE, len(kept))
         values: list[Any] = [Stored(one, self._tensors) if type(one) is str else self._plain(one) for one in kept]
         special = {NOT_KEPT: UNSAVED, FREED_VALUE: FREED, LOST_VALUE: FREED}
-        log.values = SavedValues([values[one] if one >= 0 else special[one] for one in by_operation], log)
+        given = [values[one] if one >= 0 else special[one] for one in by_operation]
+        log.values = SavedValues(given, log, are_tensors=flag(self._get("holds_tensors"), "holds_tensors"))
         log.versions = [-1] * self._length
         log._lost = {place for place, one in enumerate(by_operation) if one == LOST_VALUE}
         firsts = column(self._get("first_passes"), "the first passes", self._length, -1, self._length)

@@ -54,7 +54,15 @@ from .values import Json, Writer
 
 NOT_KEPT, FREED_VALUE, LOST_VALUE = -1, -2, -3  # in the column `values`
 FLAGS = ("is_recording", "is_complete", "is_cleared", "holds_tensors")
-DETAIL_FLAGS = ("is_collective", "is_hooked", "is_no_grad", "is_passing", "is_through_unseen", "is_transformed")
+DETAIL_FLAGS = (
+    "is_collective",
+    "is_foreign",
+    "is_hooked",
+    "is_no_grad",
+    "is_passing",
+    "is_through_unseen",
+    "is_transformed",
+)
 _OF_CALLS = ("call", "first", "end", "exit", "started", "elapsed")  # attributes of module calls that are columns
 _SIMPLE = frozenset({int, bool, type(None)})
 

@@ -7,7 +7,7 @@ from typing import Any, SupportsIndex
 
 from torch import Tensor
 
-from ..records import FACTS, Held, Log
+from ..records import FACTS, FUNCTION, Held, Log
 from ..shapes import shape_of
 from .saved_tensors import SavedTensors
 
@@ -51,9 +51,11 @@ class SavedValues(list[Any]):
     A value has the shape that is recorded in the log, unless the function of the user (`activation_postfunc`) made the value.
     """
 
-    def __init__(self, values: Iterable[Any], log: Log) -> None:
+    def __init__(self, values: Iterable[Any], log: Log, *, are_tensors: bool) -> None:
         super().__init__(values)
-        self._log = log
+        # not the log, which has these values: a cycle would keep a history alive until the collector runs
+        self._rows, self._details, self._functions = log.rows, log.details, log.functions
+        self._are_tensors = are_tensors
 
     def __getitem__(self, place: SupportsIndex | slice) -> Any:
         found = list.__getitem__(self, place)
@@ -65,11 +67,11 @@ class SavedValues(list[Any]):
         return (self[place] for place in range(len(self)))
 
     def _fitting(self, place: int, stored: Stored) -> Tensor:
-        log = self._log
-        shape, details = log.rows[place][FACTS][0], log.details.get(place)
-        is_unmade = not shape and log.function_of(place).name == _SET_DATA
+        row, details = self._rows[place], self._details.get(place)
+        shape = row[FACTS][0]
+        is_unmade = not shape and self._functions[row[FUNCTION]].name == _SET_DATA
         is_batched = details is not None and details.is_transformed  # what `vmap` adds is in the value alone
-        return stored.read(shape if log.holds_tensors and not is_unmade and not is_batched else None)
+        return stored.read(shape if self._are_tensors and not is_unmade and not is_batched else None)
 
 
 class SavedGradients(dict[int, Any]):
@@ -77,10 +79,10 @@ class SavedGradients(dict[int, Any]):
 
     def __init__(self, log: Log) -> None:
         super().__init__()
-        self._log = log
+        self._rows, self._states = log.rows, log.states  # not the log, which has these gradients
 
     def __getitem__(self, key: int) -> Any:
-        shape = self._log.rows[key][FACTS][0] if key >= 0 else shape_of(self._log.states.tensors[-1 - key])
+        shape = self._rows[key][FACTS][0] if key >= 0 else shape_of(self._states.tensors[-1 - key])
         return dict.__getitem__(self, key).read(shape)
 
     def get(self, key: int, default: Any = None) -> Any:

@@ -85,6 +85,8 @@ class SharedMemory:
         number = recorder.ref(tensor)
         if number < 0 and way in POINTERS and isinstance(tensor, Parameter):
             return  # weights are large, their pointers are asked for often, and nobody writes to them
+        if number >= 0 and not tensor.untyped_storage().resizable():
+            recorder.log.detail(number).is_foreign = True
         storage, own = table.storage_of(tensor), storage_of(tensor)
         assert storage is not None
         assert own is not None

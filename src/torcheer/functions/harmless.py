@@ -126,4 +126,6 @@ def _may_be_named(name: str) -> bool:
         return name in _METHODS or any(bare == f"{before}{one}" for before in ("", "i", "r") for one in _OPERATORS)
     if "backward" in name:
         return name in _BACKWARD
+    if name.startswith("inductor_"):
+        return False  # operators of torch's compiler for its own code
     return not name.startswith("_") or name in _PRIVATE or name.startswith("_foreach_")

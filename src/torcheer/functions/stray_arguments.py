@@ -227,8 +227,10 @@ def refuse_stray_indices(tensor: Tensor) -> None:
             if tensor.layout is torch.sparse_coo:
                 torch.sparse_coo_tensor(*sparse_parts(tensor), tensor.shape, check_invariants=True)
             else:
-                parts = [getattr(tensor, name)() for name in COMPRESSED[tensor.layout]]
-                torch.sparse_compressed_tensor(*parts, tensor.shape, layout=tensor.layout, check_invariants=True)
+                compressed, plain, values = (getattr(tensor, name)() for name in COMPRESSED[tensor.layout])
+                torch.sparse_compressed_tensor(
+                    compressed, plain, values, tensor.shape, layout=tensor.layout, check_invariants=True
+                )
     except RuntimeError as error:
         _refuse(f"the indices of a sparse tensor do not fit it ({error})")
 

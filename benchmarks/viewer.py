@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from torch import Tensor, nn
 
 import torcheer
-from torcheer.viewer import make_page
+from torcheer.page import make_page
 
 from .machine import describe_machine
 from .models import ROOT

@@ -10,10 +10,10 @@ from torch import Tensor
 
 import torcheer
 from torcheer.errors import TorcheerError
-from torcheer.render.dot import dot_text
-from torcheer.render.drawing import make_drawing
-from torcheer.render.options import PictureOptions
-from torcheer.render.views import views
+from torcheer.pictures.dot import dot_text
+from torcheer.pictures.drawing import make_drawing
+from torcheer.pictures.options import PictureOptions
+from torcheer.pictures.views import views
 
 
 def texts_of(history: torcheer.ModelHistory) -> dict[str, Any]:

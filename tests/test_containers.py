@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils import _pytree
 
 import torcheer
-from torcheer.containers import (
+from torcheer._torch.containers import (
     Attribute,
     Nth,
     Other,
@@ -27,9 +27,9 @@ from torcheer.containers import (
     replace_tensors,
     shares_no_container,
 )
-from torcheer.records import TENSOR
+from torcheer._torch.sentinels import TENSOR
+from torcheer.log.templates import blank, fill, outline, slot_paths, template
 from torcheer.replay.walk import tensors_of
-from torcheer.templates import blank, fill, outline, slot_paths, template
 
 Pair = namedtuple("Pair", "left right")
 

@@ -14,7 +14,7 @@ from models import Branching, log
 from torch_vis import track_computational_graph_execution
 from torcheer.demo import AlexNet, Gpt2, SimpleRecurrent
 from torcheer.graph import fold_repeats, roll
-from torcheer.render import make_picture, picture_options
+from torcheer.pictures import make_picture, picture_options
 
 MODELS = {
     "alexnet": lambda: (AlexNet(num_classes=10).eval(), torch.rand(1, 3, 64, 64)),

@@ -10,7 +10,7 @@ import torch
 import torcheer
 from torch_vis import export_computational_graph
 from torcheer.errors import InvalidArgument
-from torcheer.extraction.statistics.drawn import Drawn
+from torcheer.features.sample_pictures import Drawn
 
 
 @pytest.fixture

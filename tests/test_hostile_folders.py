@@ -96,7 +96,7 @@ def test_a_piece_is_numbered_in_digits_of_ours(folder):
 
 
 def test_a_block_that_vanishes_after_it_was_listed_is_told(folder, monkeypatch):
-    from torcheer.extraction.blocks.storage import LocalStorage
+    from torcheer.features.storage import LocalStorage
 
     sizes = LocalStorage.sizes
 
@@ -134,7 +134,7 @@ def test_extract_writes_nothing_through_a_link(folder, tmp_path):
 
 
 def test_a_folder_where_a_file_of_ours_is_deleted_is_told(tmp_path):
-    from torcheer.extraction.blocks.storage_location import open_storage
+    from torcheer.features.storage import open_storage
 
     (tmp_path / "reduced-00-00000000.safetensors").mkdir()
     with pytest.raises(NotWritten, match=r"cannot be deleted: Is a directory"):

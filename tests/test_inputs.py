@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import torch_vis
 import torcheer
 from torcheer import InvalidArgument, Xray
-from torcheer.inputs import LEFT_OUT, as_arguments
+from torcheer._torch.inputs import LEFT_OUT, as_arguments
 
 a, b = torch.rand(2, 4), torch.rand(2, 4)
 

@@ -14,9 +14,8 @@ from torch.overrides import _get_current_function_mode_stack
 
 import interrupts
 import torcheer
-from torcheer import signals
-from torcheer.cleaning import Managed, undoing
-from torcheer.signals import held_signals
+from torcheer import _cleanup
+from torcheer._cleanup import Managed, held_signals, undoing
 
 SAMPLE = 40  # lines of each case, without those that are tried in full
 
@@ -144,7 +143,7 @@ def test_a_signal_that_was_ignored_stays_so():
 
 
 def test_what_takes_too_long_can_be_interrupted(monkeypatch):
-    monkeypatch.setattr(signals, "LONGEST", 0.0)
+    monkeypatch.setattr(_cleanup, "LONGEST", 0.0)
     reached = []
     with pytest.raises(KeyboardInterrupt), held_signals():
         signal.raise_signal(signal.SIGINT)

@@ -18,9 +18,9 @@ from models import log
 from torcheer import AmbiguousKey, InvalidArgument, LayerNotFound, Operation, Xray
 from torcheer.cli import main
 from torcheer.graph import ancestors, build_graph, collapse
-from torcheer.keys import glob_pattern, is_torch_function, parse_key, readings
-from torcheer.render import PictureOptions
-from torcheer.render.views import views
+from torcheer.log.keys import glob_pattern, is_torch_function, parse_key, readings
+from torcheer.pictures import PictureOptions
+from torcheer.pictures.views import views
 
 
 class Block(nn.Module):

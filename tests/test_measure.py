@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torcheer.measure import BIN_EDGES, LINEAR_BINS, NUM_BINS, ZERO_BIN, statistics_of
+from torcheer._torch.measure import BIN_EDGES, LINEAR_BINS, NUM_BINS, ZERO_BIN, statistics_of
 
 
 def expected(values: np.ndarray) -> dict[str, object]:

@@ -15,7 +15,7 @@ from torch.nn.modules import module as module_hooks
 import torcheer
 from models import Convolutional, unchanged
 from torcheer import InvalidArgument
-from torcheer.module_calls import ModuleInput
+from torcheer.live.module_calls import ModuleInput
 
 
 class Residual(nn.Module):

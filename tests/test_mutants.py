@@ -150,7 +150,7 @@ def test_the_folder_of_a_fault_is_the_part_of_the_package_it_is_in() -> None:
     def folder(file: str) -> str:
         return Fault(file, "", 1, "", 0, 0, "", "").folder
 
-    assert [folder(f) for f in ("torcheer/xray/page/a.py", "torcheer/api.py", "torch_vis/words.py")] == [
+    assert [folder(f) for f in ("torcheer/xray/page/a.py", "torcheer/api.py", "torch_vis/scene.py")] == [
         "xray",
         "torcheer",
         "torch_vis",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import errno
 import importlib
+import importlib.util
 import os
 import sys
 import types
@@ -19,8 +20,8 @@ import torch
 from torch import nn
 
 import torcheer as tl
-from torcheer import files
-from torcheer.extraction.blocks import writer
+from torcheer._files import files
+from torcheer.features import writer
 
 
 def held_paths() -> set[str]:
@@ -135,9 +136,11 @@ def test_the_lock_of_a_run_uses_what_windows_has(monkeypatch, tmp_path):
     stand_in.locking, stand_in.LK_NBLCK, stand_in.LK_UNLCK = locking, "take", "release"
     monkeypatch.setitem(sys.modules, "msvcrt", stand_in)
     monkeypatch.setattr(sys, "platform", "win32")
-    lock = importlib.import_module("torcheer.xray.store.lock")
-    other = types.ModuleType("lock")
-    exec(compile(Path(lock.__file__).read_text(encoding="utf-8"), lock.__file__, "exec"), vars(other))
+    name = "torcheer.xray.store_on_windows"
+    spec = importlib.util.spec_from_file_location(name, importlib.import_module("torcheer.xray.store").__file__)
+    other = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, other)
+    spec.loader.exec_module(other)
     with open(tmp_path / "lock", "wb") as one, open(tmp_path / "lock", "rb") as two:
         other.take(one)
         with pytest.raises(OSError, match="Permission denied"):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import torcheer
-from torcheer.torch_internals import USES, missing_notes
+from torcheer._torch.internals import USES, missing_notes
 
 PROGRAM = Path(__file__).parent / "without_private_names.py"
 

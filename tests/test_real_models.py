@@ -13,7 +13,7 @@ from torch import Tensor
 import torcheer
 from models import hooked, unchanged
 from tiny_transformers import IDS, IS_4, SMALL, tiny
-from torcheer.containers import find_tensors
+from torcheer._torch.containers import find_tensors
 from torcheer.graph import roll
 
 IMAGE = (torch.rand(2, 3, 64, 64),)

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from torcheer import torch_internals
+from torcheer._torch import internals
 
 SRC = Path(__file__).parent.parent / "src"
-FILES = [path for path in SRC.rglob("*.py") if path.name != "torch_internals.py"]
+FILES = [path for path in SRC.rglob("*.py") if path.name != "internals.py"]
 
 
 ASKING = ("getattr", "hasattr", "get", "attrgetter")
@@ -76,7 +76,7 @@ def test_global_hooks_leave_nothing_behind():
     before, seen = counts(), []
     with (
         pytest.raises(ZeroDivisionError),
-        torch_internals.global_module_hooks(lambda *_: seen.append("enter"), lambda *_: seen.append("leave")),
+        internals.global_module_hooks(lambda *_: seen.append("enter"), lambda *_: seen.append("leave")),
     ):
         nn.Identity()(torch.ones(1))
         raise ZeroDivisionError
@@ -86,12 +86,12 @@ def test_global_hooks_leave_nothing_behind():
 
 def test_addresses_of_storages_are_one_number():
     tensor = torch.ones(3)
-    assert torch_internals.storage_address(tensor) == torch_internals.address_of(tensor.untyped_storage())
+    assert internals.storage_address(tensor) == internals.address_of(tensor.untyped_storage())
 
 
 def test_vmap_is_told_from_other_transforms():
     found = []
-    torch.func.grad(lambda x: (found.append(torch_internals.is_inside_vmap()), x.sum())[1])(torch.ones(2))
-    torch.func.vmap(lambda x: (found.append(torch_internals.is_inside_vmap()), x)[1])(torch.ones(2))
+    torch.func.grad(lambda x: (found.append(internals.is_inside_vmap()), x.sum())[1])(torch.ones(2))
+    torch.func.vmap(lambda x: (found.append(internals.is_inside_vmap()), x)[1])(torch.ones(2))
     assert found == [False, True]
-    assert not torch_internals.is_transforming()
+    assert not internals.is_transforming()

@@ -31,7 +31,7 @@ def passes(program, names: str, x: Tensor, width: int = 2) -> Iterator[tuple[str
 
 
 def test_six_operations_are_four_layers():
-    """history/layers/recurrence.py"""
+    """log/layers.py"""
 
     def program(self, x):
         for _ in range(2):
@@ -42,7 +42,7 @@ def test_six_operations_are_four_layers():
 
 
 def test_a_module_without_parameters_runs_where_it_is_called():
-    """history/layers/places.py"""
+    """log/layers.py"""
 
     def program(self, x):
         x = self.act(self.fc1(x))
@@ -53,7 +53,7 @@ def test_a_module_without_parameters_runs_where_it_is_called():
 
 
 def test_rounds_are_not_told_apart_by_what_ran_before_the_loop():
-    """history/layers/before_loops.py"""
+    """log/layers.py"""
 
     def program(self, x):
         y, z, h = self.f(x), self.g(x), torch.zeros_like(x)
@@ -66,7 +66,7 @@ def test_rounds_are_not_told_apart_by_what_ran_before_the_loop():
 
 
 def test_reshapes_side_by_side_and_masks_are_no_loop():
-    """history/layers/rounds.py"""
+    """log/layers.py"""
 
     def heads(one):
         return one.reshape(-1)
@@ -87,7 +87,7 @@ def test_reshapes_side_by_side_and_masks_are_no_loop():
 
 
 def test_what_is_kept_is_copied_before_it_is_overwritten():
-    """capture/keep/keeper.py"""
+    """capture/keeper.py"""
 
     def program(x):
         y = x * 2
@@ -103,7 +103,7 @@ def test_what_is_kept_is_copied_before_it_is_overwritten():
 
 
 def test_a_write_through_a_view_reaches_the_whole():
-    """capture/identity/tensor_table.py"""
+    """_torch/tensor_table.py"""
 
     def program(x):
         y = x * 2
@@ -121,7 +121,7 @@ def test_a_write_through_a_view_reaches_the_whole():
 
 
 def test_a_write_through_numpy_is_an_operation():
-    """capture/identity/shared_memory.py"""
+    """capture/identity.py"""
 
     def program(x):
         y = x * 2
@@ -134,7 +134,7 @@ def test_a_write_through_numpy_is_an_operation():
 
 
 def test_the_nodes_of_a_backward_pass_are_those_of_its_operations():
-    """capture/autograd/gradients.py"""
+    """capture/gradients.py"""
     fc = nn.Linear(2, 3)
     with torcheer.recording(fc, save_gradients=True) as history:
         y = fc(torch.ones(1, 2))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torcheer.backward_records import BackwardRecord
+from torcheer.log.records import BackwardRecord
 from zoo.cases import QUICK, all_cases, named
 from zoo.checking import check
 from zoo.gradients import NothingToCompare, compare_gradients

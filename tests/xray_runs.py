@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torcheer.measure import statistics_of
-from torcheer.xray.snapshots.records import Entry, Snapshot
-from torcheer.xray.snapshots.run import Run
+from torcheer._torch.measure import statistics_of
+from torcheer.xray.records import Entry, Snapshot
+from torcheer.xray.run import Run
 from torcheer.xray.store import FileManager
 
 

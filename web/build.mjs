@@ -7,7 +7,7 @@ import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
 
 const HERE = dirname(fileURLToPath(import.meta.url));
-const STATIC = join(HERE, "..", "src", "torcheer", "web", "static");
+const STATIC = join(HERE, "..", "src", "torcheer", "page", "static");
 const PROGRAMS = ["graph", "report"];
 
 async function buildProgram(program) {

@@ -9,11 +9,11 @@ import json
 import re
 from pathlib import Path
 
-from torcheer.web import colors
-from torcheer.web.schema import FORMAT, GRAPH, REPORT, TYPES, VERSION, Key, Part, required
+from torcheer._text import colors
+from torcheer.page.schema import FORMAT, GRAPH, REPORT, TYPES, VERSION, Key, Part, required
 
 ROOT = Path(__file__).resolve().parent.parent
-HEADER = "Written by `make web-types` from src/torcheer/web/{source}. Do not edit."
+HEADER = "Written by `make web-types` from src/torcheer/{source}. Do not edit."
 
 
 def generated() -> dict[Path, str]:
@@ -22,10 +22,10 @@ def generated() -> dict[Path, str]:
     constants = f"export const FORMAT = {json.dumps(FORMAT)};\nexport const VERSION = {VERSION};\n\n"
     docs = ROOT / "docs"
     return {
-        folder / "graph_format.ts": _header("schema.py") + constants + _format(GRAPH),
-        folder / "report_format.ts": _header("schema.py") + _format(REPORT),
-        folder / "colors.ts": _header("colors.py") + _colors(),
-        folder / "theme.css": f"/* {HEADER.format(source='colors.py')} */\n\n" + _css(),
+        folder / "graph_format.ts": _header("page/schema.py") + constants + _format(GRAPH),
+        folder / "report_format.ts": _header("page/schema.py") + _format(REPORT),
+        folder / "colors.ts": _header("_text/colors.py") + _colors(),
+        folder / "theme.css": f"/* {HEADER.format(source='_text/colors.py')} */\n\n" + _css(),
         docs / "viewer_format.md": _documented(docs / "viewer_format.md", GRAPH),
         docs / "report_format.md": _documented(docs / "report_format.md", REPORT),
     }

@@ -1,8 +1,8 @@
 """torch_vis: track what a PyTorch model does, forward and backward, and look at it. A thin face on `torcheer`."""
 
 from .execution import analyze_computational_graph_execution as analyze_computational_graph_execution
+from .execution import export_computational_graph as export_computational_graph
 from .execution import track_computational_graph_execution as track_computational_graph_execution
-from .export import export_computational_graph as export_computational_graph
 from .structures import GraphEdge as GraphEdge
 from .structures import GraphNode as GraphNode
 from .structures import OperationType as OperationType

@@ -17,6 +17,7 @@ from .structures import GraphEdge, GraphNode, OperationType
 if TYPE_CHECKING:
     from .tracker import ComputationalGraphTracker
 
+
 SCHEMA = "torch_vis.graph"
 VERSION = 1
 _WORK = (OperationType.TENSOR_OP, OperationType.GRADIENT_OP, OperationType.CUSTOM)

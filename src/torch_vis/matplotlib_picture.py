@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torcheer.render import LaidOutBox, LaidOutEdge, Rect
+from torcheer.pictures import LaidOutBox, LaidOutEdge, Rect
 
-from .colors import BOX_BORDER, BOX_FILLS, FAINT, INK, LOOKS, edge_color
-from .scene import PlacedNode, Scene
+from .scene import BOX_BORDER, BOX_FILLS, FAINT, INK, LOOKS, PlacedNode, Scene, edge_color
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
 
 Point = tuple[float, float]
 _LONGEST = 60.0  # inches of a side

@@ -6,14 +6,14 @@ import html
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from torcheer.render import LaidOutBox, LaidOutEdge, Rect
+from torcheer.pictures import LaidOutBox, LaidOutEdge, Rect
 
-from .colors import BOX_BORDER, BOX_FILLS, FAINT, INK, LOOKS, edge_color
-from .scene import PlacedNode, Scene
+from .scene import BOX_BORDER, BOX_FILLS, FAINT, INK, LOOKS, PlacedNode, Scene, edge_color
 from .structures import OperationType
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
+
 
 Point = tuple[float, float]
 _WIDTH, _HEIGHT = (700.0, 1600.0), (500.0, 2400.0)  # pixels, least and most

@@ -1,17 +1,201 @@
-"""The picture of what a tracker saw: torcheer's layout of the forward graph, with a node for the gradients beside each node."""
+"""What is written on the nodes of a picture and shown when one points at them."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from torcheer import DrawingFailed, PictureOptions
-from torcheer.graph import Graph, restrict
-from torcheer.render import Companions, LaidOutBox, LaidOutEdge, LaidOutNode, Layout, Rect, lay_out
+from torcheer.graph import Graph, Node, restrict
+from torcheer.pictures import (
+    Companions,
+    LaidOutBox,
+    LaidOutEdge,
+    LaidOutNode,
+    Layout,
+    Rect,
+    clean,
+    dimensions,
+    human_count,
+    human_size,
+    lay_out,
+    plural,
+)
 
-from .structures import DATA_FLOW, GRADIENT_FLOW, OperationType
+from .operations import Translation
+from .structures import DATA_FLOW, GRADIENT_FLOW, GraphNode, OperationType, Shape
 from .tracker import ComputationalGraphTracker
-from .words import Words
+
+_SHOWN = 4
+
+
+class Words:
+    """The words for the nodes of a view, from the tracked graph."""
+
+    def __init__(self, translation: Translation, *, times: bool, sizes: bool) -> None:
+        self._nodes = translation.graph.nodes
+        self._of = translation.of
+        self._gradients = translation.gradients.by_operation
+        self._num_gradients = translation.gradients.count
+        flows = [edge for edge in translation.graph.edges if edge.edge_type == GRADIENT_FLOW]
+        self._flows = [edge for edge in flows if (edge.metadata or {}).get("level") == "operation"]
+        self._with_inner = {one.address for one in translation.calls.values() if one.has_inner}
+        self._times = times
+        self._sizes = sizes
+        self._alone: set[str] = set()
+
+    def look_at(self, graph: Graph) -> None:
+        """From now on write about the nodes of this view."""
+        inside = Counter(key for node in graph.nodes for key in node.modules)
+        self._alone = {key for key, count in inside.items() if count == 1}
+
+    def kind(self, node: Node) -> OperationType | None:
+        """The type of operation a node of a view stands for; of a layer that is one operation, the layer."""
+        if node.kind in ("output", "omitted"):
+            return None
+        if node.kind == "module":
+            address = node.label if node.label in self._with_inner else node.key.removeprefix("@").rpartition(":")[0]
+            return OperationType.FORWARD if address in self._with_inner else OperationType.LAYER_OP
+        if any(key in self._alone or key.rpartition(":")[0] in self._alone for key in node.exits):
+            return OperationType.LAYER_OP
+        made = self._made(node)
+        return made[0].operation_type if made else OperationType.TENSOR_OP
+
+    def _made(self, node: Node) -> list[GraphNode]:
+        ids = dict.fromkeys(self._of[number] for number in node.operations if number in self._of)
+        return [self._nodes[name] for name in ids]
+
+    def hover(self, node: Node) -> list[str]:
+        """What a forward node is about, line by line."""
+        made = self._made(node)
+        lines = [clean(node.label if node.kind != "module" else f"{node.label} ({node.type})", 80)]
+        kind = self.kind(node)
+        if kind is not None:
+            lines.append(f"type: {kind.value}")
+        if node.function:
+            lines.append(f"function: {clean(node.function)}")
+        module = node.modules[-1].rpartition(":")[0] if node.modules else ""
+        if module:
+            lines.append(f"module: {clean(module, 80)}")
+        given = list(node.input_shapes) or [shape for one in made[:1] for shape in one.input_shapes or ()]
+        returned = list(node.output_shapes) or ([node.shape] if node.shape is not None else [])
+        lines.append(f"shapes: {_shapes(given)} → {_shapes(returned)}")
+        if node.num_operations > 1:
+            lines.append(f"operations: {node.num_operations:,}")
+        if self._times and node.seconds is not None and node.kind not in ("input", "output", "source"):
+            lines.append(f"time: {_seconds(node.seconds)}")
+        if self._sizes:
+            lines.append(f"memory: {human_size(node.bytes)}")
+        if node.params:
+            names = _first([clean(param.name) for param in node.params])
+            lines.append(f"parameters: {human_count(node.num_params)} ({names})")
+        if node.source:
+            lines.append(clean(node.source, 100))
+        return lines
+
+    # Gradients ----------------------------------------------------------------------------------------------------
+
+    def _ran(self, node: Node) -> list[GraphNode]:
+        found = [name for number in node.operations for name in self._gradients.get(number, ())]
+        return [self._nodes[name] for name in dict.fromkeys(found)] if node.kind != "output" else []
+
+    def gradient_flows(self, graph: Graph) -> dict[tuple[str, str], None]:
+        """The pairs of nodes of a view between which a gradient went, each once, in order."""
+        holder = {one.id: node.key for node in graph.nodes for one in self._ran(node)}
+        ends = [(holder.get(edge.source_id, ""), holder.get(edge.target_id, "")) for edge in self._flows]
+        return dict.fromkeys((a, b) for a, b in ends if a and b and a != b)
+
+    def gradient_lines(self, node: Node) -> list[str]:
+        """What is written on the node for a node's gradients; nothing when there are none."""
+        ran = self._ran(node)
+        if not ran:
+            return []
+        if node.kind == "module":
+            return [f"backward of {clean(node.label)}", f"{len(ran)} autograd nodes"]
+        names = list(dict.fromkeys(one.name for one in ran))
+        times = len(node.passes)
+        others = round(len(ran) / times) - 1 if len(names) > 1 else 0
+        lines = [clean(names[0] + (f" + {others}" if others else "") + (f" ×{times}" if times > 1 else ""), 40)]
+        shapes = ran[0].input_shapes or []
+        if shapes:
+            lines.append(f"∂ {_shapes(shapes[:1])}")
+        trained = [param.name.rpartition(".")[2] for param in node.params if param.is_trainable]
+        if trained:
+            lines.append(clean(f"∂ {_first(trained)}"))
+        return lines
+
+    def gradient_hover(self, node: Node) -> list[str]:
+        """What a node's gradients are about, line by line."""
+        ran = self._ran(node)
+        names = list(dict.fromkeys(one.name for one in ran))
+        lines = [f"gradients of {clean(node.label, 80)}"]
+        lines.append(f"autograd: {', '.join(names[:_SHOWN])}{f', … {len(ran):,} nodes' if len(names) > _SHOWN else ''}")
+        if ran and node.kind != "module":
+            lines.append(f"shapes: {_shapes(ran[0].input_shapes or [])} → {_shapes(ran[0].output_shapes or [])}")
+        if self._times:
+            lines.append(f"time: {_seconds(sum(one.execution_time or 0.0 for one in ran))}")
+        if self._sizes:
+            lines.append(f"memory: {human_size(sum(one.memory_usage or 0 for one in ran))}")
+        if node.modules:
+            lines.append(f"module: {clean(node.modules[-1].rpartition(':')[0], 80)}")
+        return lines
+
+    # The whole ----------------------------------------------------------------------------------------------------
+
+    def notes(self, graph: Graph, whole: Graph) -> tuple[str, ...]:
+        """What a reader must know about a view of a graph."""
+        backward = self._num_gradients
+        gradients = plural(backward, "autograd node") if backward else "no gradients"
+        found = [f"{plural(whole.num_operations, 'operation')}, {gradients}."]
+        if any(node.kind == "module" for node in graph.nodes):
+            found.append(f"Collapsed by module to {len(graph.nodes):,} nodes.")
+        if any(node.repeats > 1 for node in graph.nodes):
+            found.append("Equal blocks in a row are drawn once.")
+        if graph.is_rolled:
+            found.append("Passes are rolled up: ×N is how often a layer ran.")
+        if any(node.kind == "omitted" for node in graph.nodes):
+            found.append("Operations in the middle are left out.")
+        return tuple(found)
+
+
+def _shapes(shapes: list[Shape]) -> str:
+    return _first([*map(dimensions, shapes)]) or "–"
+
+
+def _first(texts: list[str]) -> str:
+    return ", ".join(texts[:_SHOWN]) + (", …" if len(texts) > _SHOWN else "")
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3f} ms" if seconds < 1 else f"{seconds:.3f} s"
+
+
+# The colours of the types of operation, told apart by colour-blind readers and in grey print.
+
+# name, fill, border
+LOOKS = {
+    OperationType.FORWARD: ("FORWARD (module)", "#DCE9F7", "#00538A"),
+    OperationType.LAYER_OP: ("LAYER_OP (layer)", "#A9CFF2", "#00538A"),
+    OperationType.TENSOR_OP: ("TENSOR_OP (torch function)", "#FFFFFF", "#5E636C"),
+    OperationType.MEMORY_OP: ("MEMORY_OP (input, allocation)", "#BFE6D6", "#00684F"),
+    OperationType.BACKWARD: ("BACKWARD (module)", "#FCE3D2", "#A84300"),
+    OperationType.GRADIENT_OP: ("GRADIENT_OP (autograd)", "#FFC9A0", "#A84300"),
+    OperationType.CUSTOM: ("CUSTOM", "#E3D3EE", "#6C3F8A"),
+    None: ("output, reference", "#F4F4F4", "#5E636C"),
+}
+INK = "#16181D"
+FAINT = "#51565F"
+BOX_FILLS = ("#F6F7F9", "#FFFFFF")
+BOX_BORDER = "#9298A2"
+
+
+def edge_color(kind: str) -> str:
+    return "#B4480A" if kind == GRADIENT_FLOW else "#4D525B"
+
+
+# The picture of what a tracker saw: torcheer's layout of the forward graph, with a node for the gradients beside each
+# node.
 
 WHOLE = 150  # operations up to which a graph is drawn whole; with its gradients that is a few hundred nodes
 _COLLAPSED = PictureOptions(rolled=False, fold_repeats=False, legend=False)

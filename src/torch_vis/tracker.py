@@ -14,8 +14,7 @@ import torcheer
 from torcheer import InvalidArgument, ModelHistory, ModuleCalls, TrainingStep
 
 from .document import as_document, summarize
-from .module_nodes import add_inputs, add_module_calls
-from .operations import Translation
+from .operations import Translation, add_inputs, add_module_calls
 from .structures import GraphEdge, GraphNode, TrackedGraph
 
 

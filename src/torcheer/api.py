@@ -12,29 +12,27 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch.nn import Module
 
+from ._cleanup import Managed
+from ._files.files import output_path
+from ._torch.addresses import innermost
+from ._torch.containers import Arguments
+from ._torch.inputs import LEFT_OUT, as_arguments, explained, refuse_read_once
+from ._torch.randomness import RandomState
+from ._torch.restore_state import counts_as_found
+from ._torch.thread_state import thread_as_found
 from .analysis import Summary
 from .analysis.summary import DEFAULT_COLUMNS
-from .capture import Session
-from .capture.addresses import innermost
-from .capture.refusals import refuse_inside_compiled_code
-from .capture.restore.randomness import RandomState
-from .capture.restore.thread_state import thread_as_found
-from .capture.restore.write_counts import counts_as_found
-from .cleaning import Managed
-from .containers import Arguments
+from .capture import Session, refuse_inside_compiled_code
 from .errors import InvalidArgument, ModelMismatch
-from .files import output_path
-from .history.keeping.filling import explain, finish, open_session, run
-from .history.keeping.options import LogOptions, Options, read_options, shows_options
-from .history.keeping.selection import LayersToSave
-from .inputs import LEFT_OUT, as_arguments, explained, refuse_read_once
+from .history.keeping import LayersToSave, LogOptions, Options, explain, finish, open_session, read_options, run, shows_options
 from .model_history import ModelHistory
-from .render import DrawOptions, Picture, Target, check_format, make_picture, picture_options, present
+from .pictures import DrawOptions, Picture, Target, check_format, make_picture, picture_options, present
 from .replay import ValidationReport, validate_against
 from .store import Streaming, bind, load_log
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
 
 VisOpt = Literal["none", "unrolled", "rolled"]
 

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ._torch.memory import cloned
+from ._torch.shapes import shape_of
 from .errors import InvalidArgument
-from .shapes import shape_of
-from .tensor_memory import cloned
 
 IndexPart = int | slice | EllipsisType | Tensor | Sequence[int] | Sequence[bool] | None
 Index = IndexPart | tuple[IndexPart, ...]  # an index of a tensor; None: all of it

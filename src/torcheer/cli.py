@@ -1,29 +1,282 @@
-"""The `torcheer` command."""
+"""What names on a command line mean: `module:name`, classes and functions; and errors of what they name, in one line."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import inspect
+import os
+import pkgutil
+import re
+import sys
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from . import __version__
+from ._text import aligned, print_shown
+from ._text.screen import open_file
+from ._torch.inputs import misfit_of, taken_by
 from .api import load, log_forward_pass
-from .cli_extraction import add_extract, add_features, run_extract, run_features
-from .cli_names import find_model, object_named, told
 from .compare import compare
 from .demo import AlexNet, Gpt2, SimpleRecurrent
-from .display import aligned, print_shown
 from .errors import InvalidArgument, LayerNotFound, TorcheerError
+from .features import Features, extract, open_features
+from .features.data import world
+from .features.transforms import READY_MADE
 from .history import History
-from .inputs import misfit_of, taken_by
-from .keys import Key, parse_key
+from .history.printing import human_size
+from .log.keys import Key, parse_key
 from .model_history import ModelHistory
-from .render import PictureOptions, form_for
-from .render.showing import open_file
-from .viewer import read_payload, to_html
+from .page import read_payload, to_html
+from .pictures import PictureOptions, form_for
+from .reducers import KINDS, TopK
+
+T = TypeVar("T")
+
+_RAISED = "torcheer: raised in "  # how the note on an error of a model begins
+
+
+def find_object(name: str, what: str, example: str) -> Any:
+    """What `module:name` names; modules of the folder the command runs in too."""
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise InvalidArgument(f"{what} is named module:name, as in {example}; got {name!r}.")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    found = _imported(module)
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            near = get_close_matches(part, [known for known in dir(found) if not known.startswith("_")], n=1)
+            whose = f"module {module!r}" if inspect.ismodule(found) else repr(found)
+            raise InvalidArgument(f"{whose} has no attribute {part!r}." + (f" Did you mean {near[0]}?" if near else ""))
+        found = getattr(found, part)
+    return found
+
+
+def _imported(module: str) -> Any:
+    """A module. One that is not there, and an error in one that is, are told in a line."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):  # one that this one imports
+            raise _not_imported(module, error) from error
+        raise InvalidArgument(
+            f"there is no module {error.name!r} in this folder, or installed. Write it as Python imports it: what is "
+            "called Net in models/small.py is models.small:Net."
+        ) from error
+    except Exception as error:  # the module's own code may raise anything
+        raise _not_imported(module, error) from error
+
+
+def _not_imported(module: str, error: Exception) -> InvalidArgument:
+    return InvalidArgument(": ".join([f"importing {module} raised {type(error).__name__}", *str(error).splitlines()[:1]]))
+
+
+def make_object(name: str, found: Any, what: str) -> Any:
+    """The object, or what it makes where it is a class or a function that needs no arguments."""
+    if isinstance(found, type) and (needed := _needed(found)):
+        raise InvalidArgument(
+            f"{name} is a class that needs {', '.join(needed)}: name a function that makes the {what} without arguments."
+        )
+    if isinstance(found, type) or (not isinstance(found, torch.nn.Module) and callable(found) and _needed(found) == []):
+        return told(f"{name}()", found)
+    return found
+
+
+def find_model(name: str) -> Callable[..., Any]:
+    """What `module:name` means: a model, or what makes one when called without arguments."""
+    found = make_object(name, find_object(name, "a model", "torchvision.models:resnet18"), "model")
+    if not callable(found):
+        raise InvalidArgument(f"{name} is a {type(found).__name__}, not a model.")
+    return found.eval() if isinstance(found, torch.nn.Module) else found
+
+
+def told(what: str, call: Callable[[], T]) -> T:
+    """What a call returns. An error of the model's own is told in one line: what was called, the error, where it was raised."""
+    try:
+        return call()
+    except (TorcheerError, OSError):
+        raise
+    except Exception as error:
+        where = [note for note in getattr(error, "__notes__", ()) if note.startswith(_RAISED)]
+        place = where[0].removeprefix(_RAISED).partition(". The partial history")[0].splitlines()[0] if where else ""
+        said = [f"{what} raised {type(error).__name__}", *str(error).strip().splitlines()[:1]]
+        raise InvalidArgument(": ".join(said) + (f" (in {place})" if place else "")) from error
+
+
+def _needed(function: Callable[..., Any]) -> list[str] | None:
+    """The names of the arguments that a function cannot be called without; None where its signature is not known."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+
+
+def object_named(text: str) -> Any:
+    """The position, slice, class or function that a text spells; None where it spells none."""
+    if re.fullmatch(r"-?\d+", text):
+        return int(text)
+    if re.fullmatch(r"(-?\d+)?(:(-?\d+)?){1,2}", text):
+        return slice(*(int(part) if part else None for part in text.split(":")))
+    short = {"nn": "torch.nn", "F": "torch.nn.functional"}
+    first, dot, rest = text.partition(".")
+    try:
+        found = pkgutil.resolve_name(f"{short.get(first, first)}{dot}{rest}") if dot or ":" in text else None
+    except (ImportError, AttributeError, ValueError):
+        return None
+    return found if callable(found) else None
+
+
+# `torcheer extract` and `torcheer features`: activations of whole datasets, from the command line.
+
+
+def add_extract(command: argparse.ArgumentParser) -> None:
+    """The arguments of `torcheer extract`."""
+    command.add_argument("model", metavar="MODULE:NAME", help="a model, or a class or function that makes one")
+    command.add_argument(
+        "data", metavar="MODULE:NAME", help="a DataLoader, a Dataset or an iterable of batches, or a function that makes one"
+    )
+    command.add_argument(
+        "--layers", nargs="+", required=True, metavar="KEY", help="a label, an address (also with *), a class, a function"
+    )
+    command.add_argument(
+        "-o", "--output", required=True, metavar="FOLDER", help="a folder, also as a URL: s3://bucket/features"
+    )
+    command.add_argument(
+        "--transform", metavar="NAME", help=f"before values are stored: {', '.join(READY_MADE)}, or MODULE:FUNCTION"
+    )
+    command.add_argument(
+        "--keep",
+        nargs="+",
+        metavar="NAME",
+        help=f"statistics instead of values: {', '.join(KINDS)}, also as TopK=50; with 'activations' values too",
+    )
+    command.add_argument("--dtype", help="the type that values are stored in, such as float16 (default: as they are)")
+    command.add_argument("--tokens", action="store_true", help="one row for each position that is no padding")
+    command.add_argument(
+        "--block",
+        type=int,
+        help="how many samples a file has at least (default: an eighth of the samples before it, 32 to 1024)",
+    )
+    command.add_argument("--ids", metavar="NAME", help="the item of the batches that samples are known by: its name or place")
+    command.add_argument("--call", metavar="MODULE:FUNCTION", help="call(model, batch) runs the model")
+    command.add_argument("--device", help="where the model runs, such as cuda (default: where it is)")
+    command.add_argument("--whole-pass", action="store_true", help="run each pass to its end, not to the last of the layers")
+    command.add_argument("--no-resume", action="store_true", help="refuse a folder that has features already")
+
+
+def run_extract(options: argparse.Namespace) -> int:
+    """Run a model over a dataset and write the values of layers, telling how far it is."""
+    model: Any = find_model(options.model)
+    if not isinstance(model, torch.nn.Module):
+        raise InvalidArgument(f"{options.model} is no nn.Module, whose layers could be read: it is a {type(model).__name__}.")
+    data = make_object(options.data, find_object(options.data, "data", "my_data:make_loader"), "data")
+    if options.device is not None:
+        model = told(f"--device {options.device}", lambda: model.to(options.device))
+    addresses = {address for address, _ in model.named_modules()}
+    transform, call = _transform(options.transform), _function(options.call)
+    keep = [_kept(text) for text in options.keep] if options.keep else None
+    try:
+        features = told(
+            f"{options.model} over {options.data}",
+            lambda: extract(
+                model,
+                data,
+                [_layer(text, addresses) for text in options.layers],
+                options.output,
+                transform=transform,
+                keep=keep,
+                dtype=options.dtype,
+                flatten="tokens" if options.tokens else None,
+                block=options.block,
+                ids=int(options.ids) if re.fullmatch(r"-?\d+", options.ids or "") else options.ids,
+                call=call,
+                stop=False if options.whole_pass else None,
+                resume=not options.no_resume,
+            ),
+        )
+    except KeyboardInterrupt as interrupt:
+        there = f": {str(interrupt).partition(' samples')[0]} samples" if interrupt.args else ""
+        print(f"\nInterrupted. The same command goes on with what is in {options.output}{there}.", file=sys.stderr)
+        return 130
+    if world()[0] == 0:
+        _print(features)
+    return 0
+
+
+def _layer(text: str, addresses: set[str]) -> Any:
+    """A key as it is typed in a shell: a text, unless it spells a class or a function, and no address."""
+    is_name = re.match(r"[A-Za-z_]", text) is not None and text not in addresses
+    return (object_named(text) if is_name else None) or text
+
+
+def _kept(text: str) -> Any:
+    """What `--keep` names: a reducer, also with a number, or activations."""
+    name, _, number = text.partition("=")
+    kind: Any = {known.casefold(): reducer for known, reducer in KINDS.items()}.get(name.casefold())
+    if kind is None:
+        return text
+    if not number:
+        return kind()
+    if kind is not TopK or not number.isdecimal():
+        raise InvalidArgument(f"--keep takes {', '.join(KINDS)}, and a number with TopK alone, as in TopK=50; got {text!r}.")
+    return TopK(int(number))
+
+
+def _transform(name: str | None) -> Any:
+    if name is None or name in READY_MADE:
+        return name
+    if ":" not in name:
+        raise InvalidArgument(f"--transform is one of {', '.join(READY_MADE)}, or MODULE:FUNCTION; got {name!r}.")
+    return _function(name)
+
+
+def _function(name: str | None) -> Any:
+    return None if name is None else find_object(name, "a function", "my_models:pooled")
+
+
+def add_features(command: argparse.ArgumentParser) -> None:
+    """The arguments of `torcheer features`."""
+    command.add_argument("folder", help="a folder that 'torcheer extract' or extract() wrote, or is writing; also as a URL")
+
+
+def run_features(options: argparse.Namespace) -> int:
+    """Print what is in a folder of features."""
+    _print(open_features(options.folder))
+    return 0
+
+
+def _print(features: Features) -> None:
+    """Print what is there, and what of it `repr` leaves out."""
+    print(features)
+    settings = features.plan.settings
+    given = {name: value for name, value in settings.items() if isinstance(value, (str, int)) and value and name != "ids"}
+    said = {
+        "labels": ", ".join(features.labels),
+        "ids": "of every sample" if features.ids is not None else "",
+        "reducers": _reducers(settings.get("keep")),
+        "settings": ", ".join(f"{name}={value}" for name, value in given.items()),
+        "on disk": human_size(features.size_on_disk),
+    }
+    for name, value in said.items():
+        if value:
+            print(f"  {name}: {value}")
+
+
+def _reducers(keep: Any) -> str:
+    """Which layers went through which reducers."""
+    found = keep.get("reducers") if isinstance(keep, dict) else None
+    if not isinstance(found, dict):
+        return ""
+    return "; ".join(f"{name}: {', '.join(str(one.get('reducer')) for one in some)}" for name, some in found.items())
+
+
+# The `torcheer` command.
 
 SUFFIX = ".safetensors"  # of a saved history
 

@@ -1,42 +1,99 @@
-"""ModelHistory: the object a user holds. A history, and what can be done with one."""
+"""Draws a history, or one of its modules: what both offer as `draw`."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from ._files.files import output_path
+from ._text import Fold, image, preformatted
+from ._torch.internals import DisableTorchFunction
 from .analysis import Cost, MemoryTimeline, Summary, cost_of, flops_by_operation, largest, memory_of, slowest, summary_of
 from .analysis.nonfinite import nonfinite_of
 from .analysis.summary import DEFAULT_COLUMNS, count_of
 from .changes import Given
-from .display import Fold, image, preformatted
 from .errors import TorcheerError
-from .files import output_path
-from .graph import Graph
+from .graph import Graph, Node, graph_of_index
 from .history import History, Layer, Module, Operation
 from .history.attention import attention_in
-from .history.index import Makers
-from .history.keeping.selection import LayersToSave
-from .history.printing.text import plural
-from .keys import AnyKey, KeyType
-from .module_calls import ModuleCalls, module_calls_of
-from .pictures import draw_history, graph_of
-from .render import DrawOptions, Picture, PictureOptions, Target, make_picture
+from .history.index import Index, Makers
+from .history.keeping import LayersToSave
+from .history.printing import plural
+from .live import Place, locate
+from .live.module_calls import ModuleCalls, module_calls_of
+from .log.keys import AnyKey, KeyType
+from .page import Metrics, Page, to_html, to_json, to_model_explorer
+from .page import show as show_page
+from .page.payload import MAX_BYTES
+from .pictures import DrawOptions, Picture, PictureOptions, Target, draw, make_picture, picture_options
 from .replay import ReplayInputs, ValidationReport, replay, validate
 from .store import save_history
-from .taps import Place, locate
-from .torch_internals import DisableTorchFunction
-from .viewer import Metrics, Page, to_html, to_json, to_model_explorer
-from .viewer import show as show_page
-from .viewer.payload import MAX_BYTES
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+
+def graph_of(index: Index) -> Graph:
+    """The graph of a history, made when it is first asked for, and again after another backward pass."""
+    backward = index.log.backward
+    made_of = len(backward.passes) if backward is not None else 0
+    made = index.kept.get("graph")
+    if made is None or made[0] != made_of:
+        made = index.kept["graph"] = (made_of, graph_of_index(index))
+    graph: Graph = made[1]
+    return graph
+
+
+def draw_history(index: Index, path: Target | None, format: str | None, options: Mapping[str, Any]) -> Picture:
+    """Draw a history to a path or file object, or show it."""
+    chosen = picture_options(options)
+    if chosen.color_by == "grad":
+        chosen = replace(chosen, color_by=_of_node(index, gradient_norm))
+    elif chosen.color_by == "flops":
+        chosen = replace(chosen, color_by=_flops_of_node(index))
+    elif callable(chosen.color_by):
+        chosen = replace(chosen, color_by=_of_node(index, chosen.color_by))
+    return draw(graph_of(index), chosen, path, format)
+
+
+def _of_node(index: Index, of_operation: Callable[[Operation], float | None]) -> Callable[[Node], float | None]:
+    """A function of an operation as a function of a node: of all it stands for, the mean."""
+
+    @wraps(of_operation)
+    def of_node(node: Node) -> float | None:
+        found = [of_operation(Operation(index, number)) for number in node.operations]
+        known = [float(value) for value in found if value is not None]
+        return sum(known) / len(known) if known else None
+
+    return of_node
+
+
+def _flops_of_node(index: Index) -> Callable[[Node], float | None]:
+    by_operation = index.flops
+
+    def flops(node: Node) -> float | None:
+        """All together of what a node stands for; None where a part of it is not known."""
+        found = [by_operation.get(number) for number in node.operations]
+        known = [value for value in found if value is not None]
+        return sum(known) if known and len(known) == len(found) else None
+
+    return flops
+
+
+def gradient_norm(operation: Operation) -> float | None:
+    """The norm of the gradient at an operation's output."""
+    gradient = operation.grad_contents
+    return float(gradient.norm()) if gradient is not None else None
+
+
+# ModelHistory: the object a user holds. A history, and what can be done with one.
 
 _CARD_COLUMNS = ("calls", "in", "out", "params", "flops", "self time")  # of the modules in a notebook
 _CARD_ROWS, _CARD_DEPTH = 16, 4  # modules are shown as deep as this many rows allow

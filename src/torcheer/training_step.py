@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 from torch.nn import Module
 
+from ._torch.addresses import class_name, without_parallelism
+from ._torch.containers import find_tensors
+from ._torch.forward_backward import ForwardBackward
+from ._torch.inputs import as_arguments, explained
+from ._torch.internals import DisableTorchFunction
+from ._torch.left_as_found import left_as_found
+from ._torch.restore_state import counts_as_found
 from .api import log_forward_pass
-from .capture.addresses import class_name, without_parallelism
-from .capture.forward_backward import ForwardBackward
-from .capture.restore.left_as_found import left_as_found
-from .capture.restore.write_counts import counts_as_found
-from .containers import find_tensors
 from .errors import InvalidArgument
-from .history.keeping.options import LogOptions, check_log_options
-from .inputs import as_arguments, explained
+from .history.keeping import LogOptions, check_log_options
+from .live.module_calls import ModuleCalls, watch_modules
 from .model_history import ModelHistory
-from .module_calls import ModuleCalls, watch_modules
-from .torch_internals import DisableTorchFunction
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

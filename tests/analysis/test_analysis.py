@@ -17,8 +17,8 @@ from models import Branching, Mlp, log
 from test_real_models import IDS, IMAGE, LANGUAGE, VISION
 from tiny_transformers import IS_4
 from torch_version import TORCH
+from torcheer._torch.functions.flops import FORMULAS
 from torcheer.analysis import Work, cost_of
-from torcheer.functions.flops import FORMULAS
 
 
 def torch_count(function, *args, **kwargs) -> int:

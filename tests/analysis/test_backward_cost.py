@@ -14,7 +14,7 @@ import torcheer
 from models import Mlp, log
 from programs import COLUMNS, ROWS, Program, programs
 from torcheer.analysis import cost_of
-from torcheer.backward_records import NodeRecord
+from torcheer.log.records import NodeRecord
 
 x = torch.rand(3, 4)
 

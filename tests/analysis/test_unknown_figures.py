@@ -11,7 +11,7 @@ from torch import nn
 
 import torcheer
 from models import log
-from torcheer.viewer import node_data_of
+from torcheer.page import node_data_of
 
 x = torch.rand(2, 4)
 

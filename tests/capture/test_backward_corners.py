@@ -448,7 +448,7 @@ def test_the_scale_is_that_of_its_own_pass():
 
 
 def test_a_long_recording_of_short_graphs_is_followed_to_its_end(monkeypatch):
-    monkeypatch.setattr("torcheer.capture.autograd.gradients.FOLLOWED", 60)
+    monkeypatch.setattr("torcheer.capture.gradients.FOLLOWED", 60)
     model = Mlp()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     with torcheer.recording(model, save_gradients=True) as history:

@@ -15,7 +15,7 @@ import torch.distributed
 import torcheer
 from distributed_programs import LEFT_OUT, PROGRAMS, WORLD
 from torch_version import TORCH
-from torcheer.capture.intercept.collectives import in_words
+from torcheer.capture.interceptor import in_words
 
 _LIMIT = 900  # seconds for all programs together; a hang fails instead of blocking
 

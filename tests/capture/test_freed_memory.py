@@ -11,9 +11,8 @@ from torch import nn
 
 import torcheer
 from forked import in_a_copy_of_the_process
-from torcheer import torch_internals
-from torcheer.capture.restore import write_counts
-from torcheer.capture.restore.write_counts import restore_count
+from torcheer._torch import internals, restore_state
+from torcheer._torch.restore_state import restore_count
 from torcheer.errors import StateNotRestored
 
 x = torch.rand(2, 1000)
@@ -248,8 +247,8 @@ def test_the_count_of_writes_is_not_set_of_a_tensor_whose_memory_was_freed(monke
 
     model = Frees()
     freed = model.memory
-    set_counts = write_counts.count_writes_as
-    monkeypatch.setattr(write_counts, "count_writes_as", lambda one, count: (asked.append(one.nbytes), set_counts(one, count)))
+    set_counts = restore_state.count_writes_as
+    monkeypatch.setattr(restore_state, "count_writes_as", lambda one, count: (asked.append(one.nbytes), set_counts(one, count)))
     torcheer.log_forward_pass(model, x)
     assert torch.equal(freed, torch.zeros(2, 1000))
     restore_count(torch.rand(3), 7)
@@ -267,11 +266,11 @@ def test_how_torch_takes_counts_of_writes_is_asked_with_a_tensor_of_ours(monkeyp
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"one tensor is expected, not {tensor!r}")
 
-    monkeypatch.setattr(torch_internals, "_set_write_counts", of_one)
-    torch_internals._takes_one_write_count.cache_clear()
+    monkeypatch.setattr(internals, "_set_write_counts", of_one)
+    internals._takes_one_write_count.cache_clear()
     try:
-        torch_internals.count_writes_as(x, 0)
+        internals.count_writes_as(x, 0)
     finally:
-        torch_internals._takes_one_write_count.cache_clear()
+        internals._takes_one_write_count.cache_clear()
     assert seen[0][0][0].numel() == 0
     assert [one[0] is x for one in seen] == [False, True]

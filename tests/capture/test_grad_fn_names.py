@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import torcheer
-from torcheer.capture.autograd import grad_fn_names
+from torcheer.log import grad_fn_names
 
 
 def program(weight: torch.Tensor, see=lambda tensor: tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ from torch import nn
 import torcheer
 from models import log
 from torcheer import StateNotRestored
-from torcheer.capture.restore import object_state
+from torcheer._torch import object_state
 
 x = torch.rand(2, 3)
 

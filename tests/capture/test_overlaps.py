@@ -19,7 +19,7 @@ from torch.overrides import _get_current_function_mode_stack
 import torcheer
 from models import labels
 from torcheer import ModelInUse, RecordingsOverlap
-from torcheer.capture.restore import randomness
+from torcheer._torch import randomness
 from torcheer.replay import edges
 
 x = torch.rand(3, 4)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from torcheer.capture import Policy, Session
-from torcheer.records import Log
+from torcheer.log.records import Log
 
 
 def run(policy: Policy, model: nn.Module, x: torch.Tensor) -> Log:

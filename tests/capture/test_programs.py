@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 import torcheer
 from models import unchanged
 from programs import COLUMNS, ROWS, Program, programs
-from torcheer.containers import find_tensors, get_path
+from torcheer._torch.containers import find_tensors, get_path
 
 common = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

@@ -11,8 +11,8 @@ from torch.func import vmap
 from torch.utils.checkpoint import checkpoint
 
 import torcheer
-from torcheer.functions import facts
-from torcheer.functions.draws import draws_of
+from torcheer._torch.functions import facts
+from torcheer._torch.functions.facts import draws_of
 
 x = torch.arange(4.0)
 

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import torcheer
 from models import Convolutional, Mlp, log
 from torcheer import ActivationLost, ActivationNotSaved, LayerNotFound, TorcheerError, UnseenWorkWarning
-from torcheer.containers import get_path
+from torcheer._torch.containers import get_path
 
 x = torch.rand(3, 4)
 

@@ -24,7 +24,7 @@ from backward_programs import (
     ReplacesBuffer,
     loss_of,
 )
-from torcheer.capture.restore import left_behind
+from torcheer._torch import restore_state
 
 
 def state_of(model):
@@ -126,7 +126,7 @@ def test_a_backward_pass_that_raises_leaves_everything_as_it_was(reentrant, by_h
         history.log_backward(loss) if by_history else loss.backward()
     assert same_state(state_of(model), before)
     assert not history.backward_passes[0].is_complete
-    assert not left_behind._there
+    assert not restore_state._there
 
 
 def test_what_the_user_changes_after_the_log_stays_and_is_not_read():
@@ -199,7 +199,7 @@ def test_backward_passes_of_other_models_run_side_by_side():
     for thread in threads:
         thread.join(60)
     assert not wrong
-    assert not left_behind._there
+    assert not restore_state._there
 
 
 def test_a_loss_of_the_weights_as_they_are_now_can_be_added():
@@ -216,7 +216,7 @@ def test_a_loss_of_the_weights_as_they_are_now_can_be_added():
 
 
 def test_without_a_sign_that_backward_is_over_the_history_runs_it(monkeypatch):
-    monkeypatch.setattr(left_behind, "after_this_backward", lambda call: None)
+    monkeypatch.setattr(restore_state, "after_this_backward", lambda call: None)
     model, given, twin, twin_given = model_and_twin(lambda: ReadsState(False))
     before = state_of(model)
     history = torcheer.log_forward_pass(model, given, save_gradients=True)
@@ -236,13 +236,13 @@ def test_state_that_cannot_be_put_back_for_backward_is_named(monkeypatch):
     history = torcheer.log_forward_pass(model, given, save_gradients=True)
     refused = []
 
-    def fail_once(container, saved, refill=left_behind.refill):
+    def fail_once(container, saved, refill=restore_state.refill):
         if not refused:
             refused.append(container)
             raise TypeError("these cannot be changed")
         refill(container, saved)
 
-    monkeypatch.setattr(left_behind, "refill", fail_once)
+    monkeypatch.setattr(restore_state, "refill", fail_once)
     with pytest.raises(torcheer.BackwardFailed, match="TypeError: these cannot be changed"):
         history.log_backward(history.outputs[0].tensor_contents.sum())
     assert same_state(state_of(model), before)

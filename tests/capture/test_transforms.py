@@ -22,7 +22,7 @@ from torch.func import (
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import torcheer
-from torcheer.torch_internals import is_functorch_wrapped
+from torcheer._torch.internals import is_functorch_wrapped
 
 x, y = torch.randn(5, 3, generator=torch.Generator().manual_seed(0)), torch.ones(5, 1)
 

@@ -20,7 +20,7 @@ from torcheer.cli import main
 from torcheer.compare import alignment
 from torcheer.compare.alignment import align, heaviest_increasing
 from torcheer.compare.measures import difference
-from torcheer.compare.sides import Side
+from torcheer.compare.steps import Side
 
 
 @pytest.fixture

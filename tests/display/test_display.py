@@ -15,7 +15,7 @@ from torch import nn
 
 import torcheer
 from forked import run_in_a_copy
-from torcheer.display import Column, Fold, Shown, Table, few, has_colors, print_shown, sparkline, terminal_width
+from torcheer._text import Column, Fold, Shown, Table, few, has_colors, print_shown, sparkline, terminal_width
 
 _TABLE = Table(
     [Column("module"), Column("class"), Column("params", is_number=True)],

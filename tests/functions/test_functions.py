@@ -8,11 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import torcheer
-from torcheer.functions import facts, label_type, opened_copy
-from torcheer.functions.kinds import PYTHON_READS, QUERIES, SINGLE
-from torcheer.functions.structure import Role
-from torcheer.functions.writes import out_or_inplace
-from torcheer.records import Kind
+from torcheer._torch.functions import facts, label_type, opened_copy
+from torcheer._torch.functions.facts import PYTHON_READS, QUERIES, SINGLE, Kind, out_or_inplace
+from torcheer._torch.functions.structure import Role
 
 x = torch.rand(2, 4)
 image = torch.rand(2, 4, 8, 8)

@@ -21,9 +21,9 @@ from torch.overrides import TorchFunctionMode, get_ignored_functions, get_overri
 from torch.utils._pytree import tree_leaves
 
 from operator_database import name_of, operators, samples
-from torcheer.functions import Kind, facts
-from torcheer.functions.names import function_name
-from torcheer.functions.schemas import aten_schemas
+from torcheer._torch.functions import Kind, facts
+from torcheer._torch.functions.names import function_name
+from torcheer._torch.functions.schemas import aten_schemas
 
 SAMPLES = 3
 pytestmark = pytest.mark.filterwarnings("ignore")

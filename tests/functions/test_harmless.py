@@ -10,11 +10,11 @@ import torch
 
 import torcheer
 from operator_database import name_of, operators, samples
-from torcheer.functions import facts
-from torcheer.functions.harmless import is_harmless
-from torcheer.functions.kinds import Kind
+from torcheer._torch.functions import facts
+from torcheer._torch.functions.allowed_calls import is_harmless
+from torcheer._torch.functions.facts import Kind
+from torcheer._torch.internals import FUNCTION_NAMESPACES, operator_names
 from torcheer.store.function_names import Functions, MissingFunction, write_function
-from torcheer.torch_internals import FUNCTION_NAMESPACES, operator_names
 
 RUNS = (Kind.OPERATION, Kind.COMPOSITE)
 # What these words are part of reaches memory by an address, files, other processes, or settings of this one.

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 
 import torcheer
 from operator_database import operators, samples
+from torcheer._torch.functions import facts
+from torcheer._torch.functions.allowed_calls import refuse_stray, refuse_stray_indices
 from torcheer.errors import InvalidArgument
-from torcheer.functions import facts
-from torcheer.functions.stray_arguments import refuse_stray, refuse_stray_indices
 from torcheer.replay.machine import call_again
 
 FAR = 10**12

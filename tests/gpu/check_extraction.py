@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 import torcheer as tl
-from torcheer.extraction.blocks.storage_location import open_storage
-from torcheer.extraction.blocks.writer import BlockWriter
-from torcheer.extraction.layers.layer_reader import LayerReader
+from torcheer.features.layer_reader import LayerReader
+from torcheer.features.storage import open_storage
+from torcheer.features.writer import BlockWriter
 
 DEVICE = torch.device("cuda")
 BUSY = 0.95  # how long the GPU is to be busy, against the plain loop, where the disk keeps up

@@ -14,10 +14,10 @@ import torch
 from checking import run
 
 import torcheer
+from torcheer._torch.measure import statistics_of
 from torcheer.demo import AlexNet, Gpt2
-from torcheer.measure import statistics_of
-from torcheer.viewer import payload_of
-from torcheer.viewer.previews import plan_of, preview_of
+from torcheer.page import payload_of
+from torcheer.page.values import plan_of, preview_of
 
 TENSORS = [
     torch.randn(3, 20, 30, 40),

@@ -12,7 +12,7 @@ from torch import nn
 
 import torcheer
 from models import Convolutional, Mlp, log, world
-from torcheer.container_kinds import choosing
+from torcheer._torch import containers
 
 x = torch.rand(3, 4)
 
@@ -294,8 +294,8 @@ def test_tensors_in_any_container_enter_and_leave_a_module(make):
 
 def test_the_validator_notices_tensors_that_capture_overlooks(monkeypatch):
     """Where capture does not look into deques, its log of a module that gets one is not valid."""
-    monkeypatch.delitem(choosing.OWN, collections.deque)
-    monkeypatch.setattr(choosing, "_LEAF_CLASSES", choosing._LEAF_CLASSES | {collections.deque})
+    monkeypatch.delitem(containers.OWN, collections.deque)
+    monkeypatch.setattr(containers, "_LEAF_CLASSES", containers._LEAF_CLASSES | {collections.deque})
 
     class Model(nn.Module):
         def __init__(self):

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 import torcheer as tl
+from torcheer._torch.memory import FREED
 from torcheer.history.attributes import agreed
-from torcheer.records import UNSAVED
-from torcheer.tensor_memory import FREED
+from torcheer.log.records import UNSAVED
 
 
 class Again(nn.Module):

@@ -7,7 +7,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from models import log
-from torcheer.torch_internals import DisableTorchFunction
+from torcheer._torch.internals import DisableTorchFunction
 
 FUNCTIONS = (torch.sin, torch.cos, torch.exp, torch.tanh, torch.sigmoid)
 

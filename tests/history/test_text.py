@@ -11,7 +11,7 @@ from torch import nn
 import torcheer
 from models import Mlp, log
 from torcheer.demo import AlexNet
-from torcheer.history.printing.text import human_size, module_hierarchy, plural
+from torcheer.history.printing import human_size, module_hierarchy, plural
 
 
 @pytest.fixture(scope="module")

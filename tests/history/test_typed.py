@@ -11,7 +11,7 @@ from pathlib import Path
 import jedi
 import pytest
 
-from torcheer.render import DrawOptions, PictureOptions
+from torcheer.pictures import DrawOptions, PictureOptions
 
 SOURCES = Path(__file__).parents[2] / "src"
 WORDS = ["shape", "dtype", "device", "activation", "grad", "parents", "children", "module", "inputs", "params", "flops", "name"]

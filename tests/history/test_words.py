@@ -30,7 +30,7 @@ from torcheer import (
     UnseenWorkWarning,
 )
 from torcheer.analysis import cost_of
-from torcheer.history.printing.table import write_csv
+from torcheer.history.table import write_csv
 
 x = torch.rand(3, 4)
 

@@ -52,7 +52,7 @@ class Fault:
 def choose(sources: Path, count: int, seed: int, only: str = "") -> list[Fault]:
     """`count` faults in as many lines. A line's chance follows from its text, so a change elsewhere leaves the choice as it is.
 
-    `only` is the beginning of a path inside the package: `capture/`, or `xray/store/files.py`.
+    `only` is the beginning of a path inside the package: `capture/`, or `xray/store.py`.
     """
     by_line: dict[tuple[str, int], list[Fault]] = defaultdict(list)
     for path in sorted(sources.rglob("*.py")):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import torcheer
 from torcheer import TorcheerError, changes
-from torcheer.tensor_memory import has_memory
+from torcheer._torch.memory import has_memory
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 x = torch.linspace(-1, 1, 12).reshape(4, 3)

@@ -16,8 +16,8 @@ from torch import nn
 import torcheer
 from models import Attending, Branching, Convolutional, Mlp, Stateful, log, unchanged
 from programs import COLUMNS, ROWS, Program, programs
-from torcheer.functions import facts
-from torcheer.records import FUNCTION, PARENTS
+from torcheer._torch.functions import facts
+from torcheer.log.records import FUNCTION, PARENTS
 from torcheer.replay import validate_against
 from torcheer.replay.comparison import difference, same_bits
 from torcheer.replay.edges import IGNORED, SATURATED
@@ -277,7 +277,7 @@ def racing(monkeypatch):
         made[0, 0] = next(calls)
         return made
 
-    for place in ("races", "validation"):
+    for place in ("reference_run", "validation"):
         monkeypatch.setattr(f"torcheer.replay.{place}.may_race", lambda record: record.function.name == "put")
     return lambda t: torch.relu(torch.ops.torcheer_tests.put(t) * 2)
 
@@ -291,7 +291,7 @@ def test_what_several_values_written_to_one_place_leave_is_exempt_and_counted(ra
 
 
 def test_a_wrong_log_of_a_function_that_may_race_is_still_wrong(monkeypatch):
-    monkeypatch.setattr("torcheer.replay.races.is_on_accelerator", lambda record: True)
+    monkeypatch.setattr("torcheer.replay.reference_run.is_on_accelerator", lambda record: True)
 
     def model(t):
         return t.scatter(1, torch.zeros(3, 1, dtype=torch.long), 1.0) * 2

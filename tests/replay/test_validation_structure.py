@@ -233,7 +233,7 @@ def overwritten(t):
 
 
 def test_a_write_that_did_not_happen_is_disproved(monkeypatch):
-    from torcheer.functions import facts
+    from torcheer._torch.functions import facts
 
     monkeypatch.setattr(facts(torch.Tensor.sort), "written", lambda args, kwargs: [args[0]])
     history = torcheer.log_forward_pass(overwritten, x)

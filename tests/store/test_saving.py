@@ -23,17 +23,10 @@ import torcheer
 from forked import in_a_copy_of_the_process
 from models import Branching, Convolutional, Mlp, log
 from saved_equality import differences, kept_tensors, same_tensor, sharing, texts_of
-from torcheer import records
-from torcheer.backward_records import BackwardRecord, NodeRecord
-from torcheer.display import BytesProgress
-from torcheer.errors import (
-    ActivationNotSaved,
-    CannotBeSaved,
-    InvalidArgument,
-    ModelMismatch,
-    ParameterNotSaved,
-    ReplayFailed,
-)
+from torcheer._text import BytesProgress
+from torcheer.errors import ActivationNotSaved, CannotBeSaved, InvalidArgument, ModelMismatch, ParameterNotSaved, ReplayFailed
+from torcheer.log import records
+from torcheer.log.records import BackwardRecord, NodeRecord
 
 
 def saved(history: torcheer.ModelHistory, folder, **options) -> torcheer.ModelHistory:
@@ -340,8 +333,8 @@ def test_arguments_of_every_kind_come_back_and_run_again(kind, tmp_path):
     ids=lambda value: type(value).__name__,
 )
 def test_plain_values_come_back_as_they_were(value):
+    from torcheer.log.templates import template
     from torcheer.store.values import Reader, Writer
-    from torcheer.templates import template
 
     written = json.loads(json.dumps(Writer(lambda tensor: "").write(template(value, lambda tensor: None))))
     read = Reader(lambda name: torch.zeros(0)).read(written)
@@ -374,10 +367,10 @@ def test_initialisations_are_torchs_own_and_run_again(tmp_path):
 
 
 def test_objects_among_arguments_are_printed_as_they_were():
-    from torcheer.container_kinds import SavedObject
-    from torcheer.records import TENSOR
+    from torcheer._torch.containers import SavedObject
+    from torcheer._torch.sentinels import TENSOR
+    from torcheer.log.templates import slot_paths, template
     from torcheer.store.values import Reader, Writer
-    from torcheer.templates import slot_paths, template
 
     pair = dataclasses.make_dataclass("Pair", ["left", "right"])
     given = template((pair(torch.ones(1), 2), Config(3)), lambda tensor: None)

@@ -19,10 +19,9 @@ import torcheer
 from forked import start_a_copy
 from models import Branching, Convolutional, Mlp, Stateful
 from saved_equality import tensor_differences
+from torcheer._files.files import WholeFile
+from torcheer._files.tensor_files import PinnedCopies, TensorFile, TensorWriter
 from torcheer.errors import InvalidArgument
-from torcheer.files import WholeFile
-from torcheer.pinned_copies import PinnedCopies
-from torcheer.tensor_files import TensorFile, TensorWriter
 
 
 @pytest.mark.parametrize(
@@ -192,9 +191,9 @@ def test_a_file_is_whole_on_any_system(system, tmp_path, monkeypatch):
         raise OSError(18, "Invalid cross-device link")
 
     if system == "no files without a name":
-        monkeypatch.setattr("torcheer.files._ANONYMOUS", 0)
+        monkeypatch.setattr("torcheer._files.files._ANONYMOUS", 0)
     elif system == "no names for them":
-        monkeypatch.setattr("torcheer.files.os.link", fails)
+        monkeypatch.setattr("torcheer._files.files.os.link", fails)
     with WholeFile(path) as file:
         file.write(b"after")
         assert path.read_bytes() == b"before"
@@ -238,7 +237,7 @@ def test_what_goes_wrong_behind_the_pass_is_raised(tmp_path):
 @pytest.mark.parametrize("waits_in", ["write", "close"])
 def test_a_disk_that_does_not_answer_is_given_up(tmp_path, monkeypatch, waits_in):
     """The error says so; what is written when the disk answers again goes nowhere, whatever file has the number then."""
-    monkeypatch.setattr("torcheer.pinned_copies._LIMIT", 0.1)
+    monkeypatch.setattr("torcheer._files.tensor_files._LIMIT", 0.1)
     answers, write_at = threading.Event(), WholeFile.write_at
 
     def waits(self, *args):
@@ -265,7 +264,7 @@ def test_a_new_file_gets_its_name_at_once_so_that_a_kill_leaves_no_other(tmp_pat
     names = []
     link = os.link
     monkeypatch.setattr(
-        "torcheer.files.os.link",
+        "torcheer._files.files.os.link",
         lambda source, name, **options: (names.append(os.path.basename(name)), link(source, name, **options)),
     )
     for content in (b"first", b"second"):

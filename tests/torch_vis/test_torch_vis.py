@@ -559,7 +559,7 @@ def test_layers_alone_on_a_device_are_timed_by_its_events(monkeypatch):
         def elapsed_time(self, after: Event) -> float:
             return after.at - self.at
 
-    monkeypatch.setattr("torcheer.module_calls.watching.cuda_is_used", lambda: True)
+    monkeypatch.setattr("torcheer.live.module_calls.cuda_is_used", lambda: True)
     monkeypatch.setattr("torch.cuda.Event", Event)
     monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh())

@@ -16,11 +16,7 @@ import transformers
 from torch import Tensor, nn
 
 import torcheer
-from torch_vis import (
-    ComputationalGraphTracker,
-    analyze_computational_graph_execution,
-    track_computational_graph_execution,
-)
+from torch_vis import ComputationalGraphTracker, analyze_computational_graph_execution, track_computational_graph_execution
 from torch_vis.scene import make_scene
 
 IMAGE = torch.rand(2, 3, 64, 64)

@@ -11,11 +11,7 @@ import torch
 from torch import nn
 
 import torch_vis
-from torch_vis import (
-    GraphEdge,
-    GraphNode,
-    OperationType,
-)
+from torch_vis import GraphEdge, GraphNode, OperationType
 
 plt = pytest.importorskip("matplotlib.pyplot")
 go = pytest.importorskip("plotly.graph_objects")

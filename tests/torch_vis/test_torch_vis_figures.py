@@ -30,7 +30,7 @@ from torch_vis import (
 )
 from torch_vis.scene import Scene, make_scene
 from torcheer import DrawingFailed, InvalidArgument
-from torcheer.render.graphviz import run_graphviz
+from torcheer.pictures.layout import run_graphviz
 
 plt = pytest.importorskip("matplotlib.pyplot")
 PathPatch, Polygon = plt.matplotlib.patches.PathPatch, plt.matplotlib.patches.Polygon
@@ -286,7 +286,7 @@ def test_a_layout_may_take_most_of_the_time_limit(monkeypatch):
         given.append(limit)
         return run_graphviz(text, engine, form, limit)
 
-    monkeypatch.setattr("torcheer.render.layout.run_graphviz", watched)
+    monkeypatch.setattr("torcheer.pictures.layout.run_graphviz", watched)
     scene_of(nn.ReLU(), torch.ones(2))
     limit = torcheer.PictureOptions().time_limit
     assert limit / 2 < given[0] < limit
@@ -335,7 +335,7 @@ def test_the_public_names():
     }
 
 
-PUBLIC = {"torcheer", "torcheer.graph", "torcheer.module_calls", "torcheer.render"}
+PUBLIC = {"torcheer", "torcheer.graph", "torcheer.live.module_calls", "torcheer.pictures"}
 
 
 @pytest.mark.parametrize("path", sorted(Path(torch_vis.__path__[0]).glob("*.py")), ids=lambda path: path.stem)

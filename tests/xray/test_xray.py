@@ -19,7 +19,7 @@ from torch import nn
 from torcheer import InvalidArgument, LayerNotFound, TorcheerError
 from torcheer.errors import RunInUse, SnapshotLost
 from torcheer.xray import ChosenFilters, FirstFilters, Limits, TopVarianceFilters, Xray
-from torcheer.xray.watch.verify import compare_trainings
+from torcheer.xray.verify import compare_trainings
 
 
 class Net(nn.Module):
@@ -582,7 +582,7 @@ def test_a_disk_that_is_full_loses_snapshots_not_the_training(data, folder, monk
     xray = Xray(Net(), data[0], ["conv1"], folder=folder)
     with monkeypatch.context() as patched:
         patched.setattr(
-            "torcheer.xray.store.files.write_tensors", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space left"))
+            "torcheer.xray.store.write_tensors", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space left"))
         )
         xray.take_graphs()
         with pytest.warns(SnapshotLost, match="step 0 was lost: OSError"):

@@ -14,11 +14,10 @@ import torch
 
 from torcheer import InvalidArgument, SnapshotLost
 from torcheer.errors import SnapshotNotFound
-from torcheer.xray.figures import animation
-from torcheer.xray.figures.animation import write_gif, write_strip
-from torcheer.xray.figures.colors import NONFINITE, ColorScale
-from torcheer.xray.figures.frames import Letters
-from torcheer.xray.figures.tiles import make_mosaic
+from torcheer.xray import animation
+from torcheer.xray.animation import Letters, write_gif, write_strip
+from torcheer.xray.colors import NONFINITE, ColorScale
+from torcheer.xray.tiles import make_mosaic
 from xray_runs import make_entry, write_run
 
 Image = pytest.importorskip("PIL.Image")

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from torcheer import Xray
-from torcheer.measure import statistics_of
+from torcheer._torch.measure import statistics_of
 
 
 class Recurrent(nn.Module):

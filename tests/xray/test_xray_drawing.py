@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from torcheer import DrawingFailed, InvalidArgument, SnapshotLost, Xray
-from torcheer.xray.drawing import drawer
-from torcheer.xray.watch.pacing import Pace
+from torcheer.xray import drawing as drawer
+from torcheer.xray.pacing import Pace
 
 
 @pytest.fixture
@@ -201,8 +201,8 @@ def test_no_trouble_of_a_disk_stops_a_training(training, tmp_path, monkeypatch, 
         def fails(*_, **__):
             raise OSError(number, trouble)
 
-        monkeypatch.setattr("torcheer.xray.store.files.write_tensors", fails)
-        monkeypatch.setattr("torcheer.xray.store.files.write_whole", fails)
+        monkeypatch.setattr("torcheer.xray.store.write_tensors", fails)
+        monkeypatch.setattr("torcheer.xray.store.write_whole", fails)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         for step in range(1, 5):
@@ -224,7 +224,7 @@ def test_before_the_first_snapshot_there_is_nothing_to_show(training, monkeypatc
     assert xray.show_last_graphs() is None
     with monkeypatch.context() as patched:
         patched.setattr(
-            "torcheer.xray.store.files.write_tensors", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space left"))
+            "torcheer.xray.store.write_tensors", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space left"))
         )
         xray.take_graphs()
         with pytest.warns(SnapshotLost, match="No space left"):

@@ -15,11 +15,11 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import SummaryWriter
 
+from torcheer._torch.measure import BIN_EDGES, statistics_of
 from torcheer.errors import InvalidArgument, SnapshotLost
-from torcheer.measure import BIN_EDGES, statistics_of
 from torcheer.xray.exporting import bins_of, to_tensorboard, to_wandb
-from torcheer.xray.snapshots.records import Entry, Snapshot
-from torcheer.xray.snapshots.run import Run
+from torcheer.xray.records import Entry, Snapshot
+from torcheer.xray.run import Run
 from torcheer.xray.store import FileManager
 
 LIMITS = {"scalars": 0, "histograms": 0, "images": 0}  # keep everything

@@ -14,10 +14,10 @@ import torch
 
 from torcheer import InvalidArgument
 from torcheer.errors import SnapshotNotFound
-from torcheer.xray.figures.captions import shown_of, statistics_in_words, totals_of
-from torcheer.xray.figures.colors import NONFINITE
-from torcheer.xray.figures.figure import Displays, figure_of, figure_of_snapshot, present
-from torcheer.xray.figures.tiles import make_mosaic
+from torcheer.xray.captions import shown_of, statistics_in_words, totals_of
+from torcheer.xray.colors import NONFINITE
+from torcheer.xray.figures import Displays, figure_of, figure_of_snapshot, present
+from torcheer.xray.tiles import make_mosaic
 from xray_runs import make_entry, single, write_run
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -300,8 +300,9 @@ def test_figures_leave_pyplot_and_the_backend_alone(tmp_path):
     single(tmp_path / "run", "conv1", "layer", weights(4, 8, 8), "maps")
     code = f"""
 import sys
-from torcheer.xray.figures.figure import figure_of, figure_of_snapshot
-from torcheer.xray.snapshots.run import Run
+from torcheer.xray.figures import figure_of
+from torcheer.xray.figures import figure_of_snapshot
+from torcheer.xray.run import Run
 from torcheer.xray.store import FileManager
 assert "matplotlib" not in sys.modules
 run = Run(FileManager.open({str(tmp_path / "run")!r}))

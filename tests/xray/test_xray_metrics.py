@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from torcheer import InvalidArgument, Xray
-from torcheer.history.printing.text import human_size
+from torcheer.history.printing import human_size
 from torcheer.xray import FirstFilters, Limits, Run
-from torcheer.xray.figures.tiles import make_mosaic
+from torcheer.xray.tiles import make_mosaic
 
 X = torch.ones(2, 3, 8, 8)
 

@@ -13,7 +13,7 @@ from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 from torcheer import RunInUse, TorcheerError, Xray
 from torcheer.xray import Limits
-from torcheer.xray.watch.probe import Probe
+from torcheer.xray.probe import Probe
 
 
 @pytest.fixture

@@ -19,14 +19,13 @@ import torch
 from torch import Tensor
 
 from torcheer import Xray
-from torcheer.display import Progress
+from torcheer._text import Progress
 from torcheer.errors import InvalidArgument, SnapshotNotFound, ViewerNotBuilt
-from torcheer.web.schema import REPORT, required
-from torcheer.xray.figures.colors import NONFINITE, ColorScale
-from torcheer.xray.report.html import evenly, write_report
-from torcheer.xray.report.page_payload import LEVELS, Album, quantise, read_numbers
-from torcheer.xray.snapshots.records import Entry, Snapshot
-from torcheer.xray.snapshots.run import Run, limits_of
+from torcheer.page.schema import REPORT, required
+from torcheer.xray.colors import NONFINITE, ColorScale
+from torcheer.xray.records import Entry, Snapshot
+from torcheer.xray.report import LEVELS, Album, quantise, read_numbers, write_report
+from torcheer.xray.run import Run, evenly, limits_of
 from torcheer.xray.store import FileManager
 from xray_runs import make_entry, write_run
 
@@ -110,7 +109,7 @@ def test_an_argument_of_the_wrong_sort_is_named(run, tmp_path, arguments, word):
 
 def test_without_the_built_program_the_error_says_how_to_build_it(run, tmp_path, monkeypatch):
     """An editable install may have none; nothing is written then."""
-    monkeypatch.setattr("torcheer.web.page.resources.files", lambda package: tmp_path)
+    monkeypatch.setattr("torcheer.page.document.resources.files", lambda package: tmp_path)
     with pytest.raises(ViewerNotBuilt, match="make web"):
         write_report(run, tmp_path / "report.html")
     assert not list(tmp_path.iterdir())
@@ -423,7 +422,7 @@ def test_every_layer_with_parameters_is_in_the_map(tmp_path, page):
 
 def test_a_long_run_is_shown_by_two_thousand_snapshots(tmp_path, page, monkeypatch):
     """Evenly, the first and the last among them; the head says how many there are."""
-    monkeypatch.setattr("torcheer.xray.report.html.MOST_SNAPSHOTS", 40)
+    monkeypatch.setattr("torcheer.xray.report.MOST_SNAPSHOTS", 40)
     kept = torch.ones(2, 3)
     run = write_run(tmp_path / "run", {step: [(make_entry("fc", "weight", kept, "matrix"), kept)] for step in range(100)})
     path = write_report(run, tmp_path / "report.html")

@@ -18,12 +18,12 @@ import torch
 
 from forked import start_a_copy
 from torcheer import InvalidArgument, SnapshotLost, TorcheerError
+from torcheer._files.files import WholeFile
+from torcheer._torch.measure import statistics_of
 from torcheer.errors import RunExists, RunInUse, RunNotFound, SnapshotNotFound
-from torcheer.files import WholeFile
-from torcheer.measure import statistics_of
 from torcheer.xray import Entry, FileManager, Run, Saved, Snapshot
-from torcheer.xray.figures.figure import figure_of, figure_of_snapshot
-from torcheer.xray.store.compaction import Compaction
+from torcheer.xray.figures import figure_of, figure_of_snapshot
+from torcheer.xray.store import Compaction
 
 
 def add(files: FileManager, step: int, values: torch.Tensor | None = None, layer: str = "conv1") -> Snapshot:
@@ -122,7 +122,7 @@ def test_every_row_knows_where_its_line_of_the_index_is(files, how):
 
 def test_an_index_is_copied_a_piece_at_a_time(files, monkeypatch):
     """A writer that makes room is not kept waiting by the whole index."""
-    monkeypatch.setattr("torcheer.xray.store.compaction._PIECE", 1000)
+    monkeypatch.setattr("torcheer.xray.store._PIECE", 1000)
     for step in range(8):
         add(files, step)
     index, rows = files.folder / "index.jsonl", files.rows.copy()
@@ -217,7 +217,7 @@ def test_a_full_disk_leaves_nothing_half_written(files, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("torcheer.files.os.fsync", full)
+        patched.setattr("torcheer._files.files.os.fsync", full)
         with pytest.raises(OSError, match="No space left"):
             add(files, 1)
     assert [path.name for path in (files.folder / "snapshots").iterdir()] == ["00000000.safetensors"]
@@ -326,7 +326,7 @@ def test_a_damaged_line_without_a_whole_file_costs_that_snapshot_only(files):
 def half_written(path):
     """What is left of a file whose writer was killed, where the system has no files without a name."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("torcheer.files._ANONYMOUS", 0)
+        patched.setattr("torcheer._files.files._ANONYMOUS", 0)
         WholeFile(path).__enter__().write(b"half")
     (left,) = path.parent.glob(f".{path.name}.*")
     return left
@@ -485,7 +485,7 @@ def test_a_long_run_keeps_a_few_bytes_of_each_snapshot_in_memory(tmp_path):
 
 def test_room_is_made_one_snapshot_at_a_time_and_the_index_follows(tmp_path, monkeypatch):
     """No write takes away more than a few, the bytes are those on disk, readers and writers agree all the time."""
-    monkeypatch.setattr("torcheer.xray.store.compaction._PIECE", 3000)
+    monkeypatch.setattr("torcheer.xray.store._PIECE", 3000)
     files = FileManager.create(tmp_path, {"title": "Net"}, max_bytes=60_000)
     reader = FileManager.open(tmp_path)
     gone = []

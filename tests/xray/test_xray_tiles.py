@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from torcheer import InvalidArgument
-from torcheer.xray.figures.colors import GAP, NONFINITE, ColorScale, paint, reaches_beyond
-from torcheer.xray.figures.tiles import ASPECT, choose_columns, make_mosaic
+from torcheer.xray.colors import GAP, NONFINITE, ColorScale, paint, reaches_beyond
+from torcheer.xray.tiles import ASPECT, choose_columns, make_mosaic
 from xray_runs import make_entry
 
 

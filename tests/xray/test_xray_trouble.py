@@ -16,9 +16,9 @@ from torch import nn
 
 from forked import run_in_a_copy
 from torcheer import InvalidArgument, RunNotFound, SnapshotLost, SnapshotNotFound, Xray
-from torcheer.capture.intercept.autocast import autocast_as
-from torcheer.xray.figures.figure import figure_of_snapshot
-from torcheer.xray.store import files
+from torcheer._torch.thread_state import autocast_as
+from torcheer.xray import store
+from torcheer.xray.figures import figure_of_snapshot
 
 
 def network():
@@ -232,7 +232,7 @@ def test_a_full_disk_does_not_stop_a_training_where_warnings_are_errors(tmp_path
         xray = Xray(nn.Linear(4, 2), (2, 4), folder=tmp_path / "run")
         xray.take_graphs(0)
         xray.flush()
-        files.write_tensors = files.write_whole = full
+        store.write_tensors = store.write_whole = full
         for step in range(1, 4):
             xray.take_graphs(step)
             xray.show_last_graphs()
@@ -309,7 +309,7 @@ def test_an_animation_that_cannot_be_written_is_an_error_of_ours(folder, monkeyp
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("torcheer.files.os.fsync", full)
+    monkeypatch.setattr("torcheer._files.files.os.fsync", full)
     xray = Xray.open(folder)
     with pytest.raises(InvalidArgument, match=f"(?s){name}.*No space left"):
         (xray.strip if name == "x.png" else xray.gif)("0", "weight", folder / name)

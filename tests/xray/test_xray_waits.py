@@ -18,9 +18,9 @@ from torch import nn
 from forked import run_in_a_copy
 from torcheer import SnapshotLost, Xray
 from torcheer.errors import RunInUse
-from torcheer.xray.drawing import desk, drawer
-from torcheer.xray.drawing.desk import Desk, Job
-from torcheer.xray.snapshots import writing
+from torcheer.xray import drawing as desk
+from torcheer.xray import writing
+from torcheer.xray.drawing import Desk, Job
 
 LONG = 300  # seconds, for what takes a moment
 
@@ -107,7 +107,7 @@ def test_a_stopped_process_loses_its_figures_and_the_training_ends(begin, monkey
     """Those that wait behind it are not waited for one after the other, and the next Xray has its figures."""
     xray = begin()
     assert shown(xray).wait(LONG)
-    process = drawer.desk()._process
+    process = desk.desk()._process
     os.kill(process.pid, signal.SIGSTOP)
     impatient(monkeypatch, 2.0)
     shown(xray, waiting)
@@ -129,7 +129,7 @@ def test_a_process_that_is_stopped_and_killed_loses_one_figure(begin):
     """None at all, where that was noticed before it was asked for the figure."""
     xray = begin()
     assert shown(xray).wait(LONG)
-    process = drawer.desk()._process
+    process = desk.desk()._process
     os.kill(process.pid, signal.SIGSTOP)
     lost = shown(xray)
     os.kill(process.pid, signal.SIGKILL)
@@ -197,10 +197,10 @@ def test_a_figure_that_cannot_be_shown_is_done(begin, monkeypatch, error):
         raise error("no screen")
 
     xray = begin()
-    monkeypatch.setattr(drawer, "print", fails, raising=False)
+    monkeypatch.setattr(desk, "print", fails, raising=False)
     assert in_time(lambda: shown(xray, 2).wait(LONG))
     closed(xray)
-    assert drawer.desk()._thread is None
+    assert desk.desk()._thread is None
 
 
 def test_a_desk_that_can_start_no_thread_gives_its_figures_up(begin, monkeypatch):
@@ -305,7 +305,7 @@ def test_no_error_ends_the_thread_that_writes(begin, monkeypatch, error):
 def test_a_figure_that_cannot_be_asked_for_is_given_up(begin, monkeypatch):
     xray = begin()
     xray.take_graphs()
-    monkeypatch.setattr(drawer, "desk", lambda: SimpleNamespace())
+    monkeypatch.setattr(desk, "desk", lambda: SimpleNamespace())
     assert in_time(xray.show_last_graphs().wait)
     assert "a figure could not be drawn: AttributeError" in closed(xray)[0]
 
@@ -365,7 +365,7 @@ PROGRAM = """
 import sys, torch
 from torch import nn
 from torcheer import Xray
-from torcheer.xray.drawing import desk
+from torcheer.xray import drawing as desk
 desk._PROGRAM = sys.argv[2]
 xray = Xray(nn.Linear(4, 3), torch.ones(2, 4), [""], folder=sys.argv[1])
 xray.itself = xray

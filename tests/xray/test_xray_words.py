@@ -15,19 +15,18 @@ from test_xray_figures import notebook  # noqa: F401  # a fixture
 from torch import Tensor, nn
 
 import torcheer as tl
-from torcheer.display import aligned
+from torcheer._text import aligned
 from torcheer.errors import SnapshotNotFound
-from torcheer.xray.drawing import desk
-from torcheer.xray.drawing.desk import Desk, Job
-from torcheer.xray.figures.captions import statistics_in_words
-from torcheer.xray.figures.figure import Displays, show_png
-from torcheer.xray.snapshots.records import Snapshot
-from torcheer.xray.snapshots.run import limits_of
-from torcheer.xray.snapshots.sampling import Limits, Measured, is_above_zero, keep
-from torcheer.xray.snapshots.saved import Saved
-from torcheer.xray.watch.pacing import Pace
-from torcheer.xray.watch.selectors import Choices, RandomFilterSelectorType
-from torcheer.xray.watch.tracer import ArchitectureTracer
+from torcheer.xray import drawing
+from torcheer.xray.captions import statistics_in_words
+from torcheer.xray.drawing import Desk, Job
+from torcheer.xray.figures import Displays, show_png
+from torcheer.xray.pacing import Pace
+from torcheer.xray.records import Snapshot
+from torcheer.xray.run import Saved, limits_of
+from torcheer.xray.sampling import Limits, Measured, is_above_zero, keep
+from torcheer.xray.selectors import Choices, RandomFilterSelectorType
+from torcheer.xray.tracer import ArchitectureTracer
 from xray_runs import make_entry, write_run
 
 # When a snapshot is due -----------------------------------------------------------------------------------------------
@@ -36,7 +35,7 @@ from xray_runs import make_entry, write_run
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
     now = types.SimpleNamespace(seconds=100.0)
-    monkeypatch.setattr("torcheer.xray.watch.pacing.perf_counter", lambda: now.seconds)
+    monkeypatch.setattr("torcheer.xray.pacing.perf_counter", lambda: now.seconds)
     return now
 
 
@@ -176,7 +175,7 @@ def test_a_newer_figure_for_a_place_takes_the_turn_of_one_that_waits(monkeypatch
         return {}, b""
 
     monkeypatch.setattr(Desk, "_draw", draw)
-    monkeypatch.setattr(desk, "_MOST_WAITING", 2)
+    monkeypatch.setattr(drawing, "_MOST_WAITING", 2)
     busy = Desk()
 
     def job(name: str, place: str) -> Job:

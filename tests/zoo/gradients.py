@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.nn.modules import module as module_hooks
 
 import torcheer
-from torcheer.capture.addresses import roots_of, without_parallelism, wrapped_module
-from torcheer.containers import find_tensors, tensors_in
-from torcheer.torch_internals import is_functorch_wrapped
+from torcheer._torch.addresses import roots_of, without_parallelism, wrapped_module
+from torcheer._torch.containers import find_tensors, tensors_in
+from torcheer._torch.internals import is_functorch_wrapped
 
 from .cases import Built
 

@@ -1,7 +1,7 @@
 """What a pass cost: FLOPs, time, memory. Worked out from the log, after the pass."""
 
-from ..functions.calls import Operand as Operand
-from ..functions.flops import Work as Work
+from .._torch.functions.calls import Operand as Operand
+from .._torch.functions.flops import Work as Work
 from .calls import TorchCall as TorchCall
 from .cost import Cost as Cost
 from .cost import Expense as Expense

@@ -6,24 +6,12 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
-from ..functions.calls import Call, Operand
-from ..records import (
-    ELAPSED,
-    FACTS,
-    FUNCTION,
-    MODULE,
-    NAMES,
-    NODE,
-    PARENTS,
-    TEMPLATE,
-    Facts,
-    Log,
-    TorchFunction,
-    facts_of,
-)
-from ..shapes import bytes_of, elements_of
-from ..templates import fill_call
-from ..torch_internals import DisableTorchFunction
+from .._torch.functions.calls import Call, Operand
+from .._torch.functions.facts import TorchFunction
+from .._torch.internals import DisableTorchFunction
+from .._torch.shapes import bytes_of, elements_of
+from ..log.records import ELAPSED, FACTS, FUNCTION, MODULE, NAMES, NODE, PARENTS, TEMPLATE, Facts, Log, facts_of
+from ..log.templates import fill_call
 
 
 class TorchCall(Call):

@@ -1,8 +1,6 @@
-"""Cost: FLOPs, time and traffic of every operation, layer and module, and of the whole pass.
+"""FLOPs of a call, from what was recorded.
 
-Worked out after the pass, on first use, in one sweep over the log. A call that made several tensors is paid for once: by the
-first of them that is shown. What ran but is not shown (operations connected to nothing) is part of its module and of the total.
-The time of backward passes is added on top, whenever there is more of it.
+What has no formula is unknown, which is not the same as zero.
 """
 
 from __future__ import annotations
@@ -13,16 +11,100 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
+from .._torch.functions.facts import Origin, is_view
+from .._torch.functions.flops import NOTHING, Formula, Work
 from ..errors import SeveralPasses
-from ..functions.flops import NOTHING, Formula
 from ..history import History, Layer, Module, Modules, Operation
 from ..history.index import Index
 from ..history.lookup import Lookup
-from ..records import Origin, number_of
-from .backward_time import NONE, BackwardTime, backward_passes
+from ..log.records import MODULE, BackwardRecord, NodeRecord, number_of
 from .calls import FactsOf, TorchCall, calls_of
-from .flops import work_of
-from .storage import Storages
+from .memory import Storages
+
+_NOT_WORK = frozenset({Origin.INPUT, Origin.OUTPUT, Origin.SOURCE, Origin.ALIAS})
+
+
+def work_of(call: TorchCall, formulas: Mapping[str, Formula] | None = None) -> Work | None:
+    """What a call costs; None where that is not known. Backward is counted where autograd followed the call.
+
+    `formulas` are asked first. They are by plain name (`add` for `add_` and `__iadd__`; `library::name` for the operators of
+    other libraries), and return `Work`, or None to leave it unknown.
+    """
+    origin = call.function.origin
+    if origin in _NOT_WORK:
+        return NOTHING
+    given = formulas.get(call.name) if formulas else None
+    if origin is Origin.OPAQUE and given is None:
+        return None
+    found = given or call.function.formula
+    if found is None:
+        return NOTHING if is_view(call.name.removesuffix("_copy")) else None
+    try:
+        work = found(call)
+    except (LookupError, ValueError, TypeError, ZeroDivisionError):  # not called as the formula expects
+        return None
+    if work is None or not work.flops:
+        return work
+    if not call.has_known_shapes:
+        return None
+    return work if call.node is not None else work._replace(backward=0)
+
+
+# Backward time: what autograd's nodes took, counted where they belong.
+#
+# A node belongs to the operation it came from, and with it to the module that ran it; one that adds up the gradient
+# of a parameter belongs to the module that has the parameter. All backward passes are summed.
+
+NONE = -1
+
+
+def backward_passes(index: Index) -> list[BackwardRecord]:
+    """Those that ran so far."""
+    return index.log.backward.passes if index.log.backward is not None else []
+
+
+class BackwardTime:
+    """Nanoseconds of all nodes that ran so far, once by operation and once by module."""
+
+    def __init__(self, index: Index, payers: Mapping[int, int]) -> None:
+        self._index = index
+        self._payers = payers  # the operation that pays for the call which made an operation, where one is shown
+        self.by_operation: Counter[int] = Counter()  # NONE: of parameters, and what no shown operation pays for
+        self.by_call: Counter[int] = Counter()  # by number of the module call; NONE: in none
+        self.by_address: Counter[str] = Counter()  # of modules that have a parameter and were not called
+        for one in backward_passes(index):
+            for record in one.nodes:
+                self._count(record)
+
+    def _count(self, record: NodeRecord) -> None:
+        number, elapsed = record.operation, record.elapsed
+        index = self._index
+        if number < 0 and record.role == "accumulation":
+            self.by_operation[NONE] += elapsed
+            self._count_parameter(number, elapsed)
+        elif 0 <= number < index.length:
+            call = index.log.rows[number][MODULE]
+            self.by_operation[self._payers.get(number, NONE)] += elapsed
+            self.by_call[call if call < index.module_count else NONE] += elapsed
+        else:
+            self.by_operation[NONE] += elapsed
+            self.by_call[NONE] += elapsed
+
+    def _count_parameter(self, number: int, elapsed: int) -> None:
+        index = self._index
+        names = index.state_names.get(id(index.state(number).tensor), ())
+        address = names[0].rpartition(".")[0] if names else None
+        if address is not None and address not in index.calls:
+            self.by_address[address] += elapsed
+        else:
+            self.by_call[index.calls[address][0].number if address is not None else NONE] += elapsed
+
+
+# Cost: FLOPs, time and traffic of every operation, layer and module, and of the whole pass.
+#
+# Worked out after the pass, on first use, in one sweep over the log. A call that made several tensors is paid for
+# once: by the first of them that is shown. What ran but is not shown (operations connected to nothing) is part of its
+# module and of the total. The time of backward passes is added on top, whenever there is more of it.
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..torch_internals import cuda_is_used
+from .._torch.internals import cuda_is_used
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .._torch.internals import DisableTorchFunction
 from ..history import History
-from ..history.printing.text import plural
-from ..torch_internals import DisableTorchFunction
+from ..history.printing import plural
 
 _MOST = 1 << 30  # bytes of kept tensors that are looked through
 

@@ -7,17 +7,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ..display import Column, ShownTable, Table
+from .._text import Column, ShownTable, Table
+from .._torch.functions.facts import Origin
+from .._torch.inputs import is_whole
 from ..errors import InvalidArgument
 from ..history import History, Module, Operation
 from ..history.param import Param, not_counted
-from ..history.printing.module_text import describe_shapes
-from ..history.printing.text import human_size, human_time, plural
-from ..inputs import is_whole
-from ..records import Origin
+from ..history.printing import describe_shapes, human_size, human_time, plural
 from .calls import FactsOf, calls_of
 from .cost import Cost, Expense, cost_of, sum_of
-from .storage import Storages
+from .memory import Storages
 
 _ROWS_SHOWN = 400
 _NOT_CALLED = "not called"

@@ -1,6 +1,14 @@
 """The one thing that watches torch. See README.md in this folder."""
 
-from .keep.policy import Policy as Policy
-from .keep.policy import Sink as Sink
-from .keep.policy import taking as taking
+from .fused import FUSING as FUSING
+from .fused import decision_of as decision_of
+from .fused import named_arguments as named_arguments
+from .identity import has_bytes as has_bytes
+from .keeper import Keeper as Keeper
+from .keeper import Policy as Policy
+from .keeper import Sink as Sink
+from .keeper import taking as taking
+from .refusals import refuse_inside_compiled_code as refuse_inside_compiled_code
+from .refusals import warn_if_empty as warn_if_empty
 from .session import Session as Session
+from .session import note_change as note_change

@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from ..cleaning import cleaning
-from ..containers import PLAIN, Other, find_tensors, tensors_in
-from ..records import TENSOR, UNSAVED, ModuleCall, RegisteredModule
-from ..templates import outline
-from ..torch_internals import (
+from .._cleanup import cleaning
+from .._torch.addresses import addressed, class_name, free_address
+from .._torch.containers import PLAIN, Other, find_tensors, tensors_in
+from .._torch.internals import (
     DisableTorchFunction,
     global_module_hooks,
     is_functorch_wrapped,
@@ -29,11 +28,13 @@ from ..torch_internals import (
     own_parameters,
     writes_in_place,
 )
-from .addresses import addressed, class_name, free_address
-from .identity.tensor_table import storage_of
-from .intercept.call_sites import MODULE_CALL, CallSites, Forward
-from .intercept.fused import decision_of, is_about_to_fuse, leave, named_arguments, switches_here, watch_functions, watch_fused
-from .intercept.interceptor import Interceptor
+from .._torch.sentinels import TENSOR
+from .._torch.source_code import MODULE_CALL, CallSites, Forward
+from .._torch.tensor_table import storage_of
+from ..log.records import UNSAVED, ModuleCall, RegisteredModule
+from ..log.templates import outline
+from .fused import decision_of, is_about_to_fuse, leave, named_arguments, switches_here, watch_functions, watch_fused
+from .interceptor import Interceptor
 from .recorder import Recorder
 
 _ONE_TENSOR = (TENSOR,)

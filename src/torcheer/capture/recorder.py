@@ -1,13 +1,14 @@
-"""Writes records: the part of capture that knows where every tensor came from.
-
-The interceptor reports torch calls, the module watcher reports modules; both ask here which record a tensor stands for.
-"""
+"""Notes and warnings about unwatched work: on other threads, or in collectives that no torch function started."""
 
 from __future__ import annotations
 
 import os
+import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterable
+from functools import cache
+from types import CodeType
 from typing import Any
 
 import torch
@@ -15,20 +16,136 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
 
-from ..containers import Path
-from ..records import UNSAVED, Details, Log, ModuleCall, Origin, Row, TorchFunction, facts_of
-from ..torch_internals import DisableTorchFunction, backward_hooks_of, hooks_of, is_functorch_wrapped, outside_dispatch_modes
-from .autograd.grad_fn_names import NodeNames
-from .autograd.gradients import GradientWatcher
-from .autograd.unseen_backward import mark_unseen_backward
-from .identity.explaining import Explainer
-from .identity.markers import MARKERS, Arguments, view_of
-from .identity.outside import OutsideTensors
-from .identity.shared_memory import SharedMemory
-from .identity.tensor_table import PLAIN_CLASSES, Entry, TensorTable, storage_of, storages_of
-from .keep.keeper import Keeper
-from .restore.restore_state import StateRestorer
-from .unseen import UnseenWatch
+from .._torch.containers import Path
+from .._torch.functions.facts import Origin, TorchFunction
+from .._torch.internals import (
+    DisableTorchFunction,
+    backward_hooks_of,
+    hooks_of,
+    is_functorch_wrapped,
+    is_of_custom_function,
+    outside_dispatch_modes,
+)
+from .._torch.restore_state import StateRestorer
+from .._torch.tensor_table import PLAIN_CLASSES, Entry, TensorTable, storage_of, storages_of
+from ..errors import UnseenWorkWarning
+from ..log.grad_fn_names import NodeNames
+from ..log.records import FUNCTION, MODULE, NODE, SITE, UNSAVED, Details, Log, ModuleCall, Row, facts_of
+from .gradients import GradientWatcher
+from .identity import MARKERS, Arguments, Explainer, OutsideTensors, SharedMemory, view_of
+from .keeper import Keeper
+
+
+class UnseenWatch:
+    """What one recording could not see."""
+
+    def __init__(self, log: Log, warns: bool) -> None:
+        self.message = ""  # what could not be watched, in words
+        self._log = log
+        self._warns = warns
+        self._threads = list(map(weakref.ref, _threads()))  # those there were at the start
+        self._elsewhere: str | None = None  # a module that ran on another thread
+
+    def ran_elsewhere(self, address: str) -> None:
+        """A module of this model runs on another thread. Whether it does so for this pass is known when its result is used."""
+        self._elsewhere = address
+
+    def is_new(self, thread: threading.Thread) -> bool:
+        """Whether a thread was not there when the recording began."""
+        return all(known() is not thread for known in self._threads)
+
+    def suspect_threads(self) -> None:
+        """A tensor arrived unexplained: if threads were at work, say so, once."""
+        if self.message or (self._elsewhere is None and not any(map(self.is_new, _threads()))):
+            return
+        who = f" (module {self._elsewhere!r} ran on another thread)" if self._elsewhere else ""
+        self.message = (
+            f"a tensor arrived that no operation on this thread made{who}. Work on other threads cannot be watched, so it is "
+            "missing from this history. Run the model on one thread to log all of it."
+        )
+        self._log.notes.append(self.message)
+        if self._warns:
+            warnings.warn(self.message, UnseenWorkWarning, stacklevel=2)
+
+    def note_collective(self) -> None:
+        """A collective ran that no watched call made: say so, once."""
+        message = (
+            "a collective ran that could not be seen, such as a method of a process group. The tensors it may have written to "
+            "are not served. Call the functions of torch.distributed instead."
+        )
+        if message not in self._log.notes:
+            self._log.notes.append(message)
+            warnings.warn(message, UnseenWorkWarning, stacklevel=2)
+
+
+def _threads() -> list[threading.Thread]:
+    """Every thread object Python still knows, running or finished."""
+    return [*getattr(threading, "_dangling", ()), *threading.enumerate()]
+
+
+# Marks the gradients that a replay cannot work out again: they went backward through code that is not in the log.
+#
+# `torch.autograd.grad` inside a forward is an operation: a replay makes the graph anew and calls it again. Where the
+# graph holds a `torch.autograd.Function`, TorchScript or another extension, the log has what these returned, and not
+# their backward.
+
+_NOWHERE: frozenset[int] = frozenset()
+
+
+def mark_unseen_backward(log: Log) -> None:
+    """Mark results of `torch.autograd.grad` that depend on what a `torch.autograd.Function`, or unwatched code, returned."""
+    calls = {number for number, function in enumerate(log.functions) if function.func is torch.autograd.grad}
+    if not calls:
+        return
+    inside = _CustomFunctions(log)
+    unseen = {number for number, function in enumerate(log.functions) if _is_unseen(function)}
+    behind: set[int] = set()
+    for number, row in enumerate(log.rows):
+        here = inside.around(row[SITE], row[MODULE])
+        parents = log.operations[number].dependencies
+        if (
+            (row[FUNCTION] in unseen and row[NODE] is not None)
+            or not behind.isdisjoint(parents)
+            or any(inside.around(log.rows[parent][SITE], log.rows[parent][MODULE]) - here for parent in parents)
+        ):
+            behind.add(number)
+            if row[FUNCTION] in calls:
+                log.detail(number).is_through_unseen = True
+
+
+def _is_unseen(function: TorchFunction) -> bool:
+    return function.origin in (Origin.OPAQUE, Origin.SOURCE) or function.is_gradient
+
+
+class _CustomFunctions:
+    """The codes of `torch.autograd.Function.forward` that operations ran in."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        codes = (log.codes.code(number) for number in range(len(log.codes)))
+        self._custom = frozenset(number for number, code in enumerate(codes) if _is_forward(code))
+        self.around = cache(self._around)
+
+    def _around(self, site: int, module: int) -> frozenset[int]:
+        if not self._custom:
+            return _NOWHERE
+        found = self._custom.intersection(self._log.sites[site].codes) if site >= 0 else _NOWHERE
+        call: ModuleCall | None = self._log.modules[module] if module >= 0 else None
+        while call is not None:
+            if call.site is not None:
+                found |= self._custom.intersection(call.site.codes)
+            call = call.outer
+        return found
+
+
+def _is_forward(code: CodeType | None) -> bool:
+    return code is not None and is_of_custom_function(code, "forward")
+
+
+# Writes records: the part of capture that knows where every tensor came from.
+#
+# The interceptor reports torch calls, the module watcher reports modules; both ask here which record a tensor stands
+# for.
 
 _SCALER = os.path.join("amp", "grad_scaler.py")
 

@@ -6,10 +6,11 @@ import warnings
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Generator, Iterator
 from typing import Any
 
-from ..containers import find_leaves
+from .._torch.containers import find_leaves
+from .._torch.functions.facts import Origin
+from .._torch.internals import is_inside_compiled_code, is_inside_vmap
 from ..errors import EmptyLogWarning, InvalidArgument, UnseenWorkWarning
-from ..records import Log, Origin
-from ..torch_internals import is_inside_compiled_code, is_inside_vmap
+from ..log.records import Log
 
 
 def refuse_inside_vmap() -> None:

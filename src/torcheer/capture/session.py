@@ -16,28 +16,26 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from ..cleaning import Managed
-from ..containers import Path, find_tensors
+from .._cleanup import Managed
+from .._torch.addresses import roots_of, without_parallelism
+from .._torch.containers import Path, find_tensors
+from .._torch.functions.facts import Origin
+from .._torch.gc_pause import fewer_collections
+from .._torch.internals import DisableTorchFunction, forget_custom_functions, may_be_compiled, missing_notes, run_uncompiled
+from .._torch.left_as_found import deeper_calls, left_as_found
+from .._torch.randomness import RandomState
+from .._torch.restore_state import StateRestorer
+from .._torch.source_code import CallSites, Site
+from .._torch.thread_state import thread_as_found
 from ..errors import RecordingsOverlap
-from ..records import Log, Origin
-from ..source_places import Site
-from ..torch_internals import DisableTorchFunction, forget_custom_functions, may_be_compiled, missing_notes, run_uncompiled
-from .addresses import roots_of, without_parallelism
-from .intercept.call_sites import CallSites
-from .intercept.device_time import DeviceTimer
-from .intercept.fused import leave_all
-from .intercept.interceptor import Interceptor
-from .keep.keeper import Keeper
-from .keep.policy import Policy
+from ..log.records import Log
+from .fused import leave_all
+from .gradients import DeviceTimer
+from .interceptor import Interceptor
+from .keeper import Keeper, Policy
 from .modules import ModuleWatcher
 from .recorder import Recorder
 from .refusals import refuse_inside_vmap, refuse_unrun
-from .restore.gc_pause import fewer_collections
-from .restore.left_as_found import left_as_found
-from .restore.randomness import RandomState
-from .restore.recursion import deeper_calls
-from .restore.restore_state import StateRestorer
-from .restore.thread_state import thread_as_found
 
 _OPTIMIZERS = os.path.dirname(inspect.getfile(torch.optim.Optimizer))
 

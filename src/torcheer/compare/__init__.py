@@ -4,7 +4,7 @@ from .comparing import compare as compare
 from .comparison import Comparison as Comparison
 from .comparison import Unmatched as Unmatched
 from .culprit import Culprit as Culprit
-from .error_table import ComparedOperation as ComparedOperation
 from .gradients import GradientCulprit as GradientCulprit
 from .measures import Difference as Difference
+from .outputs import ComparedOperation as ComparedOperation
 from .parameters import ParameterDifference as ParameterDifference

@@ -1,36 +1,143 @@
-"""Comparison: where two histories of one input part. What `torcheer.compare` returns."""
+"""The data of a comparison's page: both graphs, with errors, partners and culprits."""
 
 from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from torch import Tensor
 
-from ..display import Column, Fold, Shown, Table, data_frame, few
+from .._text import Column, Fold, Shown, Table, data_frame, few
 from ..errors import InvalidArgument
+from ..graph import Graph, Node
 from ..history import Operation
-from ..history.printing.text import plural
+from ..history.printing import plural
 from ..model_history import ModelHistory
-from ..render import DrawOptions, Picture, Target
-from ..viewer import to_html
-from ..viewer.payload import MAX_BYTES
+from ..page import payload_of, to_html
+from ..page.payload import MAX_BYTES
+from ..pictures import DrawOptions, Picture, Target, draw, picture_options
 from .culprit import Culprit
-from .error_table import ComparedOperation, ErrorTable, relative, times
 from .gradients import GradientBeyond, GradientCulprit
 from .measures import absolute_values
-from .outputs import ComparedOutput
-from .page import PageSide, payloads_of
+from .outputs import ComparedOperation, ComparedOutput, ErrorTable, relative, times
 from .parameters import ParameterDifference
-from .pictures import culprit_operations, draw_side
 
 if TYPE_CHECKING:
     import pandas
     from typing_extensions import Unpack
+
+
+FIGURES = ["own error", "inherited error", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class PageSide:
+    """One of the two histories, with the figures and the partner of each operation, by its number."""
+
+    history: ModelHistory
+    figures: Mapping[int, tuple[float | None, ...]]
+    partners: Mapping[int, int]
+    culprits: list[int]
+
+
+def payloads_of(sides: tuple[PageSide, PageSide], verdict: str, *, previews: bool, max_bytes: int) -> list[dict[str, Any]]:
+    """The data of both sides, with figures, partners and culprits."""
+    payloads = [payload_of(side.history, previews=previews, max_bytes=max_bytes // 2) for side in sides]
+    places = [_places(side.history) for side in sides]
+    for side, payload, here, there in zip(sides, payloads, places, reversed(places), strict=True):
+        _add(payload, side, verdict, here, there)
+    return payloads
+
+
+def _places(history: ModelHistory) -> dict[int, int]:
+    """By number of an operation: its node."""
+    return {number: place for place, node in enumerate(history.graph.all_nodes) for number in node.operations}
+
+
+def _add(payload: dict[str, Any], side: PageSide, verdict: str, here: dict[int, int], there: dict[int, int]) -> None:
+    nodes = payload["nodes"]
+    payload["metrics"] = FIGURES
+    payload["verdict"] = verdict
+    culprits = [here[number] for number in side.culprits if number in here]
+    if culprits:
+        payload["culprits"] = culprits
+    payload["partners"] = [-1] * len(nodes)
+    for number, place in here.items():
+        if number in side.figures:
+            nodes[place]["metrics"] = [_plain(value) for value in side.figures[number]]
+        payload["partners"][place] = there.get(side.partners.get(number, -1), -1)
+
+
+def _plain(value: float | None) -> float | None:
+    """A figure as JSON can hold it: the largest float for infinity."""
+    return 1e308 if value == float("inf") else value
+
+
+# A picture of one side of a comparison: errors as colour, and a frame around culprits.
+
+_FRAME = "#D81B60"  # seen on light and on dark pages, and on every colour of the scale
+
+
+def culprit_operations(culprits: list[Culprit], side: str) -> list[int]:
+    """The operations of a side that culprits name, and all operations of blocks that only this side runs."""
+    found: dict[int, None] = {}
+    for one in culprits:
+        operation = one.a if side == "a" else one.b
+        if operation is not None:
+            found[operation._number] = None
+            found.update((inside._number, None) for inside in (one.lone.operations if one.lone is not None else ()))
+    return list(found)
+
+
+def draw_side(
+    history: ModelHistory,
+    path: Target | None,
+    format: str | None,
+    errors: Mapping[int, float],
+    culprits: list[int],
+    title: str,
+    options: Mapping[str, Any],
+) -> Picture:
+    """Draw a history with errors by operation as colour. A block with a culprit is not folded into one without."""
+    chosen = picture_options({"color_by": _error(errors), **options})
+    framed = set(culprits)
+
+    def of_culprits(value: str) -> Callable[[Any], str | None]:
+        return lambda node: value if framed.intersection(node.operations) else None
+
+    frame = {"color": of_culprits(_FRAME), "penwidth": of_culprits("4")}
+    node = {**frame, **chosen.overrides.get("node", {})} if framed else chosen.overrides.get("node", {})
+    chosen = replace(chosen, overrides={**chosen.overrides, "node": node})
+    return draw(replace(_set_apart(history.graph, framed), title=title), chosen, path, format)
+
+
+def _error(errors: Mapping[int, float]) -> Callable[[Node], float | None]:
+    """The largest error of the operations of a node; infinite errors are drawn as the largest finite one."""
+    most = max((error for error in errors.values() if math.isfinite(error)), default=1.0) or 1.0
+
+    def own_error(node: Node) -> float | None:
+        found = [min(errors[number], most) for number in node.operations if number in errors]
+        return max(found, default=None)
+
+    own_error.__name__ = "own error (framed: the culprit)"
+    return own_error
+
+
+def _set_apart(graph: Graph, framed: set[int]) -> Graph:
+    """The graph with another structure for nodes of culprits, so that folding takes them for equal to no other node."""
+
+    def apart(node: Node) -> Node:
+        return replace(node, structure=lambda: ("culprit", node.key)) if framed.intersection(node.operations) else node
+
+    return replace(graph, all_nodes=tuple(map(apart, graph.all_nodes)))
+
+
+# Comparison: where two histories of one input part. What `torcheer.compare` returns.
 
 Verdict = Literal["equal", "equal within tolerance", "different", "not compared"]
 _LOST = 0.5  # of the scale: a value with an error from here on has nothing in common with that of a

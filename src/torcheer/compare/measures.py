@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..measure import computes, dense, dot, norm
+from .._torch.internals import DisableTorchFunction
+from .._torch.measure import computes, dense, dot, norm
+from .._torch.memory import is_freed
 from ..replay.comparison import same_bits
-from ..tensor_memory import is_freed
-from ..torch_internals import DisableTorchFunction
 
 # By how many units in the last place, relative to a tensor's scale, two ways to compute one operation may differ.
 _UNITS = {torch.float64: 32, torch.float32: 32, torch.float16: 8, torch.bfloat16: 4}

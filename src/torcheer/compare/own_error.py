@@ -17,18 +17,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..capture.identity.tensor_table import storages_of
+from .._torch.functions.facts import Origin
+from .._torch.internals import DisableTorchFunction
+from .._torch.memory import cloned
+from .._torch.tensor_table import storages_of
 from ..errors import ReplayFailed
-from ..records import OperationRecord, Origin
+from ..log.records import OperationRecord
 from ..replay.comparison import same_bits
-from ..replay.kept_values import is_uninitialised
-from ..replay.machine import Machine, WouldWrite
+from ..replay.machine import Machine, WouldWrite, is_uninitialised
 from ..replay.walk import tensors_of
-from ..tensor_memory import cloned
-from ..torch_internals import DisableTorchFunction
 from .alignment import Alignment
 from .measures import Difference, difference, is_measurable, lower, rounded, tolerance_of
-from .sides import Side, first_after
+from .steps import Side, first_after
 
 _PER_CALL = 0.1  # by how much each call without a match before an operation widens its tolerance
 _MOST = 2.0  # by how much all of them together do at most

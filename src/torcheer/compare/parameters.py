@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from ..state_records import AbsentTensor
-from ..tensor_memory import is_freed
-from ..torch_internals import DisableTorchFunction
+from .._torch.internals import DisableTorchFunction
+from .._torch.memory import is_freed
+from ..log.records import AbsentTensor
 from .alignment import Alignment
 from .measures import Difference, absolute_values, difference_of_any, is_close, is_measurable, tolerance_of
-from .sides import Side
+from .steps import Side
 
 
 @dataclass(frozen=True, slots=True)

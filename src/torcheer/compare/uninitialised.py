@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..functions import groups
-from ..records import OperationRecord
-from ..replay.kept_values import is_uninitialised
-from ..torch_internals import DisableTorchFunction
+from .._torch.functions import groups
+from .._torch.internals import DisableTorchFunction
+from ..log.records import OperationRecord
+from ..replay.machine import is_uninitialised
 from .alignment import Alignment
 from .measures import difference, is_measurable
 from .own_error import Observer, run_side
-from .sides import Side
+from .steps import Side
 
 
 class _Filled(Observer):

@@ -1,21 +1,31 @@
-"""From a history to its graph: one node per visible operation, in one walk along the rows of the log."""
+"""Which calls of a module are one step of the model, as passes are one layer. A rolled picture draws a step as one box.
+
+All calls of a module with parameters are one step. A module without parameters is treated as a function, so its calls are one
+step where the same layers ran in them: one pool for a whole U-Net is a step at every level.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
 
 import torch
 
-from ..capture.restore.gc_pause import fewer_collections
-from ..containers import PLAIN, format_path
+from .._torch.containers import PLAIN, format_path
+from .._torch.functions.facts import Origin
+from .._torch.gc_pause import fewer_collections
+from .._torch.internals import DisableTorchFunction
+from .._torch.sentinels import TENSOR
+from .._torch.shapes import bytes_of
 from ..history.history import History
 from ..history.index import Index
-from ..history.names import IndexNames
+from ..history.lookup import IndexNames
 from ..history.operation import Operation
 from ..history.param import Param, describe_param
-from ..records import (
+from ..log.records import (
     ELAPSED,
     FACTS,
     FUNCTION,
@@ -24,20 +34,48 @@ from ..records import (
     PARENTS,
     SITE,
     TEMPLATE,
-    TENSOR,
     Facts,
     Failure,
     ModuleCall,
-    Origin,
     Row,
     number_of,
 )
-from ..shapes import bytes_of
-from ..templates import slot_paths
-from ..torch_internals import DisableTorchFunction
-from .model import Edge, Graph, ModuleBox, Node
-from .node_details import Arguments, BufferUse, Place, PythonRead
-from .steps import steps_of_calls
+from ..log.templates import slot_paths
+from .model import Arguments, BufferUse, Edge, Graph, ModuleBox, Node, Place, PythonRead
+
+
+@dataclass(slots=True)
+class Step:
+    """Calls of one module that are the same step."""
+
+    name: str  # the address; with its first call where the module has several steps
+    turns: dict[int, int] = field(default_factory=dict)  # by number of the module call: which time of the step it is, from 1
+
+
+def steps_of_calls(index: Index) -> dict[int, Step]:
+    """The step of every module call, by its number."""
+    made = list(index.operations)
+    found: dict[int, Step] = {}
+    for address, calls in index.calls.items():
+        groups: dict[object, list[ModuleCall]] = {}
+        for call in calls:
+            groups.setdefault(address in index.holders or _layers(index, made, call), []).append(call)
+        for group in groups.values():
+            step = Step(address if len(groups) == 1 else f"{address}:{group[0].call}")
+            step.turns = {call.number: turn for turn, call in enumerate(group, 1)}
+            found.update(dict.fromkeys(step.turns, step))
+    return found
+
+
+def _layers(index: Index, made: list[int], call: ModuleCall) -> object:
+    """The layer of the first operation that ran in a call; where none ran, the layers of its inputs."""
+    place = bisect_left(made, call.first)
+    if place < len(made) and (call.end < 0 or made[place] < call.end):
+        return index.layer(made[place]).number
+    return tuple([index.layer(number).number for number in call.inputs if index.table.shows(number)])
+
+
+# From a history to its graph: one node per visible operation, in one walk along the rows of the log.
 
 _ONCE = ((1, 1),)
 

@@ -1,25 +1,234 @@
-"""Graph: nodes, edges and module boxes, immutable, with every fact a picture needs and no way back to the history.
-
-Nodes stand in execution order. An edge that goes against that order, which only folding and rolling make, says so
-(`is_feedback`); without those edges the order is topological. A hidden node stays in the graph, so that it can be shown again.
-"""
+"""Facts of a node that are looked up or put into words only when they are read."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, fields, replace
+from functools import cache, cached_property
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Literal
 
-from ..display import few
+from .._text import few
+from .._torch.functions import TorchFunction
+from .._torch.functions.signatures import positional_names
+from .._torch.source_code import Site, SourceLine, source_of
 from ..errors import AmbiguousKey, InvalidArgument, LayerNotFound
-from ..functions import TorchFunction
 from ..history.copying import refuse_pickling
 from ..history.param import Param
-from ..keys import Names, parse_key
-from .export import as_dict, as_networkx, listing
-from .node_details import Arguments, BufferUse, Place, PythonRead
+from ..history.printing import human_size, listed, plural
+from ..log.keys import Names, parse_key
+from ..log.records import ModuleCall
+from ..log.templates import BLANK, blank
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of an object in memory, another one in every run
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """Where in the program something ran. The line is looked up when it is read."""
+
+    site: Site | None
+    module: ModuleCall | None
+
+    @property
+    def line(self) -> SourceLine | None:
+        """The line of the program (not of torch)."""
+        return source_of(self.site, self.module)
+
+    def __str__(self) -> str:
+        line = self.line
+        return str(line) if line is not None else ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arguments:
+    """The arguments of a call without its tensors: `·, start_dim=2, end_dim=-1`. Put into words when they are read."""
+
+    template: tuple[Any, ...]
+    names: tuple[str, ...] = ()  # of the last of them, which were given by name
+    function: TorchFunction | None = None
+
+    def pairs(self) -> list[tuple[str, Any]]:
+        """Every argument with its name, which is empty where it is not known; `·` in place of tensors.
+
+        >>> import torch, torcheer
+        >>> history = torcheer.log_forward_pass(torch.nn.Conv2d(1, 2, 3, stride=2), torch.ones(1, 1, 8, 8))
+        >>> print(history.graph.node("conv2d_1_1:1").arguments)
+        ·, ·, ·, stride=(2, 2), padding=(0, 0), dilation=(1, 1), groups=1
+        """
+        values = blank(self.template)
+        given = values[: len(values) - len(self.names)]
+        is_tensor = [value is BLANK for value in given]
+        names = positional_names(self.function, given, is_tensor) if self.function is not None else [""] * len(given)
+        return list(zip((*names, *self.names), values, strict=True))
+
+    def value(self, position: int, name: str) -> Any:
+        """An argument, which may have been given by position or by name; None where it was not given."""
+        count = len(self.template) - len(self.names)
+        if position < count:
+            return self.template[position]
+        return self.template[count + self.names.index(name)] if name in self.names else None
+
+    def __str__(self) -> str:
+        words = [f"{name}={value!r}" if name and value is not BLANK else repr(value) for name, value in self.pairs()]
+        return _ADDRESS.sub("", ", ".join(words))
+
+
+@dataclass(frozen=True, slots=True)
+class BufferUse:
+    """A buffer that was used. Without positions, only what had been written over it earlier in the pass was read."""
+
+    buffer: Param
+    positions: tuple[str, ...] = ()
+    is_written: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PythonRead:
+    """A value of this tensor that left for Python: `bool(t)`, `t.item()`."""
+
+    function: str
+    value: Any  # when it is a plain number or truth value
+    place: Place | None = field(default=None, compare=False)
+
+    @property
+    def is_decision(self) -> bool:
+        """Whether a truth value left, which can decide what runs next."""
+        return isinstance(self.value, bool)
+
+
+# Gradients as edges: where a backward pass went, against the data.
+
+
+def add_gradient_edges(graph: Graph) -> Graph:
+    """Add a reversed edge for each edge between two nodes that a backward pass reached.
+
+    Apply it after all other views: they would treat gradients like data.
+
+    >>> import torch, torcheer
+    >>> x = torch.ones(2, requires_grad=True)
+    >>> history = torcheer.log_forward_pass(torch.nn.ReLU(), x, save_gradients=True)
+    >>> passed = history.log_backward(history["output"].tensor_contents.sum())
+    >>> [(edge.source, edge.target) for edge in add_gradient_edges(history.graph).edges if edge.is_gradient]
+    [('relu_1_1:1', 'input_1_0:1')]
+    """
+    nodes = graph.by_key
+    gradients = [
+        replace(edge, source=edge.target, target=edge.source, positions=(), pass_note="", is_feedback=True, is_gradient=True)
+        for edge in graph.all_edges
+        if not (edge.is_gradient or edge.is_feedback) and nodes[edge.source].has_gradient and nodes[edge.target].has_gradient
+    ]
+    return replace(graph, all_edges=(*graph.all_edges, *gradients))
+
+
+# A graph in other forms: plain values, networkx, text.
+
+_LINES_SHOWN = 40
+_LEFT_OUT = {"is_hidden", "structure", "facts"}
+
+
+def as_dict(graph: Graph) -> dict[str, Any]:
+    """The visible part of a graph as values that JSON can hold."""
+    return {
+        "title": graph.title,
+        "is_rolled": graph.is_rolled,
+        "nodes": [node_dict(node) for node in graph.nodes],
+        "edges": [_plain_fields(edge) for edge in graph.edges],
+        "modules": [box_dict(box) for box in graph.modules.values()],
+    }
+
+
+def node_dict(node: Node) -> dict[str, Any]:
+    """A node's fields and some of its properties, as plain values."""
+    derived = {"title": node.title, "trainable": node.trainable, "num_params": node.num_params}
+    return {**_plain_fields(node), **derived, "num_operations": node.num_operations}
+
+
+def box_dict(box: ModuleBox) -> dict[str, Any]:
+    """A box's fields and some of its properties, as plain values."""
+    return {"key": box.key, "parent": box.parent, "depth": box.depth, **_plain_fields(box)}
+
+
+@cache
+def _names(cls: Any) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(cls) if f.name not in _LEFT_OUT)
+
+
+def _plain_fields(record: Any) -> dict[str, Any]:
+    cls: Any = type(record)
+    return {name: _plain(getattr(record, name)) for name in _names(cls)}
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Param):
+        return {**_plain_fields(value), "dtype": str(value.dtype).removeprefix("torch.")}
+    if isinstance(value, (BufferUse, PythonRead)):
+        return _plain_fields(value)
+    return str(value)
+
+
+def as_networkx(graph: Graph) -> Any:
+    """The visible part of a graph for networkx."""
+    try:
+        networkx = import_module("networkx")
+    except ImportError as error:
+        raise ImportError("to_networkx() needs networkx: pip install networkx") from error
+    made = networkx.DiGraph(title=graph.title)
+    made.add_nodes_from((node.key, _fields(node)) for node in graph.nodes)
+    made.add_edges_from((edge.source, edge.target, _fields(edge)) for edge in graph.edges)
+    return made
+
+
+def _fields(record: Node | Edge) -> dict[str, Any]:
+    ends = ("key", "source", "target") if hasattr(record, "target") else ("key",)
+    cls: Any = type(record)
+    return {name: getattr(record, name) for name in _names(cls) if name not in ends}
+
+
+def listing(graph: Graph) -> str:
+    """A graph as text: a line with the counts, then a line for each node; the middle is left out if there are many."""
+    rolled = "rolled graph" if graph.is_rolled else "graph"
+    counts = ", ".join(
+        plural(count, noun)
+        for count, noun in ((len(graph.nodes), "node"), (len(graph.edges), "edge"), (len(graph.modules), "module"))
+    )
+    keys: dict[str, list[str]] = {}
+    for edge in graph.edges:
+        note = f" [{edge.pass_note}]" if edge.pass_note else ""
+        keys.setdefault(edge.target, []).append(edge.source + note)
+    nodes, head = graph.nodes, _LINES_SHOWN * 3 // 4
+    left_out = max(0, len(nodes) - _LINES_SHOWN)
+    lines = [_line(node, keys) for node in (*nodes[:head], *nodes[head + left_out :])]
+    if left_out:
+        lines.insert(head, f"… {plural(left_out, 'node')} more …")
+    return "\n".join([f"{rolled} of {graph.title}: {counts}:", *(f"    {line}" for line in lines)])
+
+
+def _line(node: Node, sources: dict[str, list[str]]) -> str:
+    times = f" ×{node.num_passes}" if len(node.passes) > 1 else ""
+    times += f" ×{node.repeats}" + (f" ({node.sharing} parameters)" if node.sharing else "") if node.repeats > 1 else ""
+    what = f" {node.title}" if node.kind in ("module", "chain") else ""
+    shape = f" {'×'.join(map(str, node.shape)) or 'scalar'}" if node.shape is not None else ""
+    size = f" {human_size(node.bytes)}" if node.bytes else ""
+    used = sources.get(node.key, [])
+    parents = f" ← {listed(used, 6)}" if used else ""
+    return f"{node.key}{times}{what}{shape}{size}{parents}"
+
+
+# Graph: nodes, edges and module boxes, immutable, with every fact a picture needs and no way back to the history.
+#
+# Nodes stand in execution order. An edge that goes against that order, which only folding and rolling make, says so
+# (`is_feedback`); without those edges the order is topological. A hidden node stays in the graph, so that it can be
+# shown again.
 
 _OfTensor = Literal["input", "output", "operation", "opaque", "alias", "source", "failed", "buffer"]
 Kind = _OfTensor | Literal["identity", "chain", "module", "omitted", "stub"]

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from torch import Tensor
 
-from ..display import Shown, few
+from .._text import Shown, few
 from ..errors import SeveralPasses
 
 if TYPE_CHECKING:
     from .index import Index
+
 
 Record = TypeVar("Record")
 

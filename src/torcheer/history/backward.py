@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..backward_records import BackwardLog, BackwardRecord, NodeRecord
+from .._torch.shapes import bytes_of
 from ..errors import InvalidArgument
-from ..shapes import bytes_of
+from ..log.records import BackwardLog, BackwardRecord, NodeRecord
 from .attributes import OfRecord
 from .index import Index
 from .lookup import Lookup
 from .operation import Operation
-from .printing.text import plural
+from .printing import plural
 
 
 class BackwardOperation(OfRecord[NodeRecord]):

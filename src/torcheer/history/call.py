@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .._torch.memory import is_freed
+from .._torch.source_code import SourceLine, source_of
 from ..errors import ActivationLost, ActivationNotSaved
-from ..records import UNSAVED, ModuleCall
-from ..source_places import SourceLine, source_of
-from ..templates import fill_call
-from ..tensor_memory import is_freed
+from ..log.records import UNSAVED, ModuleCall
+from ..log.templates import fill_call
 from .attributes import Helpful, OfRecord
 from .operation import Operation
-from .printing.module_text import describe_call
-from .printing.text import describe_freed
+from .printing import describe_call, describe_freed
 
 if TYPE_CHECKING:
     from .module import Module

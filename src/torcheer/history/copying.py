@@ -7,9 +7,9 @@ from typing import Any, NoReturn
 
 from torch import Tensor
 
+from .._torch.memory import FREED, has_memory
 from ..errors import NotPicklable
-from ..records import Details, Held, Log, was_overwritten
-from ..tensor_memory import FREED, has_memory
+from ..log.records import Details, Held, Log, was_overwritten
 
 _LISTS = (
     *("rows", "values", "versions", "details", "functions", "sites", "states", "modules", "registered"),

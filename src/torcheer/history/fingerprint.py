@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .history import History
 
+
 _FORM = re.compile(r"(\d+)-([0-9a-f]{32})(?:-([0-9a-f]{8})([0-9a-f]{8})([0-9a-f]{8}))?")
 _PARTS = ("the functions it runs", "the shapes", "what each operation is computed from")
 

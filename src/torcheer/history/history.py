@@ -1,4 +1,4 @@
-"""History: what one recording knows, and every way to look it up."""
+"""The totals of a history: how many, how large, and whether anything in it repeats, branches or depends on data."""
 
 from __future__ import annotations
 
@@ -11,38 +11,148 @@ from typing import IO, TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 
 from torch import Tensor
 
-from ..backward_records import BackwardLog
-from ..capture.restore.randomness import RandomState
-from ..display import Fold, data_frame
+from .._text import Fold, data_frame
+from .._torch.functions.facts import Origin
+from .._torch.inputs import LEFT_OUT, as_arguments
+from .._torch.internals import DisableTorchFunction
+from .._torch.randomness import RandomState
 from ..errors import GraphChanged
-from ..inputs import LEFT_OUT, as_arguments
-from ..keys import AnyKey, Keyed, OneKey
-from ..records import Failure, Log, Origin
-from ..torch_internals import DisableTorchFunction
+from ..log.keys import AnyKey, Keyed, OneKey
+from ..log.labels import LayerTable
+from ..log.records import PARENTS, UNSAVED, BackwardLog, Failure, Log, OperationRecord
 from .attributes import Helpful
 from .backward import BackwardPass, run_backward
 from .copying import copy_of_log, refuse_pickling, twin_of_log
-from .difference import first_difference
-from .filtering import LayerTypes, check_where, numbers_that_fit
 from .fingerprint import fingerprint_of
 from .index import Index, Makers
-from .keeping.filling import run
-from .keeping.options import Options
-from .keeping.selection import LayersToSave
+from .keeping import LayersToSave, Options, run
 from .layer import Layer
-from .layers.labels import LayerTable
-from .lookup import Found, Lookup
+from .lookup import Found, LayerTypes, Lookup, check_where, numbers_that_fit
 from .module import Module, Modules
 from .operation import Operation
 from .param import Param, describe_param
-from .printing.table import row_of, write_csv
-from .printing.text import describe_history, layers_table, plural
+from .printing import describe_history, layers_table, plural
 from .python_reads import PythonRead
-from .totals import Totals
+from .table import row_of, write_csv
 
 if TYPE_CHECKING:
     import pandas
     from typing_extensions import Self
+
+
+class Totals:
+    """The totals of a history. `History` is built on it."""
+
+    _log: Log
+
+    if TYPE_CHECKING:
+
+        @property
+        def _index(self) -> Index: ...
+
+        @property
+        def params(self) -> dict[str, Param]: ...
+
+    @property
+    def num_modules(self) -> int:
+        """How many modules the model has below its root."""
+        return sum(1 for module in self._log.registered.values() if module.address)
+
+    @property
+    def num_operations(self) -> int:
+        """How many operations ran, inputs and outputs included."""
+        return len(self._index.operations)
+
+    num_tensors_total = num_operations
+
+    @property
+    def num_tensors_saved(self) -> int:
+        values = self._log.values
+        return sum(1 for number in self._index.operations if values[number] is not UNSAVED)
+
+    @property
+    def tensor_fsize_total(self) -> int:
+        """Bytes of all tensors. An output is the tensor some operation made, so it adds nothing."""
+        index = self._index
+        return sum(index.tensor_bytes(number) for number in index.operations if number not in index.outputs)
+
+    @property
+    def tensor_fsize_saved(self) -> int:
+        """Bytes of the tensors that are saved. An output adds nothing where the operation that made it is saved, too."""
+        index, rows = self._index, self._log.rows
+        saved = {number for number in index.operations if self._log.values[number] is not UNSAVED}
+        again = {number for number in saved & index.outputs if rows[number][PARENTS] < 0 or rows[number][PARENTS] in saved}
+        return sum(map(index.tensor_bytes, saved - again))
+
+    @property
+    def num_param_operations(self) -> int:
+        """How many operations used parameters."""
+        index = self._index
+        parameters = {state.number for state in self._log.states if state.is_parameter}
+        return sum(1 for number in index.operations if not parameters.isdisjoint(self._log.rows[number][PARENTS:]))
+
+    @property
+    def num_params_total(self) -> int:
+        """How many values the parameters have, each parameter counted once."""
+        return sum(param.numel for param in self.params.values())
+
+    @property
+    def params_fsize_total(self) -> int:
+        return sum(param.fsize for param in self.params.values())
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether any layer ran more than once."""
+        return self.max_passes > 1
+
+    @property
+    def max_passes(self) -> int:
+        """The largest number of passes that a layer has."""
+        return self._index.table.most_passes
+
+    @property
+    def is_branching(self) -> bool:
+        """Whether any tensor was used by more than one operation."""
+        return any(len(children) > 1 for children in self._index.children.values())
+
+    @property
+    def has_data_dependent_branching(self) -> bool:
+        """Whether a truth value computed from a tensor left for Python, where it can decide what runs next."""
+        return any(isinstance(read.value, bool) for read in self._log.python_reads)
+
+
+# The first operation in which two passes of a model differ.
+
+
+def first_difference(old: History, new: History) -> str | None:
+    """The first operation in which two passes differ, in words; None when they ran the same graph."""
+    before, after = old._index, new._index
+    for position, (a, b) in enumerate(zip(before.operations, after.operations, strict=False)):
+        one, two = before.record(a), after.record(b)
+        label = before.label(a)
+        where = Operation(after, b).source
+        at = f" ({where})" if where is not None else ""
+        if one.function.type != two.function.type:
+            return f"operation {position + 1} was {label}, now {two.function.name!r} ran{at}"
+        ours = [before.positions[p] for p in before.parents(a)]
+        theirs = [after.positions[p] for p in after.parents(b)]
+        if ours != theirs:
+            return f"{label} has other parents than before{at}"
+        if _address(one) != _address(two):
+            return f"{label} ran in module {_address(two)!r}, before it was {_address(one)!r}{at}"
+    count, now = len(before.operations), len(after.operations)
+    if count != now:
+        longer, numbers = (before, before.operations) if count > now else (after, after.operations)
+        first = longer.label(numbers[min(count, now)])
+        return f"it has {now} operations instead of {count}; {first} is the first that only one of them has"
+    return None
+
+
+def _address(record: OperationRecord) -> str | None:
+    return record.module.address if record.module is not None else None
+
+
+# History: what one recording knows, and every way to look it up.
 
 
 class History(Totals, Helpful):

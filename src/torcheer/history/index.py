@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 
+from .._torch.functions.facts import Origin
+from .._torch.memory import is_freed
+from .._torch.shapes import bytes_of
 from ..errors import ParameterChanged, ParameterNotSaved
-from ..records import FUNCTION, PARENTS, Log, ModuleCall, OperationRecord, Origin, RegisteredModule, StateRecord
-from ..shapes import bytes_of
-from ..tensor_memory import is_freed
+from ..log.labels import LayerEntry, LayerTable
+from ..log.layers import CallCounts, holders_of_parameters, input_descendants, output_ancestors
+from ..log.records import FUNCTION, PARENTS, Log, ModuleCall, OperationRecord, RegisteredModule, StateRecord
 from .copying import copy_of_log, refuse_pickling
-from .layers.connection import CallCounts, input_descendants, output_ancestors
-from .layers.labels import LayerEntry, LayerTable
-from .layers.places import holders_of_parameters
 
 if TYPE_CHECKING:
     from .layer import Layer
     from .module import Module
+
 
 Key = TypeVar("Key")
 Item = TypeVar("Item")

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..display import Fold
-from ..source_places import SourceLine
+from .._text import Fold
+from .._torch.source_code import SourceLine
+from ..log.labels import LayerEntry
 from .attention import Heads
 from .attributes import Helpful, agreed, common
 from .index import Index
-from .layers.labels import LayerEntry
 from .lookup import Lookup
 from .operation import Operation
 from .param import Param
-from .printing.text import describe_layer
+from .printing import describe_layer
 from .read_as_tensor import ReadAsTensor
 
 if TYPE_CHECKING:

@@ -1,17 +1,144 @@
-"""`history[key]`: the layer or operation that a text or position means, or the list of those that another key means."""
+"""The names in one recording, with which keys are matched."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+import difflib
+import operator
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any
 
-from ..display import few
+import torch
+from torch import Tensor
+
+from .._text import few, nearest
+from .._torch.functions import facts, groups
+from .._torch.functions.facts import Origin
+from .._torch.functions.names import label_type
 from ..errors import AmbiguousKey, InvalidArgument, LayerNotFound
-from ..keys import Key, Meaning, Position, Several, Text, end_of, parse_key
+from ..log.keys import AnyKey, Key, Meaning, Position, Several, Text, end_of, is_torch_function, of_calls, parse_key
+from ..log.labels import LayerEntry, LayerTable
+from ..log.records import FUNCTION, ClassNames, Log, ModuleCall, is_kind_of
 from .index import Index
-from .layers.labels import LayerEntry
-from .names import IndexNames
+
+
+class IndexNames:
+    """The labels, addresses and types of a recording. See `torcheer.log.keys.Names`."""
+
+    def __init__(self, index: Index, operation: Callable[[Index, int], Any] | None = None) -> None:
+        self._table: LayerTable = index.table
+        self._index = weakref.ref(index)
+        self._operation = operation
+        self._numbers = range(index.length)
+        self._calls = index.calls
+        self._registered = index.log.registered
+        self.first_addresses: Mapping[str, str] = index.first_addresses
+
+    def without_tensors(self) -> IndexNames:
+        """The same names without a reference to any tensor, for objects that live longer than the history."""
+        light = copy.copy(self)
+        light.__dict__["classes"] = self.classes
+        light._registered = {}
+        log = self._table.log
+        light._table = copy.copy(self._table)
+        light._table.log = Log(log.title, rows=log.rows, functions=log.functions)
+        return light
+
+    # Layers ---------------------------------------------------------------------------------------------------------
+
+    def labelled(self, label: str, *, short: bool = False) -> Sequence[int] | None:
+        entry = self._table.labelled(label, short=short)
+        return entry.passes if entry is not None else None
+
+    def label_of(self, number: int) -> str:
+        return self._table.label_of(number)
+
+    def layers(self, which: slice) -> list[Sequence[int]]:
+        return [self._table.layer(number).passes for number in range(len(self._table))[which]]
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def labels(self) -> Iterator[tuple[str, Sequence[int]]]:
+        return ((self._table.label(layer), layer.passes) for layer in self._table.layers)
+
+    def ends(self, kind: str) -> list[Sequence[int]]:
+        origin, log = Origin(kind), self._table.log
+        return [layer.passes for layer in self._table.layers if log.function_of(layer.passes[0]).origin is origin]
+
+    def shows(self, number: int) -> bool:
+        return self._table.shows(number)
+
+    # Modules ----------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def classes(self) -> Mapping[str, type | ClassNames]:
+        return {address: module.cls for address, module in self._registered.items()}
+
+    def calls(self, address: str) -> Sequence[ModuleCall]:
+        return self._calls.get(address, ())
+
+    # Operations -------------------------------------------------------------------------------------------------------
+
+    def of_function(self, function: Callable[..., Any]) -> list[int]:
+        log, kind = self._table.log, layer_type_of(function)
+        fitting = {number for number, known in enumerate(log.functions) if known.type == kind}
+        return [n for n in self._numbers if log.rows[n][FUNCTION] in fitting and self.shows(n)]
+
+    def operations(self) -> Iterator[tuple[int, Any]]:
+        index, make = self._index(), self._operation
+        if index is None or make is None:
+            raise InvalidArgument(
+                "a function of an operation needs the history that this graph was made from, which is gone. "
+                "Keep the history, or use another key."
+            )
+        return ((number, make(index, number)) for number in index.operations)
+
+    # What can be typed ------------------------------------------------------------------------------------------------
+
+    def known(self) -> list[str]:
+        """Every label and every module address that can be typed."""
+        return [*(label for label, _ in self.labels()), *(address for address in self._calls if address)]
+
+    def not_found(self, what: str) -> str:
+        others = [other for other, first in self.first_addresses.items() if first in self._calls]
+        known = [*self.known(), *others]
+        some = [address for address in self._calls if address][:3] + known[1:3]
+        hint = nearest(what, known, "keys")
+        if not hint and known:
+            hint = f" Keys are, for example, {', '.join(map(repr, dict.fromkeys(some)))}."
+        return f"no layer fits {what!r}: this history has {len(self)} layers.{hint}{self.hint(what)}"
+
+    def hint(self, what: str) -> str:
+        kind = what.replace("_", "").lower()
+        if kind in {known.type for known in self._table.log.functions}:
+            return f" {kind!r} is a type of layers: '{kind}_*' means all of them."
+        if "softmax" not in kind:
+            return ""
+        fused = [label for label, passes in self.labels() if self._table.log.function_of(passes[0]).is_in(groups.ATTENTION)]
+        if not fused:
+            return ""
+        computes = "compute" if len(fused) > 1 else "computes"
+        return (
+            f" Attention is fused here: {few(fused, 3)} {computes} it as one function, inside which there is no softmax to "
+            "see. To see inside, use attn_implementation='eager' (models of transformers); need_weights=True and "
+            "torch.backends.mha.set_fastpath_enabled(False) (nn.MultiheadAttention); or write "
+            "softmax(q @ k.transpose(-2, -1) * scale, -1) @ v."
+        )
+
+
+def layer_type_of(function: Callable[..., Any]) -> str:
+    """The layer type of a torch function's operations; `operator.truediv` is what `/` is."""
+    name = getattr(function, "__name__", "")
+    if getattr(operator, name, None) is function:
+        function = getattr(Tensor, f"__{name.strip('_')}__", function)
+    return facts(function).type
+
+
+# `history[key]`: the layer or operation that a text or position means, or the list of those that another key means.
 
 _SHOWN = 12  # of the layers a key fits, in an error
 
@@ -160,3 +287,77 @@ def _parsed(key: Any) -> Key:
         return parse_key(key)
     except InvalidArgument as error:
         raise LayerNotFound(f"a layer is looked up by a key: {error}") from None
+
+
+# `history.filter(…)`: the operations that fit a key, a type, a module and a function of an operation.
+
+_LayerType = str | type | Callable[..., object]  # its name, a class of modules, a torch function
+LayerTypes = _LayerType | Iterable[_LayerType]
+
+
+def numbers_that_fit(lookup: Lookup, key: AnyKey | None, type_: LayerTypes | None, module: AnyKey | None) -> list[int]:
+    """The numbers of the operations that fit all of these that are not None, in execution order."""
+    index, names = lookup.index, lookup.names
+    numbers = sorted(lookup.meaning(key).numbers) if key is not None else index.operations
+    if type_ is not None:
+        of_type = _of_type(type_, lookup)
+        numbers = [n for n in numbers if n in of_type]
+    if module is not None:
+        calls = parse_key(module).modules(names)
+        inside = {n for call in calls for n in range(call.first, call.end if call.end >= 0 else index.length)}
+        numbers = [n for n in numbers if n in inside]
+    return numbers
+
+
+def check_where(where: Any) -> None:
+    """Raise if `where` is not a function of an operation."""
+    if where is not None and (not callable(where) or isinstance(where, type) or is_torch_function(where)):
+        raise InvalidArgument(
+            "where is a function of an operation, such as lambda operation: operation.flops > 1e6; got "
+            f"{type(where).__name__}: {where!r:.60}. Classes of modules go into module=, torch functions and types into type=."
+        )
+
+
+def _of_type(given: Any, lookup: Lookup) -> set[int]:
+    """The operations of a layer type or a torch function, or that modules of a class returned; or those of a list of these."""
+    if isinstance(given, type):
+        names = lookup.names
+        calls = [call for address, cls in names.classes.items() if is_kind_of(cls, given) for call in names.calls(address)]
+        return _or_hint({match.number for match in of_calls(calls, names)}, given.__name__, names)
+    if isinstance(given, str):
+        return _of_name(given, lookup)
+    if callable(given) and is_torch_function(given):
+        return _of_name(layer_type_of(given), lookup)
+    if isinstance(given, Iterable):
+        return {number for one in given for number in _of_type(one, lookup)}
+    raise InvalidArgument(
+        f"type is a layer type such as 'relu', a torch function, a class of modules, or a list of these; got {given!r:.80}."
+    )
+
+
+def _of_name(name: str, lookup: Lookup) -> set[int]:
+    kind = name.replace("_", "").lower()
+    log = lookup.index.log
+    functions = {place for place, function in enumerate(log.functions) if function.type == kind}
+    if not functions and kind not in _types_of_torch():
+        ran = list(dict.fromkeys(function.type for function in log.functions))
+        near = difflib.get_close_matches(kind, ran, n=3) or difflib.get_close_matches(kind, _types_of_torch(), n=3)
+        hint = f"The nearest are {', '.join(map(repr, near))}." if near else f"Those that ran are {few(ran, 12)}."
+        raise LayerNotFound(f"no type of layers is called {name!r}. {hint}")
+    return _or_hint({n for n in lookup.index.operations if log.rows[n][FUNCTION] in functions}, kind, lookup.names)
+
+
+def _or_hint(numbers: set[int], what: str, names: IndexNames) -> set[int]:
+    """The numbers. Raises if there are none because the operations ran inside a fused call; the error says which."""
+    if not numbers and (hint := names.hint(what)):
+        raise LayerNotFound(f"no operation is a {what}.{hint}")
+    return numbers
+
+
+@cache
+def _types_of_torch() -> frozenset[str]:
+    """The layer types of torch's functions, and of inputs, outputs and sources."""
+    spaces: list[Any] = [torch, torch.Tensor, torch.nn.functional, torch.special, torch.fft, torch.linalg, torch.nn]
+    found = [name for space in spaces for name in dir(space)]
+    found += [f"{space.__name__.rpartition('.')[2]}_{name}" for space in spaces for name in dir(space)]  # linalg_norm
+    return frozenset(map(label_type, found)) | {origin.value for origin in Origin}

@@ -8,18 +8,18 @@ from typing import IO, Any
 
 from torch import Tensor
 
-from ..display import ShownTable, Table, nearest
+from .._text import ShownTable, Table, nearest
+from .._torch.source_code import SourceLine
 from ..errors import InvalidArgument, LayerNotFound
-from ..keys import split_turn
-from ..records import RegisteredModule
-from ..source_places import SourceLine
+from ..log.keys import split_turn
+from ..log.records import RegisteredModule
 from .attributes import Helpful, OfRecord, agreed, common
 from .call import Call
 from .index import Index, named_once
 from .layer import Layer
 from .operation import Operation
 from .param import Param, describe_param
-from .printing.module_text import describe_module, table_of_modules
+from .printing import describe_module, table_of_modules
 
 
 class Module(OfRecord[RegisteredModule], Helpful):

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from ..state_records import AbsentTensor, is_parameter
-from ..torch_internals import DisableTorchFunction
+from .._torch.internals import DisableTorchFunction
+from ..log.records import AbsentTensor, is_parameter
 from .index import Index
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..records import PythonReadRecord
-from ..source_places import SourceLine, source_of, stack_of
+from .._torch.source_code import SourceLine, source_of, stack_of
+from ..log.records import PythonReadRecord
 from .attributes import OfRecord
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from .._torch.internals import DisableTorchFunction
 from ..errors import InvalidArgument
-from ..torch_internals import DisableTorchFunction
 
 # For types that NumPy does not have: the type it gets instead.
 _WIDER = {torch.bfloat16: torch.float32, torch.complex32: torch.complex64}

@@ -13,22 +13,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..capture.restore.left_as_found import left_as_found
-from ..containers import Arguments, shares_no_container
+from .._torch.containers import Arguments, shares_no_container
+from .._torch.functions import groups
+from .._torch.functions.facts import Origin
+from .._torch.functions.structure import takes_probabilities
+from .._torch.left_as_found import left_as_found
+from .._torch.memory import cloned, is_freed
 from ..errors import InvalidArgument, ReplayFailed
-from ..functions import groups
-from ..functions.structure import takes_probabilities
 from ..history import History
-from ..history.difference import first_difference
-from ..history.keeping.filling import run
-from ..records import TEMPLATE, Log, OperationRecord, Origin
-from ..tensor_memory import cloned, is_freed
+from ..history.history import first_difference
+from ..history.keeping import run
+from ..log.records import TEMPLATE, Log, OperationRecord
 from .comparison import Agreement, difference, same_bits
 from .edges import is_plain
-from .kept_values import given_because, is_uninitialised
-from .machine import run_again
-from .races import why_unsteady
-from .reference_run import run_plainly
+from .machine import given_because, is_uninitialised, run_again
+from .reference_run import run_plainly, why_unsteady
 from .report import Check
 from .walk import at, tensors_of
 

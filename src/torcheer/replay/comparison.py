@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from ..shapes import shape_of
-from ..tensor_memory import COMPRESSED, is_freed
-from ..torch_internals import DisableTorchFunction
+from .._torch.internals import DisableTorchFunction
+from .._torch.memory import COMPRESSED, is_freed
+from .._torch.shapes import shape_of
 from .report import Check
 
 _COMPARED = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})

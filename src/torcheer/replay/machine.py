@@ -1,9 +1,4 @@
-"""Runs the calls of a log again, in order, from inputs, parameters and constants alone.
-
-Tensors behave as they did in the model: a view is a view, and a write in place reaches all tensors that share the memory. Kept
-values are used only where there is no call to make again: for constants, and results of code that torcheer cannot trace.
-Parameters are borrowed from the model; if something would write to one, copies are used.
-"""
+"""Inputs and constants that overlap in memory: their copies overlap as well, so that a write to one reaches the other."""
 
 from __future__ import annotations
 
@@ -16,25 +11,148 @@ import torch
 from torch import Tensor
 from torch.autograd.forward_ad import dual_level
 
-from ..capture.identity.tensor_table import storage_of, storages_of
-from ..capture.intercept.autocast import autocast_as
-from ..capture.keep.keeper import alias, copied, of_same_class
-from ..capture.restore.randomness import random_as_found
-from ..capture.restore.thread_state import thread_as_found
-from ..container_kinds import SavedObject
-from ..containers import PLAIN, find_leaves, get_path
-from ..display import few
+from .._text import few
+from .._torch.containers import PLAIN, SavedObject, find_leaves, get_path
+from .._torch.functions import groups
+from .._torch.functions.allowed_calls import refuse_stray, refuse_stray_indices
+from .._torch.functions.facts import Origin
+from .._torch.internals import DisableTorchFunction, DisableTorchFunctionSubclass
+from .._torch.memory import MemoryCopy, alias, copied, copy_of, has_memory, is_freed, is_plain_memory, of_same_class
+from .._torch.randomness import random_as_found
+from .._torch.tensor_table import extent, storage_of, storages_of
+from .._torch.thread_state import autocast_as, thread_as_found
+from ..capture import has_bytes
 from ..errors import InvalidArgument, ReplayFailed
-from ..functions import groups
-from ..functions.stray_arguments import refuse_stray, refuse_stray_indices
 from ..history import History
-from ..records import FACTS, FUNCTION, PARENTS, Log, OperationRecord, Origin, PythonReadRecord, StateRecord
-from ..templates import fill_call
-from ..tensor_memory import copy_of, has_memory, is_freed
-from ..torch_internals import DisableTorchFunction, DisableTorchFunctionSubclass
-from .kept_values import given_because
-from .shared_inputs import SharedInputs
+from ..log.records import FACTS, FUNCTION, PARENTS, Log, OperationRecord, PythonReadRecord, StateRecord
+from ..log.templates import fill_call
 from .walk import tensors_of
+
+_Bytes = tuple[int, int, int]  # a storage, and a range of its bytes
+_MOST_GROWTH = 4  # times the bytes of the tensors: a few columns of a large matrix are copied one by one
+
+
+class SharedInputs:
+    """Copies tensors; those that overlap are copied together."""
+
+    def __init__(self, tensors: Iterable[Any]) -> None:
+        self._ranges: dict[_Bytes, _Bytes] = {}  # of tensors that overlap with others: the bytes that are copied with theirs
+        self._copies: dict[_Bytes, MemoryCopy] = {}
+        by_storage: dict[int, list[tuple[int, int, int]]] = {}
+        plain = list(filter(_is_readable, tensors))
+        for tensor in plain:
+            storage, begin, end = _bytes_of(tensor)
+            by_storage.setdefault(storage, []).append((begin, end, tensor.nbytes))
+        for storage, together in by_storage.items():
+            if len(together) > 1:
+                self._find(storage, sorted(together))
+        # Of a loaded history, what nobody holds is read again, into other memory.
+        self._held = [tensor for tensor in plain if _bytes_of(tensor) in self._ranges]
+
+    def copy(self, tensor: Tensor) -> Tensor | None:
+        """A copy of a tensor that overlaps with others; None for one that does not."""
+        found = self._ranges.get(_bytes_of(tensor)) if self._ranges and _is_readable(tensor) else None
+        if found is None:
+            return None
+        if found not in self._copies:
+            self._copies[found] = MemoryCopy(tensor, *found[1:])
+        return self._copies[found].of(tensor)
+
+    def _find(self, storage: int, ranges: list[tuple[int, int, int]]) -> None:
+        """Find those of one storage that overlap; they are in order of where they begin."""
+        group: list[tuple[int, int, int]] = []
+        stop = 0  # where the last of a group ends
+        for one in ranges:
+            if one[0] >= stop:
+                self._add(storage, group, stop)
+                group = []
+            group.append(one)
+            stop = max(stop, one[1])
+        self._add(storage, group, stop)
+
+    def _add(self, storage: int, group: list[tuple[int, int, int]], end: int) -> None:
+        begin = group[0][0] if group else end
+        if len(group) > 1 and end - begin <= _MOST_GROWTH * sum(size for _, _, size in group):
+            whole = (storage, begin, end)
+            self._ranges.update({(storage, first, last): whole for first, last, _ in group})
+
+
+def _bytes_of(tensor: Tensor) -> _Bytes:
+    begin, end, _ = extent(tensor)
+    return storage_of(tensor) or 0, begin, end
+
+
+def _is_readable(value: Any) -> bool:
+    return is_plain_memory(value) and has_bytes(value)
+
+
+# Values that a replay takes as they were kept, because the call that made them cannot be made again.
+
+COLLECTIVE = "of a collective, which is not run again"  # the other processes would have to take part
+
+
+def given_because(record: OperationRecord) -> str | None:
+    """Why an operation's value is taken as it was kept, in words; None if the call can be made again."""
+    function, details = record.function, record.details
+    if record.origin is Origin.SOURCE:
+        return "a constant"
+    if function.is_collective or details.is_collective:
+        return COLLECTIVE
+    if record.origin is Origin.OPAQUE or (record.origin is Origin.OPERATION and function.func is None):
+        return "computed in code torcheer cannot trace"
+    if details.is_transformed or (function.func is torch.autograd.grad and _is_of_transform(record)):
+        return "inside a torch.func transform"
+    if details.is_through_unseen:
+        return "a gradient through a torch.autograd.Function or other code whose backward is not in the log"
+    if details.is_hooked:
+        return "a gradient that backward hooks may have changed"
+    if function.is_gradient:
+        return "a gradient"
+    if function.plain_name == "as_strided" and _reaches_out(record):
+        return "memory beyond an input"
+    if record.origin is Origin.ALIAS and not record.template:
+        return "computed in code torcheer cannot trace"
+    return None
+
+
+def _reaches_out(record: OperationRecord) -> bool:
+    """Whether `as_strided` may read the storage of an input outside of the input, which the log did not keep."""
+    args, kwargs = record.args, record.kwargs
+    offset = kwargs.get("storage_offset", args[3] if len(args) > 3 else None)
+    if offset is None or not record.parents or record.parents[0] < 0:
+        return False
+    base = record.log.operations[record.parents[0]]
+    while base.function.is_view and base.parents and base.parents[0] >= 0:
+        base = base.log.operations[base.parents[0]]
+    return base.origin is Origin.INPUT
+
+
+def is_uninitialised(record: OperationRecord) -> bool:
+    """Whether a tensor is uninitialised memory: the result of `torch.empty`, or a view of it."""
+    while True:
+        if record.function.is_uninitialised or _is_unused_seed(record):
+            return True
+        is_view = record.origin in (Origin.OUTPUT, Origin.ALIAS) or record.function.is_view
+        if not is_view or record.details.also or not record.parents or record.parents[0] < 0:
+            return False
+        record = record.log.operations[record.parents[0]]
+
+
+def _is_unused_seed(record: OperationRecord) -> bool:
+    """Whether a tensor is the random seed of a fused attention kernel, which stays uninitialised without dropout."""
+    return record.function.is_in(groups.ATTENTION) and record.dtype in (torch.int64, torch.uint64)
+
+
+def _is_of_transform(record: OperationRecord) -> bool:
+    """Whether an argument existed only inside a transform, as those of the function that `torch.func.vjp` returns."""
+    return any(record.log.operations[parent].details.is_transformed for parent in record.parents if parent >= 0)
+
+
+# Runs the calls of a log again, in order, from inputs, parameters and constants alone.
+#
+# Tensors behave as they did in the model: a view is a view, and a write in place reaches all tensors that share the
+# memory. Kept values are used only where there is no call to make again: for constants, and results of code that
+# torcheer cannot trace. Parameters are borrowed from the model; if something would write to one, copies are used.
 
 # What `torch.set_default_dtype` takes.
 DEFAULT_TYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})

@@ -13,14 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..capture.identity.tensor_table import TensorTable, storage_of
-from ..capture.keep.keeper import version_of
-from ..display import few
-from ..functions import groups
-from ..records import OperationRecord
-from ..source_places import source_of
-from ..tensor_memory import has_memory, needed_bytes
-from ..torch_internals import DisableTorchFunction
+from .._text import few
+from .._torch.functions import groups
+from .._torch.internals import DisableTorchFunction
+from .._torch.memory import has_memory, needed_bytes, version_of
+from .._torch.source_code import source_of
+from .._torch.tensor_table import TensorTable, storage_of
+from ..log.records import OperationRecord
 from .comparison import same_bits
 from .edges import is_plain, writes_another
 from .report import Check

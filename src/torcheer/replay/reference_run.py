@@ -13,13 +13,14 @@ from typing import Any
 from torch import Tensor
 from torch.nn import Module
 
-from ..capture.addresses import roots_of, without_parallelism, wrapped_module
-from ..capture.identity.tensor_table import unwrap
-from ..capture.restore.left_as_found import left_as_found
-from ..containers import Arguments
-from ..records import Log, ModuleCall
-from ..tensor_memory import FREED, cloned, has_memory, is_freed
-from ..torch_internals import global_module_hooks, is_functorch_wrapped, run_uncompiled, untraced, without_modes
+from .._torch.addresses import roots_of, without_parallelism, wrapped_module
+from .._torch.containers import Arguments
+from .._torch.functions import groups
+from .._torch.internals import global_module_hooks, is_functorch_wrapped, run_uncompiled, untraced, without_modes
+from .._torch.left_as_found import left_as_found
+from .._torch.memory import FREED, cloned, has_memory, is_freed
+from .._torch.tensor_table import unwrap
+from ..log.records import Log, ModuleCall, OperationRecord
 from .comparison import Agreement, difference, same_bits
 from .report import Check
 from .walk import holds_set, tensors_of
@@ -142,3 +143,41 @@ def addresses_of(model: Callable[..., Any]) -> dict[int, str]:
                 return {}
             names.setdefault(id(module), []).append(".".join(part for part in (prefix, name) if part))
     return {key: found[0] for key, found in names.items() if len(found) == 1}
+
+
+# Functions that write several values to one place at once, as `max_unpool2d` does where windows overlap.
+#
+# On an accelerator it is undefined which value stays. A model with such a function gives other values each time, so a
+# disagreement with its log proves nothing. It counts as exempt if the model, or the call, was seen to disagree with
+# itself.
+
+_TRIES = 8
+
+
+def is_on_accelerator(record: OperationRecord) -> bool:
+    return record.device.type not in ("cpu", "meta")
+
+
+def may_race(record: OperationRecord) -> bool:
+    """Whether the result of a call is undefined where it writes several values to one place."""
+    return record.function.is_in(groups.RACING) and is_on_accelerator(record)
+
+
+def why_unsteady(
+    model: Callable[..., Any], arguments: Arguments, log: Log, expected: list[Any], agrees: Agreement
+) -> str | None:
+    """Why a model returns other values when it is run again from the same state; None if it does not."""
+    names = sorted({record.function.name for record in log.operations if may_race(record)})
+    ignored = Check("")
+    for _ in range(_TRIES if names else 1):
+        again = run_plainly(model, arguments, log)
+        pairs = zip(expected, again, strict=False)
+        if len(again) == len(expected) and all(agrees(ignored, one, other) for one, other in pairs if isinstance(one, Tensor)):
+            continue
+        if names:
+            return f"the plain model gives other values each time; {', '.join(names)} wrote several values to one place"
+        return (
+            "the plain model gives other values each time it runs from the same random state; it depends on something that is "
+            "not put back, such as torch.seed(), the time or a variable that a function closes over"
+        )
+    return None

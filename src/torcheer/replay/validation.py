@@ -16,21 +16,20 @@ from typing import Any
 
 from torch import Tensor
 
-from ..containers import Arguments
+from .._torch.containers import Arguments
+from .._torch.functions import groups
+from .._torch.functions.facts import Origin
+from .._torch.memory import is_freed
+from .._torch.source_code import source_of
 from ..errors import InvalidArgument, ReplayFailed
-from ..functions import groups
 from ..history import History
-from ..records import MODULE, OperationRecord, Origin
-from ..source_places import source_of
-from ..tensor_memory import is_freed
+from ..log.records import MODULE, OperationRecord
 from .another_input import try_another_input, why_not_run
 from .comparison import Agreement, difference, is_close, same_bits
 from .edges import EdgeProver, varies
-from .kept_values import COLLECTIVE, given_because, is_uninitialised
-from .machine import refuse_changed_states, refuse_without_tensors, run_again
+from .machine import COLLECTIVE, given_because, is_uninitialised, refuse_changed_states, refuse_without_tensors, run_again
 from .memory import MemoryProof
-from .races import is_on_accelerator, may_race, why_unsteady
-from .reference_run import HookWatch, addresses_of, run_plainly
+from .reference_run import HookWatch, addresses_of, is_on_accelerator, may_race, run_plainly, why_unsteady
 from .report import Check, ValidationReport
 from .walk import tensors_of
 

@@ -1,6 +1,6 @@
 """Finds tensors in nested values for the checks of this folder.
 
-It shares no code with `torcheer.containers`, by which capture finds tensors and which it checks.
+It shares no code with `torcheer._torch.containers`, by which capture finds tensors and which it checks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..torch_internals import DisableTorchFunction, registered_containers
+from .._torch.internals import DisableTorchFunction, registered_containers
 
 _MOST_REPEATS = 10_000  # of containers that are held in several places; docs/validation.md says so
 _CLOSED: tuple[type, ...] = (

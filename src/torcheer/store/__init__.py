@@ -1,7 +1,7 @@
 """Saved histories: a log written into one file, and read again so that the library treats it like a recorded one."""
 
-from .binding import bind as bind
+from .loading import bind as bind
 from .loading import is_history as is_history
 from .loading import load_log as load_log
+from .saving import Streaming as Streaming
 from .saving import save_history as save_history
-from .streaming import Streaming as Streaming

@@ -14,13 +14,12 @@ from typing import Any, NoReturn
 
 import torch
 
-from ..errors import FunctionNotFound, InvalidArgument
-from ..functions import facts
-from ..functions.harmless import LIBRARIES, is_harmless
-from ..functions.schemas import C_FUNCTIONS
-from ..functions.signatures import names_of
-from ..records import Kind, Origin, TorchFunction
-from ..torch_internals import (
+from .._torch.functions import facts
+from .._torch.functions.allowed_calls import LIBRARIES, is_harmless
+from .._torch.functions.facts import Kind, Origin, TorchFunction
+from .._torch.functions.schemas import C_FUNCTIONS
+from .._torch.functions.signatures import names_of
+from .._torch.internals import (
     FUNCTION_MODULES,
     FUNCTION_NAMESPACES,
     OpNamespace,
@@ -29,6 +28,7 @@ from ..torch_internals import (
     overload_name,
     qualified_name_of,
 )
+from ..errors import FunctionNotFound, InvalidArgument
 from .checking import fields, items, number, refuse, text, text_or_none
 
 _ACCESS = ("__get__", "__set__", "__delete__")

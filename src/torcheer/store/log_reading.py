@@ -10,8 +10,12 @@ from typing import Any
 
 import torch
 
-from ..records import (
+from .._torch.functions.facts import TorchFunction
+from .._torch.memory import FREED
+from .._torch.shapes import RaggedShape
+from ..log.records import (
     UNSAVED,
+    AbsentTensor,
     ClassNames,
     Composite,
     Details,
@@ -23,13 +27,9 @@ from ..records import (
     PythonReadRecord,
     RegisteredModule,
     Row,
-    TorchFunction,
+    States,
 )
-from ..shapes import RaggedShape
-from ..state_records import AbsentTensor, States
-from ..templates import slot_paths
-from ..tensor_memory import FREED
-from .backward_passes import read_backward
+from ..log.templates import slot_paths
 from .checking import (
     LARGEST,
     column,
@@ -48,11 +48,9 @@ from .checking import (
     text_or_none,
 )
 from .function_names import Functions
+from .log_parts import read_backward, read_random_states, read_sites
 from .log_writing import DETAIL_FLAGS, FLAGS, FREED_VALUE, LOST_VALUE, NOT_KEPT
-from .random_states import read_random_states
-from .saved_tensors import SavedTensors
-from .saved_values import SavedHeld, SavedValues, Stored
-from .source_writing import read_sites
+from .tensors import SavedHeld, SavedTensors, SavedValues, Stored
 from .values import Reader, read_device, read_dtype
 
 

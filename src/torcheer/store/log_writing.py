@@ -14,8 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
+from .._torch.functions.facts import TorchFunction
+from .._torch.internals import DisableTorchFunction
+from .._torch.memory import is_freed
+from .._torch.sentinels import TENSOR
+from .._torch.shapes import RaggedShape, shape_of
 from ..errors import CannotBeSaved
-from ..records import (
+from ..log.records import (
     ELAPSED,
     FACTS,
     FUNCTION,
@@ -26,8 +31,8 @@ from ..records import (
     SITE,
     STARTED,
     TEMPLATE,
-    TENSOR,
     UNSAVED,
+    AbsentTensor,
     ClassNames,
     Composite,
     Details,
@@ -36,20 +41,13 @@ from ..records import (
     Held,
     Log,
     ModuleCall,
-    TorchFunction,
+    is_parameter,
     number_of,
     was_overwritten,
 )
-from ..shapes import RaggedShape, shape_of
-from ..state_records import AbsentTensor, is_parameter
-from ..tensor_memory import is_freed
-from ..torch_internals import DisableTorchFunction
-from .backward_passes import write_backward
-from .fingerprints import fingerprint
 from .function_names import write_function
-from .random_states import write_random_states
-from .source_writing import write_sites
-from .tensor_names import TensorNames, Written
+from .log_parts import fingerprint, write_backward, write_random_states, write_sites
+from .tensors import TensorNames, Written
 from .values import Json, Writer
 
 NOT_KEPT, FREED_VALUE, LOST_VALUE = -1, -2, -3  # in the column `values`

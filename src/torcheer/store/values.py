@@ -18,12 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..container_kinds import Attribute, Members, Nth, SavedObject, kind_of
-from ..containers import Other
+from .._torch.containers import Attribute, Members, Nth, Other, SavedObject, kind_of
+from .._torch.internals import nested_from_parts, nested_parts, quantised_from_parts, sparse_parts
+from .._torch.memory import COMPRESSED
+from .._torch.sentinels import TENSOR
 from ..errors import CannotBeSaved
-from ..records import TENSOR
-from ..templates import blank
-from .checking import items, lists, number, refuse, sizes, text
+from ..log.templates import blank
+from .checking import fields, flag, items, lists, number, real, refuse, sizes, text
 
 _DEEPEST = 60  # containers in one another; deeper ones are written as they print
 _LONGEST = 20_000  # characters of what an object prints
@@ -32,7 +33,7 @@ _NUMPY_KINDS = "biufc"  # truth values, whole numbers, floats and complex number
 _FORMAT_NAMES = ("contiguous_format", "channels_last", "channels_last_3d", "preserve_format")
 _LAYOUT_NAMES = ("strided", "sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc", "jagged")
 _FORMATS = {f"torch.{name}": getattr(torch, name) for name in _FORMAT_NAMES}
-_LAYOUTS = {f"torch.{name}": getattr(torch, name) for name in _LAYOUT_NAMES}
+_LAYOUTS_BY_NAME = {f"torch.{name}": getattr(torch, name) for name in _LAYOUT_NAMES}
 _CONTAINERS: dict[type, str] = {list: "list", deque: "deque"}
 
 Json = Any
@@ -123,7 +124,7 @@ def _write_plain(value: Any, cls: type) -> Json:
     """A value that is no container, with the word for its class; None for other classes."""
     if cls in _WRITTEN:
         return _WRITTEN[cls](value)
-    if cls is torch.layout and str(value) in _LAYOUTS:
+    if cls is torch.layout and str(value) in _LAYOUTS_BY_NAME:
         return {"layout": str(value)}
     if cls is torch.memory_format and str(value) in _FORMATS:
         return {"memory_format": str(value)}
@@ -335,10 +336,111 @@ _READ: dict[str, Callable[[Json], Any]] = {
     "device": read_device,
     "size": lambda what: torch.Size([number(one, "a size", -(2**62)) for one in items(what, "a size")]),
     "range": _range,
-    "layout": _chosen(_LAYOUTS),
+    "layout": _chosen(_LAYOUTS_BY_NAME),
     "memory_format": _chosen(_FORMATS),
     "generator": _generator,
     "machine_array": _machine_array,
     "other": lambda what: Other(text(what, "a class")),
     "scalar": _scalar,
 }
+
+
+# Tensors that are made of others: sparse, quantised and nested ones, and those on the meta device.
+#
+# Each is taken apart into strided tensors, which are written as such, and a few facts. A tensor that could not be put
+# together again is refused by name.
+
+Form = tuple[dict[str, Any], dict[str, Tensor]]  # facts, and parts by name
+
+_LAYOUTS = {str(layout)[6:]: layout for layout in COMPRESSED}
+
+
+def parts_of(tensor: Tensor, what: str) -> Form | None:
+    """What a tensor is made of; None for a strided tensor, which is written as it is."""
+    if tensor.is_nested:
+        return _nested(tensor, what)
+    if tensor.is_quantized:
+        return _quantised(tensor, what)
+    if tensor.device.type == "meta":
+        shape, strides = list(tensor.shape), list(tensor.stride())
+        return {"form": "meta", "dtype": str(tensor.dtype)[6:], "shape": shape, "strides": strides}, {}
+    if tensor.layout is torch.strided:
+        return None
+    if type(tensor) is Tensor and tensor.layout is torch.sparse_coo:
+        facts = {"form": "sparse_coo", "shape": list(tensor.shape), "is_coalesced": tensor.is_coalesced()}
+        return facts, dict(zip(("indices", "values"), sparse_parts(tensor), strict=True))
+    if type(tensor) is Tensor and tensor.layout in COMPRESSED:
+        parts = {key: getattr(tensor, key)() for key in COMPRESSED[tensor.layout]}
+        return {"form": str(tensor.layout)[6:], "shape": list(tensor.shape)}, parts
+    raise _refused(tensor, what)
+
+
+def _refused(tensor: Tensor, what: str) -> CannotBeSaved:
+    return not_in_a_file(what, f"{type(tensor).__name__} ({tensor.dtype}, {tensor.layout})")
+
+
+def not_in_a_file(what: str, kind: str) -> CannotBeSaved:
+    """The error for a tensor of a kind that no file can give back."""
+    return CannotBeSaved(
+        f"{what} is a {kind}, which no file can give back. Leave it out: activations= of save, or layers_to_save= of a log "
+        "with save_to=, says which activations are written; parameters are written with params=True alone."
+    )
+
+
+def _nested(tensor: Tensor, what: str) -> Form:
+    found = nested_parts(tensor)
+    if found is None:
+        raise _refused(tensor, what)
+    facts, parts = found
+    return {"form": "nested", **facts}, parts
+
+
+def _quantised(tensor: Tensor, what: str) -> Form:
+    scheme = tensor.qscheme()
+    facts: dict[str, Any] = {"form": "quantised", "dtype": str(tensor.dtype)[6:]}
+    if scheme is torch.per_tensor_affine and tensor.dtype in (torch.quint8, torch.qint8, torch.qint32):
+        facts |= {"scale": tensor.q_scale(), "zero_point": tensor.q_zero_point()}
+        return facts, {"values": tensor.int_repr()}
+    if scheme in (torch.per_channel_affine, torch.per_channel_affine_float_qparams) and tensor.dtype is not torch.quint4x2:
+        parts = {"values": tensor.int_repr(), "scales": tensor.q_per_channel_scales()}
+        return facts | {"axis": tensor.q_per_channel_axis()}, parts | {"zero_points": tensor.q_per_channel_zero_points()}
+    raise _refused(tensor, what)
+
+
+# Reading ----------------------------------------------------------------------------------------------------------------
+
+
+def put_together(facts: dict[str, Any], part: Callable[[str], Tensor]) -> Tensor:
+    """The tensor that was made of these parts, which `part(name)` reads."""
+    form = text(facts.get("form"), "the form of a tensor")
+    if form == "meta":
+        shape, strides = sizes(facts.get("shape"), "a shape"), sizes(facts.get("strides"), "strides")
+        return torch.empty_strided(shape, strides, dtype=read_dtype(facts.get("dtype")), device="meta")
+    names = fields(facts.get("parts"), "the parts of a tensor")
+
+    def read(key: str) -> Tensor:
+        return part(text(names.get(key), "a part of a tensor"))
+
+    if form == "quantised":
+        return _read_quantised(facts, read)
+    if form == "nested":
+        return nested_from_parts(facts, {key: read(key) for key in names})
+    shape = sizes(facts.get("shape"), "a shape")
+    with torch.sparse.check_sparse_tensor_invariants(enable=True):  # type: ignore[no-untyped-call]  # torch's own
+        if form == "sparse_coo":
+            is_coalesced = flag(facts.get("is_coalesced"), "whether a tensor is coalesced")
+            return torch.sparse_coo_tensor(read("indices"), read("values"), shape, is_coalesced=is_coalesced)
+        if form not in _LAYOUTS:
+            refuse(f"a tensor has an unknown form, {form[:40]!r}")
+        layout = _LAYOUTS[form]
+        compressed, plain, values = map(read, COMPRESSED[layout])
+        return torch.sparse_compressed_tensor(compressed, plain, values, shape, layout=layout)
+
+
+def _read_quantised(facts: dict[str, Any], read: Callable[[str], Tensor]) -> Tensor:
+    dtype = read_dtype(facts.get("dtype"))
+    if "axis" in facts:
+        axis = number(facts["axis"], "an axis", 0, 64)
+        return quantised_from_parts(read("values"), dtype, (read("scales"), read("zero_points"), axis))
+    scale, zero = real(facts.get("scale"), "a scale"), number(facts.get("zero_point"), "a zero point", -(2**31), 2**31)
+    return quantised_from_parts(read("values"), dtype, (scale, zero))

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from ..containers import replace_tensors
+from .._torch.containers import replace_tensors
+from .._torch.inputs import check_names
 from ..errors import InvalidArgument
-from ..inputs import check_names
 from .xray import Xray
 
 

@@ -12,15 +12,15 @@ from typing import Any, cast
 
 import numpy as np
 
+from .._torch.measure import BIN_EDGES, Statistics
 from ..errors import InvalidArgument, SnapshotNotFound
-from ..measure import BIN_EDGES, Statistics
-from .figures.captions import title_of
-from .figures.colors import chosen_scale, paint, scales_of
-from .figures.frames import enlarged
-from .figures.tiles import make_mosaic
-from .snapshots.records import Entry, Snapshot, Summary
-from .snapshots.run import Run
+from .animation import enlarged
+from .captions import title_of
+from .colors import chosen_scale, paint, scales_of
+from .records import Entry, Snapshot, Summary
+from .run import Run
 from .store import Snapshots
+from .tiles import make_mosaic
 
 _SIDE = 256  # pixels that the longer side of a picture has at least
 _FLATTEST = 4  # a matrix is stretched until its sides are no further apart

@@ -9,23 +9,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._torch.inputs import check_names
 from ..errors import TorcheerError
-from ..history.printing.text import plural
-from ..inputs import check_names
+from ..history.printing import plural
+from .animation import write_gif, write_strip
+from .colors import ScaleName, check_scale
 from .drawing import Drawer, Drawing
 from .exporting import to_tensorboard, to_wandb
-from .figures.animation import write_gif, write_strip
-from .figures.colors import ScaleName, check_scale
-from .figures.figure import Displays, figure_of
-from .figures.overview import check_layers
-from .report.html import write_report
-from .snapshots.run import Run
-from .snapshots.saved import Saved
-from .snapshots.trouble import tell
-from .snapshots.writing import Writer
+from .figures import Displays, check_layers, figure_of
+from .layers import Watch
+from .pacing import Pace
+from .records import tell
+from .report import write_report
+from .run import Run, Saved
 from .store import FileManager
-from .watch.layer_finder import Watch
-from .watch.pacing import Pace
+from .writing import Writer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -18,32 +18,27 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from .._cleanup import Managed
+from .._text import few
+from .._torch.functions.groups import UNSCALES
+from .._torch.inputs import is_whole
 from ..api import recording
-from ..cleaning import Managed
-from ..display import few
 from ..errors import InvalidArgument, RunMismatch, TorcheerError
-from ..functions.groups import UNSCALES
 from ..history import History
-from ..inputs import is_whole
-from ..keys import AnyKey
+from ..log.keys import AnyKey
 from ..model_history import ModelHistory
 from .drawing import Drawer
+from .layers import CompiledCodeRefusal, Watch, find, parse_layers, refuse_compiled
+from .measuring import Measuring, Summariser, UpdateWatcher
+from .pacing import Pace
+from .probe import Probe
 from .reading import Reader
-from .snapshots.metrics import checked_metrics
-from .snapshots.sampling import Limits
-from .snapshots.writing import Taken, Writer
-from .store import FileManager
-from .store.folder import free_folder, new_folder
-from .watch.architecture import architecture_of, differences
-from .watch.compiled import CompiledCodeRefusal, refuse_compiled
-from .watch.layer_finder import Watch, find, parse_layers
-from .watch.measuring import Measuring
-from .watch.pacing import Pace
-from .watch.probe import Probe
-from .watch.selectors import Choices, RandomFilterSelectorType, Selector
-from .watch.summarising import Summariser
-from .watch.updates import UpdateWatcher
-from .watch.verify import Verification, compare_trainings
+from .sampling import Limits
+from .selectors import Choices, RandomFilterSelectorType, Selector
+from .store import FileManager, free_folder, new_folder
+from .tracer import architecture_of, differences
+from .verify import Verification, compare_trainings
+from .writing import Taken, Writer, checked_metrics
 
 PROBE_LOSS = "probe loss"  # the metric that an Xray with a loss writes down by itself
 
@@ -74,7 +69,7 @@ class Xray(Reader):
             run. Where there is no run yet, one begins.
         loss_fn, target: with them the probe also runs backward: `loss_fn(output, target)`, or `loss_fn(output)` without a
             target. That gives the gradients of the layers' outputs. The model's own `.grad`s are not touched.
-        selector: which channels to keep where there are too many; see `torcheer.xray.watch.selectors`. One for all layers, or a
+        selector: which channels to keep where there are too many; see `torcheer.xray.selectors`. One for all layers, or a
             dictionary with one for convolutions, `"conv"`, and one for fully connected layers and all others, `"fc"`.
         limits: how many are too many.
         every: only steps that are a multiple of it are taken.

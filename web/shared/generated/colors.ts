@@ -1,4 +1,4 @@
-// Written by `make web-types` from src/torcheer/web/colors.py. Do not edit.
+// Written by `make web-types` from src/torcheer/_text/colors.py. Do not edit.
 
 export const BOTH_SIGNS = [
   "#083572",

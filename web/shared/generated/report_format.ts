@@ -1,4 +1,4 @@
-// Written by `make web-types` from src/torcheer/web/schema.py. Do not edit.
+// Written by `make web-types` from src/torcheer/page/schema.py. Do not edit.
 
 import type { Parts } from "../filling";
 

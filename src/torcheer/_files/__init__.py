@@ -1,0 +1,1 @@
+"""Whole files, safetensors files and typed JSON."""

@@ -1,0 +1,383 @@
+"""What the ending of a path says of the file, and whether that agrees with what is written into the file."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+import stat
+import sys
+import threading
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from ..errors import FolderNotFound, InvalidArgument, NotWritten, UnreadableFile
+
+_SAME = {"gv": "dot", "htm": "html", "jpeg": "jpg", "tiff": "tif", "text": "txt"}
+_KNOWN = frozenset(
+    "svg png pdf tex dot gif webp jpg bmp tif eps ps "  # pictures
+    "html css js json jsonl csv tsv xml yaml xls xlsx parquet md py ipynb "
+    "npy npz pt pth pkl safetensors onnx zarr gz bz2 xz zip tar mp4 webm".split()
+)
+
+
+def kind_of(path: str | os.PathLike[str]) -> str:
+    """Which kind of file the ending of a path names, such as "html" for `page.HTM`; empty where the ending names none.
+
+    >>> kind_of("page.HTM"), kind_of("model.v2")
+    ('html', '')
+    """
+    ending = Path(path).suffix.removeprefix(".").lower()
+    kind = _SAME.get(ending, ending)
+    return kind if kind in _KNOWN else ""
+
+
+def check_ending(path: Any, kind: str, what: str) -> None:
+    """Raise where the ending of a path names another kind of file than the one that is written there."""
+    if isinstance(path, (str, os.PathLike)) and (named := kind_of(path)) and named != kind:
+        raise InvalidArgument(f"the {what} is written as .{kind}, and {str(path)!r} ends as a file of another kind does.")
+
+
+def form_of(target: Any, given: Any, forms: Collection[str], what: str, default: str | None = None) -> str:
+    """The form in which something is written to a path or file object: `given`, else what the ending names, else `default`.
+
+    Raises where that is none of `forms`, and where `given` and the ending contradict each other.
+
+    >>> form_of("model.svg", None, ("svg", "png"), "picture")
+    'svg'
+    """
+    if given is not None:
+        form = check_form(given, forms, what)
+    path = target if isinstance(target, (str, os.PathLike)) else getattr(target, "name", None)
+    named = kind_of(path) if isinstance(path, (str, os.PathLike)) else ""
+    if given is not None and named in ("", form):
+        return form
+    if given is not None:
+        raise InvalidArgument(
+            f"format={given!r} and the ending of {str(path)!r} contradict each other. Leave format out, or give a path "
+            f"that ends with .{form}."
+        )
+    if named in forms:
+        return named
+    if default is None or named:
+        endings = ", ".join(f".{one}" for one in forms)
+        raise InvalidArgument(f"the ending of a {what}'s path is one of {endings}; got {str(path)!r}.")
+    return default
+
+
+def check_form(given: Any, forms: Collection[str], what: str) -> str:
+    """A form as a user names it, in the words of this library. Raises where it is none of `forms`."""
+    form = given.lower().removeprefix(".") if isinstance(given, str) else ""
+    form = _SAME.get(form, form)
+    if form not in forms:
+        raise InvalidArgument(f"a {what} has the forms {', '.join(forms)}; got {given!r:.80}.")
+    return form
+
+
+# Writes files whole or not at all, names them, says why one cannot be written, and opens files that anybody may have
+# made.
+
+_PIECE = 1 << 24  # bytes that are copied at once
+_LARGE = 1 << 20  # bytes that are worth telling the disk about
+_ANONYMOUS = getattr(os, "O_TMPFILE", 0)  # a file without a name, which is gone when its process is
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)  # the last of Windows
+_UNFINISHED = re.compile(r"\.(.{1,40})\.torcheer-[0-9a-f]{12}", re.DOTALL)
+# Opened to be read: bytes as they are, no waiting for who writes into a pipe, no terminal that takes the process over.
+_TO_READ = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_BINARY", "O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY"))
+_TO_ADD = _TO_READ | os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+MOST_TEXT = 1 << 26  # bytes of JSON that are read at once
+
+
+def output_path(path: str | os.PathLike[str], what: str, example: str, kind: str | None = None) -> Path:
+    """A path that a user gave, checked before the work; `what` is written there, and `example`, a file name, are for errors.
+
+    Where a `kind` is given, such as "html", the path does not end as files of other kinds do.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise InvalidArgument(f"path says where the {what} is written, such as {example!r}; got {path!r:.80}.")
+    target = Path(path)
+    if _is_no_file(target) or _is_read_only(target) or not os.path.isdir(target.parent):
+        raise _not_written(target, what, example=example)
+    if kind is not None:
+        check_ending(target, kind, what)
+    return target
+
+
+def _is_no_file(path: Path) -> bool:
+    """Whether there is something at a path that a file must not replace: a folder, a device, a pipe."""
+    return os.path.exists(path) and not os.path.isfile(path)
+
+
+def _is_read_only(path: Path) -> bool:
+    """Whether there is a file that may not be written to. It could be replaced, but somebody meant it to stay."""
+    return os.path.isfile(path) and not os.access(path, os.W_OK)
+
+
+def make_folder(path: Path, what: str) -> None:
+    """Make a folder and those around it, unless it exists; `what` is written into it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK):
+            raise PermissionError("Permission denied")
+    except OSError as error:
+        reason = error.strerror or error
+        raise NotWritten(f"{what} cannot be written to the folder {str(path)!r}: {reason}. Give another folder.") from error
+
+
+def write_whole(path: Path, data: bytes, what: str = "file", *, follows: bool = True) -> Path:
+    """Write a file under another name, flush it to the disk and rename it, so that a half-written file is never seen.
+
+    Raises NotWritten, which says that this `what` cannot be written. Returns the path. `follows` as for `WholeFile`.
+    """
+    with WholeFile(path, what, follows=follows) as file:
+        file.write(data)
+    return path
+
+
+class WholeFile:
+    """A file that gets its name when the block ends without an error, flushed to the disk. Until then the old file has it.
+
+    A link is followed, or, where `follows` is false, replaced: in a folder that strangers may have made, a link may lead to a
+    file of others. Raises NotWritten, which says that this `what` cannot be written.
+    """
+
+    def __init__(self, path: Path, what: str = "file", *, follows: bool = True) -> None:
+        self.path = path
+        self._follows = follows
+        self._what = what
+        self._handle = -1
+        self._name: str | None = None  # what it is called until it is whole; None while it has no name
+
+    @property
+    def _place(self) -> Path:
+        """Where the path leads."""
+        if not self._follows:
+            return Path(os.path.realpath(self.path.parent), self.path.name)
+        return Path(os.path.realpath(self.path))
+
+    def __enter__(self) -> WholeFile:
+        if _is_no_file(self.path) or _is_read_only(self.path):
+            raise _not_written(self.path, self._what)
+        with self._explained():
+            self._handle = _without_name(self._place.parent)
+            if self._handle < 0:
+                self._name = unfinished_name(self._place)
+                try:
+                    self._handle = os.open(self._name, _NEW, 0o666)
+                except OSError:
+                    self._name = None
+                    raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if error is None:
+                with self._explained():
+                    os.fsync(self._handle)
+                    if self._name is None:
+                        self._give_name()
+        finally:
+            handle, self._handle = self._handle, -1  # a thread that still writes must not write into another file
+            os.close(handle)
+            if self._name is not None:
+                try:
+                    if error is None:
+                        with self._explained():
+                            os.replace(self._name, self._place)  # closed before: Windows does not rename open files
+                finally:
+                    with contextlib.suppress(OSError):
+                        os.unlink(self._name)
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Write all of `data` where the last write ended."""
+        rest = memoryview(data)
+        with self._explained():
+            while rest:
+                rest = rest[os.write(self._handle, rest) :]
+
+    def write_at(self, place: int, data: bytes | memoryview) -> None:
+        """Write all of `data` at a place."""
+        rest = memoryview(data)
+        with self._explained():
+            while rest:
+                count = _write_at(self._handle, rest, place)
+                if count >= _LARGE:
+                    _begin_writing_back(self._handle, place, count)
+                rest, place = rest[count:], place + count
+
+    def read_at(self, place: int, size: int) -> bytes:
+        """What was written at a place."""
+        with self._explained():
+            return _read_at(self._handle, size, place)
+
+    def cut(self, size: int) -> None:
+        """Cut the file to `size` bytes."""
+        with self._explained():
+            os.ftruncate(self._handle, size)
+
+    def _give_name(self) -> None:
+        """Give a file without a name its own, or, where a file has that, another one beside it."""
+        if self._linked_to(str(self._place)):
+            return
+        self._name = unfinished_name(self._place)
+        if not self._linked_to(self._name):
+            self._copy_to(self._name)
+
+    def _linked_to(self, name: str) -> bool:
+        """Give a file without a name this name. Returns False where a file has the name, or the file system refuses."""
+        try:
+            # Only with a `src_dir_fd` (which an absolute path leaves unused) does Python follow the link in /proc.
+            os.link(f"/proc/self/fd/{self._handle}", name, src_dir_fd=self._handle, follow_symlinks=True)
+        except OSError:
+            return False
+        return True
+
+    def _copy_to(self, name: str) -> None:
+        with open(name, "xb") as copy:
+            place = 0
+            while data := _read_at(self._handle, _PIECE, place):
+                copy.write(data)
+                place += len(data)
+            copy.flush()
+            os.fsync(copy.fileno())
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise _not_written(self.path, self._what, error) from error
+
+
+def unfinished_name(place: Path) -> str:
+    """A new name beside a file, for as long as the file is not whole. Nobody else gives such names."""
+    return str(place.parent / f".{place.name[:40]}.torcheer-{secrets.token_hex(6)}")
+
+
+def delete_unfinished(folder: Path, names: str) -> None:
+    """Delete what a killed process has left of files in a folder whose names fit a pattern.
+
+    Only files with the names that `unfinished_name` gives are deleted; links and everything else stay.
+    """
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            found = _UNFINISHED.fullmatch(entry.name)
+            if found is not None and re.fullmatch(names, found[1], re.ASCII) and entry.is_file(follow_symlinks=False):
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path)
+
+
+def is_link(path: Path) -> bool:
+    """Whether a file or folder is elsewhere: a link, or what Windows has instead."""
+    return os.path.realpath(path) != os.path.join(os.path.realpath(path.parent), path.name)
+
+
+_seeking = threading.Lock()  # where the system (Windows) has no `pread` and `pwrite`
+
+
+def _write_at(handle: int, data: memoryview, place: int) -> int:
+    if hasattr(os, "pwrite"):
+        return os.pwrite(handle, data, place)
+    with _seeking:
+        os.lseek(handle, place, os.SEEK_SET)
+        return os.write(handle, data)
+
+
+def _read_at(handle: int, size: int, place: int) -> bytes:
+    if hasattr(os, "pread"):
+        return os.pread(handle, size, place)
+    with _seeking:
+        os.lseek(handle, place, os.SEEK_SET)
+        return os.read(handle, size)
+
+
+def _begin_writing_back(handle: int, place: int, size: int) -> None:
+    """Let the disk begin with these bytes now, while the program computes, not when the file is flushed at the end."""
+    if sys.platform == "linux":  # where this advice keeps pages that are not on the disk yet, and begins to write them
+        with contextlib.suppress(OSError):  # a file system that takes no advice
+            os.posix_fadvise(handle, place, size, os.POSIX_FADV_DONTNEED)
+
+
+def _not_written(path: Path, what: str, error: OSError | None = None, example: str = "") -> NotWritten:
+    """The error for a path that cannot be written to: no file, a file in a missing folder, or what the system says."""
+    cls = NotWritten
+    if os.path.isdir(path):
+        reason = f"it is a folder. Give the path of a file in it{f', such as {str(path / example)!r}' if example else ''}"
+    elif _is_no_file(path):
+        reason = "it is no ordinary file, but a device, a pipe or a socket. Give the path of a file"
+    elif _is_read_only(path):
+        reason = "the file there is read-only. Choose another path, or make it writable"
+    elif not os.path.isdir(path.parent):
+        cls, reason = FolderNotFound, f"there is no folder {str(path.parent)!r}. Make it first, or choose another path"
+    else:
+        reason = f"{error.strerror or error if error is not None else 'unknown'}. Choose another path"
+    made = cls(f"the {what} cannot be written to {str(path)!r}: {reason}.")
+    made.errno = error.errno if error is not None else None
+    return made
+
+
+def _without_name(folder: Path) -> int:
+    """A handle of a new file that has no name yet; -1 where the system cannot make one."""
+    if not _ANONYMOUS or not os.path.isdir("/proc/self/fd"):
+        return -1
+    try:
+        return os.open(folder, _ANONYMOUS | os.O_RDWR, 0o666)
+    except OSError:  # not supported on this file system, or an error that making one with a name will report
+        return -1
+
+
+# Reading ------------------------------------------------------------------------------------------------------------------
+
+
+def open_regular(path: str | os.PathLike[str], *, adds: bool = False) -> IO[bytes]:
+    """Open a file that anybody may have made, to be read, or, where `adds`, to be made or added to, and not through a link.
+
+    Raises OSError for a folder, a pipe, a socket or a device.
+    """
+    if not adds or os.path.lexists(path):
+        _refuse_irregular(os.stat(path, follow_symlinks=not adds), path)  # first: to open a pipe or a tape has effects
+    handle = os.open(path, _TO_ADD if adds else _TO_READ, 0o666)
+    try:
+        _refuse_irregular(os.fstat(handle), path)  # another one may have its name by now
+        return os.fdopen(handle, "ab" if adds else "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def _refuse_irregular(status: os.stat_result, path: str | os.PathLike[str]) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is no ordinary file, but a link, a device, a pipe or a socket", str(path))
+
+
+def read_regular(path: str | os.PathLike[str], most: int = MOST_TEXT) -> bytes:
+    """What is in a file that anybody may have made. Raises `UnreadableFile` where it has more than `most` bytes.
+
+    Raises OSError for what cannot be read, as `open_regular` does.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(most + 1) if size <= most else b""
+    if max(size, len(data)) > most:
+        raise too_long(max(size, len(data)), most)
+    return data
+
+
+def too_long(size: int, most: int) -> UnreadableFile:
+    """The error for a file that has more bytes than are read of one."""
+    return UnreadableFile(f"it has {size:,} bytes or more, and {most:,} at most are read of such a file")
+
+
+def file_name(title: str) -> str:
+    """A title as part of the name of a file or folder.
+
+    >>> file_name("My model, v2")
+    'My_model_v2'
+    """
+    return re.sub(r"[^\w.-]+", "_", title).strip("._")[:60] or "model"

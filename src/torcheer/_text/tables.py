@@ -1,0 +1,170 @@
+"""Asks what a terminal can do: colours, width."""
+
+from __future__ import annotations
+
+import html
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import pandas
+
+
+_STYLES: Final = {"bold": "1", "dim": "2", "yellow": "33", "cyan": "36"}
+
+
+def is_terminal(stream: Any = None) -> bool:
+    """Whether what is written to a stream (by default standard output) appears in a terminal."""
+    stream = sys.stdout if stream is None else stream
+    try:
+        return bool(stream.isatty())
+    except (AttributeError, ValueError):  # no stream at all, or one that is closed
+        return False
+
+
+def has_colors(stream: Any = None) -> bool:
+    """Whether a stream shows colours: it is a terminal, and neither `NO_COLOR` nor `TERM=dumb` is set."""
+    return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def terminal_width(stream: Any = None) -> int | None:
+    """How many characters a line of the terminal has; None where text goes elsewhere, and lines may be as long as they like."""
+    return shutil.get_terminal_size().columns if is_terminal(stream) else None
+
+
+def paint(text: str, style: str) -> str:
+    """Text in a style that terminals know: `bold`, `dim`, `yellow` or `cyan`."""
+    return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if text else text
+
+
+# How texts are listed in a sentence, and which known names are like an unknown one.
+
+
+def few(things: Iterable[object], most: int, joint: str = ", ") -> str:
+    """The first `most` of some things, and how many more there are: `a, b and 3 more`, or `a; b; and 3 more`."""
+    texts = [str(thing) for thing in things]
+    shown, left = joint.join(texts[:most]), len(texts) - most
+    return f"{shown}{' ' if joint == ', ' else joint}and {left} more" if left > 0 else shown
+
+
+def did_you_mean(name: object, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """The end of a message: the known name that is most like an unknown one. Empty where none is."""
+    near = get_close_matches(str(name), list(known), n=1, cutoff=cutoff)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def nearest(name: object, known: Iterable[str], what: str = "") -> str:
+    """The end of a message: the five known names that are most like an unknown one. Empty where none is."""
+    near = get_close_matches(str(name), list(known), n=5, cutoff=0.5)
+    return f" The nearest {what}{' ' if what else ''}are {', '.join(map(repr, near))}." if near else ""
+
+
+# Table: rows of text, written for a terminal or for a notebook.
+
+_LEAST = 6  # characters that a column keeps when the table is made narrower
+_BRANCHES = "├└│─ "
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """The head of a column, and whether it holds numbers, which stand at its right edge and are never cut."""
+
+    head: str
+    is_number: bool = False
+
+
+@dataclass(slots=True)
+class Table:
+    """Rows under heads, with a last row of totals and lines below. Cells of the first column may draw a tree."""
+
+    columns: Sequence[Column]
+    rows: list[tuple[str, ...]]
+    total: tuple[str, ...] | None = None
+    more: str = ""  # what is said of rows that are left out
+    notes: list[str] = field(default_factory=list)
+
+    def text(self, width: int | None = None, *, color: bool = False) -> str:
+        """The table as lines. `width` is what a line may have; text that does not fit is cut and ends with `…`."""
+        head = tuple(column.head for column in self.columns)
+        last = [self.total] if self.total is not None else []
+        widths = [max(map(len, cells)) for cells in zip(head, *last, *self.rows, strict=True)]
+        if width is not None:
+            self._narrow(widths, width)
+        rule = "  ".join("─" * one for one in widths)
+        lines = [self._line(head, widths, "bold" if color else None), paint(rule, "dim") if color else rule]
+        lines += [self._line(row, widths, "row" if color else None) for row in self.rows]
+        lines += [self.more] if self.more else []
+        lines += [paint(rule, "dim") if color else rule]
+        lines += [self._line(one, widths, "bold" if color else None) for one in last]
+        return "\n".join([*lines, *(paint(note, "yellow") if color else note for note in self.notes)])
+
+    def _narrow(self, widths: list[int], width: int) -> None:
+        """Make columns of text narrower, the widest first, until the table fits or nothing more can go."""
+        while sum(widths) + 2 * (len(widths) - 1) > width:
+            free = [at for at, column in enumerate(self.columns) if not column.is_number and widths[at] > _LEAST]
+            if not free:
+                return
+            widths[max(free, key=widths.__getitem__)] -= 1
+
+    def _line(self, cells: tuple[str, ...], widths: list[int], style: str | None) -> str:
+        written = []
+        for at, (cell, width, column) in enumerate(zip(cells, widths, self.columns, strict=True)):
+            shown = cell if len(cell) <= width else cell[: width - 1] + "…"
+            aligned = shown.rjust(width) if column.is_number else shown.ljust(width)
+            if style == "bold":
+                aligned = paint(aligned, "bold")
+            elif style == "row" and at == 0:
+                name = aligned.lstrip(_BRANCHES)
+                aligned = paint(aligned[: len(aligned) - len(name)], "dim") + name
+            elif style == "row" and at == 1 and not column.is_number:
+                aligned = paint(aligned, "cyan")
+            written.append(aligned)
+        line = "  ".join(written)
+        return line if style is not None else line.rstrip()
+
+    def html(self) -> str:
+        """The table as HTML without style sheets, so that it survives where these are taken out."""
+        heads = self._html_cells(tuple(column.head for column in self.columns), "th")
+        body = "".join(f"<tr>{self._html_cells(row, 'td')}</tr>" for row in self.rows)
+        if self.more:
+            body += f'<tr><td colspan="{len(self.columns)}">{html.escape(self.more)}</td></tr>'
+        if self.total is not None:
+            body += f"<tr>{self._html_cells(self.total, 'th')}</tr>"
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+        return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>{notes}"
+
+    def _html_cells(self, row: tuple[str, ...], tag: str) -> str:
+        cells = []
+        for column, cell in zip(self.columns, row, strict=True):
+            side = "right" if column.is_number else "left"
+            text = html.escape(cell).replace(" ", "&nbsp;") if column is self.columns[0] else html.escape(cell)
+            style = f"text-align:{side};white-space:nowrap;padding:0 .5em"
+            cells.append(f'<{tag} align="{side}" style="{style}">{text}</{tag}>')
+        return "".join(cells)
+
+
+def aligned(rows: Sequence[Sequence[str]], *, has_head: bool = False) -> str:
+    """Rows as lines whose cells begin below one another; a rule follows the first row where it is a head.
+
+    >>> print(aligned([("layer", "kind"), ("conv1", "weight")], has_head=True))
+    layer  kind
+    ─────  ──────
+    conv1  weight
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rule = [["─" * width for width in widths]] if has_head else []
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in [*rows[:1], *rule, *rows[1:]])
+
+
+def data_frame(rows: list[dict[str, Any]]) -> pandas.DataFrame:
+    """Rows as a table of pandas, or an error that says how to get it."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise ImportError("to_pandas() needs pandas: pip install pandas") from error
+    return pandas.DataFrame(rows)

@@ -1,0 +1,742 @@
+"""What a call computes, in FLOPs, by plain name: the one place that knows all formulas."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from . import groups
+from .calls import Call, Operand
+from .groups import BATCH_NORMS, DROPOUTS
+
+# Work: the cost of one call; and `FORMULAS`, the table of formulas for it.
+#
+# A formula is a function of a `Call` that returns `Work`, or None where it cannot tell.
+
+
+class Work(NamedTuple):
+    """Floating-point operations and multiply-accumulates of one call, and the FLOPs of its backward."""
+
+    flops: int
+    macs: int = 0
+    backward: int = 0
+
+
+NOTHING = Work(0)
+Formula = Callable[[Call], Work | None]
+FORMULAS: dict[str, Formula] = {}  # by plain name
+
+
+def formula(names: str) -> Callable[[Formula], Formula]:
+    """Enter the decorated formula into `FORMULAS` for these functions."""
+
+    def enter(function: Formula) -> Formula:
+        FORMULAS.update(dict.fromkeys(names.split(), function))
+        return function
+
+    return enter
+
+
+def product(call: Call, macs: int, factors: Iterable[Operand], also: int = 0) -> Work:
+    """The work of a matrix product or a convolution: two FLOPs for each multiply-accumulate.
+
+    Backward is one more such product for each factor that needs a gradient. `also` are other FLOPs, in forward and in backward.
+    """
+    if call.is_complex:
+        macs *= 4
+    flops = 2 * macs
+    return Work(flops + also, macs, flops * sum(factor.needs_grad for factor in factors) + also)
+
+
+def simple(call: Call, flops: float, backward: float = 1) -> Work:
+    """Work other than products; the backward is a multiple of the forward."""
+    if call.is_complex:
+        flops *= 2
+    return Work(round(flops), 0, round(flops * backward))
+
+
+# Products: matrix multiplication in all its spellings, convolution, attention, recurrent kernels.
+#
+# A multiply-accumulate (MAC) is two FLOPs. The bias is the first term of an accumulation, so it adds none.
+
+SOFTMAX = 5  # maximum, subtraction, exponential, sum, division
+SIGMOID = 4  # negation, exponential, addition, division
+
+
+@formula("linear")
+def _linear(call: Call) -> Work:
+    x, weight = call.operand(0, "input"), call.operand(1, "weight")
+    return product(call, call.made * x.shape[-1], (x, weight))
+
+
+@formula("matmul mm bmm mv dot vdot inner linalg_vecdot")
+def _matmul(call: Call) -> Work:
+    a, b = call.operands[1::-1] if call.function.is_reflected else call.operands[:2]
+    if call.name == "inner" and not (a.shape and b.shape):
+        return simple(call, call.made)
+    return product(call, call.made * a.shape[-1], (a, b))
+
+
+@formula("addmm baddbmm addmv sspaddmm")
+def _add_product(call: Call) -> Work:
+    a, b = call.operands[1:3]
+    return product(call, call.made * a.shape[-1], (a, b))
+
+
+@formula("addbmm")
+def _add_batched_product(call: Call) -> Work:
+    a, b = call.operands[1:3]
+    return product(call, a.numel * b.shape[-1], (a, b))
+
+
+@formula("outer kron")
+def _outer(call: Call) -> Work:
+    return simple(call, call.made, 2)
+
+
+@formula("addr")
+def _add_outer(call: Call) -> Work:
+    return simple(call, 2 * call.made)
+
+
+@formula("grouped_mm transformers::grouped_mm_fallback")  # the latter where torch has no `_grouped_mm` for the device
+def _grouped_mm(call: Call) -> Work:
+    a, b = call.operands[:2]
+    return product(call, a.numel * b.shape[-1], (a, b))
+
+
+@formula("tensordot")
+def _tensordot(call: Call) -> Work:
+    a, b = call.operands[:2]
+    if not call.made:
+        return NOTHING
+    contracted = math.isqrt(a.numel * b.numel // call.made)  # each contracted size is in both, and in no result
+    return product(call, call.made * contracted, (a, b))
+
+
+@formula("chain_matmul linalg_multi_dot")
+def _multi_dot(call: Call) -> Work:
+    factors = call.operands
+    if len(factors) == 1:
+        return NOTHING
+    first, last = factors[0].shape, factors[-1].shape
+    sizes = [first[0] if len(first) == 2 else 1]
+    sizes += [factor.shape[0] for factor in factors[1:]]
+    sizes += [last[1] if len(last) == 2 else 1]
+    return product(call, _cheapest_chain(sizes), factors)
+
+
+def _cheapest_chain(sizes: list[int]) -> int:
+    """MACs of a chain of matrix products in the best order, which is the one torch finds."""
+    count = len(sizes) - 1
+    best = [[0] * count for _ in range(count)]
+    for span in range(1, count):
+        for i in range(count - span):
+            j = i + span
+            best[i][j] = min(best[i][k] + best[k + 1][j] + sizes[i] * sizes[k + 1] * sizes[j + 1] for k in range(i, j))
+    return best[0][-1]
+
+
+@formula("linalg_matrix_power")
+def _matrix_power(call: Call) -> Work:
+    (a,) = call.operands[:1]
+    power = abs(int(call.value(1, "n")))
+    if power < 2:
+        return NOTHING
+    times = power.bit_length() - 1 + power.bit_count() - 1
+    return product(call, times * a.numel * a.shape[-1], (a, a))
+
+
+@formula("bilinear")
+def _bilinear(call: Call) -> Work:
+    a, b, weight = call.operands[:3]
+    rows = a.numel // a.shape[-1]
+    outputs, one, other = weight.shape
+    return product(call, rows * outputs * (one * other + other), (a, b, weight))
+
+
+# Convolution ------------------------------------------------------------------------------------------------------
+
+
+@formula("conv1d conv2d conv3d mkldnn_convolution cudnn_convolution")
+def _convolution(call: Call) -> Work:
+    x, weight = call.operand(0, "input"), call.operand(1, "weight")
+    return product(call, call.made * math.prod(weight.shape[1:]), (x, weight))
+
+
+@formula("conv_transpose1d conv_transpose2d conv_transpose3d")
+def _transposed_convolution(call: Call) -> Work:
+    x, weight = call.operand(0, "input"), call.operand(1, "weight")
+    return product(call, x.numel * math.prod(weight.shape[1:]), (x, weight))
+
+
+@formula("convolution")
+def _any_convolution(call: Call) -> Work:
+    return _transposed_convolution(call) if call.value(6, "transposed") else _convolution(call)  # type: ignore[return-value]
+
+
+@formula("conv_tbc")
+def _time_batch_channel(call: Call) -> Work:
+    x, weight = call.operands[:2]
+    return product(call, call.made * math.prod(weight.shape[:2]), (x, weight))
+
+
+# Attention --------------------------------------------------------------------------------------------------------
+
+
+@formula(
+    "scaled_dot_product_attention scaled_dot_product_flash_attention scaled_dot_product_flash_attention_for_cpu "
+    "scaled_dot_product_efficient_attention scaled_dot_product_cudnn_attention scaled_dot_product_attention_math"
+)
+def _attention(call: Call) -> Work:
+    """Two products and a softmax over all pairs: a causal mask saves nothing here, and groups share heads."""
+    query, key, value = call.operands[:3]
+    length, width = query.shape[-2:]
+    scores = math.prod(call.shape[:-2]) * length * key.shape[-2]
+    work = product(call, scores * (width + value.shape[-1]), ())
+    mask = call.value(3, "attn_mask", call.value(3, "attn_bias"))
+    dropout = call.value(4, "dropout_p", 0.0)
+    per_score = 1 + SOFTMAX + isinstance(mask, Operand) + (2 if isinstance(dropout, float) and dropout > 0 else 0)
+    also = scores * per_score
+    # each product has two gradients; fused kernels do not keep the scores and compute them again
+    products = 2.5 if "DotProduct" in (call.node or "") else 2
+    return Work(work.flops + also, work.macs, round(work.flops * products) + also)
+
+
+def _self_attention(x: Operand, heads: int, is_masked: bool) -> Work:
+    """Self-attention with its four projections, of every position with every other."""
+    batch, length, width = x.shape
+    pairs = batch * length * length
+    macs = 4 * x.numel * width + 2 * pairs * width
+    return Work(2 * macs + pairs * heads * (1 + SOFTMAX + is_masked), macs)
+
+
+@formula("native_multi_head_attention")
+def _fused_attention(call: Call) -> Work:
+    """Runs without gradients only, so it has no backward."""
+    return _self_attention(call.operand(0, "query"), call.value(4, "num_head"), isinstance(call.value(9, "mask"), Operand))
+
+
+@formula("transformer_encoder_layer_fwd")
+def _fused_encoder_layer(call: Call) -> Work:
+    """Attention, two linear layers with ReLU or GELU between them, two norms with weight and bias, two sums."""
+    x, wide = call.operand(0, "src"), call.operand(14, "ffn_weight_1").shape[0]
+    attention = _self_attention(x, call.value(2, "num_heads"), isinstance(call.value(18, "mask"), Operand))
+    macs = 2 * x.numel * wide
+    activation = (SIGMOID + 1 if call.value(7, "use_gelu") else 1) * (x.numel // x.shape[-1]) * wide
+    return Work(attention.flops + 2 * macs + activation + 2 * (5 + 2) * x.numel + 2 * x.numel, attention.macs + macs)
+
+
+# Recurrent kernels ------------------------------------------------------------------------------------------------
+
+# Gates of each kind, and FLOPs per hidden unit and step besides the products.
+_RECURRENT = {
+    "lstm": (4, 3 * SIGMOID + 2 + 4 + 4),  # three sigmoids, two tanh, sums of input and state, f*c + i*g and o*tanh(c)
+    "gru": (3, 2 * SIGMOID + 1 + 3 + 1 + 4),  # two sigmoids, one tanh, sums, r*n, (1 - z)*n + z*h
+    "rnn_tanh": (1, 2),
+    "rnn_relu": (1, 2),
+}
+
+
+@formula("lstm gru rnn_tanh rnn_relu")
+def _recurrent(call: Call) -> Work:
+    """Every weight matrix (of each layer and direction, projections too) multiplies every step of every sequence once."""
+    weights = next((a for a in call.args if isinstance(a, list)), None)
+    if weights is None:
+        raise LookupError("no list of weights")
+    return _steps(call, call.name, call.operands[0], weights)
+
+
+@formula("lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell")
+def _recurrent_cell(call: Call) -> Work:
+    x = call.operands[0]
+    weights = call.operands[3 if call.name == "lstm_cell" else 2 :]
+    return _steps(call, call.name.removesuffix("_cell"), x, weights)
+
+
+def _steps(call: Call, kind: str, x: Operand, weights: list[Operand]) -> Work:
+    steps = math.prod(x.shape[:-1])
+    gates, per_unit = _RECURRENT[kind]
+    matrices = [weight for weight in weights if len(weight.shape) == 2]
+    # gates * hidden rows: twice for each layer and direction; a projection has fewer rows than the hidden size
+    rows = matrices[0].shape[0]
+    units = sum(1 for weight in matrices if weight.shape[0] == rows) // 2 * (rows // gates)
+    work = product(call, steps * sum(weight.numel for weight in matrices), ())
+    also = steps * units * per_unit
+    return Work(work.flops + also, work.macs, 2 * work.flops + also)
+
+
+# Work over windows and axes: reductions, normalisations, pooling, losses, interpolation.
+
+# Reductions ---------------------------------------------------------------------------------------------------------
+
+
+@formula("sum nansum prod amax amin argmax argmin any all sum_to_size")
+def _fold(call: Call) -> Work:
+    """One step for each value but the first of each result."""
+    return simple(call, max(0, call.given - call.made))
+
+
+@formula("max min")
+def _extreme(call: Call) -> Work:
+    if len(call.parents) > 1 and "out" not in call.kwargs:
+        return simple(call, call.made)  # of two tensors
+    return simple(call, max(0, call.given - math.prod(call.shape)))
+
+
+# FLOPs per value of the first argument: running totals, statistics, distances, losses.
+PER_VALUE: dict[int, str] = {
+    1: "mean cumsum cumprod cummax cummin count_nonzero bincount trace diff segment_reduce histc col2im",
+    2: "nanmean norm aminmax linalg_norm linalg_vector_norm frobenius_norm norm_except_dim",
+    3: """
+        dist renorm pairwise_distance mse_loss l1_loss cross linalg_cross histogram histogramdd trapz trapezoid
+        cumulative_trapezoid
+    """,
+    4: """
+        var std var_mean std_mean logsumexp logcumsumexp kl_div poisson_nll_loss hinge_embedding_loss
+        margin_ranking_loss multi_margin_loss multilabel_margin_loss cov
+    """,
+    5: "softmax log_softmax smooth_l1_loss huber_loss soft_margin_loss safe_softmax softmax_backward_data",
+    6: "softmin cosine_similarity cosine_embedding_loss triplet_margin_loss corrcoef",
+    7: "binary_cross_entropy",
+    8: "binary_cross_entropy_with_logits",
+}
+
+
+def _per_value(per_value: int, call: Call) -> Work | None:
+    if call.name == "linalg_norm" and call.value(1, "ord") in ("nuc", 2, -2):
+        return None  # by singular values
+    return simple(call, per_value * call.given)
+
+
+for _count, _names in PER_VALUE.items():
+    formula(_names)(partial(_per_value, _count))
+
+
+@formula("linalg_matrix_norm")
+def _matrix_norm(call: Call) -> Work | None:
+    return simple(call, 2 * call.given) if call.value(1, "ord", "fro") in ("fro", 1, -1, math.inf, -math.inf) else None
+
+
+@formula("nll_loss nll_loss2d nll_loss_nd")
+def _nll(call: Call) -> Work:
+    return simple(call, call.operand(1, "target").numel)
+
+
+@formula("cross_entropy cross_entropy_loss")
+def _cross_entropy(call: Call) -> Work:
+    x, target = call.operand(0, "input"), call.operand(1, "target")
+    return simple(call, SOFTMAX * x.numel + (2 if x.shape == target.shape else 1) * target.numel)
+
+
+@formula("ctc_loss")
+def _ctc(call: Call) -> Work:
+    """Thirteen for each cell of the lattice: a log-sum-exp of three, and the emission."""
+    x, targets = call.operand(0, "log_probs"), call.operand(1, "targets")
+    batch = x.shape[1] if len(x.shape) == 3 else 1
+    return simple(call, 13 * x.shape[0] * (2 * targets.numel + batch), 2)
+
+
+@formula("index_add scatter_add scatter_reduce index_reduce")
+def _accumulate(call: Call) -> Work:
+    source = [operand for operand in call.operands[1:] if operand.dtype.is_floating_point or operand.dtype.is_complex]
+    return simple(call, (source[-1] if source else call.operands[-1]).numel)
+
+
+@formula("embedding_bag")
+def _embedding_bag(call: Call) -> Work:
+    tables = [operand for operand in call.operands if len(operand.shape) == 2 and operand.dtype.is_floating_point]
+    indices = next(operand for operand in call.operands if not operand.dtype.is_floating_point)
+    weighted = 2 if isinstance(call.value(6, "per_sample_weights"), Operand) else 1
+    return simple(call, weighted * indices.numel * tables[0].shape[1])
+
+
+@formula("cdist pdist")
+def _distances(call: Call) -> Work:
+    return simple(call, 3 * call.made * call.operands[0].shape[-1])
+
+
+# Normalisation ------------------------------------------------------------------------------------------------------
+
+
+def _affine(call: Call) -> int:
+    """FLOPs per value for weight and bias: one each."""
+    given = [call.value(-1, name) for name in ("weight", "bias")]
+    if not any(isinstance(value, Operand) for value in given):
+        given = [value for value in call.args[1:] if isinstance(value, Operand)][:2]
+    return sum(isinstance(value, Operand) for value in given)
+
+
+@formula("layer_norm native_layer_norm group_norm native_group_norm")
+def _norm(call: Call) -> Work:
+    """Mean, deviation, square and its mean, scaling: five per value, and weight and bias."""
+    return simple(call, (5 + _affine(call)) * call.given, 2)
+
+
+@formula("rms_norm fused_rms_norm")
+def _rms_norm(call: Call) -> Work:
+    """Square and its mean, scaling: three per value, and the weight."""
+    return simple(call, (3 + min(1, _affine(call))) * call.given, 2)
+
+
+@formula(" ".join(sorted(BATCH_NORMS)))
+def _batch_norm(call: Call) -> Work:
+    """As the others in training; with running statistics only a subtraction and a scaling."""
+    statistics = call.value(5, "training", call.value(5, "use_input_stats", call.name == "instance_norm"))
+    is_python = call.function.func is not None and call.function.func.__module__ == "torch.nn.functional"
+    first = 3 if is_python else 1
+    affine = sum(isinstance(call.value(first + at, name), Operand) for at, name in enumerate(("weight", "bias")))
+    return simple(call, ((5 if statistics else 2) + affine) * call.given, 2 if statistics else 1)
+
+
+@formula("local_response_norm")
+def _local_response_norm(call: Call) -> Work:
+    return simple(call, (call.value(1, "size") + 4) * call.given, 2)
+
+
+# Pooling ------------------------------------------------------------------------------------------------------------
+
+
+def _window(size: Any, dims: int) -> int:
+    sizes = list(size) if isinstance(size, (tuple, list)) else [size]
+    return math.prod(sizes if len(sizes) == dims else sizes * dims)
+
+
+@formula("avg_pool1d avg_pool2d avg_pool3d")
+def _avg_pool(call: Call) -> Work:
+    return simple(call, call.made * _window(call.value(1, "kernel_size"), int(call.name[-2])))
+
+
+@formula(
+    "max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices "
+    "fractional_max_pool2d fractional_max_pool3d fractional_max_pool2d_with_indices fractional_max_pool3d_with_indices"
+)
+def _max_pool(call: Call) -> Work:
+    dims = int(call.name[call.name.index("pool") + 4])
+    return simple(call, math.prod(call.shape) * (_window(call.value(1, "kernel_size"), dims) - 1))
+
+
+@formula(
+    "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d "
+    "adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices adaptive_max_pool3d_with_indices"
+)
+def _adaptive_pool(call: Call) -> Work:
+    dims = int(call.name[call.name.index("pool") + 4])
+    before, after = call.operands[0].shape, call.shape
+    covered = math.prod(after[:-dims])
+    for size, windows in zip(before[-dims:], after[-dims:], strict=True):
+        covered *= sum(-(-(i + 1) * size // windows) - i * size // windows for i in range(windows))
+    return simple(call, covered - (math.prod(after) if "max" in call.name else 0))
+
+
+# Interpolation ------------------------------------------------------------------------------------------------------
+
+_TAPS = {"nearest": 0, "nearest-exact": 0, "linear": 2, "bilinear": 4, "trilinear": 8, "bicubic": 16}
+
+
+def _weighted(taps: int) -> int:
+    """FLOPs of a weighted sum of `taps` values."""
+    return max(0, 2 * taps - 1)
+
+
+@formula("interpolate")
+def _interpolate(call: Call) -> Work:
+    mode = call.value(3, "mode", "nearest")
+    if mode == "area":
+        return simple(call, max(call.given, call.made))
+    return simple(call, _weighted(_TAPS[mode]) * call.made)
+
+
+@formula(
+    "upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d upsample_bilinear2d_aa upsample_bicubic2d_aa"
+)
+def _upsample(call: Call) -> Work:
+    mode = next(mode for mode in ("bicubic", "trilinear", "bilinear", "linear") if mode in call.name)
+    return simple(call, _weighted(_TAPS[mode]) * call.made)
+
+
+@formula("grid_sample grid_sampler grid_sampler_2d grid_sampler_3d")
+def _grid_sample(call: Call) -> Work:
+    """Where to look (four per coordinate), and a weighted sum of the neighbours."""
+    grid = call.operand(1, "grid")
+    mode = call.value(2, "mode", call.value(2, "interpolation_mode", "bilinear"))
+    mode = {0: "bilinear", 1: "nearest", 2: "bicubic"}.get(mode, mode)
+    taps = {"nearest": 0, "bilinear": 2, "bicubic": 4}[mode] ** grid.shape[-1]
+    return simple(call, 4 * grid.numel + _weighted(taps) * call.made)
+
+
+@formula("affine_grid affine_grid_generator")
+def _affine_grid(call: Call) -> Work:
+    theta = call.operands[0]
+    return product(call, call.made * theta.shape[-1], (theta,))
+
+
+@formula("thnn_fused_lstm_cell")
+def _fused_cell(call: Call) -> Work:
+    return simple(call, call.given * (3 * SIGMOID + 10) / 4)
+
+
+# Transforms and linear algebra, by the counts that textbooks give (Golub and Van Loan).
+#
+# They are leading terms: what a library really does depends on the algorithm it picks.
+
+# Fourier --------------------------------------------------------------------------------------------------------------
+
+
+@formula(
+    "fft_fft fft_ifft fft_fft2 fft_ifft2 fft_fftn fft_ifftn fft_rfft fft_irfft fft_hfft fft_ihfft "
+    "fft_rfft2 fft_irfft2 fft_rfftn fft_irfftn fft_hfft2 fft_ihfft2 fft_hfftn fft_ihfftn"
+)
+def _fft(call: Call) -> Work:
+    """5 N log2 N for each transform of N complex values; half of it where one side is real."""
+    before, after = call.operands[0].shape, call.shape
+    name = call.name.removeprefix("fft_")
+    if name.endswith("n"):
+        given = call.value(2, "dim")
+        dims = list(given) if given is not None else _last(call, len(after))
+    elif name.endswith("2"):
+        dims = list(call.value(2, "dim", (-2, -1)))
+    else:
+        dims = [call.value(2, "dim", -1)]
+    sizes = {dim: after[dim] for dim in dims}
+    if name.startswith(("rfft", "ihfft")):  # real in, half of a spectrum out
+        asked = call.value(1, "s" if name[-1] in "n2" else "n")
+        asked = asked[-1] if isinstance(asked, (tuple, list)) else asked
+        sizes[dims[-1]] = before[dims[-1]] if asked is None else asked
+    is_real = name.startswith(("rfft", "ihfft", "irfft", "hfft"))
+    length = math.prod(sizes.values())
+    outside = math.prod(after) // max(1, math.prod(after[dim] for dim in dims))
+    flops = (2.5 if is_real else 5.0) * outside * length * math.log2(length)
+    return Work(round(flops), 0, round(flops))
+
+
+def _last(call: Call, dims: int) -> list[int]:
+    sizes = call.value(1, "s")
+    count = len(sizes) if sizes is not None else dims
+    return list(range(-count, 0))
+
+
+@formula("stft istft")
+def _stft(call: Call) -> Work:
+    """A window and a real transform for each frame."""
+    size = int(call.value(1, "n_fft"))
+    spectrum = call.shape if call.name == "stft" else call.operands[0].shape
+    spectrum = spectrum if call.name == "istft" or call.results[0][1].is_complex else spectrum[:-1]
+    frames = math.prod(spectrum) // max(1, spectrum[-2])
+    flops = round(frames * size * (1 + 2.5 * math.log2(size)))
+    return Work(flops, 0, flops)
+
+
+# Matrices -------------------------------------------------------------------------------------------------------------
+
+# FLOPs for one m × n matrix with m >= n, and a right-hand side of k columns where the function takes one.
+_MATRIX: dict[str, Callable[[int, int, int], float]] = {
+    "linalg_cholesky linalg_cholesky_ex cholesky": lambda m, n, k: n**3 / 3,
+    "linalg_lu linalg_lu_factor linalg_lu_factor_ex lu lu_with_info linalg_det linalg_slogdet logdet": (
+        lambda m, n, k: m * n**2 - n**3 / 3
+    ),
+    "linalg_ldl_factor linalg_ldl_factor_ex": lambda m, n, k: n**3 / 3,
+    "linalg_inv linalg_inv_ex": lambda m, n, k: 2 * n**3,
+    "cholesky_inverse": lambda m, n, k: n**3,
+    "linalg_qr qr": lambda m, n, k: 4 * m * n**2 - 4 * n**3 / 3,
+    "geqrf": lambda m, n, k: 2 * m * n**2 - 2 * n**3 / 3,
+    "linalg_householder_product": lambda m, n, k: 2 * m * n**2 - 2 * n**3 / 3,
+    "linalg_svd svd linalg_pinv": lambda m, n, k: 4 * m**2 * n + 8 * m * n**2 + 9 * n**3,
+    "linalg_svdvals linalg_matrix_rank linalg_cond": lambda m, n, k: 4 * m * n**2 - 4 * n**3 / 3,
+    "linalg_eigh": lambda m, n, k: 9 * n**3,
+    "linalg_matrix_sqrth": lambda m, n, k: 11 * n**3,  # of a symmetric matrix, by its eigenvectors
+    "linalg_polar": lambda m, n, k: 4 * m**2 * n + 10 * m * n**2 + 11 * n**3,  # by singular values
+    "linalg_eigvalsh": lambda m, n, k: 4 * n**3 / 3,
+    "linalg_eig": lambda m, n, k: 25 * n**3,
+    "linalg_eigvals": lambda m, n, k: 10 * n**3,
+    "linalg_solve linalg_solve_ex solve": lambda m, n, k: 2 * n**3 / 3 + 2 * n**2 * k,
+    "linalg_lstsq": lambda m, n, k: 2 * m * n**2 - 2 * n**3 / 3 + 4 * m * n * k,
+}
+# The same for functions whose first argument is the right-hand side.
+_SOLVED: dict[str, Callable[[int, int], float]] = {
+    "triangular_solve": lambda n, k: n**2 * k,
+    "cholesky_solve lu_solve": lambda n, k: 2 * n**2 * k,
+}
+
+
+def _decompose(count: Callable[[int, int, int], float], call: Call) -> Work:
+    shape = call.operands[0].shape
+    m, n = max(shape[-2:]), min(shape[-2:])
+    right = call.operands[1].shape if len(call.operands) > 1 else ()
+    columns = right[-1] if len(right) >= 2 else 1
+    times = 2 if call.operands[0].dtype.is_complex else 1  # a real matrix may have complex eigenvalues
+    flops = round(times * math.prod(shape[:-2]) * count(m, n, columns))
+    return Work(flops, 0, 2 * flops)
+
+
+def _solve(count: Callable[[int, int], float], call: Call) -> Work:
+    right = call.operands[0].shape
+    return simple(call, math.prod(right[:-2]) * count(right[-2], right[-1]), 2)
+
+
+for _names, _decomposed in _MATRIX.items():
+    formula(_names)(partial(_decompose, _decomposed))
+for _names, _solved in _SOLVED.items():
+    formula(_names)(partial(_solve, _solved))
+
+
+@formula("linalg_solve_triangular")
+def _solve_triangular(call: Call) -> Work:
+    right = call.operands[1].shape
+    return simple(call, math.prod(call.shape[:-2]) * right[-2] ** 2 * right[-1], 2)
+
+
+# Einsum: what an equation costs when its operands are contracted from left to right, as torch does.
+#
+# With the optional package opt_einsum torch may choose a cheaper order for three and more operands; it is not counted
+# here.
+
+Labels = list[Hashable]
+
+
+@formula("einsum")
+def _einsum(call: Call) -> Work:
+    operands, terms, output = _parse(call.args)
+    sizes: dict[Hashable, int] = {}
+    for operand, term in zip(operands, terms, strict=True):
+        for label, size in zip(term, operand.shape, strict=True):
+            sizes[label] = max(size, sizes.get(label, 1)) if size else 0
+    macs, flops = contraction([set(term) for term in terms], set(output), sizes)
+    return product(call, macs, operands, flops)
+
+
+def contraction(terms: Sequence[set[Hashable]], output: set[Hashable], sizes: dict[Hashable, int]) -> tuple[int, int]:
+    """The MACs, and the other FLOPs, of contracting the terms from left to right."""
+
+    def volume(labels: set[Hashable]) -> int:
+        return math.prod(sizes[label] for label in labels)
+
+    macs = flops = 0
+    left = terms[0]
+    for number, right in enumerate(terms[1:], 1):
+        later = output.union(*terms[number + 1 :])
+        for side, other in ((left, right), (right, left)):
+            kept = side & (other | later)
+            flops += volume(side) - volume(kept)  # what only one of them has is summed first
+        left, right = left & (right | later), right & (left | later)
+        contracted = (left & right) - later
+        if contracted:
+            macs += volume(left | right)
+        else:
+            flops += volume(left | right)  # only multiplied
+        left = (left | right) - contracted
+    flops += volume(left) - volume(left & output)
+    return macs, flops
+
+
+def _parse(args: tuple[Any, ...]) -> tuple[list[Operand], list[Labels], Labels]:
+    given = args[1] if len(args) == 2 and isinstance(args[1], (list, tuple)) and not isinstance(args[1], Operand) else args[1:]
+    operands = list(given)
+    left, arrow, right = args[0].replace(" ", "").partition("->")  # torch makes an equation of lists of dimensions
+    parts = [_split(term) for term in left.split(",")]
+    target = _split(right) if arrow else None
+    terms = [_spread(part, len(operand.shape)) for part, operand in zip(parts, operands, strict=True)]
+    hidden = [len(operand.shape) - len(part) + 1 for part, operand in zip(parts, operands, strict=True) if ... in part]
+    widest = max(hidden, default=0)
+    if target is None:
+        everything = [label for term in terms for label in term if not isinstance(label, tuple)]
+        output: Labels = [(..., place) for place in range(widest)]
+        output += [label for label in dict.fromkeys(everything) if everything.count(label) == 1]
+    else:
+        output = _spread(target, len(target) - 1 + widest)
+    return operands, terms, output
+
+
+def _split(term: str) -> Labels:
+    before, dots, after = term.partition("...")
+    return [*before, ..., *after] if dots else list(before)
+
+
+def _spread(part: Labels, dims: int) -> Labels:
+    """The labels with an ellipsis written out, its dimensions counted from the right."""
+    if ... not in part:
+        return part
+    at, hidden = part.index(...), dims - len(part) + 1
+    return [*part[:at], *((..., place) for place in reversed(range(hidden))), *part[at + 1 :]]
+
+
+# Work that is counted per element: arithmetic, functions, comparisons, activations.
+#
+# An addition, a multiplication, a comparison, and one evaluation of a basic function (a square root, exp, log, sin,
+# tanh, erf) are one FLOP each; any other function is the sum of those in its formula. Choosing and moving values
+# counts nothing. Integers and truth values count like floating-point numbers; complex ones twice, six times where
+# they are multiplied or divided.
+
+# FLOPs per element of the result.
+PER_ELEMENT: dict[int, str] = {
+    1: """
+        abs add sub rsub mul div floor_divide remainder fmod neg reciprocal sqrt exp exp2 expm1 log log2 log10 log1p
+        sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf erfc erfinv erfcx ndtr ndtri log_ndtr
+        lgamma digamma polygamma mvlgamma igamma igammac zeta i0 i0e i1 i1e bessel_j0 bessel_j1 bessel_y0 bessel_y1
+        airy_ai modified_bessel_i0 modified_bessel_i1 modified_bessel_k0 modified_bessel_k1
+        scaled_modified_bessel_k0 scaled_modified_bessel_k1 spherical_bessel_j0 ceil floor round trunc frac sign sgn
+        signbit square pow float_power relu maximum minimum fmax fmin clamp_min clamp_max threshold heaviside
+        copysign nextafter angle eq ne lt le gt ge logical_and logical_or logical_xor logical_not bitwise_and
+        bitwise_or bitwise_xor bitwise_not bitwise_left_shift bitwise_right_shift isnan isinf isfinite isneginf
+        isposinf deg2rad rad2deg gcd lcm conj_physical polar linalg_vander
+    """,
+    2: """
+        clamp relu6 hardtanh leaky_relu prelu rrelu rsqrt tanhshrink softshrink hardshrink ldexp xlogy xlog1py entr
+        frexp isin
+    """,
+    3: "quantize_per_tensor quantize_per_channel quantile nanquantile addcmul addcdiv lerp sinc logit softsign nan_to_num",
+    4: "sigmoid elu softplus logsigmoid hardsigmoid hypot logaddexp logaddexp2 isclose",
+    5: "fake_quantize_per_tensor_affine fake_quantize_per_channel_affine silu hardswish selu celu mish glu",
+}
+_PRODUCTS = frozenset("mul div reciprocal square pow addcmul addcdiv".split())
+
+
+def _elementwise(per_element: int, call: Call) -> Work:
+    times = 3 if call.name in _PRODUCTS and call.is_complex else 1
+    return simple(call, times * per_element * call.made)
+
+
+for _count, _names in PER_ELEMENT.items():
+    formula(_names)(partial(_elementwise, _count))
+
+
+@formula("gelu")
+def _gelu(call: Call) -> Work:
+    return simple(call, (9 if call.value(1, "approximate", "none") == "tanh" else 5) * call.made)
+
+
+@formula(" ".join(sorted(DROPOUTS)))
+def _dropout(call: Call) -> Work:
+    """A mask and a scale, in training; drawing the mask is not counted."""
+    p, training = call.value(1, "p", 0.5), call.value(2, "training", call.value(2, "train", True))
+    return simple(call, 2 * call.made, 0.5) if p and training else NOTHING
+
+
+# Functions that move, choose, make, draw, sort or convert: no arithmetic. Torch's schemas say which functions are
+# views.
+
+_MOVE = (
+    groups.CONVERSIONS
+    | groups.RESHAPES
+    | groups.ONE_FOR_EACH
+    | groups.UNSCHEMED_VIEWS
+    | groups.COPIES
+    | groups.ARRANGEMENTS
+    | groups.SELECTIONS
+    | groups.CONSTRUCTORS
+    | groups.OVERWRITES
+    | groups.SAMPLING
+)
+_OTHERS = """
+    input output source alias adjoint unique unique2 unique_consecutive unique_dim sort argsort msort topk kthvalue median
+    nanmedian mode embedding pixel_shuffle pixel_unshuffle im2col max_unpool1d max_unpool2d max_unpool3d expand_copy view_copy
+    real imag complex view_as_real view_as_complex conj dirichlet_grad result_type can_cast values indices isreal positive
+    hash_tensor assert_async functional_assert_async .grad ._grad lu_unpack linalg_diagonal
+    fft_fftshift fft_ifftshift fft_fftfreq fft_rfftfreq upsample_nearest1d upsample_nearest2d upsample_nearest3d
+    upsample_nearest_exact1d upsample_nearest_exact2d upsample_nearest_exact3d
+"""
+
+for _name in (*sorted(_MOVE), *_OTHERS.split()):
+    FORMULAS.setdefault(_name, lambda call: NOTHING)

@@ -1,0 +1,930 @@
+"""The private parts of torch that torcheer uses: named here and nowhere else; tests look.
+
+A private name may be missing from the next torch. So each is looked up by `private`, which never fails: where torch lacks a
+name, another function serves in its place, or a stand-in raises `MissingInTorch` when it is used. `missing_notes` says what a
+log lacks without the name. The environment variable `TORCHEER_WITHOUT` (names, separated by commas) makes torcheer do without
+names that torch has: the tests take each away in turn, and users can, where a private function of a new torch misbehaves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import operator
+import os
+import re
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from types import CodeType
+from typing import Any, Final, NoReturn
+
+import torch
+import torch.distributed
+from torch import Tensor
+from torch.nn import Module
+from torch.nn.modules import module as _modules
+from torch.overrides import TorchFunctionMode
+
+from .._cleanup import cleaning
+from ..errors import MissingInTorch
+
+# Looking names up --------------------------------------------------------------------------------------------------------
+
+USES: dict[str, str] = {}  # every private name, and what torcheer needs it for
+_LESS: dict[str, str] = {}  # the names that this torch lacks, and what a log is without them
+_HIDDEN: Final = frozenset(filter(None, os.environ.get("TORCHEER_WITHOUT", "").split(",")))
+_ABSENT: Final = object()
+
+
+def _look_up(path: str) -> Any:
+    """What a dotted path leads to; `_ABSENT` where torch has nothing there."""
+    if path in _HIDDEN:
+        return _ABSENT
+    found: Any = torch
+    parts = path.split(".")
+    for count, part in enumerate(parts[1:], 2):
+        try:
+            found = getattr(found, part)
+        except Exception:  # a name that torch is about to remove may raise anything
+            try:
+                found = importlib.import_module(".".join(parts[:count]))
+            except Exception:
+                return _ABSENT
+    return found
+
+
+def private(path: str, use: str, otherwise: Any = None, less: str = "") -> Any:
+    """One of torch's private objects, or what serves in its place where torch lacks the object.
+
+    Args:
+        path: where it is, as `"torch._C._storage_address"`.
+        use: what torcheer does with it; completes "torcheer needs it to …".
+        otherwise: what serves in its place. Without it, a stand-in that raises `MissingInTorch` when it is used.
+        less: what a log lacks without the object, for `history.notes`; empty where `otherwise` does the same.
+    """
+    USES[path] = use
+    found = _look_up(path)
+    if found is not _ABSENT:
+        return found
+    if less:
+        _LESS[path] = less
+    return otherwise if otherwise is not None else _Missing(path)
+
+
+def _attribute(owner: Any, path: str, use: str, otherwise: Callable[[Any], Any], less: str = "") -> Callable[[Any], Any]:
+    """A function that reads a private attribute (`"torch.Tensor._version"`); `otherwise` where `owner` lacks the attribute."""
+    USES[path] = use
+    name = path.rpartition(".")[2]
+    if path not in _HIDDEN and hasattr(owner, name):
+        return operator.attrgetter(name)
+    if less:
+        _LESS[path] = less
+    return otherwise
+
+
+def _later(path: str, use: str, otherwise: Any = None) -> Callable[[], Any]:
+    """As `private`, but looked up when the returned function is first called: the import of its module takes a second."""
+    USES[path] = use
+    return functools.cache(lambda: private(path, use, otherwise))
+
+
+def missing_notes() -> list[str]:
+    """What a log lacks because this torch lacks private names; empty for the versions that are tested."""
+    return [f"torch {torch.__version__} has no {path}: {less}." for path, less in _LESS.items()]
+
+
+class _Missing:
+    """Stands for something that torch lacks. Using it raises `MissingInTorch`."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise MissingInTorch(
+            f"torch {torch.__version__} has no {self._path}, which torcheer needs to {USES[self._path]}. Install a newer "
+            "torcheer, or a torch from 2.6 to 2.15."
+        )
+
+
+# Modes -------------------------------------------------------------------------------------------------------------------
+
+
+def _push_by_entering(mode: Any) -> None:
+    TorchFunctionMode.__enter__(mode)  # type: ignore[no-untyped-call]  # torch's own
+
+
+def _pop_by_leaving() -> Any:
+    modes = function_modes()
+    TorchFunctionMode.__exit__(modes[-1] if modes else TorchFunctionMode(), None, None, None)  # type: ignore[no-untyped-call]
+    return modes[-1] if modes else None
+
+
+def _modes_by_popping() -> list[Any]:
+    """The active function modes, by taking each off the stack and putting it back; torch raises when the stack is empty."""
+    if pop_function_mode is _pop_by_leaving:  # which asks for the active modes
+        _Missing("torch.overrides._get_current_function_mode_stack")()
+    popped = []
+    with contextlib.suppress(RuntimeError):
+        while True:
+            popped.append(pop_function_mode())
+    popped.reverse()
+    for mode in popped:
+        push_function_mode(mode)
+    return popped
+
+
+# The stack of function modes. Entering and leaving a `TorchFunctionMode` does the same with more checks.
+push_function_mode: Callable[[Any], None] = private(
+    "torch._C._push_on_torch_function_stack", "put its function mode back", _push_by_entering
+)
+pop_function_mode: Callable[[], Any] = private(
+    "torch._C._pop_torch_function_stack", "take its function mode off for a moment", _pop_by_leaving
+)
+function_modes: Callable[[], list[Any]] = private(
+    "torch.overrides._get_current_function_mode_stack", "know which function modes are active", _modes_by_popping
+)
+count_function_modes: Callable[[], int] = private(
+    "torch._C._len_torch_function_stack", "count active function modes", lambda: len(function_modes())
+)
+
+
+class _ModesPopped:
+    """Does what `DisableTorchFunction` does for modes, more slowly: takes them off the stack and puts them back."""
+
+    def __enter__(self) -> None:
+        self._modes = [pop_function_mode() for _ in range(count_function_modes())]
+
+    def __exit__(self, *error: object) -> None:
+        while self._modes:
+            push_function_mode(self._modes.pop())
+
+
+def take_off_function_mode(mode: Any) -> bool:
+    """Take the last entry of a mode off the stack of function modes; others stay. Returns whether it was on the stack."""
+    above, is_found = [], False
+    while not is_found and count_function_modes():
+        above.append(pop_function_mode())
+        is_found = above[-1] is mode
+    for one in reversed(above[:-1] if is_found else above):
+        push_function_mode(one)
+    return is_found
+
+
+# Inside, torch functions are handed neither to modes nor to subclasses. The public function hides them only from subclasses.
+DisableTorchFunction: Any = private("torch._C.DisableTorchFunction", "call torch unseen by its own function mode", _ModesPopped)
+# Inside, torch functions are handed to modes again, also within `DisableTorchFunction`.
+_EnableTorchFunction: Any = private("torch._C._EnableTorchFunction", "evaluate the functions that were given to flex_attention")
+
+
+@cleaning
+def seen_by(mode: TorchFunctionMode) -> Iterator[None]:
+    """Inside, torch functions are handed to this mode and to no other, also within `DisableTorchFunction`."""
+    with _ModesPopped(), _EnableTorchFunction(), mode:
+        yield
+
+
+# Inside, tensor subclasses behave as plain tensors.
+DisableTorchFunctionSubclass: Any = private(
+    "torch._C.DisableTorchFunctionSubclass", "read tensors of subclasses as plain tensors", DisableTorchFunction
+)
+# The `__torch_function__` of subclasses that override nothing. Without it they are treated as if they overrode functions.
+disabled_torch_function: Any = private(
+    "torch._C._disabled_torch_function_impl",
+    "know subclasses of Tensor that override nothing",
+    object(),
+    "attention on tensors of such subclasses does not take torch's fused path",
+)
+
+
+class _NoDispatchMode:
+    """A base class for `TorchDispatchMode`s where torch has none; `can_watch_aten` is then False, and nobody makes one."""
+
+
+def _no_dispatch_mode() -> None:
+    """Stands for the active dispatch mode where torch does not tell."""
+
+
+_UNFUSED: Final = (
+    "attention that torch computes on its fused path is logged as single operations; at padded positions their values differ"
+)
+# Sees ATen operators.
+TorchDispatchMode: Any = private(
+    "torch.utils._python_dispatch.TorchDispatchMode",
+    "watch torch's fused attention",
+    _NoDispatchMode,
+    _UNFUSED,
+)
+current_dispatch_mode: Callable[[], Any] = private(
+    "torch.utils._python_dispatch._get_current_dispatch_mode", "watch torch's fused attention", _no_dispatch_mode, _UNFUSED
+)
+can_watch_aten: bool = TorchDispatchMode is not _NoDispatchMode and current_dispatch_mode is not _no_dispatch_mode
+# Inside, no mode is active.
+without_modes: Callable[[], Any] = private(
+    "torch.utils._python_dispatch._disable_current_modes",
+    "compare values unseen by other modes",
+    DisableTorchFunction,
+    "a dispatch mode of the program sees torcheer's own copies and comparisons",
+)
+_count_dispatch_modes: Callable[[], int] = private(
+    "torch._C._len_torch_dispatch_stack",
+    "know whether a dispatch mode is active",
+    lambda: 0,
+    "a dispatch mode of the program sees torcheer's own copies",
+)
+_NO_MODES: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+
+
+def outside_dispatch_modes() -> Any:
+    """Inside, the dispatch modes of the user's program are off: a mode that fakes or counts is not to see our copies."""
+    return without_modes() if _count_dispatch_modes() else _NO_MODES
+
+
+_TRACED = "torch.jit.trace inside a model traces torcheer's own calls"
+_tracing_state: Callable[[], Any] = private(
+    "torch._C._get_tracing_state", "know whether torch.jit.trace runs", lambda: None, _TRACED
+)
+_set_tracing_state: Callable[[Any], None] = private(
+    "torch._C._set_tracing_state", "suspend torch.jit.trace", lambda _: None, _TRACED
+)
+
+
+@contextlib.contextmanager
+def untraced() -> Iterator[None]:
+    """Inside, `torch.jit.trace` does not trace, and the sizes of tensors are numbers."""
+    state = _tracing_state()
+    if state is None:
+        yield
+        return
+    _set_tracing_state(None)
+    try:
+        yield
+    finally:
+        _set_tracing_state(state)
+
+
+is_traceable_wrapper_subclass: Callable[[Any], bool] = private(
+    "torch.utils._python_dispatch.is_traceable_wrapper_subclass",
+    "know tensors that wrap others",
+    lambda value: isinstance(value, Tensor) and hasattr(value, "__tensor_flatten__") and hasattr(value, "__tensor_unflatten__"),
+)
+is_any_autocast_enabled: Callable[[], bool] = private(
+    "torch._C._is_any_autocast_enabled",
+    "know whether autocast is on",
+    lambda: any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda", "mps", "xpu")),
+)
+
+# Memory ------------------------------------------------------------------------------------------------------------------
+
+
+def address_of(storage: torch.UntypedStorage) -> int:
+    """The number that a storage is known by: `storage_address` of its tensors."""
+    address: int = _address_of(storage)
+    return address
+
+
+_address_of = _attribute(
+    torch.UntypedStorage, "torch.UntypedStorage._cdata", "tell storages apart", torch.UntypedStorage.data_ptr
+)
+# The address of a tensor's storage, in a third of the time of `address_of(tensor.untyped_storage())`.
+storage_address: Callable[[Tensor], int] = private(
+    "torch._C._storage_address", "tell storages apart", lambda tensor: _address_of(tensor.untyped_storage())
+)
+# How many tensors share a storage. Without it all memory counts as shared, and is copied.
+storage_use_count: Callable[[int], int] = private(
+    "torch._C._storage_Use_Count", "know whether others hold the memory of a value", lambda address: sys.maxsize
+)
+# Where the first element of a tensor is, without making a lazy copy a real one; before torch 2.13 there is only `data_ptr`.
+pointer_of: Callable[[Tensor], int] = getattr(Tensor, "const_data_ptr", Tensor.data_ptr)
+# How often torch counted a write to a tensor. Raises RuntimeError for inference tensors, which have no count.
+write_count: Callable[[Tensor], int] = _attribute(
+    Tensor,
+    "torch.Tensor._version",
+    "notice that a value was overwritten",
+    lambda tensor: 0,
+    "a value that code outside of torch's functions overwrites is not noticed",
+)
+# The tensor that a tensor is a view of, as autograd knows it; None for a tensor that is no view.
+base_of: Callable[[Tensor], Tensor | None] = _attribute(
+    Tensor,
+    "torch.Tensor._base",
+    "find the tensor behind a view",
+    lambda tensor: None,
+    "gradients of a tensor that was written to through a view may not be found",
+)
+
+
+def cuda_is_used() -> bool:
+    """True where this process has used CUDA. Public, but without types."""
+    return torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]  # torch's own
+
+
+# A view whose values are the negative ones, as `.imag` of a conjugated tensor is. Without it such a view comes back as a copy.
+negated_view: Callable[[Tensor], Tensor] = private("torch._neg_view", "load negated views", torch.neg)
+
+
+def sparse_parts(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """Indices and values of a sparse COO tensor as they are stored; the public methods refuse one that is not coalesced."""
+    return _indices(tensor)(), _sparse_values(tensor)()
+
+
+_indices = _attribute(Tensor, "torch.Tensor._indices", "read sparse tensors", lambda tensor: tensor.coalesce().indices)
+_sparse_values = _attribute(Tensor, "torch.Tensor._values", "read sparse tensors", lambda tensor: tensor.coalesce().values)
+_make_subclass: Callable[..., Tensor] = private(
+    "torch.Tensor._make_subclass", "log a model with uninitialised (lazy) parameters"
+)
+
+
+def like_class_of(tensor: Tensor, data: Tensor) -> Tensor:
+    """A tensor over `data` of the same class as `tensor`, with the same `requires_grad`."""
+    return _make_subclass(type(tensor), data, tensor.requires_grad)
+
+
+_nested_facts: dict[str, Callable[[Tensor], Tensor]] = {
+    "sizes": private("torch.Tensor._nested_tensor_size", "save nested tensors"),
+    "strides": private("torch.Tensor._nested_tensor_strides", "save nested tensors"),
+    "offsets": private("torch.Tensor._nested_tensor_storage_offsets", "save nested tensors"),
+}
+
+
+def nested_parts(tensor: Tensor) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+    """What a nested tensor is made of: facts and strided tensors; None for a kind that is not known."""
+    whole: Any = tensor
+    if type(tensor) is Tensor and tensor.layout is torch.strided:
+        parts = {name: read(tensor) for name, read in _nested_facts.items()}
+        return {"layout": "strided"}, {**parts, "values": tensor.values()}
+    if tensor.layout is torch.jagged and type(tensor).__module__.startswith("torch.nested."):
+        parts = {"values": whole._values.detach(), "offsets": whole._offsets}
+        if whole._lengths is not None:
+            parts["lengths"] = whole._lengths
+        return {"layout": "jagged", "ragged": int(whole._ragged_idx)}, parts
+    return None
+
+
+_nested_view: Callable[..., Tensor] = private("torch._nested_view_from_buffer", "load nested tensors")
+
+
+def nested_from_parts(facts: dict[str, Any], parts: dict[str, Tensor]) -> Tensor:
+    """The nested tensor that `nested_parts` took apart."""
+    if facts.get("layout") == "jagged":
+        lengths = parts.get("lengths")
+        return torch.nested.nested_tensor_from_jagged(parts["values"], parts["offsets"], lengths, jagged_dim=facts["ragged"])
+    sizes, strides, offsets, values = (parts[key] for key in ("sizes", "strides", "offsets", "values"))
+    reach = offsets + ((sizes - 1).clamp_min(0) * strides).sum(-1)
+    is_inside = values.dim() == 1 and bool((reach < values.numel()).all()) and bool((offsets >= 0).all())
+    if sizes.shape != strides.shape or not is_inside or bool((sizes < 0).any()) or bool((strides < 0).any()):
+        raise ValueError("the parts of a nested tensor do not fit together")
+    return _nested_view(values, sizes, strides, offsets)
+
+
+_quantised: Callable[..., Tensor] = private("torch._make_per_tensor_quantized_tensor", "load quantised tensors")
+_quantised_by_channel: Callable[..., Tensor] = private("torch._make_per_channel_quantized_tensor", "load quantised tensors")
+
+
+def quantised_from_parts(values: Tensor, dtype: torch.dtype, scales: tuple[Any, ...]) -> Tensor:
+    """A quantised tensor from its integers and, for the whole tensor or by channel, its scales and zero points."""
+    if len(scales) == 3 and not (scales[0].dim() == 1 == scales[1].dim() and scales[2] < values.dim()):
+        raise ValueError("the scales of a quantised tensor do not fit it")
+    made = (_quantised if len(scales) == 2 else _quantised_by_channel)(values, *scales)
+    if made.dtype != dtype:
+        raise ValueError("the integers of a quantised tensor are not of its type")
+    return made
+
+
+# TorchScript ------------------------------------------------------------------------------------------------------------
+
+
+def writes_in_place(module: Any) -> bool:
+    """True where a TorchScript module calls a function that writes in place, or has no graph, as a frozen module has none."""
+    try:
+        return re.search(r"::\w+_\(", str(module.inlined_graph)) is not None
+    except (AttributeError, RuntimeError):
+        return True
+
+
+def script_parts(script: dict[str, Any]) -> tuple[Any, Any]:
+    """The C++ object of a TorchScript module and its class, from the module's `__dict__`; None where there is none."""
+    return script.get("_c"), script.get("_concrete_type")
+
+
+# Schemas of TorchScript methods and of operators. Without it arguments of TorchScript methods are not known by name.
+FunctionSchema: Any = private("torch._C.FunctionSchema", "read the arguments of TorchScript methods", _Missing)
+
+# Transforms of torch.func ------------------------------------------------------------------------------------------------
+
+_NO_TRANSFORMS: Final = "values inside transforms of torch.func (vmap, grad, jvp) are not followed"
+_FOLLOW: Final = "follow values inside transforms of torch.func"
+# Tensors inside vmap, grad and jvp wrap others.
+is_functorch_wrapped: Callable[[Tensor], bool] = private(
+    "torch._C._functorch.is_functorch_wrapped_tensor", _FOLLOW, lambda tensor: False, _NO_TRANSFORMS
+)
+functorch_unwrapped: Callable[[Tensor], Tensor] = private("torch._C._functorch.get_unwrapped", _FOLLOW)
+is_legacy_batched: Callable[[Tensor], bool] = private(
+    "torch._C._functorch.is_legacy_batchedtensor", "know gradients of is_grads_batched=True", lambda tensor: False
+)
+_without_transforms: Callable[[], Any] = private(
+    "torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack",
+    "write values to a file inside a transform of torch.func",
+)
+_transform_level: Callable[[], Any] = private("torch._C._functorch.maybe_current_level", _FOLLOW, lambda: None, _NO_TRANSFORMS)
+_transforms: Callable[[], Any] = private("torch._C._functorch.get_interpreter_stack", _FOLLOW, lambda: (), _NO_TRANSFORMS)
+_transform_types: Any = private("torch._C._functorch.TransformType", _FOLLOW, contextlib.nullcontext, _NO_TRANSFORMS)
+
+
+def without_transforms() -> Any:
+    """Inside, no transform of torch.func runs, so new tensors are not wrapped."""
+    return _without_transforms() if is_transforming() else contextlib.nullcontext()
+
+
+def is_transforming() -> bool:
+    """True while a transform of torch.func is running."""
+    return _transform_level() is not None
+
+
+def is_inside_vmap() -> bool:
+    """True while vmap is among the transforms that are running."""
+    vmap = getattr(_transform_types, "Vmap", None)
+    return vmap is not None and any(transform.key() == vmap for transform in _transforms() or ())
+
+
+# Autograd ----------------------------------------------------------------------------------------------------------------
+
+# The number that the next node gets; nodes of one thread are numbered in the order they are made.
+next_sequence_number: Callable[[], int] = private(
+    "torch.autograd._get_sequence_nr", "tell which autograd nodes a module made, or a backward pass with create_graph=True"
+)
+# The number of the backward pass that is running; -1 outside of one.
+current_graph_task: Callable[[], int] = private(
+    "torch._C._current_graph_task_id",
+    "tell backward passes apart",
+    lambda: -1,
+    "all backward passes of a history count as one, and what checkpointing runs again counts as part of the forward pass",
+)
+
+
+def _accumulating_class() -> type:
+    """The class of the node behind a leaf."""
+    with torch.enable_grad():
+        grad_fn: Any = torch.zeros(1, device="cpu", requires_grad=True).neg().grad_fn
+    return type(grad_fn.next_functions[0][0])
+
+
+# The class of the nodes that add up gradients of leaves.
+AccumulateGrad: type = private("torch._C._functions.AccumulateGrad", "find parameters in autograd's graph", _ABSENT)
+if AccumulateGrad is _ABSENT:
+    AccumulateGrad = _accumulating_class()
+
+
+# The class of the nodes of `torch.autograd.Function`s, inside of which other backward passes may run. Without it: any node.
+CustomNode: type = private("torch.autograd.function.BackwardCFunction", "time custom functions", object)
+
+
+def sequence_number(node: Any) -> int:
+    """The number of an autograd node: nodes of one thread are numbered in the order they are made."""
+    number: int = _sequence_nr(node)()
+    return number
+
+
+_sequence_nr = _attribute(
+    AccumulateGrad,
+    "torch.autograd.graph.Node._sequence_nr",
+    "tell which autograd nodes a module made, or a backward pass with create_graph=True",
+    lambda node: _Missing("torch.autograd.graph.Node._sequence_nr"),
+)
+
+
+_is_functional_tensor: Callable[[Tensor], bool] = private(
+    "torch._is_functional_tensor", "leave functional tensors alone", lambda tensor: False
+)
+_set_write_counts: Callable[..., None] | None = private(
+    "torch._C._autograd._unsafe_set_version_counter",
+    "make torch forget a write that was taken back",
+    _ABSENT,
+    "writes of the pass that were taken back still count as writes, so earlier histories may call a tensor changed, and a "
+    "backward pass that saved the tensor before may raise",
+)
+
+
+def count_writes_as(tensor: Tensor, count: int) -> None:
+    """Make torch count that many writes to a tensor (`write_count`), after a write that was taken back.
+
+    Functional tensors are left as they are: they share the count with a tensor that torch writes to later.
+    """
+    if _set_write_counts is _ABSENT or _is_functional_tensor(tensor):
+        return
+    assert _set_write_counts is not None
+    if _takes_one_write_count():
+        _set_write_counts(tensor, count)
+    else:
+        _set_write_counts((tensor,), (count,))
+
+
+@functools.cache
+def _takes_one_write_count() -> bool:
+    """Whether torch sets the count of one tensor, as torch 2.6 does, and not of several.
+
+    Asked with a tensor of ours: an error would print the tensor, and reading one whose memory is gone ends the process.
+    """
+    assert _set_write_counts is not None
+    try:
+        _set_write_counts((torch.empty(0, device="cpu"),), (0,))
+    except TypeError:
+        return True
+    return False
+
+
+# Calls a function when the backward pass that is running is over.
+after_this_backward: Callable[[Callable[[], None]], None] = private(
+    "torch.autograd.Variable._execution_engine.queue_callback",
+    "know when a backward pass is over",
+    lambda call: None,
+    "backward passes are not marked as complete",
+)
+
+
+def autograd_node_class(name: str) -> type | None:
+    """The class of autograd's nodes of this name (`"MulBackward0"`); its attributes `_saved_…` say what it saves."""
+    return getattr(_node_classes, name, None)
+
+
+_node_classes: Any = private(
+    "torch._C._functions",
+    "know what autograd saves",
+    object(),
+    "the memory that autograd keeps for the backward pass is not known",
+)
+
+
+def hooks_of(tensor: Tensor) -> list[dict[int, Any]]:
+    """The dictionaries of a tensor's gradient hooks, by number."""
+    found = (getattr(tensor, name, None) for name in ("_backward_hooks", "_post_accumulate_grad_hooks"))
+    return [hooks for hooks in found if hooks]
+
+
+# Operators ---------------------------------------------------------------------------------------------------------------
+
+OpOverload: Any = type(torch.ops.aten.add.Tensor)
+OpOverloadPacket: Any = type(torch.ops.aten.add)
+OpNamespace: Any = type(torch.ops.aten)
+
+
+def _schema_by_name(overload: Any) -> Any:
+    name = overload_name(overload)
+    wanted = "" if name == "default" else name
+    return next(schema for schema in schemas_for(qualified_name_of(overload)) if schema.overload_name == wanted)
+
+
+_schema_of = _attribute(
+    torch.ops.aten.add.Tensor,
+    "torch.ops.aten.add.Tensor._schema",
+    "know what operators write to and return",
+    _schema_by_name,
+)
+
+
+def schema_of(overload: Any) -> Any:
+    """The schema of an operator's overload: names, types and aliases of its arguments and results."""
+    return _schema_of(overload)
+
+
+def qualified_name_of(operator: Any) -> str:
+    """`"aten::add"` for `torch.ops.aten.add`, and for each of its overloads."""
+    packet = getattr(operator, "overloadpacket", operator)
+    return str(getattr(packet, "_qualified_op_name", None) or f"{packet.__module__.rpartition('.')[2]}::{packet.__name__}")
+
+
+def overload_name(overload: Any) -> str:
+    """`"Tensor"` for `torch.ops.aten.add.Tensor`, `"default"` for `torch.ops.aten.relu.default`."""
+    return str(overload.__name__).rpartition(".")[2]
+
+
+def _packets() -> Iterator[Any]:
+    """Operators of ATen under the names of torch's functions, where torch does not list all operators."""
+    for space in (torch, Tensor, torch.nn.functional, torch.special, torch.linalg, torch.fft):
+        for name in dir(space):
+            packet = getattr(torch.ops.aten, name, None) if not name.startswith("__") else None
+            if isinstance(packet, OpOverloadPacket):
+                yield packet
+
+
+def _names_of_operators() -> list[str]:
+    names = ((qualified_name_of(packet), overload) for packet in _packets() for overload in packet.overloads())
+    return [name if overload == "default" else f"{name}.{overload}" for name, overload in names]
+
+
+def _schemas_of_operator(name: str) -> list[Any]:
+    packet = getattr(torch.ops.aten, name.removeprefix("aten::"), None)
+    return [schema_of(getattr(packet, overload)) for overload in packet.overloads()] if packet is not None else []
+
+
+# All operators, as "aten::add.Tensor", and the schemas of one: what functions write, return as views and draw.
+operator_names: Callable[[], list[str]] = private(
+    "torch._C._dispatch_get_all_op_names", "list torch's operators", _names_of_operators
+)
+schemas_for: Callable[[str], list[Any]] = private(
+    "torch._C._jit_get_schemas_for_operator", "know what torch's functions write to and return", _schemas_of_operator
+)
+C_MODULE: Final = "torch._C"  # the `__module__` of objects of torch's C++ part
+TENSOR_MODULE: Final = "torch._tensor"  # the `__module__` of operators that torch.Tensor defines in Python
+
+
+# Where torch keeps the functions that a saved history may call, by the name they are written down under. Without the private
+# ones functions such as `F.gelu` could be shown, but not run again.
+FUNCTION_NAMESPACES: dict[str, Any] = {
+    "torch.nn.functional": torch.nn.functional,
+    "torch.Tensor": Tensor,
+    "torch": torch,
+    "torch.functional": torch.functional,
+    "torch.nn.init": torch.nn.init,
+    "torch.linalg": torch.linalg,
+    "torch.fft": torch.fft,
+    "torch.special": torch.special,
+    "torch.sparse": torch.sparse,
+    "torch.nested": torch.nested,
+    "torch.autograd": torch.autograd,
+}
+for _name in ("_nn", "_fft", "_linalg", "_special", "_sparse", "_nested", "_VariableFunctions"):
+    _space = private(f"torch._C.{_name}", "run functions of loaded histories again", _ABSENT)
+    if _space is not _ABSENT:
+        FUNCTION_NAMESPACES[f"torch._C.{_name}"] = _space
+# The modules that these functions are defined in, where they are Python.
+FUNCTION_MODULES = frozenset(
+    "torch.nn.functional torch.functional torch.nn.init torch._tensor torch._lobpcg torch._lowrank torch.sparse torch.nested "
+    "torch.linalg torch.special torch.fft".split()
+)
+
+# Containers that programs register to be walked, by class. Without it only Python's own containers, and ours, are walked.
+registered_containers: dict[type, Any] = private(
+    "torch.utils._pytree.SUPPORTED_NODES",
+    "find tensors in containers that were registered with torch's pytree",
+    {},
+    "tensors in containers that were registered with torch's pytree are not found",
+)
+
+# Other processes ---------------------------------------------------------------------------------------------------------
+
+_UNCOUNTED: Final = "collectives that no torch function announces (inside DTensor, FSDP) are not noticed"
+_world: Any = (
+    private("torch.distributed.distributed_c10d._world", "count collectives", _ABSENT, _UNCOUNTED)
+    if torch.distributed.is_available()
+    else _ABSENT
+)
+
+
+def count_collectives() -> int:
+    """How many collectives this process took part in, over all process groups that count them."""
+    total = 0
+    for group in list(getattr(_world, "pg_map", ())):
+        try:
+            total += group._get_sequence_number_for_group()
+        except (RuntimeError, AttributeError):  # a backend that does not count
+            continue
+    return total
+
+
+# Modules -----------------------------------------------------------------------------------------------------------------
+
+
+_a_module: Final = Module()
+# Where a module's `__dict__` has what is registered in it.
+PARAMETERS: Final = "_parameters"
+BUFFERS: Final = "_buffers"
+MODULES: Final = "_modules"
+NON_PERSISTENT: Final = "_non_persistent_buffers_set"  # the names of the buffers that `state_dict` leaves out
+# Where wrappers around models, by class, hold the model. It is part of the names of `named_modules`.
+WRAPPED_AS: Final = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
+
+
+def _own(path: str, use: str, read: Callable[[Module], Iterator[tuple[str, Any]]]) -> Callable[[Module], dict[str, Any]]:
+    return _attribute(_a_module, path, use, lambda module: dict(read(module)))
+
+
+# What is registered in a module itself, by name.
+own_parameters: Callable[[Module], dict[str, Any]] = _own(
+    "torch.nn.Module._parameters", "read parameters", lambda m: m.named_parameters(recurse=False, remove_duplicate=False)
+)
+own_buffers: Callable[[Module], dict[str, Any]] = _own(
+    "torch.nn.Module._buffers", "read buffers", lambda m: m.named_buffers(recurse=False, remove_duplicate=False)
+)
+own_modules: Callable[[Module], dict[str, Any]] = _own("torch.nn.Module._modules", "find submodules", Module.named_children)
+# The hooks of a module, by number. Without them the hooks of taps run after the model's own.
+forward_hooks_of: Callable[[Module], dict[int, Any]] = _attribute(
+    _a_module, "torch.nn.Module._forward_hooks", "run its hooks before the model's own", lambda module: {}
+)
+forward_pre_hooks_of: Callable[[Module], dict[int, Any]] = _attribute(
+    _a_module, "torch.nn.Module._forward_pre_hooks", "run its hooks before the model's own", lambda module: {}
+)
+_backward_hooks_of: Callable[[Module], dict[int, Any]] = _attribute(
+    _a_module, "torch.nn.Module._backward_hooks", "know whether hooks change gradients", lambda module: {}
+)
+_backward_pre_hooks_of: Callable[[Module], dict[int, Any]] = _attribute(
+    _a_module, "torch.nn.Module._backward_pre_hooks", "know whether hooks change gradients", lambda module: {}
+)
+
+
+def backward_hooks_of(module: Module) -> list[Any]:
+    """The backward hooks of a module, those before and those after its backward."""
+    return [*_backward_hooks_of(module).values(), *_backward_pre_hooks_of(module).values()]
+
+
+def is_replica(module: Module) -> bool:
+    """True for the copies of a module that `DataParallel` runs on other threads."""
+    return bool(getattr(module, "_is_replica", False))
+
+
+def module_call_codes() -> Iterator[CodeType]:
+    """The code of `nn.Module`'s own call machinery, whose frames lie between a module's `forward` and its caller."""
+    methods = (_called_first, _called_next, _called_when_tracing)
+    named = [code for method in methods if (code := getattr(method, "__code__", None)) is not None]
+    for code in named if len(named) == len(methods) else (*named, *_codes_around_a_call()):
+        yield code
+        yield from (inner for inner in code.co_consts if isinstance(inner, CodeType))
+
+
+_PARTS: Final = "tell the frames of a module call from those of the model"
+_called_first: Any = private("torch.nn.Module._wrapped_call_impl", _PARTS, _ABSENT)
+_called_next: Any = private("torch.nn.Module._call_impl", _PARTS, _ABSENT)
+_called_when_tracing: Any = private("torch.nn.Module._slow_forward", _PARTS, _ABSENT)
+
+
+def _codes_around_a_call() -> list[CodeType]:
+    """The code of the frames between a module's `forward` and its caller, by calling a module."""
+    codes: list[CodeType] = []
+    here = sys._getframe().f_code
+
+    class Probe(Module):
+        def forward(self) -> None:
+            frame = sys._getframe(1)
+            while frame.f_code is not here and frame.f_back is not None:
+                codes.append(frame.f_code)
+                frame = frame.f_back
+
+    Probe()()
+    return codes
+
+
+@cleaning
+def global_module_hooks(enter: Callable[..., Any], leave: Callable[..., Any], *, always: bool = True) -> Iterator[None]:
+    """Inside, `enter` is called before each module's forward and `leave` after it; with `always`, also where it raised.
+
+    Removing such a hook leaves its number in one of torch's dictionaries (torch 2.6 to 2.15), which is removed here, too.
+    """
+    with contextlib.ExitStack() as undo:
+        undo.callback(_modules.register_module_forward_pre_hook(enter).remove)
+        after = _modules.register_module_forward_hook(leave, with_kwargs=True, always_call=always)
+        undo.callback(getattr(_modules, "_global_forward_hooks_with_kwargs", {}).pop, after.id, None)
+        undo.callback(after.remove)
+        yield
+
+
+def has_global_pre_hooks() -> bool:
+    """True where somebody watches every module's forward before it runs, or where torch does not say."""
+    return bool(getattr(_modules, "_global_forward_pre_hooks", True))
+
+
+# Compiled code -----------------------------------------------------------------------------------------------------------
+
+
+def may_be_compiled() -> bool:
+    """True where torch.compile can be at work in this process, as in `flex_attention`; its compiler is imported only then."""
+    return "torch._dynamo.eval_frame" in sys.modules or "torch.nn.attention.flex_attention" in sys.modules
+
+
+def is_of_compiler(error: BaseException) -> bool:
+    """True for an error that the compiler of torch.compile raised."""
+    return type(error).__module__.startswith("torch._dynamo")
+
+
+def is_compiled(module: Module) -> bool:
+    """True for what `torch.compile(module)` returns, after `module.compile()`, and where `forward` was compiled."""
+    if getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, WRAPPED_AS["OptimizedModule"]):
+        return True
+    return hasattr(module.forward, "_torchdynamo_orig_callable")
+
+
+def is_inside_compiled_code() -> bool:
+    """True where code that torch.compile compiles made this call: torch would compile what runs now, too.
+
+    Where torch lacks the private name, torch itself says that a stance cannot be set there.
+    """
+    if torch.compiler.is_dynamo_compiling():  # it reads this function itself
+        return True
+    if not may_be_compiled():
+        return False
+    callback = _compiling_callback()()
+    return callback is not None and callback is not False
+
+
+def compiled_and_disabled_functions() -> tuple[set[int], set[int]]:
+    """The code, by `id`, of the functions that torch.compile puts around others, and that torch.compiler.disable does.
+
+    Both are empty where nothing is compiled: nothing was yet, or `torch.compiler.set_stance("force_eager")` was called.
+    """
+    compiler = sys.modules.get("torch._dynamo.eval_frame")
+    if compiler is None or getattr(getattr(compiler, "_stance", None), "stance", None) == "force_eager":
+        return set(), set()
+    compiled, disabled = (
+        {id(code) for code in context().__call__.__code__.co_consts if isinstance(code, CodeType)}
+        for context in (_compiling_context, _disabling_context)
+    )
+    return compiled, disabled
+
+
+class _NoContext:
+    def __call__(self) -> None:
+        """Contains no function: nothing counts as compiled."""
+
+
+_compiling_callback = _later(
+    "torch._C._dynamo.eval_frame.get_eval_frame_callback", "refuse to log inside compiled code", lambda: None
+)
+_NOTICE: Final = "notice that compiled code calls xray.step()"
+_compiling_context = _later("torch._dynamo.eval_frame._TorchDynamoContext", _NOTICE, _NoContext)
+_disabling_context = _later("torch._dynamo.eval_frame.DisableContext", _NOTICE, _NoContext)
+
+
+@cleaning
+def run_uncompiled(*, has_wrappers: bool = False) -> Iterator[None]:
+    """Inside, compiled code runs as it is written.
+
+    With `has_wrappers` torch's warning is silenced that global hooks also fire for the wrapper around a compiled module.
+    """
+    if not may_be_compiled():
+        yield
+        return
+    with contextlib.ExitStack() as undo:
+        _eager.begin()
+        undo.callback(_eager.end)
+        if has_wrappers:
+            undo.enter_context(hooks_on_wrappers())
+        yield
+
+
+class _Eager:
+    """Sets torch's stance, which is one for all threads, while anybody wants it; the last one to end puts it back."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # what ends a block may run while another one begins, in the same thread
+        self._running = 0
+        self._stance: Any = None
+
+    def begin(self) -> None:
+        with self._lock:
+            if self._running == 0:
+                self._stance = torch.compiler.set_stance("force_eager")
+            self._running += 1
+
+    def end(self) -> None:
+        with self._lock:
+            self._running -= 1
+            if self._running == 0:
+                self._stance.__exit__(None, None, None)
+                self._stance = None
+
+
+_eager = _Eager()
+
+
+@cleaning
+def hooks_on_wrappers() -> Iterator[None]:
+    """Inside, torch does not warn that global hooks also fire for the wrapper around a compiled module."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*there are global hooks on modules")
+        yield
+
+
+# Functions of the user's -------------------------------------------------------------------------------------------------
+
+_CUSTOM: dict[tuple[int, str], tuple[CodeType, bool]] = {}  # by the id of a code object, which is held, and what was asked
+
+
+def forget_custom_functions() -> None:
+    """Called when a recording begins: a class that was defined since may use code that ran before."""
+    _CUSTOM.clear()
+
+
+def is_of_custom_function(code: CodeType, method: str) -> bool:
+    """True for the code of a method (`forward`, `backward`) of a `torch.autograd.Function`, and of what decorators of it wrap.
+
+    A frame of `Function.apply` would be a simpler sign, but from torch 2.14 on `apply` is a builtin, which has no frame.
+    """
+    known = _CUSTOM.get((id(code), method))
+    if known is None:
+        known = _CUSTOM[id(code), method] = (code, any(code is one for one in _codes_of_custom_functions(method)))
+    return known[1]
+
+
+def _codes_of_custom_functions(name: str) -> Iterator[CodeType]:
+    classes: list[type] = [torch.autograd.Function]
+    while classes:
+        cls = classes.pop()
+        classes += cls.__subclasses__()
+        method: Any = vars(cls).get(name)
+        while method is not None:
+            method = getattr(method, "__func__", method)  # of a static method
+            code = getattr(method, "__code__", None) or getattr(type(method).__call__, "__code__", None)
+            if code is not None:
+                yield code
+            method = getattr(method, "__wrapped__", None) or getattr(method, "func", None)  # of a decorator, of a partial

@@ -1,0 +1,240 @@
+"""Whether a tensor's storage still holds its elements.
+
+`storage.resize_(0)` frees the memory of every tensor that refers to the storage and leaves their shapes as they are; FSDP does
+this with parameters after every layer. torch does not check: reading such a tensor ends the process. No torch function is
+called for it, so it cannot be seen as it happens. Ask `has_memory` before reading a tensor that was held for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.nn.parameter import is_lazy
+
+from .internals import (
+    DisableTorchFunction,
+    DisableTorchFunctionSubclass,
+    functorch_unwrapped,
+    is_functorch_wrapped,
+    is_traceable_wrapper_subclass,
+    sparse_parts,
+    write_count,
+)
+from .sentinels import Sign
+from .tensor_table import PLAIN_CLASSES, inner_tensors, is_wrapper, unwrap
+
+_PACKED: Final = {torch.quint4x2: 2, torch.quint2x4: 4}  # elements in a byte, where torch says that an element takes a byte
+_LARGEST_ITEM: Final = 16  # bytes of an element, at most: at a multiple of it, elements of every type may begin
+FREED: Final = Sign("<freed>")  # stands where an activation was kept whose memory was freed before it could be copied
+
+
+def is_freed(value: Any) -> bool:
+    """Whether a kept value can no longer be read because its memory is gone."""
+    return value is FREED or (isinstance(value, Tensor) and not has_memory(value))
+
+
+def has_memory(tensor: Tensor) -> bool:
+    """Whether the storage of `tensor` is large enough for all of its elements."""
+    with DisableTorchFunction():  # a recording that runs takes note of who asks for a storage
+        if type(tensor) is Tensor or type(tensor) is Parameter:
+            return _has_memory(tensor)
+        wrapper: Any = tensor
+        if is_traceable_wrapper_subclass(wrapper):
+            names = wrapper.__tensor_flatten__()[0]
+            return all(has_memory(part) for name in names if isinstance(part := getattr(wrapper, name), Tensor))
+        return _has_memory(tensor)
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    try:
+        room = tensor.untyped_storage().nbytes()
+    except RuntimeError:  # no storage of its own: sparse, wrapped by torch.func
+        return all(_has_memory(part) for part in _parts(tensor))
+    try:
+        if room >= tensor.nbytes and tensor.is_contiguous() and not tensor.storage_offset():
+            return True
+        return room >= needed_bytes(tensor)
+    except RuntimeError:  # its sizes are symbols
+        return True
+
+
+def needed_bytes(tensor: Tensor) -> int:
+    """How large the storage of a strided tensor must be."""
+    if tensor.is_nested or tensor.numel() == 0:
+        return tensor.nbytes if tensor.is_nested else 0
+    if tensor.dtype in _PACKED:
+        return -(-(int(tensor.storage_offset()) + tensor.numel()) // _PACKED[tensor.dtype])
+    reach = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return int((tensor.storage_offset() + reach + 1) * tensor.element_size())
+
+
+def cloned(tensor: Tensor) -> Tensor:
+    """`tensor.clone()`, also of a type (`torch.int4`) of which torch only stores values."""
+    try:
+        return tensor.clone()
+    except RuntimeError:  # NotImplementedError, but not in torch 2.6
+        if tensor.is_quantized:  # with zero points of floating point
+            with torch.no_grad():
+                memory = tensor.untyped_storage().clone()  # type: ignore[no-untyped-call]  # torch's own
+                return tensor.detach().set_(memory, tensor.storage_offset(), tensor.shape, tensor.stride())
+        return tensor.view(torch.uint8).clone().view(tensor.dtype)
+
+
+def indexed(tensor: Tensor, index: Any) -> Tensor:
+    """`tensor[index]` by index tensors, also of dtypes that torch does not index (float8 and unsigned integers before 2.7)."""
+    try:
+        return tensor[index]
+    except RuntimeError:
+        same_size = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(tensor.element_size(), tensor.dtype)
+        return tensor.view(same_size)[index].view(tensor.dtype)
+
+
+def copy_of(tensor: Tensor) -> Tensor:
+    """A copy in memory of its own, with the strides of `tensor` also where `clone` would not keep them.
+
+    Functions may give other bits for other strides: batch_norm does for an expanded input.
+    """
+    copied = cloned(tensor)
+    if type(tensor) not in (Tensor, Parameter) or tensor.layout is not torch.strided or tensor.is_nested:
+        return copied
+    if copied.stride() == tensor.stride() or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
+        return copied
+    if tensor.numel() == 0 or tensor.device.type == "meta" or is_functorch_wrapped(tensor):
+        return copied
+    reach = needed_bytes(tensor) // tensor.element_size() - tensor.storage_offset()
+    if reach > 4 * tensor.numel():  # a few elements of a large memory
+        return copied
+    with torch.no_grad():
+        memory = cloned(tensor.detach().as_strided((reach,), (1,)))
+        return memory.as_strided(tensor.shape, tensor.stride(), 0).detach()  # autograd lets nobody write to a view from here
+
+
+def may_overlap(tensor: Tensor) -> bool:
+    """Whether several elements of a tensor may be at one place of its memory, as those of an expanded tensor are."""
+    if tensor.layout is not torch.strided or tensor.is_nested or is_functorch_wrapped(tensor) or tensor.numel() == 0:
+        return False
+    reach = 1  # of the dimensions so far, in elements
+    for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if step < reach:
+                return True
+            reach += (size - 1) * step
+    return False
+
+
+def storage_part(tensor: Tensor, begin: int, end: int, dtype: torch.dtype = torch.uint8) -> Tensor:
+    """The bytes from `begin` to `end` of a tensor's storage, as elements of a dtype, on the same memory."""
+    flat, size = torch.empty(0, dtype=dtype, device=tensor.device), dtype.itemsize
+    return flat.set_(tensor.untyped_storage(), begin // size, ((end - begin) // size,), (1,))
+
+
+def is_plain_memory(value: Any) -> bool:
+    """Whether a value is a tensor that is nothing but a view of the numbers in its storage."""
+    if type(value) is not Tensor or value.layout is not torch.strided or value.is_nested or value.device.type == "meta":
+        return False
+    return not (value.is_quantized or value.is_conj() or value.is_neg() or is_functorch_wrapped(value))
+
+
+class MemoryCopy:
+    """A copy of the bytes from `begin` to `end` of a tensor's storage: copies of tensors in it overlap as the tensors do."""
+
+    def __init__(self, tensor: Tensor, begin: int, end: int) -> None:
+        self._begin = begin - begin % _LARGEST_ITEM
+        with torch.no_grad():
+            self._storage = storage_part(tensor, self._begin, end).clone().untyped_storage()
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The copy of a tensor whose elements are all among these bytes."""
+        with torch.no_grad():
+            view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+            offset = tensor.storage_offset() - self._begin // tensor.element_size()
+            return view.set_(self._storage, offset, tensor.shape, tensor.stride())
+
+
+# What the tensors are called that one of a compressed sparse layout is made of.
+COMPRESSED: Final = {
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+
+
+def _parts(tensor: Tensor) -> list[Tensor]:
+    """The strided tensors a sparse tensor is made of."""
+    try:
+        if tensor.layout is torch.sparse_coo:
+            return list(sparse_parts(tensor))
+        if tensor.layout in COMPRESSED:
+            return [getattr(tensor, name)() for name in COMPRESSED[tensor.layout]]
+        if is_functorch_wrapped(tensor):
+            return [functorch_unwrapped(tensor)]
+    except RuntimeError:
+        pass
+    return []
+
+
+def version_of(tensor: Tensor) -> int:
+    """How often `tensor` was written to, as torch counts; -1 where it does not: for inference tensors and some subclasses."""
+    try:
+        return write_count(tensor)
+    except Exception:  # a user-defined class may raise anything
+        return -1
+
+
+def alias(tensor: Tensor) -> Tensor | None:
+    """A detached view of the same memory, of the same class; None if its class does not allow one.
+
+    A Parameter gives a plain tensor.
+    """
+    if type(tensor) in PLAIN_CLASSES:
+        if is_functorch_wrapped(tensor):
+            return unwrap(unwrap(tensor).detach())  # the transform that is running wraps what `detach` returns
+        return tensor.detach()
+    return _of_same_class(tensor, torch.Tensor.detach)
+
+
+def copied(tensor: Tensor) -> Tensor | None:
+    """A copy of a detached tensor, of the same class; None if its class does not allow one."""
+    if type(tensor) is Tensor:
+        return unwrap(copy_of(tensor))  # a transform that is running wraps the copy
+    return _of_same_class(tensor, torch.Tensor.clone)
+
+
+def _of_same_class(tensor: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor | None:
+    """The result of `make` as an instance of the subclass that `tensor` has."""
+    with DisableTorchFunctionSubclass(), torch.no_grad():
+        try:
+            made = make(tensor)
+        except Exception:  # a user-defined class may raise anything
+            made = None
+        if made is not None and (type(made) is type(tensor) or is_lazy(tensor)):
+            return made.as_subclass(Tensor) if is_lazy(made) else made
+        if is_wrapper(tensor):
+            return _rebuilt(tensor, make)
+        return of_same_class(made, tensor) if made is not None else None
+
+
+def of_same_class(tensor: Tensor, like: Any) -> Tensor:
+    """`tensor` as one of the class that `like` has, with its attributes."""
+    if not isinstance(like, Tensor) or type(like) in PLAIN_CLASSES or type(like) is type(tensor) or is_lazy(like):
+        return tensor
+    with DisableTorchFunctionSubclass():
+        made = tensor.as_subclass(type(like))
+        vars(made).update(vars(like))
+        return made
+
+
+def _rebuilt(tensor: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor | None:
+    """A wrapper around what `make` gives of the tensors inside `tensor`."""
+    try:
+        _, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]  # where a class has none, this raises
+        inner = {name: make(one) for name, one in inner_tensors(tensor).items()}
+        rebuilt = type(tensor).__tensor_unflatten__(inner, context, tensor.size(), tensor.stride())  # type: ignore[attr-defined]
+    except Exception:  # a user-defined class may raise anything
+        return None
+    return rebuilt if type(rebuilt) is type(tensor) else None

@@ -1,0 +1,515 @@
+"""State that lies deeper than a module's own attributes: nested containers, plain objects, NumPy arrays, random generators.
+
+Every attribute is followed through containers, plain objects and bound methods, and what is found is copied one level at a
+time: dictionaries and lists are copied shallowly, tensors not at all. An object that leads to more than `LIMIT` others (a
+trainer, a data set) is left alone: putting a program's whole state back would undo more than the pass did. Modules that are not
+registered but held in a list or an object are looked at as the others are. Of the variables a function closes over, and of the
+global names it uses, only random generators are put back.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import itertools
+import math
+import random
+import sys
+import types
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
+from operator import is_
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from .containers import LEAVES, slots_of
+
+LIMIT = 200  # objects that one attribute may lead to
+ROOM = 1 << 20  # bytes of NumPy arrays that are copied for one pass; of larger arrays a sample is compared
+
+_NOTHING, _MODULE, _DICT, _LIST, _SET, _DEQUE, _TUPLE = range(7)
+_RANDOM, _ARRAY, _BYTES, _FUNCTION, _METHOD, _PARTIAL, _OBJECT = range(7, 14)
+
+# Packages whose objects are left alone: torch's (optimizers are handled elsewhere), ours, and those that talk to the world.
+_LEFT_ALONE = frozenset(
+    "torch torcheer torch_vis lightning pytorch_lightning lightning_fabric accelerate deepspeed ray wandb mlflow tensorboard "
+    "tensorboardX tqdm logging threading _thread socket _socket ssl io _io concurrent asyncio multiprocessing queue _queue "
+    "subprocess select selectors tempfile weakref _weakref ctypes _ctypes enum re numpy pandas "
+    "pyarrow polars inspect importlib datetime decimal fractions pathlib uuid time operator itertools h5py zarr sqlite3 mmap "
+    "array unittest".split()
+)
+_DEFINITIONS = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
+_HARMLESS_TYPES = (Tensor, type, types.ModuleType, str, bytes, int, float, complex, range, type(None))
+# What no pass can change, by class and by module; iterators, files and torch's own objects are neither this nor put back.
+_UNCHANGEABLE = (*LEAVES, slice, enum.Enum)
+_UNCHANGEABLE_MODULES = frozenset({"datetime", "decimal", "fractions", "pathlib", "uuid", "re"})
+
+_WITHOUT_ATTRIBUTES = frozenset({dict, list, set, deque, tuple, frozenset})
+
+_kinds: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
+_names: weakref.WeakKeyDictionary[Any, list[str]] = weakref.WeakKeyDictionary()
+
+
+def kind_of(cls: type) -> int:
+    """How objects of a class are looked at; 0 when a pass cannot change them, or when they are left alone."""
+    kind = _kinds.get(cls)
+    if kind is None:
+        kind = _kinds[cls] = _classify(cls)
+    return kind
+
+
+def _classify(cls: type) -> int:
+    numpy = sys.modules.get("numpy")
+    for kind, classes in (
+        (_NOTHING, _HARMLESS_TYPES),
+        (_MODULE, Module),
+        (_DICT, dict),
+        (_LIST, list),
+        (_SET, set),
+        (_DEQUE, deque),
+        (_TUPLE, (tuple, frozenset)),
+        (_BYTES, bytearray),
+        (_RANDOM, (torch.Generator, random.Random)),
+        (_FUNCTION, types.FunctionType),
+        (_METHOD, (types.MethodType, types.BuiltinMethodType)),
+        (_PARTIAL, functools.partial),
+    ):
+        if issubclass(cls, classes):
+            return kind
+    if numpy is not None:
+        if issubclass(cls, (numpy.random.Generator, numpy.random.RandomState, numpy.random.BitGenerator)):
+            return _RANDOM
+        if issubclass(cls, numpy.ndarray) and not issubclass(cls, numpy.memmap):
+            return _ARRAY
+    if any(base.__module__.partition(".")[0] in _LEFT_ALONE for base in cls.__mro__ if base is not object):
+        return _NOTHING
+    return _OBJECT if "__dict__" in dir(cls) or slots_of(cls) else _NOTHING
+
+
+class Random:
+    """A random generator and its state."""
+
+    __slots__ = ("_set", "_state", "subject")
+
+    def __init__(self, generator: Any) -> None:
+        self.subject = generator
+        self._set: Callable[[Any], Any]
+        self._state: Any
+        if isinstance(generator, torch.Generator):
+            self._set, self._state = generator.set_state, generator.get_state()
+        elif isinstance(generator, random.Random):
+            self._set, self._state = generator.setstate, generator.getstate()
+        elif hasattr(generator, "set_state"):  # numpy.random.RandomState
+            self._set, self._state = generator.set_state, generator.get_state()
+        else:
+            source = getattr(generator, "bit_generator", generator)
+            self._set, self._state = functools.partial(setattr, source, "state"), source.state
+
+    def again(self) -> Random:
+        return Random(self.subject)
+
+    @property
+    def is_changed(self) -> bool:
+        return not _is_same_state(self.again()._state, self._state)
+
+    def restore(self) -> None:
+        self._set(self._state)
+
+
+def _is_same_state(one: Any, other: Any) -> bool:
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_is_same_state(value, other[key]) for key, value in one.items())
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(_is_same_state, one, other))
+    return bool(one.tolist() == other.tolist() if hasattr(one, "tolist") else one == other)
+
+
+class Array:
+    """A NumPy array and its values, or a sample of them when it is large."""
+
+    __slots__ = ("_facts", "_values", "is_sample", "subject")
+
+    def __init__(self, array: Any, *, is_sample: bool) -> None:
+        self.subject, self.is_sample = array, is_sample
+        self._facts = array.shape, array.dtype
+        self._values = self._read()
+
+    def _read(self) -> Any:
+        array = self.subject
+        if self.is_sample:
+            return array[tuple(slice(None, None, max(1, size // 32)) for size in array.shape)][:32].tobytes()
+        return array.copy() if array.dtype.hasobject else array.tobytes()
+
+    @property
+    def is_changed(self) -> bool:
+        """True where the values differ, and for arrays of objects. Of a large array, which is never put back, false."""
+        return not self.is_sample and (self.subject.dtype.hasobject or self._read() != self._values)
+
+    def again(self) -> Array:
+        return Array(self.subject, is_sample=self.is_sample)
+
+    def restore(self) -> None:
+        array = self.subject
+        if (array.shape, array.dtype) != self._facts:
+            raise ValueError(f"the NumPy array had shape {self._facts[0]} and has {array.shape} now")
+        now = self._read()
+        if array.dtype.hasobject and not self.is_sample:
+            array[...] = self._values
+        elif now != self._values:
+            if self.is_sample:
+                raise ValueError(f"the pass changed a NumPy array of {array.nbytes:,} bytes, which is too large to be copied")
+            array[...] = sys.modules["numpy"].frombuffer(self._values, array.dtype).reshape(array.shape)
+
+
+class Slots:
+    """The values in the slots of an object."""
+
+    __slots__ = ("subject", "values")
+
+    def __init__(self, value: Any) -> None:
+        self.subject = value
+        self.values = [(slot, _get(slot, value)) for _, slot in slots_of(type(value))]
+
+    def again(self) -> Slots:
+        return Slots(self.subject)
+
+    @property
+    def is_changed(self) -> bool:
+        return any(_get(slot, self.subject) is not old for slot, old in self.values)
+
+    def restore(self) -> None:
+        for slot, old in self.values:
+            if _get(slot, self.subject) is not old:
+                slot.__delete__(self.subject) if old is _UNSET else slot.__set__(self.subject, old)
+
+
+_UNSET = object()
+
+
+def _get(slot: Any, value: Any) -> Any:
+    try:
+        return slot.__get__(value)
+    except AttributeError:
+        return _UNSET
+
+
+class Bytes:
+    """A bytearray and its contents."""
+
+    __slots__ = ("_bytes", "subject")
+
+    def __init__(self, array: bytearray) -> None:
+        self.subject, self._bytes = array, bytes(array)
+
+    def again(self) -> Bytes:
+        return Bytes(self.subject)
+
+    @property
+    def is_changed(self) -> bool:
+        return bool(self.subject != self._bytes)
+
+    def restore(self) -> None:
+        if self.subject != self._bytes:
+            self.subject[:] = self._bytes
+
+
+class Position:
+    """An iterator and how far it was read. A generator, a `zip` and the like do not tell."""
+
+    __slots__ = ("_state", "subject")
+
+    def __init__(self, iterator: Any) -> None:
+        self.subject, self._state = iterator, _position_of(iterator)
+
+    def again(self) -> Position:
+        return Position(self.subject)
+
+    @property
+    def is_changed(self) -> bool:
+        return bool(_position_of(self.subject) != self._state)
+
+    def restore(self) -> None:
+        """Take the iterator back; raises where that cannot be done."""
+        if not self.is_changed:
+            return
+        if isinstance(self._state, tuple) and len(self._state) > 2:
+            self.subject.__setstate__(self._state[2])
+        if self.is_changed:
+            raise ValueError("the pass read on in an iterator, which cannot be taken back")
+
+
+def _position_of(iterator: Any) -> Any:
+    if isinstance(iterator, itertools.count):
+        return repr(iterator)
+    try:
+        found = iterator.__reduce__()
+    except Exception:  # a generator, a file, or an iterator of a class that raises anything
+        return None
+    # (iter, (the container, …), index); the container may not be compared, since a `==` of tensors gives a tensor
+    of = [one if isinstance(one, range) else id(one) for one in found[1]]
+    return (found[0], of, *found[2:]) if found[0] is iter else None
+
+
+Piece = Random | Array | Slots | Bytes | Position
+Where = tuple[Module | None, Any]  # a module and the value of an attribute, or None and a name: to say what is not restored
+
+
+class ObjectState:
+    """What the attributes of modules lead to.
+
+    Containers, and the dictionaries of objects, are added to `filled` with a copy each; everything else is in `pieces`.
+    """
+
+    def __init__(self, filled: list[tuple[Any, Any]]) -> None:
+        self.pieces: list[tuple[Piece, Where]] = []
+        self.tensors: list[Tensor] = []  # that were met, some of them several times
+        self._filled = filled
+        self.seen: dict[int, Any] = {}  # what was met, by id
+        self._left: set[int] = set()  # of that, the ids of what leads to too much
+        self._modules: list[Module] = []  # that were met, registered or not
+        self._room = ROOM
+        self._holders: dict[int, list[int]] = {}  # by id of what arguments lead to: the ids of what holds it
+        self._unsure: list[int] = []  # the ids of what arguments lead to and cannot be put back
+
+    def add_argument(self, value: Any) -> bool:
+        """Remember what an argument is and leads to. Returns whether all of it can be put back."""
+        return self.add(value, (None, f"an argument of class {type(value).__name__}"), math.inf, self._holders)
+
+    def put_back(self) -> dict[int, Any]:
+        """By id, what was met that can be put back, with all that it leads to."""
+        leading = set(self._unsure)
+        waiting = list(leading)
+        while waiting:
+            new = [holder for holder in self._holders.get(waiting.pop(), ()) if holder not in leading]
+            leading.update(new)
+            waiting += new
+        return {key: value for key, value in self.seen.items() if key not in leading}
+
+    def add(self, value: Any, where: Where, limit: float = LIMIT, holders: dict[int, list[int]] | None = None) -> bool:
+        """Remember what `value` is and leads to. Returns whether all of it can be put back."""
+        unsure: list[int] = []
+        filled: list[tuple[Any, Any]] = []
+        pieces: list[Piece] = []
+        modules: list[Module] = []
+        tensors: list[Tensor] = []
+        waiting = [value]
+        met: list[int] = []
+        while waiting:
+            here = waiting.pop()
+            if id(here) in self.seen and (limit <= LIMIT or id(here) not in self._left):
+                continue
+            kind = kind_of(type(here))
+            if kind == _NOTHING:
+                if issubclass(type(here), Tensor):
+                    tensors.append(here)
+                elif not _is_unchangeable(here):
+                    unsure.append(id(here))
+                    if isinstance(here, Iterator) and holders is None:
+                        pieces.append(Position(here))
+                continue
+            if kind == _MODULE:
+                modules.append(here)
+                continue
+            met.append(id(here))
+            self.seen[id(here)] = here
+            self._left.discard(id(here))
+            if len(met) > limit:
+                for key in met[1:]:  # what it leads to may be an attribute of its own elsewhere
+                    del self.seen[key]
+                self._left.add(id(value))
+                self._leave_alone(value)
+                return False
+            try:
+                inner = self._look(here, kind, filled, pieces)
+            except Exception:  # a user-defined class may raise anything when it is looked at
+                unsure.append(id(here))
+                continue
+            waiting += inner
+            if holders is not None:
+                for one in inner:
+                    holders.setdefault(id(one), []).append(id(here))
+            if pieces and isinstance(pieces[-1], Array) and pieces[-1].is_sample and kind == _ARRAY:
+                unsure.append(id(here))
+        self._filled += filled
+        self.pieces += [(piece, where) for piece in pieces]
+        self._modules += modules
+        self.tensors += tensors
+        self._unsure += unsure
+        return not unsure
+
+    def add_unregistered(self, known: Iterable[Module]) -> None:
+        """Remember the modules that were met, and those in them, but for these, which are remembered elsewhere."""
+        seen = set(map(id, known)) if self._modules else set()
+        for module in self._modules:  # grows
+            for inner in module.modules() if id(module) not in seen else ():
+                if id(inner) not in seen:
+                    seen.add(id(inner))
+                    attributes = vars(inner)
+                    self._filled.append((attributes, attributes.copy()))
+                    for value in attributes.values():
+                        self.add(value, (None, f"an attribute of a {type(inner).__name__} that is not registered"))
+
+    def add_slots(self, module: Module) -> None:
+        """Remember what is in the slots of a module, which its attributes do not show."""
+        slots = Slots(module)
+        self.pieces.append((slots, (None, f"the slots of a {type(module).__name__}")))
+        for slot, old in slots.values:
+            self.add(old, (None, f"{type(module).__name__}.{slot.__name__}"))
+
+    def _leave_alone(self, value: Any) -> None:
+        """What `value` leads to is too much. Of a container the container itself is put back, of an object nothing."""
+        kind = kind_of(type(value))
+        if kind in _COPIES:
+            self._filled.append((value, _COPIES[kind](value)))
+
+    def _look(self, value: Any, kind: int, filled: list[tuple[Any, Any]], pieces: list[Piece]) -> Iterable[Any]:
+        """Copy one object, and say what it leads to."""
+        if kind in _COPIES:
+            copied = _COPIES[kind](value)
+            filled.append((value, copied))
+            return [*(copied.values() if kind == _DICT else copied), *_attributes(value, filled, pieces)]
+        if kind == _TUPLE:
+            items = tuple.__iter__(value) if isinstance(value, tuple) else frozenset.__iter__(value)
+            return [*items, *_attributes(value, filled, pieces)]
+        if kind == _OBJECT:
+            return _attributes(value, filled, pieces)
+        if kind == _RANDOM:
+            pieces.append(Random(value))
+        elif kind == _ARRAY:
+            pieces.append(self._array(value))
+        elif kind == _BYTES:
+            pieces.append(Bytes(value))
+        elif kind == _METHOD:
+            return (value.__self__,)
+        elif kind == _PARTIAL:
+            return (value.func, *value.args, *value.keywords.values())
+        elif kind == _FUNCTION:
+            pieces.extend(map(Random, self.generators_of(value)))
+        return ()
+
+    def _array(self, array: Any) -> Array:
+        is_sample = array.nbytes > self._room
+        if not is_sample:
+            self._room -= array.nbytes
+        return Array(array, is_sample=is_sample)
+
+    def add_generators(self, function: Any, where: Where) -> None:
+        """Remember the random generators that a function closes over or uses by a global name."""
+        try:
+            self.pieces += [(Random(generator), where) for generator in self.generators_of(function)]
+        except Exception:  # a generator without a state, such as random.SystemRandom
+            return
+
+    def generators_of(self, function: Any) -> list[Any]:
+        """The random generators a function can reach by name, or in a container that it can reach by name."""
+        found: list[Any] = []
+        for value in _variables(function):
+            kind = kind_of(type(value))
+            if kind == _RANDOM:
+                found.append(value)
+            elif kind in (_DICT, _LIST, _TUPLE) and len(value) <= LIMIT:
+                items = value.values() if kind == _DICT else value
+                found += [item for item in items if kind_of(type(item)) == _RANDOM]
+        new = [one for one in found if id(one) not in self.seen]
+        self.seen.update((id(one), one) for one in new)
+        return new
+
+
+def _is_unchangeable(value: Any) -> bool:
+    cls = type(value)
+    return cls is object or isinstance(value, _UNCHANGEABLE) or cls.__module__.partition(".")[0] in _UNCHANGEABLE_MODULES
+
+
+def _attributes(value: Any, filled: list[tuple[Any, Any]], pieces: list[Piece]) -> list[Any]:
+    """Copy the attributes of an object, or of a container of a class with attributes, and say what they lead to."""
+    if type(value) in _WITHOUT_ATTRIBUTES:
+        return []
+    attributes = getattr(value, "__dict__", None)
+    found: list[Any] = []
+    if type(attributes) is dict:
+        filled.append((attributes, attributes.copy()))
+        found += attributes.values()
+    if slots_of(type(value)):
+        slots = Slots(value)
+        pieces.append(slots)
+        found += [old for _, old in slots.values]
+    return found
+
+
+def _variables(function: Any) -> list[Any]:
+    """What a function closes over, its defaults, and the values of the global names it uses."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return []
+    found: list[Any] = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    for cell in function.__closure__ or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:  # an empty cell
+            continue
+    names = function.__globals__
+    return found + [names[name] for name in _global_names(function) if name in names]
+
+
+def _global_names(function: Any) -> list[str]:
+    """The global names a function uses, but for those of modules, functions and classes."""
+    found = _names.get(function)
+    if found is None:
+        names, used = function.__globals__, function.__code__.co_names
+        found = _names[function] = [name for name in used if not isinstance(names.get(name), _DEFINITIONS)]
+    return found
+
+
+def _copied_dict(value: Any) -> dict[Any, Any]:
+    return dict(OrderedDict.items(value)) if isinstance(value, OrderedDict) else dict.copy(value)
+
+
+_COPIES: dict[int, Callable[[Any], Any]] = {
+    _DICT: _copied_dict,
+    _LIST: list.copy,
+    _SET: lambda value: set(set.__iter__(value)),
+    _DEQUE: lambda value: list(deque.__iter__(value)),
+}
+
+
+def items_of(container: Any) -> Any:
+    """A copy of a container, for `refill`."""
+    return _COPIES[kind_of(type(container))](container)
+
+
+def refill(container: Any, saved: Any) -> None:
+    """Give a container the items it had, past any method its class overrides."""
+    if isinstance(container, OrderedDict):
+        OrderedDict.clear(container)
+        for key, value in saved.items():
+            OrderedDict.__setitem__(container, key, value)
+    elif isinstance(container, dict):
+        dict.clear(container)
+        dict.update(container, saved)
+    elif isinstance(container, list):
+        list.__setitem__(container, slice(None), saved)
+    elif isinstance(container, deque):
+        deque.clear(container)
+        deque.extend(container, saved)
+    else:
+        set.clear(container)
+        set.update(container, saved)
+
+
+def same_items(container: Any, saved: Any) -> bool:
+    """Whether a container holds the very objects it held, in the same order."""
+    if isinstance(container, OrderedDict):
+        items = list(OrderedDict.items(container))
+        return len(items) == len(saved) and all(a is c and b is d for (a, b), (c, d) in zip(items, saved.items(), strict=True))
+    if isinstance(container, dict):
+        if dict.__len__(container) != len(saved):
+            return False
+        return all(map(is_, dict.values(container), saved.values())) and all(map(is_, dict.keys(container), saved))
+    if isinstance(container, set):
+        return len(saved) == set.__len__(container) and all(map(saved.__contains__, set.__iter__(container)))
+    base = list if isinstance(container, list) else deque
+    return base.__len__(container) == len(saved) and all(map(is_, base.__iter__(container), saved))

@@ -1,0 +1,172 @@
+"""The random states of Python, NumPy and torch on every device: read, put back, seeded."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from types import FrameType
+from typing import Any, Final, Protocol
+
+import torch
+from torch import Tensor
+
+from .._cleanup import Managed
+from .internals import DisableTorchFunction
+
+
+@dataclass(frozen=True, slots=True)
+class RandomState:
+    """The state of every random generator a model may draw from."""
+
+    python: Any
+    numpy: Any  # None where NumPy is not in use
+    torch: Tensor
+    devices: tuple[tuple[str, tuple[Tensor, ...]], ...]  # of accelerators in use
+
+    @classmethod
+    def now(cls) -> RandomState:
+        """The state as it is."""
+        numpy = sys.modules.get("numpy")
+        with DisableTorchFunction():
+            return cls(
+                random.getstate(),
+                numpy.random.get_state() if numpy is not None else None,
+                torch.default_generator.get_state(),
+                tuple((kind, tuple(states)) for kind, states in _device_states()),
+            )
+
+    def moved(self) -> dict[str, Callable[[], object]]:
+        """The generators that are in another state now, by whose they are, each with what puts it back."""
+        now, found = RandomState.now(), dict[str, Callable[[], object]]()
+        if now.python != self.python:
+            found["Python"] = partial(random.setstate, self.python)
+        numpy = sys.modules.get("numpy")
+        if numpy is not None and self.numpy is not None and _as_lists(now.numpy) != _as_lists(self.numpy):
+            found["NumPy"] = partial(numpy.random.set_state, self.numpy)
+        with DisableTorchFunction():
+            if not torch.equal(now.torch, self.torch):
+                found["torch"] = partial(torch.default_generator.set_state, self.torch)
+            present = {(kind, index): state for kind, states in now.devices for index, state in enumerate(states)}
+            for kind, states in self.devices:
+                for index, state in enumerate(states):
+                    if not torch.equal(present[kind, index], state):
+                        found[f"torch on {kind}:{index}"] = partial(getattr(torch, kind).set_rng_state, state, index)
+        return found
+
+    def restore(self) -> None:
+        """Put every generator back to this state. Those that are in it are not touched: another thread may be drawing."""
+        for put_back in self.moved().values():
+            with DisableTorchFunction():
+                put_back()
+
+
+class OwnDraws(Protocol):
+    """What a recording knows of the random numbers that its pass drew from torch."""
+
+    drew: bool  # whether a watched call drew
+
+    def are_all(self, before: Tensor) -> bool:
+        """Whether watched calls explain all that torch's state moved since it was `before`."""
+
+
+class random_as_found(Managed["random_as_found"]):  # noqa: N801 - used as a function: `with random_as_found() as random:`
+    """Afterwards every generator is in the state that it had before, but for one that another thread moved meanwhile.
+
+    Generators belong to the whole process. Which thread moved one can be told only of torch's, by a recording. So where another
+    thread is at work with random numbers or torch, a generator is put back only if a recording knows every draw, or if the
+    state was set for the block. To put back what others draw from would make them draw the same numbers again.
+    """
+
+    def __init__(self) -> None:
+        self.draws: OwnDraws | None = None
+        self.left: list[str] = []  # afterwards: the generators that were not put back, by whose they are
+        self._is_set = False
+
+    def _begin(self) -> random_as_found:
+        self.before = RandomState.now()
+        self._were_busy = _are_others_busy()
+        return self
+
+    def _end(self, *error: object) -> None:
+        with DisableTorchFunction():
+            for name, put_back in self.before.moved().items():
+                if self._is_ours(name):
+                    put_back()
+                else:
+                    self.left.append(name)
+
+    def start_from(self, state: RandomState | int, *, draws: bool = True) -> None:
+        """Set the state, or seed all generators. Where nothing draws and other threads are at work, nothing is done."""
+        if not draws and (self._were_busy or _are_others_busy()):
+            return
+        self._is_set = True
+        if isinstance(state, RandomState):
+            state.restore()
+        else:
+            seed_everything(state)
+
+    def is_moved(self) -> bool:
+        """Whether this thread moved a generator in the block, as far as can be told."""
+        return any(map(self._is_ours, self.before.moved()))
+
+    def _is_ours(self, name: str) -> bool:
+        if self._is_set or (name.startswith("torch") and self.draws is not None and self.draws.are_all(self.before.torch)):
+            return True
+        return not (self._were_busy or _are_others_busy())
+
+
+def _are_others_busy() -> bool:
+    """Whether another thread runs code that knows torch or random numbers, and does not wait for something."""
+    frames = sys._current_frames()
+    del frames[threading.get_ident()]  # which holds `frames`
+    return any(map(_is_busy, frames.values()))
+
+
+def _is_busy(innermost: FrameType) -> bool:
+    file = innermost.f_code.co_filename
+    if file.startswith(_STANDARD) and "-packages" not in file and file != random.__file__:
+        return False  # waits for a lock, a queue, a socket
+    if file.startswith(_COMPILE_WORKERS):
+        return False  # waits for a compiler in another process
+    drawing = {id(module) for name in ("random", "numpy", "torch") if (module := sys.modules.get(name)) is not None}
+    frame: FrameType | None = innermost
+    while frame is not None:
+        if not drawing.isdisjoint(map(id, list(frame.f_globals.values()))):
+            return True
+        frame = frame.f_back
+    return False
+
+
+_STANDARD: Final = sysconfig.get_path("stdlib")
+_COMPILE_WORKERS: Final = os.path.join(os.path.dirname(torch.__file__), "_inductor", "compile_worker")
+
+
+def _as_lists(value: Any) -> Any:
+    """A state as plain values, which can be compared."""
+    if isinstance(value, (list, tuple)):
+        return [_as_lists(one) for one in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _device_states() -> list[tuple[str, list[Tensor]]]:
+    found = []
+    for kind in ("cuda", "xpu"):
+        backend = getattr(torch, kind, None)
+        if backend is not None and backend.is_initialized():
+            found.append((kind, backend.get_rng_state_all()))
+    return found
+
+
+def seed_everything(seed: int) -> None:
+    """Seed Python, NumPy and torch on all devices."""
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)
+    torch.manual_seed(seed)

@@ -1,0 +1,1054 @@
+"""How often torch counted a write to a tensor (`write_count`).
+
+A write that was taken back must not count: earlier histories, and graphs of autograd that saved the tensor, compare the count.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
+from operator import is_
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module, Parameter
+from torch.nn.parameter import is_lazy
+from torch.utils.hooks import RemovableHandle
+
+from .._cleanup import cleaning
+from .._text import few
+from ..errors import BackwardFailed, MissingInTorch, StateNotRestored
+from .addresses import roots_of
+from .containers import PLAIN, Arguments, find_tensors, slots_of
+from .internals import (
+    BUFFERS,
+    MODULES,
+    NON_PERSISTENT,
+    PARAMETERS,
+    DisableTorchFunction,
+    address_of,
+    after_this_backward,
+    base_of,
+    count_writes_as,
+    forward_hooks_of,
+    hooks_of,
+    is_functorch_wrapped,
+    like_class_of,
+    outside_dispatch_modes,
+    own_buffers,
+    own_parameters,
+    script_parts,
+    write_count,
+)
+from .memory import has_memory, needed_bytes, storage_part, version_of
+from .object_state import ObjectState, Random, Where, items_of, kind_of, refill, same_items
+from .randomness import RandomState
+from .samples import Marks
+from .tensor_table import extent, storage_of
+
+
+def restore_count(tensor: Tensor, count: int) -> None:
+    """Make torch count as many writes as before, if it counted (`version_of`). Not of a tensor whose memory is gone."""
+    if count >= 0 and version_of(tensor) != count and has_memory(tensor):
+        count_writes_as(tensor, count)
+
+
+@cleaning
+def counts_as_found(model: Callable[..., Any], arguments: Arguments) -> Iterator[None]:
+    """Inside, passes may run that restore the values of all parameters, buffers and inputs; afterwards no write counts."""
+    with DisableTorchFunction():
+        modules = [module for root, _ in roots_of(model) for module in root.modules()]
+        tensors = [tensor for _, tensor in find_tensors(arguments)]
+        for module in modules:
+            tensors += [
+                one for group in (own_parameters(module), own_buffers(module)) for one in group.values() if one is not None
+            ]
+        counts = [(tensor, version_of(tensor)) for tensor in tensors]
+    yield
+    with DisableTorchFunction():
+        for tensor, count in counts:
+            restore_count(tensor, count)
+
+
+# Copies of tensors that existed before a pass, to be written back after it.
+
+
+class AutogradState:
+    """What autograd knows of a tensor: whether it requires gradients, and the node it came from."""
+
+    __slots__ = ("_is_required", "_node", "_root", "tensor")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self._is_required = tensor.requires_grad
+        base = base_of(tensor)
+        self._root = base if base is not None else tensor  # torch makes the nodes of views anew when their memory is written
+        self._node = self._root.grad_fn
+
+    @property
+    def is_changed(self) -> bool:
+        return self._root.grad_fn is not self._node or self.tensor.requires_grad is not self._is_required
+
+    @property
+    def can_be_restored(self) -> bool:
+        """False where torch has no way back: the tensor had a node, or is a view of a tensor that was written to."""
+        return self._root.grad_fn is self._node or (self._node is None and self._root is self.tensor)
+
+    def restore(self) -> None:
+        """Make the tensor what it was. Raises where torch has no way back."""
+        tensor = self.tensor
+        if self._root.grad_fn is not self._node:
+            if not self.can_be_restored:
+                raise RuntimeError("the pass wrote to it in place, and what autograd knows of it cannot be put back")
+            tensor.detach_()
+        if tensor.requires_grad is not self._is_required:
+            tensor.requires_grad_(self._is_required)
+
+
+class TensorBackup:
+    """What one tensor referred to (its storage, shape and strides), the values in it, and how often torch had counted a write.
+
+    Where torch would refuse to write through the tensor (its elements overlap, as those of an expanded tensor do), the bytes
+    of the storage are copied instead. With `is_suspected` nothing is known to write to the tensor, so it is compared first and
+    only written if it changed: its memory may be read-only.
+    """
+
+    __slots__ = ("_copy", "_in_bytes", "_writes", "is_suspected", "tensor", "view")
+
+    def __init__(self, tensor: Tensor, *, is_suspected: bool) -> None:
+        self.tensor = tensor
+        self.view = view = tensor.data
+        self.is_suspected = is_suspected
+        self._writes = version_of(tensor)
+        self._in_bytes = False
+        self._copy: Tensor | None = None
+        if has_memory(view):
+            # copy_ can write to every contiguous tensor, and to those that are not strided
+            self._in_bytes = (is_suspected or not (view.layout is torch.strided and view.is_contiguous())) and _is_strided(view)
+            self._copy = _bytes_of(view).clone() if self._in_bytes else tensor.detach().clone()
+
+    def restore(self) -> None:
+        """Make the tensor refer to the same memory as before, and write the old values into it."""
+        tensor, view = self.tensor, self.view
+        if not _is_same(tensor, view):
+            tensor.data = view
+        if self._copy is None:
+            return
+        if not has_memory(view):
+            view.untyped_storage().resize_(needed_bytes(view))
+        if self._in_bytes:
+            memory = _bytes_of(view)
+            if not self.is_suspected or not torch.equal(memory, self._copy):
+                memory.copy_(self._copy)
+        elif tensor.is_inference():
+            with torch.inference_mode():
+                view.copy_(self._copy)
+        else:
+            view.copy_(self._copy)
+
+    def again(self) -> TensorBackup:
+        return TensorBackup(self.tensor, is_suspected=False)
+
+    @property
+    def subject(self) -> Tensor:
+        return self.tensor
+
+    @property
+    def is_changed(self) -> bool:
+        """True where the tensor was written to, or refers to other memory. With `is_suspected` values are compared."""
+        if not self.is_suspected or version_of(self.tensor) != self._writes or not _is_same(self.tensor, self.view):
+            return True
+        if self._copy is None or not has_memory(self.view):
+            return self._copy is not None
+        now = _bytes_of(self.view) if self._in_bytes else self.view
+        try:
+            return not torch.equal(now, self._copy)
+        except RuntimeError:  # torch does not compare some layouts
+            return True
+
+    def restore_count(self) -> None:
+        """Make torch count no write since the copy was made."""
+        restore_count(self.tensor, self._writes)
+
+
+class UncopiedTensors:
+    """What tensors referred to, and marks of the values: other memory is taken back, other values are only noticed."""
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        self._tensors = tensors
+        self._views = [tensor.data for tensor in tensors]
+        self._marks = Marks(self._views, range(len(tensors)))
+
+    def restore(self) -> list[Tensor]:
+        """Make the tensors refer to the same memory as before. Returns the tensors with other values in that memory."""
+        for tensor, view in zip(self._tensors, self._views, strict=True):
+            if not _is_same(tensor, view):
+                tensor.data = view
+        now = Marks(self._views, range(len(self._views)))
+        return [tensor for at, tensor in enumerate(self._tensors) if not self._marks.is_same_sample(at, now, at)]
+
+
+def _is_same(tensor: Tensor, view: Tensor) -> bool:
+    """Whether two tensors are the same elements of the same memory."""
+    try:
+        return tensor.is_set_to(view) and tensor.dtype is view.dtype
+    except RuntimeError:  # not strided; nested tensors have no shape to ask for
+        return storage_of(tensor) == storage_of(view) and (tensor.is_nested or tensor.shape == view.shape)
+
+
+def _is_strided(tensor: Tensor) -> bool:
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type != "meta"
+        and type(tensor) in (Tensor, Parameter)
+        and not (tensor.is_nested or is_functorch_wrapped(tensor) or storage_of(tensor) is None)
+    )
+
+
+def _bytes_of(tensor: Tensor) -> Tensor:
+    """The bytes of the storage from the first to the last element of a strided tensor, as a tensor on the same memory."""
+    start, stop, _ = extent(tensor)
+    return storage_part(tensor, start, stop)
+
+
+def lazy_twin(tensor: Tensor) -> Tensor:
+    """Another uninitialised parameter or buffer like this one."""
+    twin = like_class_of(tensor, tensor.data.clone())
+    twin.__dict__.update(tensor.__dict__)
+    return twin
+
+
+class StorageSizes:
+    """How large storages were and how often torch had counted a write to them, of parameters, buffers and inputs.
+
+    Frees and writes that no torch function announced show here when the pass is over.
+    """
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        self._tensors = tensors
+        try:
+            self._storages: list[Any] = [tensor.untyped_storage() for tensor in tensors]
+            self._versions: list[int] = list(map(write_count, tensors))
+        except Exception:  # sparse ones have no storage, inference tensors no version, subclasses may raise anything
+            self._tensors = [tensor for tensor in tensors if _has_storage_and_version(tensor)]
+            self._storages = [tensor.untyped_storage() for tensor in self._tensors]
+            self._versions = list(map(write_count, self._tensors))
+        self._sizes: list[int] = [storage.nbytes() for storage in self._storages]
+
+    def without_memory(self) -> Iterable[Tensor]:
+        """The tensors whose memory was freed before the pass began; FSDP leaves parameters like this."""
+        pairs = zip(self._tensors, self._sizes, strict=True)
+        return [tensor for tensor, size in pairs if size < tensor.nbytes and size < needed_bytes(tensor)]
+
+    def freed(self) -> list[tuple[Tensor, str]]:
+        """The tensors whose memory is gone, and what happened to it."""
+        sizes = [storage.nbytes() for storage in self._storages]
+        if sizes == self._sizes:
+            return []
+        found = []
+        for tensor, storage, size, now in zip(self._tensors, self._storages, self._sizes, sizes, strict=True):
+            if now < size and storage_of(tensor) == address_of(storage) and not has_memory(tensor):
+                found.append((tensor, f"its storage was resized from {size:,} to {now:,} bytes, so its values are gone"))
+        return found
+
+    def written(self) -> list[Tensor]:
+        """The tensors that torch counted a write to."""
+        versions = list(map(write_count, self._tensors))
+        if versions == self._versions:
+            return []
+        rows = zip(self._tensors, self._versions, versions, strict=True)
+        return [tensor for tensor, before, now in rows if now != before]
+
+
+def _has_storage_and_version(tensor: Tensor) -> bool:
+    try:
+        tensor.untyped_storage()
+        return write_count(tensor) >= 0
+    except Exception:
+        return False
+
+
+class ScriptAttributes:
+    """The attributes of a TorchScript module, which live in C++: numbers, lists, dictionaries, tensors."""
+
+    def __init__(self, module: Module) -> None:
+        script: Any = vars(module)
+        self.subject = module
+        self._script, kind = script_parts(script)  # a hand-written torch.jit.ScriptModule may have none
+        names = kind.get_attributes() if kind is not None and self._script is not None else {}
+        values = {name: self._script.getattr(name) for name in names if self._script.hasattr(name)}
+        self.values = {name: value for name, value in values.items() if _is_plain(value)}
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [value for value in self.values.values() if isinstance(value, Tensor)]
+
+    def again(self) -> ScriptAttributes:
+        return ScriptAttributes(self.subject)
+
+    @property
+    def is_changed(self) -> bool:
+        """True where an attribute differs. Lists and dictionaries of tensors are new each time they are read."""
+        return any(not self._is_now(name, value) for name, value in self.values.items())
+
+    def _is_now(self, name: str, value: Any) -> bool:
+        now = self._script.getattr(name)
+        return now is value or (not _holds_tensors(value) and type(now) is type(value) and bool(now == value))
+
+    def restore(self) -> None:
+        """Set the attributes that differ."""
+        for name, value in self.values.items():
+            if not self._is_now(name, value):
+                self._script.setattr(name, value)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(map(_is_plain, value.values()))
+    return value is None or isinstance(value, (bool, int, float, complex, str, Tensor))
+
+
+def _holds_tensors(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds_tensors, value))
+    return any(map(_holds_tensors, value.values())) if isinstance(value, dict) else isinstance(value, Tensor)
+
+
+# The state that a pass left behind, put back for the time of a backward pass.
+#
+# An example: a forward pass doubles a buffer, a checkpointed block reads the buffer, and the log puts its old values
+# back. The backward pass runs the block again, which has to read the doubled values. So when the backward pass
+# begins, the buffer gets the doubled values, and the count of writes that autograd compares; when the backward pass
+# is over, the buffer gets its own again.
+
+# Snapshots say what something (`subject`) was at one moment: `again()` is what it is now, `restore()` makes it what it was.
+
+
+class Items:
+    """The items of a container, or the attributes of an object."""
+
+    __slots__ = ("_saved", "subject")
+
+    def __init__(self, container: Any) -> None:
+        self.subject, self._saved = container, items_of(container)
+
+    def again(self) -> Items:
+        return Items(self.subject)
+
+    def restore(self) -> None:
+        if not same_items(self.subject, self._saved):
+            refill(self.subject, self._saved)
+
+
+class ClassOf:
+    """The class of a module."""
+
+    __slots__ = ("_class", "subject")
+
+    def __init__(self, module: Module) -> None:
+        self.subject, self._class = module, type(module)
+
+    def again(self) -> ClassOf:
+        return ClassOf(self.subject)
+
+    def restore(self) -> None:
+        if type(self.subject) is not self._class:
+            object.__setattr__(self.subject, "__class__", self._class)
+
+
+class GraphOf:
+    """Whether a tensor requires gradients, and the values with the autograd graph that the tensor is a result of."""
+
+    __slots__ = ("_is_required", "_source", "subject")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.subject, self._is_required = tensor, tensor.requires_grad
+        self._source: Tensor | None = None
+        if tensor.grad_fn is not None:
+            with torch.enable_grad():
+                self._source = tensor.clone()
+
+    def again(self) -> GraphOf:
+        return GraphOf(self.subject)
+
+    def restore(self) -> None:
+        tensor = self.subject
+        if self._source is None:
+            if tensor.grad_fn is not None:
+                tensor.detach_()
+            if tensor.requires_grad is not self._is_required:
+                tensor.requires_grad_(self._is_required)
+        elif tensor.grad_fn is None:
+            tensor.requires_grad_(False)
+            with torch.enable_grad():
+                tensor.copy_(self._source)
+
+
+class AddedHooks:
+    """Hooks that the pass put on a module or a tensor, by number. Hooks that others add later stay."""
+
+    __slots__ = ("_added", "_are_there", "subject")
+
+    def __init__(self, hooks: dict[Any, Any], added: dict[int, Any]) -> None:
+        self.subject, self._added = hooks, added
+        self._are_there = not added.keys().isdisjoint(hooks)
+
+    def again(self) -> AddedHooks:
+        return AddedHooks(self.subject, self._added)
+
+    def restore(self) -> None:
+        if self._are_there:
+            self.subject.update(self._added)
+        else:
+            for number in self._added:
+                self.subject.pop(number, None)
+
+
+class Generators:
+    """The state of every global random generator."""
+
+    __slots__ = ("_state", "subject")
+
+    def __init__(self, state: RandomState | None = None) -> None:
+        self.subject = None
+        self._state = RandomState.now() if state is None else state
+
+    def again(self) -> Generators:
+        return Generators()
+
+    def restore(self) -> None:
+        self._state.restore()
+
+
+def _has_no_graph(one: Any) -> bool:
+    return isinstance(one, (Generators, Random)) or (isinstance(one, TensorBackup) and one.tensor.is_leaf)
+
+
+class LeftBehind:
+    """What a pass changed, as the pass left it: it changes places with what is there when a backward pass begins and ends.
+
+    What a backward pass changes in turn is there again in the next one. A backward pass through several histories of one model
+    finds, in the nodes of each, what its own pass left. Random generators belong to the one that was put back first.
+    """
+
+    def __init__(self, snapshots: list[Any]) -> None:
+        self.has_no_graph = all(map(_has_no_graph, snapshots))  # so that a graph may hold it, and no cycle arises
+        self._others: list[Any] = snapshots  # of what is not there now
+        self._left_alone: list[Any] = []  # snapshots that do not change places this time
+        self._touched = frozenset(id(one.subject) for one in snapshots if one.subject is not None)
+        self._tasks: set[int] = set()  # torch's numbers of the backward passes that need it
+        self._is_there = False
+        self._is_ended = False  # whether `until_over` ends the backward pass that runs
+
+    def put_back(self, task: int) -> None:
+        """A node of the pass is about to run in a backward pass: until that is over, everything is as the pass left it."""
+        if self._is_there and task in self._tasks:
+            return
+        if task not in self._tasks:
+            self._end_with(task)
+        with _lock:
+            if not self._is_there:
+                for other in [one for one in _there if not one._touched.isdisjoint(self._touched)]:
+                    other._take_away()
+                self._put_back()
+
+    def _end_with(self, task: int) -> None:
+        end = _End(self, task)
+        is_held = weakref.ref(end)
+        after_this_backward(end)
+        del end
+        if is_held() is None and not self._is_ended:  # this torch does not call back
+            raise MissingInTorch(
+                "the backward pass may read what the logged pass changed, and this torch does not say when a backward pass is "
+                "over. Run it by history.log_backward(loss)."
+            )
+        self._tasks.add(task)
+
+    @cleaning
+    def until_over(self) -> Iterator[None]:
+        """Around a backward pass: when the block ends, everything is what it was, whatever torch says or raises."""
+        self._is_ended = True
+        yield
+        self._is_ended = False
+        self._tasks.clear()
+        with _lock:
+            if self._is_there:
+                self._take_away()
+
+    def is_over(self, task: int) -> None:
+        """A backward pass ended, or raised."""
+        self._tasks.discard(task)
+        with _lock:
+            if self._is_there and not self._tasks:
+                self._take_away()
+
+    def _put_back(self) -> None:
+        self._left_alone = [one for one in self._others if _there and isinstance(one, Generators)]
+        self._others = [one for one in self._others if one not in self._left_alone]
+        problems, interrupt = self._exchange()
+        _there.append(self)
+        self._is_there = True
+        if problems or interrupt is not None:
+            self._take_away()
+            raise interrupt or BackwardFailed(
+                "the backward pass may read what the logged pass changed, and that cannot be put back for the time of the "
+                f"backward pass: {few(problems, 5, '; ')}. Run the plain model backward instead."
+            )
+
+    def _take_away(self) -> None:
+        problems, interrupt = self._exchange()
+        _there.remove(self)
+        self._is_there = False
+        self._others += self._left_alone
+        if problems:
+            message = f"not everything is as it was before the backward pass. Not restored: {few(problems, 5, '; ')}."
+            warnings.warn(message, StateNotRestored, stacklevel=2)
+        if interrupt is not None:
+            raise interrupt
+
+    def _exchange(self) -> tuple[list[str], BaseException | None]:
+        """Make everything what it was at the other moment. Returns what raised meanwhile; raises before anything is changed."""
+        problems: list[str] = []
+        interrupt: BaseException | None = None
+        with DisableTorchFunction(), outside_dispatch_modes(), torch.no_grad():
+            now = [one.again() for one in self._others]
+            counts = [one.restore_count for one in self._others if isinstance(one, TensorBackup)]
+            for step in [*(one.restore for one in self._others), *counts]:
+                try:
+                    step()
+                except Exception as error:
+                    problems.append(f"{type(error).__name__}: {error}")
+                except BaseException as error:  # comes once: this step is taken again, and the interrupt goes on afterwards
+                    interrupt = error
+                    step()
+        self._others = now
+        return problems, interrupt
+
+
+_there: list[LeftBehind] = []  # what is put back now; no two of them share anything
+_lock = threading.RLock()
+
+
+class _End:
+    """Called by torch when a backward pass is over; where that raised, torch lets go of it."""
+
+    def __init__(self, left: LeftBehind, task: int) -> None:
+        self._left, self._task = left, task
+
+    def __call__(self) -> None:
+        self._left.is_over(self._task)
+
+    def __del__(self) -> None:
+        self._left.is_over(self._task)
+
+
+# Leaves the model as it was found: module attributes and what they lead to, parameters, buffers, gradients, inputs.
+#
+# Before a pass only dictionaries and small objects are copied. A tensor that was there before the pass is copied when
+# a watched operation is about to write to it, and that copy is written back at the end. Restoring goes on to the end
+# whatever one part of it raises; what could not be restored is named afterwards.
+
+WRITTEN_UNSEEN = "it was written to by code that cannot be watched"  # a part of notes that name a tensor
+_OWN = len(vars(Module()))  # how many attributes every module has
+_CONTAINERS = frozenset({dict, list, set, deque, type(forward_hooks_of(Module()))})
+_SIMPLE = PLAIN | {Tensor, Parameter}
+_USUAL = frozenset({Tensor, Parameter, type(None), torch.nn.Buffer})
+_PLAIN_TENSORS = frozenset({Tensor, Parameter})
+
+
+class StateRestorer:
+    """Remembers modules and tensors, and restores them.
+
+    `arguments` are what the pass is given; `function` is what is called, if it is no module.
+    """
+
+    def __init__(
+        self, modules: list[Module], inputs: list[Tensor], arguments: Iterable[Any] = (), function: Any = None
+    ) -> None:
+        self.problems: list[str] = []
+        self.written_unseen: list[str] = []  # the names of tensors that code which cannot be watched wrote to
+        self.moved: list[Any] = []  # attributes of modules and containers that `restore` gave their old items
+        self.interrupt: BaseException | None = None
+        self.lazy: list[tuple[Tensor, Tensor]] = []  # uninitialised tensors, and those that stand in for them during the pass
+        self._modules = modules
+        self._classes = list(map(type, modules))
+        self._attributes: list[tuple[dict[str, Any], dict[str, Any]]] = []  # of each module, and a copy of them
+        self._filled: list[tuple[Any, Any]] = []
+        self._empty: list[Any] = []
+        self._inputs = inputs
+        self._backups: dict[int, TensorBackup] = {}
+        self._released: list[weakref.ref[Tensor]] = []  # the tensors that were written to, once `let_go` was called
+        self._uncopied = UncopiedTensors([])
+        self._gradients: list[tuple[Tensor, TensorBackup | None]] | None = None
+        self._autograd: dict[int, AutogradState] = {}  # by id of the tensor, as it was before its first change
+        self._has_switched = False
+        self._first_new_hook = RemovableHandle.next_id
+        self._objects = ObjectState(self._filled)
+        self._scripts: dict[int, ScriptAttributes] = {}
+        registered = self._remember(modules)
+        self._remember_tensor_attributes(chain(registered, inputs))
+        self._sizes = StorageSizes(registered + inputs)
+        self._without_values: set[int] | None = None  # the ids of tensors that have nothing to be copied, once somebody asks
+        for cls in dict.fromkeys(self._classes):
+            if not cls.__module__.startswith("torch.nn."):
+                self._objects.add_generators(getattr(cls, "forward", None), (None, f"{cls.__name__}.forward"))
+        slotted = {cls for cls in set(self._classes) if slots_of(cls)}
+        for module in modules if slotted else ():
+            if type(module) in slotted:
+                self._objects.add_slots(module)
+        if function is not None and not isinstance(function, Module):
+            self._objects.add(function, (None, getattr(function, "__name__", type(function).__name__)))
+        self._of_model = len(self._filled)
+        added = [self._objects.add_argument(value) for value in arguments if type(value) not in _SIMPLE]
+        self.puts_arguments_back = all(added)  # whole, so that the pass need not get copies of them
+        self._objects.add_unregistered(modules)
+        self._remember_tensor_attributes(self._objects.tensors)
+        if self.lazy:
+            self._replace_lazy()
+
+    # What is remembered -------------------------------------------------------------------------------------------
+
+    def _remember(self, modules: list[Module]) -> list[Tensor]:
+        """Remember the attributes of modules. Returns their parameters and buffers."""
+        registered: list[Any] = []
+        harmless = set(_SIMPLE)  # classes of attributes that hold nothing a pass could change
+        filled, empty, rows, objects = self._filled, self._empty, self._attributes, self._objects
+        for module in modules:
+            attributes = module.__dict__
+            saved = attributes.copy()
+            values = iter(saved.values())
+            own = _OWN if next(iter(saved), None) == "training" else 0  # they come first; few of them are in use
+            for value in filter(None, islice(values, own)):
+                if type(value) in _CONTAINERS:
+                    filled.append((value, value.copy()))
+            others = list(values)
+            rows.append((attributes, saved))
+            if parameters := saved.get(PARAMETERS):
+                registered += parameters.values()
+            elif parameters is not None:
+                empty.append(parameters)
+            if buffers := saved.get(BUFFERS):
+                registered += buffers.values()
+            elif buffers is not None:
+                empty.append(buffers)
+            if not (inner := saved.get(MODULES)) and inner is not None:
+                empty.append(inner)
+            if not (names := saved.get(NON_PERSISTENT)) and names is not None:
+                empty.append(names)
+            kinds = set(map(type, others))
+            if not kinds.isdisjoint(_PLAIN_TENSORS):
+                self._remember_tensor_attributes(others)
+            if harmless >= kinds:
+                continue
+            for value in others:
+                cls = type(value)
+                if cls in harmless or (cls is tuple and PLAIN.issuperset(map(type, value))):
+                    continue
+                if cls in _CONTAINERS:
+                    self._remember_container(value, module)
+                elif issubclass(cls, torch.optim.Optimizer):
+                    self._remember_optimizer(value)
+                elif kind_of(cls) or issubclass(cls, Iterator):
+                    if id(value) not in objects.seen:  # a configuration is often an attribute of every module
+                        objects.add(value, (module, value))
+                else:
+                    harmless.add(cls)
+        if _USUAL.issuperset(map(type, registered)):
+            return [tensor for tensor in registered if tensor is not None]
+        lazy = {id(tensor): tensor for tensor in registered if tensor is not None and is_lazy(tensor)}
+        self.lazy = [(tensor, lazy_twin(tensor)) for tensor in lazy.values()]
+        return [tensor for tensor in registered if isinstance(tensor, Tensor) and not is_lazy(tensor)]
+
+    def not_copied(self) -> dict[int, Any]:
+        """By id, what the pass gets itself where it gets copies of other arguments: what the model holds, or is put back."""
+        containers = [container for container, _ in self._filled[: self._of_model]]
+        held = [
+            one for _, saved in self._filled[: self._of_model] for one in (saved.values() if isinstance(saved, dict) else saved)
+        ]
+        attributes = [value for _, saved in self._attributes for value in saved.values()]
+        known = chain(containers, self._empty, held, attributes)
+        return {id(one): one for one in known if type(one) not in _SIMPLE} | self._objects.put_back()
+
+    def _replace_lazy(self) -> None:
+        """Materialising an uninitialised (lazy) tensor cannot be undone, so the pass gets a twin instead."""
+        twins = {id(tensor): twin for tensor, twin in self.lazy}
+        for _, saved in self._attributes:
+            registered = [saved.get(PARAMETERS), saved.get(BUFFERS)]
+            for tensors in (one for one in registered if isinstance(one, dict)):
+                tensors.update({name: twins[id(tensor)] for name, tensor in tensors.items() if id(tensor) in twins})
+
+    def _remember_tensor_attributes(self, values: Iterable[Any]) -> None:
+        """Remember the attributes that a program put on tensors. Tensors of other classes look after their own."""
+        found = [vars(value) for value in values if type(value) in _PLAIN_TENSORS]
+        self._empty += found if not any(found) else [attributes for attributes in found if not attributes]
+        for attributes in filter(None, found):
+            self._filled.append((attributes, attributes.copy()))
+            for value in attributes.values():
+                self._objects.add(value, (None, "an attribute of a tensor"))
+
+    def _remember_container(self, value: Any, module: Module) -> None:
+        if not value:
+            self._empty.append(value)
+        elif PLAIN.issuperset(map(type, value.values() if isinstance(value, dict) else value)):
+            self._filled.append((value, value.copy()))
+        else:
+            self._objects.add(value, (module, value))
+
+    def _remember_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """The pass may step this optimizer: remember what it keeps for each parameter."""
+        containers = [optimizer.state, *optimizer.state.values(), *optimizer.param_groups]
+        self._filled += [(container, dict(container)) for container in containers]
+
+    def hooks_start_here(self) -> None:
+        """Hooks registered from now on belong to the pass."""
+        self._first_new_hook = RemovableHandle.next_id
+
+    def back_up(self, tensors: Iterable[Tensor], *, is_suspected: bool = False) -> None:
+        """These tensors are about to be overwritten: copy their values, unless that was done before."""
+        if self._without_values is None:
+            self._without_values = set(map(id, self._sizes.without_memory())) | {id(twin) for _, twin in self.lazy}
+        for tensor in tensors:
+            if id(tensor) in self._backups or id(tensor) in self._without_values:
+                continue
+            try:
+                with DisableTorchFunction(), torch.no_grad():
+                    self._remember_autograd(tensor)
+                    self._backups[id(tensor)] = TensorBackup(tensor, is_suspected=is_suspected)
+            except Exception:  # a class that cannot be copied, such as torch's own inside AOTAutograd
+                if not is_suspected:
+                    raise
+
+    def back_up_everything(self, others: Iterable[Tensor] = ()) -> None:
+        """Unwatched code is about to run: copy every known tensor, and its gradient."""
+        with DisableTorchFunction():
+            self.back_up_script(self._modules)
+            tensors = chain(self._tensors(), others)
+            self.back_up([tensor for tensor in tensors if not is_lazy(tensor)], is_suspected=True)
+            self.before_backward()
+
+    def back_up_all_but_parameters(self) -> None:
+        """Unwatched code is about to run that trains nothing: copy buffers and the tensors that attributes lead to.
+
+        Of parameters only the memory is remembered, not the values: writes to these are noticed and named.
+        """
+        with DisableTorchFunction():
+            self.back_up_script(self._modules)
+            self.before_switch()
+            inputs = set(map(id, self._inputs))
+            tensors = [one for one in self._tensors() if id(one) not in inputs and not is_lazy(one)]
+            self.back_up([one for one in tensors if not isinstance(one, Parameter)], is_suspected=True)
+            if not self._is_sharded_by_exchange():
+                self._uncopied = UncopiedTensors([one for one in tensors if isinstance(one, Parameter)])
+
+    def back_up_script(self, modules: Iterable[Module]) -> None:
+        """Writes inside TorchScript are not seen, so everything it may write to is copied first."""
+        for module in modules:
+            if isinstance(module, torch.jit.ScriptModule) and id(module) not in self._scripts:
+                script = self._scripts[id(module)] = ScriptAttributes(module)
+                tensors = [*module.parameters(recurse=False), *module.buffers(recurse=False), *script.tensors]
+                self.back_up(tensors, is_suspected=True)
+
+    def before_backward(self) -> None:
+        """Gradients are about to be accumulated: copy those that are there."""
+        if self._gradients is not None:
+            return
+        self._gradients = []
+        for tensor in self._tensors():
+            if tensor.is_leaf:  # the pass may tell any of these to require gradients
+                old = tensor.grad
+                self._gradients.append((tensor, TensorBackup(old, is_suspected=True) if old is not None else None))
+
+    def before_switch(self) -> None:
+        """A tensor is about to be told whether it requires gradients: remember which do."""
+        if not self._has_switched:
+            self._has_switched = True
+            with DisableTorchFunction():
+                for tensor in self._tensors():
+                    self._remember_autograd(tensor)
+
+    def _remember_autograd(self, tensor: Tensor) -> None:
+        if id(tensor) not in self._autograd:
+            self._autograd[id(tensor)] = AutogradState(tensor)
+
+    @property
+    def written(self) -> list[Tensor]:
+        """The tensors that watched operations wrote to, as far as they still exist."""
+        released = [tensor for one in self._released if (tensor := one()) is not None]
+        return released + [backup.tensor for backup in self._backups.values() if not backup.is_suspected]
+
+    def written_storages(self) -> set[int]:
+        """The storages that `restore` is going to write to."""
+        return {s for backup in self._backups.values() if (s := storage_of(backup.view)) is not None}
+
+    def left_behind(self, before: RandomState) -> LeftBehind | None:
+        """What the pass changed, as it is now, before `restore`; None where it changed nothing.
+
+        `before` is the random state with which the pass began.
+        """
+        with DisableTorchFunction(), torch.no_grad():
+            held = [container for container, saved in (*self._attributes, *self._filled) if not same_items(container, saved)]
+            pairs = zip(self._modules, self._classes, strict=True)
+            tensors = [one.tensor for one in self._backups.values() if one.is_changed]
+            snapshots = [
+                *map(Items, (*held, *filter(None, self._empty))),
+                *(ClassOf(module) for module, cls in pairs if type(module) is not cls),
+                *(AddedHooks(hooks, added) for hooks, added in self._new_hooks()),
+                *(script.again() for script in self._scripts.values() if script.is_changed),
+                *(TensorBackup(tensor, is_suspected=False) for tensor in tensors),
+                *(piece.again() for piece, _ in self._objects.pieces if piece.is_changed),
+                *(GraphOf(one.tensor) for one in self._autograd.values() if one.is_changed and one.can_be_restored),
+                *((Generators(),) if before.moved() else ()),
+            ]
+        return LeftBehind(snapshots) if snapshots else None
+
+    # Restoring ----------------------------------------------------------------------------------------------------
+
+    def restore(self) -> None:
+        """Put everything back. Raises nothing; see `finish`."""
+        with DisableTorchFunction(), torch.no_grad():
+            for step in (
+                self._reshard,
+                self._restore_attributes,
+                self._restore_containers,
+                self._restore_tensors,
+                self._restore_uncopied,
+                self._restore_pieces,
+                self._restore_gradients,
+                self._restore_autograd,
+                self._look_for_the_unseen,
+            ):
+                self._try(step, (), str, "the model")
+
+    def finish(self, notes: list[str], is_failing: bool = False) -> None:
+        """Name what could not be restored, in `notes` and by a warning. Goes on with an interrupt that came while restoring."""
+        if self.problems:
+            message = f"not everything is as it was before the pass. Not restored: {few(self.problems, 5, '; ')}."
+            notes.append(message)
+            if not is_failing:  # the error of the pass is what the user has to see
+                warnings.warn(message, StateNotRestored, stacklevel=2)
+        objects = self._objects
+        for remembered in (self._attributes, self._filled, self._modules, objects.pieces, objects.seen, objects.tensors):
+            remembered.clear()  # thousands of objects that the collector would otherwise look at once more
+        if self.interrupt is not None:
+            raise self.interrupt
+
+    def _try(self, action: Callable[..., Any], args: tuple[Any, ...], name: Callable[[Any], str], about: Any) -> Any:
+        """Do one part of restoring. What goes wrong is noted under the name of what it is about, and the rest is done."""
+        try:
+            return action(*args)
+        except Exception as error:
+            self._note(name(about), f"{type(error).__name__}: {error}")
+        except BaseException as interrupt:  # comes once: this part is done again, and the interrupt goes on afterwards
+            self.interrupt = interrupt
+            try:
+                return action(*args)
+            except BaseException as error:
+                self._note(name(about), f"{type(error).__name__}: {error}")
+        return None
+
+    def _note(self, what: str, why: str) -> None:
+        self.problems.append(f"{what} ({why})")
+
+    def sharded_modules(self) -> list[Any]:
+        """The modules to which FSDP2 gives whole parameters for the time of a pass."""
+        fsdp = sys.modules.get("torch.distributed.fsdp")
+        if fsdp is None or not any(issubclass(cls, fsdp.FSDPModule) for cls in set(self._classes)):
+            return []
+        return [module for module in self._modules if isinstance(module, fsdp.FSDPModule)]
+
+    def _is_sharded_by_exchange(self) -> bool:
+        """Whether FSDP1 gives parameters other memory, and has to know which memory it gave."""
+        fsdp = sys.modules.get("torch.distributed.fsdp")
+        return fsdp is not None and any(issubclass(cls, fsdp.FullyShardedDataParallel) for cls in set(self._classes))
+
+    def _reshard(self) -> None:
+        """FSDP2 may leave whole parameters in modules: it knows the way back."""
+        sharded = self.sharded_modules()
+        if sharded and any(
+            not all(map(is_, container.values(), before.values()))
+            for container, before in self._filled
+            if any(container is attributes.get(PARAMETERS) for attributes, _ in self._attributes)
+        ):
+            for module in sharded:
+                module.reshard()
+
+    def _restore_attributes(self) -> None:
+        now, then = [now for now, _ in self._attributes], [saved for _, saved in self._attributes]
+        last_names = map(is_, map(_last_name, now), map(_last_name, then))  # a renamed one comes last
+        if not (_have_same_values(now, then) and all(last_names)):
+            for attributes, saved in self._attributes:
+                if not same_items(attributes, saved):
+                    self.moved.append(attributes)
+                    self._try(refill, (attributes, saved), self._name_of_attributes, attributes)
+        if list(map(type, self._modules)) != self._classes:
+            for module, cls in zip(self._modules, self._classes, strict=True):
+                if type(module) is not cls:
+                    self._try(object.__setattr__, (module, "__class__", cls), self._name_of_module, module)
+
+    def _restore_containers(self) -> None:
+        if not self._nothing_moved():
+            for container, saved in self._filled:
+                if not same_items(container, saved):
+                    self.moved.append(container)
+                    self._try(refill, (container, saved), self._name_of, container)
+        for container in filter(None, self._empty):
+            self.moved.append(container)
+            container.clear()
+        for script in self._scripts.values():
+            self._try(script.restore, (), str, "attributes of a TorchScript module")
+        self._remove_new_hooks()
+
+    def _restore_tensors(self) -> None:
+        for backup in reversed(self._backups.values()):  # where memory is shared the earliest copy counts
+            self._try(backup.restore, (), self._name_of, backup.tensor)
+
+    def _restore_uncopied(self) -> None:
+        backed_up = self.written_storages()
+        for tensor in self._uncopied.restore():
+            if storage_of(tensor) not in backed_up:
+                self._note_unseen(tensor)
+
+    def _note_unseen(self, tensor: Tensor) -> None:
+        name = self._name_of(tensor)
+        if name not in self.written_unseen:
+            self.written_unseen.append(name)
+            self._note(name, WRITTEN_UNSEEN)
+
+    def _restore_pieces(self) -> None:
+        """After tensors: the copy of an array is from before the pass, that of a tensor on its memory from before a write."""
+        for piece, where in self._objects.pieces:
+            self._try(piece.restore, (), self._name_of_place, where)
+
+    def restore_counts(self) -> None:
+        """Make torch count no write to what was restored."""
+        gradients = [gradient for _, gradient in self._gradients or () if gradient is not None]
+        for backup in (*reversed(self._backups.values()), *gradients):
+            backup.restore_count()
+
+    def let_go(self) -> None:
+        """All is put back: hold none of the tensors that were written to."""
+        self._released = list(map(weakref.ref, self.written))
+        self._backups.clear()
+        self._autograd.clear()
+
+    def _restore_gradients(self) -> None:
+        for tensor, gradient in self._gradients or ():
+            old = gradient.tensor if gradient is not None else None
+            if tensor.is_leaf and tensor.grad is not old:
+                self._try(setattr, (tensor, "grad", old), self._name_of_gradient, tensor)
+            if gradient is not None:
+                self._try(gradient.restore, (), self._name_of_gradient, tensor)
+
+    def _restore_autograd(self) -> None:
+        """After values and gradients: neither writes nor gradients count as the user's."""
+        for state in [one for one in self._autograd.values() if one.is_changed]:
+            self._try(state.restore, (), self._name_of, state.tensor)
+
+    def _look_for_the_unseen(self) -> None:
+        """Memory that was freed, and writes that no watched call made, cannot be undone: they are named."""
+        for tensor, what in self._sizes.freed():
+            self._note(self._name_of(tensor), what)
+        written = self._sizes.written()
+        if written:
+            known = self.written_storages()
+            for tensor in written:
+                if storage_of(tensor) not in known and has_memory(tensor):
+                    self._note_unseen(tensor)
+
+    def _nothing_moved(self) -> bool:
+        """A quick check that all containers hold the same objects as before; a slower one follows if they do not."""
+        now: list[Any] = []
+        then: list[Any] = []
+        for container, saved in self._filled:
+            if isinstance(container, dict) and not isinstance(container, OrderedDict):  # whose order `dict` does not know
+                now.append(container)
+                then.append(saved)
+            elif not same_items(container, saved):
+                return False
+        flat = chain.from_iterable
+        return _have_same_values(now, then) and all(map(is_, flat(map(dict.keys, now)), flat(then)))
+
+    def _remove_new_hooks(self) -> None:
+        for hooks, added in self._new_hooks():
+            for number in added:
+                del hooks[number]
+
+    def _new_hooks(self) -> Iterable[tuple[dict[Any, Any], dict[int, Any]]]:
+        """The dictionaries of hooks, and of each the hooks of this pass: hooks are numbered as they are registered."""
+        if RemovableHandle.next_id == self._first_new_hook:
+            return
+        named = chain.from_iterable(saved.items() for _, saved in self._attributes)
+        of_modules = [hooks for name, hooks in named if "_hooks" in name and isinstance(hooks, dict)]  # also how one is called
+        for hooks in chain(of_modules, *map(hooks_of, self._tensors())):
+            added = {n: hook for n, hook in hooks.items() if isinstance(n, int) and n >= self._first_new_hook}
+            if added:
+                yield hooks, added
+
+    # What there is, and its names ---------------------------------------------------------------------------------
+
+    def _tensors(self) -> Iterable[Tensor]:
+        """The tensors of the modules (parameters, buffers, attributes and what they lead to) and the inputs."""
+        seen: set[int] = set()
+        candidates: list[Any] = [*self._inputs, *self._objects.tensors]
+        for _, saved in self._attributes:
+            candidates += saved.values()
+        for _, saved in self._filled:
+            candidates += saved.values() if isinstance(saved, dict) else saved
+        for value in candidates:
+            if isinstance(value, Tensor) and id(value) not in seen:
+                seen.add(id(value))
+                yield value
+
+    def _name_of(self, value: Any) -> str:
+        """The name of a tensor, a container or the attributes of an object, as far as a module leads to it."""
+        for module, (_, saved) in zip(self._modules, self._attributes, strict=True):
+            registered = [one for one in (saved.get(PARAMETERS), saved.get(BUFFERS)) if isinstance(one, dict)]
+            for name, held in chain(saved.items(), *(one.items() for one in registered)):
+                if held is value:
+                    address = self._addresses().get(id(module), "")
+                    return repr(f"{address}.{name}" if address else name)
+        if any(value is given for given in self._inputs):
+            return f"an input of shape {tuple(value.shape)}"
+        return f"a {type(value).__name__} that the model holds"
+
+    def _name_of_gradient(self, tensor: Tensor) -> str:
+        return f"the gradient of {self._name_of(tensor)}"
+
+    def _name_of_place(self, where: Where) -> str:
+        return where[1] if where[0] is None else self._name_of(where[1])
+
+    def _name_of_attributes(self, attributes: dict[str, Any]) -> str:
+        module = next(m for m, row in zip(self._modules, self._attributes, strict=True) if row[0] is attributes)
+        return f"the attributes of {self._name_of_module(module)}"
+
+    def _name_of_module(self, module: Module) -> str:
+        address = self._addresses().get(id(module), "")
+        return f"module {address!r}" if address else f"the {type(module).__name__}"
+
+    def _addresses(self) -> dict[int, str]:
+        found: dict[int, str] = {}
+        for root in self._modules:
+            if id(root) not in found:
+                for name, module in root.named_modules():
+                    found.setdefault(id(module), name)
+        return found
+
+
+def _have_same_values(now: list[dict[Any, Any]], then: list[dict[Any, Any]]) -> bool:
+    """Whether dictionaries hold the very values that their copies hold, in the same order."""
+    if list(map(dict.__len__, now)) != list(map(len, then)):
+        return False
+    flat = chain.from_iterable
+    return all(map(is_, flat(map(dict.values, now)), flat(map(dict.values, then))))
+
+
+def _last_name(attributes: dict[str, Any]) -> str | None:
+    return next(reversed(attributes), None)

@@ -1,0 +1,69 @@
+"""The shape of a tensor of any kind, also of a nested one, and what it says about the tensor's size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from .internals import untraced
+
+
+class RaggedShape(tuple[int, ...]):
+    """The shape of a nested tensor, with -1 for each ragged dimension, and how many elements this tensor has."""
+
+    elements: int
+
+
+def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The shape; () of a parameter that is yet to be made."""
+    if is_lazy(tensor):
+        return ()
+    if not tensor.is_nested:
+        shape = tuple(tensor.shape)
+        return shape if all(type(size) is int for size in shape) else _untraced_shape(tensor)
+    return _ragged(tensor)
+
+
+def _untraced_shape(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The shape where torch traces, and sizes are tensors or symbols."""
+    with untraced():
+        sizes = tuple(tensor.shape)
+        return sizes if all(type(size) is int for size in sizes) else _ragged(tensor)
+
+
+def _ragged(tensor: torch.Tensor) -> RaggedShape:
+    shape = []
+    for dimension in range(tensor.dim()):
+        try:
+            size = tensor.size(dimension)
+            shape.append(size if type(size) is int else -1)
+        except RuntimeError:
+            shape.append(-1)
+    ragged = RaggedShape(shape)
+    try:
+        ragged.elements = int(tensor.numel())
+    except RuntimeError:  # sizes are symbols
+        ragged.elements = 0
+    return ragged
+
+
+def elements_of(shape: tuple[int, ...]) -> int:
+    """How many elements a tensor of this shape has."""
+    return shape.elements if isinstance(shape, RaggedShape) else math.prod(shape)
+
+
+def bytes_of(shape: tuple[int, ...], dtype: torch.dtype) -> int:
+    """How many bytes a tensor of this shape takes."""
+    return elements_of(shape) * dtype.itemsize
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a new tensor. Other strides are contiguous, too, where they differ in dimensions of size 1 only."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))

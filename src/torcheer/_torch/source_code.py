@@ -1,0 +1,388 @@
+"""Places in a program, as a log holds them: numbers that can be written down, and a table that says which code they are of.
+
+A site is the chain of frames from a call up to the enclosing module's `forward`, as numbers of codes and of instructions. What
+the numbers mean (file, function, line) is looked up in the log's `CodeTable` when it is shown.
+"""
+
+from __future__ import annotations
+
+import dis
+import linecache
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+from typing import Any, Final, NamedTuple, Protocol, cast
+
+import torch
+
+from .internals import is_of_custom_function, module_call_codes
+
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_OURS = (os.path.join(_PACKAGE, "_torch") + os.sep, os.path.join(_PACKAGE, "capture") + os.sep)
+
+_AROUND = 3  # lines before and after
+
+# From line and column to line and column, or the number of the instruction where that is not known (Python 3.10).
+Span = tuple[int, int, int, int] | int
+
+
+class CodeFacts(NamedTuple):
+    """Which code it is: two are the same function where these are the same."""
+
+    file: str
+    function: str
+    first_line: int
+
+    @classmethod
+    def of(cls, code: CodeType) -> CodeFacts:
+        return cls(code.co_filename, getattr(code, "co_qualname", code.co_name), code.co_firstlineno)
+
+
+class Sources:
+    """The files of the running program: their lines, and whose they are."""
+
+    def line(self, file: str, number: int) -> str | None:
+        """A line of a file without its newline; None where the file does not have it."""
+        lines = linecache.getlines(file)
+        return lines[number - 1].rstrip() if 1 <= number <= len(lines) else None
+
+    def is_torch(self, file: str) -> bool:
+        """Whether a file is one of torch's own."""
+        return file.startswith(_TORCH)
+
+    def is_ours(self, file: str) -> bool:
+        """Whether a file is a part of torcheer that runs between the program and torch."""
+        return file.startswith(_OURS)
+
+
+RUNNING: Final = Sources()
+
+
+class CodeTable:
+    """The codes that the sites of one log are in, by number. The only part of a site that needs the running program."""
+
+    sources: Sources = RUNNING  # the files that the codes are in
+
+    def __init__(self) -> None:
+        self._codes: list[CodeType] = []
+        self._numbers: dict[int, int] = {}  # by id; `_codes` keeps them alive
+        self._spans: dict[int, list[Any]] = {}  # by number, of codes that were asked
+        self._starts: dict[int, tuple[list[int], list[int]]] = {}  # the same: where lines begin in the code, and these lines
+
+    def numbers(self, codes: list[CodeType]) -> tuple[int, ...]:
+        """The numbers of codes, which are given one when they are first met."""
+        known = self._numbers
+        try:
+            return tuple([known[id(code)] for code in codes])
+        except KeyError:
+            for code in codes:
+                if id(code) not in known:
+                    known[id(code)] = len(self._codes)
+                    self._codes.append(code)
+            return tuple([known[id(code)] for code in codes])
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    def code(self, number: int) -> CodeType | None:
+        """The code itself; None in a saved history."""
+        return self._codes[number]
+
+    def facts(self, code: int) -> CodeFacts:
+        """Which code it is."""
+        return CodeFacts.of(self._codes[code])
+
+    def line(self, code: int, instruction: int) -> int:
+        """The line of the file that an instruction belongs to."""
+        if code not in self._starts:
+            self._starts[code] = _line_starts(self._codes[code])
+        starts, lines = self._starts[code]
+        place = bisect_right(starts, instruction)
+        return lines[place - 1] if place else self._codes[code].co_firstlineno
+
+    def span(self, code: int, instruction: int) -> Span:
+        """Where in the source an instruction is."""
+        if code not in self._spans:
+            positions = getattr(self._codes[code], "co_positions", None)  # Python 3.11 and newer
+            self._spans[code] = list(positions()) if positions is not None else _first_copies(self._codes[code])
+        spans = self._spans[code]
+        span = spans[instruction // 2] if instruction // 2 < len(spans) else None
+        if span is None or (isinstance(span, tuple) and None in span):
+            return instruction
+        return cast(Span, span)
+
+    def offset(self, instruction: int) -> int:
+        """Where in its code an instruction of a site is; -1 where that is not known."""
+        return instruction
+
+
+def _line_starts(code: CodeType) -> tuple[list[int], list[int]]:
+    """Where each line begins in the instructions of a code, ascending, and the lines; the first line where there is none."""
+    ranges = [(start, line or code.co_firstlineno) for start, _, line in code.co_lines()]
+    return [start for start, _ in ranges], [line for _, line in ranges]
+
+
+def _first_copies(code: CodeType) -> list[int]:
+    """Each instruction, or the same one of the first copy: Python 3.10 compiles a `while` condition before its body and after.
+
+    The second copy ends with a jump back to the body, and the first lies right before the body. They are followed backwards as
+    far as they are equal, apart from where they jump to.
+    """
+    steps = list(dis.get_instructions(code))
+    lines = [line for start, end, line in code.co_lines() for _ in range(start, end, 2)]
+
+    def content(at: int) -> tuple[int, int | None, int | None]:
+        jumps = steps[at].opcode in dis.hasjabs or steps[at].opcode in dis.hasjrel
+        return steps[at].opcode, None if jumps else steps[at].arg, lines[at]
+
+    firsts = [step.offset for step in steps]
+    for end, step in enumerate(steps):
+        if step.opname.startswith("POP_JUMP_IF") and step.argval < step.offset:
+            second, first = end - 1, step.argval // 2 - 2  # both without the jump that ends them
+            while first >= 0 and content(first) == content(second):
+                firsts[second] = firsts[first]
+                second, first = second - 1, first - 1
+    return firsts
+
+
+@dataclass(slots=True, eq=False)  # not frozen, which would make it four times as slow to create
+class Site:
+    """A place in the program: the chain of frames up to the enclosing module's forward, innermost first."""
+
+    codes: tuple[int, ...]
+    instructions: tuple[int, ...]
+    number: int
+    table: CodeTable
+
+    @property
+    def functions(self) -> list[CodeFacts]:
+        """The function of each frame."""
+        return [self.table.facts(code) for code in self.codes]
+
+    @property
+    def lines(self) -> list[SourceLine]:
+        """The line of each frame."""
+        found = []
+        for code, instruction in zip(self.codes, self.instructions, strict=True):
+            facts = self.table.facts(code)
+            found.append(SourceLine(facts.file, self.table.line(code, instruction), facts.function, self.table.sources))
+        return found
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """Where in the source each frame is."""
+        return tuple([self.table.span(code, at) for code, at in zip(self.codes, self.instructions, strict=True)])
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """One line of a program."""
+
+    file: str
+    line: int
+    function: str
+    sources: Sources = field(default=RUNNING, compare=False, repr=False)
+
+    @property
+    def text(self) -> str:
+        """The line itself, without indentation; empty when the source cannot be read."""
+        return (self.sources.line(self.file, self.line) or "").strip()
+
+    @property
+    def is_torch(self) -> bool:
+        return self.sources.is_torch(self.file)
+
+    @property
+    def hands_on(self) -> bool:
+        """Whether it only hands the call of a torch function on, from inside that function."""
+        return self.is_torch and "handle_torch_function(" in self.text
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" + (f": {self.text}" if self.text else "")
+
+
+def lines_near(lines: Iterable[int]) -> list[int]:
+    """These lines of a file and those around them: what is shown of a program."""
+    return sorted({line for one in lines for line in range(one - _AROUND, one + _AROUND + 1)})
+
+
+class Around(Protocol):
+    """A module call: where it was made, and in which other one."""
+
+    @property
+    def site(self) -> Site | None: ...
+    @property
+    def outer(self) -> Around | None: ...
+
+
+def stack_of(site: Site | None, module: Around | None) -> list[SourceLine]:
+    """The whole call stack of something that ran at `site` inside `module`, outermost first."""
+    lines: list[SourceLine] = []
+    call = module
+    while True:
+        if site is not None:
+            lines += site.lines
+        if call is None:
+            break
+        site, call = call.site, call.outer
+    return [line for line in reversed(lines) if not line.sources.is_ours(line.file)]
+
+
+def source_of(site: Site | None, module: Around | None) -> SourceLine | None:
+    """The innermost line that is not torch's own. Where all are, as in an `nn.Sequential`, the one that calls the function."""
+    stack = stack_of(site, module)
+    stack.reverse()
+    own = next((line for line in stack if not line.is_torch), None)
+    return own or next((line for line in stack if not line.hands_on), stack[0] if stack else None)
+
+
+def same_positions(sites: list[Site]) -> list[int]:
+    """By site: the number of the first site at the same position of the source, with -1 (no site) at the end.
+
+    Python compiles the condition of a `while` loop twice, and the body of a `finally`.
+    """
+    found = list(range(len(sites)))
+    by_codes: dict[tuple[int, ...], list[Site]] = {}
+    for site in sites:
+        by_codes.setdefault(site.codes, []).append(site)
+    for alike in by_codes.values():
+        first: dict[tuple[Span, ...], int] = {}
+        for site in alike if len(alike) > 1 else ():
+            found[site.number] = first.setdefault(site.spans, site.number)
+    return [*found, -1]
+
+
+# Finds the site an operation was called from: the chain of frames up to the enclosing module's `forward`.
+#
+# The same chain is the same site, known by a number, so "ran at the same place" is a comparison of numbers.
+
+_LIMIT = 64
+_HANDLER = getattr(
+    torch.overrides.handle_torch_function, "__code__", None
+)  # through it torch's Python functions come to a mode
+
+
+# The frames of nn.Module's own call machinery: they mark where one module ends and its caller begins.
+MODULE_CALL = frozenset(map(id, module_call_codes()))
+
+
+def is_in_custom_function(frame: FrameType | None) -> bool:
+    """True for a call from inside the forward of a `torch.autograd.Function`, with no module call in between."""
+    while frame is not None and id(frame.f_code) not in MODULE_CALL:
+        if is_of_custom_function(frame.f_code, "forward"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+# Other modes of ours, which a call may pass through on its way here. A call that such a mode hands on is made again from
+# inside it, so the frames inside are the call once more. Where it runs a copy of torch's Python function instead, they are new.
+_HANDING_ON: set[int] = set()
+_OPENING: set[int] = set()
+
+
+def hand_on(mode: CodeType, opening: CodeType) -> None:
+    """Make known the codes of a mode that hands calls on, and by which it runs copies of torch's Python functions."""
+    _HANDING_ON.add(id(mode))
+    _OPENING.add(id(opening))
+
+
+class Forward:
+    """The forward of a class of modules, and the numbers of the sites in it that are known.
+
+    Codes are compared by `is`: where a library has set an audit hook, every call of `id` is slow.
+    """
+
+    __slots__ = ("code", "decides", "direct", "near")
+
+    def __init__(self, code: CodeType | None, decides: Any = None) -> None:
+        self.code = code
+        self.decides = decides  # whether a module is about to take a fused path (`fused.py`); None for nearly all classes
+        self.direct: dict[int, int] = {}  # by instruction
+        self.near: dict[tuple[int, int], tuple[CodeType, int]] = {}  # in functions it calls, by the instructions of both
+
+
+class CallSites:
+    """Interns the sites of one recording, and knows them by number."""
+
+    def __init__(self, sites: list[Site], table: CodeTable, outermost: CodeType | None = None) -> None:
+        self._sites = sites
+        self._table = table
+        self._numbers: dict[tuple[int, ...], int] = {}
+        self.forward = Forward(None)  # that of the running module
+        self._last = id(outermost) if outermost is not None else 0
+        self._skipped: set[int] = {id(_HANDLER), *_HANDING_ON, *_OPENING}
+        self._ends: set[int] = set(MODULE_CALL)
+        self.when_new: Callable[[list[CodeType]], None] | None = None  # called with the codes of a site when it is first met
+
+    def skip(self, code: CodeType) -> None:
+        """Frames of `code` are not part of the program."""
+        self._skipped.add(id(code))
+
+    def stop_before(self, code: CodeType) -> None:
+        """Frames from `code` outwards are not part of the program."""
+        self._ends.add(id(code))
+
+    def at(self, frame: FrameType | None) -> int:
+        """The number of the site of a call made from `frame`."""
+        if frame is None:
+            return self._chain(frame)
+        forward, code = self.forward, frame.f_code
+        if code is forward.code:  # most calls come straight from a module's forward
+            number = forward.direct.get(frame.f_lasti)
+            if number is None:
+                number = forward.direct[frame.f_lasti] = self._chain(frame)
+            return number
+        if code is _HANDLER and frame.f_back is not None:
+            frame = frame.f_back
+            code = frame.f_code
+        outer = frame.f_back
+        if outer is None or outer.f_code is not forward.code:
+            return self._chain(frame)
+        place = (frame.f_lasti, outer.f_lasti)  # most others from a function that it calls
+        known = forward.near.get(place)
+        if known is None or known[0] is not code:
+            known = forward.near[place] = (code, self._chain(frame))
+        return known[1]
+
+    def _chain(self, frame: FrameType | None) -> int:
+        key: list[int] = []
+        codes: list[CodeType] = []
+        skipped, ends, last = self._skipped, self._ends, self._last
+        inside = None
+        while frame is not None:
+            code = frame.f_code
+            number = id(code)
+            if number in ends or len(codes) > _LIMIT:
+                break
+            if number not in skipped:
+                key += (number, frame.f_lasti)
+                codes.append(code)
+                if number == last:
+                    break
+            elif number in _HANDING_ON and inside not in _OPENING:
+                key.clear()
+                codes.clear()
+            inside = number
+            frame = frame.f_back
+        chain = tuple(key)
+        site = self._numbers.get(chain)
+        if site is None:
+            if self.when_new is not None:
+                self.when_new(codes)
+            site = self._numbers[chain] = len(self._sites)
+            self._sites.append(Site(self._table.numbers(codes), chain[1::2], site, self._table))
+        return site
+
+    def around(self, frame: FrameType | None) -> Site:
+        """The site of a module call, given the frame of its caller or one of the machinery in between."""
+        while frame is not None and id(frame.f_code) in MODULE_CALL:
+            frame = frame.f_back
+        return self._sites[self.at(frame)]
+
+    def site(self, frame: FrameType | None) -> Site:
+        """The site of a call made from `frame`."""
+        return self._sites[self.at(frame)]

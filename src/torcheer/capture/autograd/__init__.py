@@ -1,1 +1,0 @@
-"""What autograd does with the tensors that are seen: gradients, and the nodes of its graph."""

@@ -1,0 +1,347 @@
+"""Which values of a recording are kept, and in which form: the tensor, a postprocessed value, or a place in a file.
+
+Capture asks a policy and knows nothing of labels, devices or files. `Policy()` keeps everything by reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from .._torch.containers import replace_tensors, tensors_in
+from .._torch.functions.facts import TorchFunction
+from .._torch.internals import is_transforming
+from .._torch.memory import FREED, MemoryCopy, alias, copied, has_memory, is_plain_memory, version_of
+from .._torch.tensor_table import PLAIN_CLASSES, extent, storage_of, storages_of
+from ..errors import TorcheerError
+from ..log.records import LOST, OVERWRITTEN, Held, Log, ModuleCall, OperationRecord
+
+
+class Selection(Protocol):
+    """Decides which operations to keep. The implementations know labels (`history/keeping`)."""
+
+    def before(self, function: TorchFunction, module: ModuleCall | None) -> bool | None:
+        """Whether the operation about to run is to be kept; None when that is known only afterwards."""
+
+    def after(self, record: OperationRecord) -> bool:
+        """Whether an operation that ran is to be kept."""
+
+    def entering(self, call: ModuleCall) -> bool:
+        """Whether to keep what is given to this module call."""
+
+    def leaving(self, call: ModuleCall) -> bool:
+        """Whether to keep what leaves this module call."""
+
+
+# What is held in place of a tensor that an operation made: a tensor elsewhere, a number, where in a file it was written.
+Take = Callable[[Tensor, OperationRecord], Any]
+
+
+class Sink(Protocol):
+    """Takes tensors as they are made, such as a file they are written to."""
+
+    def write(self, tensor: Tensor, what: str) -> Any:
+        """Take a tensor in; `what` it is, for errors. Returns what is held in its place."""
+
+    def overwritten(self, storage: int) -> None:
+        """Something is about to write to the memory of tensors that were taken in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What one recording keeps."""
+
+    selection: Selection | None = None  # which operations; None: all
+    take: Take | None = None  # what is held of their tensors; None: the tensor, by reference, copied before it is overwritten
+    sink: Sink | None = None  # where tensors go, instead of being held
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether everything is kept by reference."""
+        return self.selection is None and self.take is None and self.sink is None
+
+
+def taking(device: torch.device | str | None, postfunc: Callable[[Tensor], Any] | None) -> Take | None:
+    """Moves tensors to a device, and holds what a function makes of them; None where nothing is to be done."""
+    if device is None and postfunc is None:
+        return None
+    place = torch.device(device) if device is not None else None
+
+    def take(tensor: Tensor, record: OperationRecord) -> Any:
+        if place is not None and tensor.device != place:
+            tensor = tensor.to(place)
+        return _applied(postfunc, tensor, record) if postfunc is not None else tensor
+
+    return take
+
+
+def _applied(postfunc: Callable[[Tensor], Any], tensor: Tensor, record: OperationRecord) -> Any:
+    try:
+        with torch.no_grad():
+            result = postfunc(tensor)
+    except Exception as error:
+        raise TorcheerError(
+            f"activation_postfunc raised {type(error).__name__}: {error}\n"
+            f"while keeping the output of {record.function.name!r}, shape {tuple(tensor.shape)}. "
+            "It is called with one tensor and keeps what it returns."
+        ) from error
+    return result if isinstance(result, Tensor) else _without_sharing(result, tensor)
+
+
+def _without_sharing(result: Any, value: Tensor) -> Any:
+    """What a postfunc returned, with copies of the tensors in it that share memory with the activation."""
+    memory = storage_of(value)
+    if not any(storage_of(tensor) == memory for tensor in tensors_in(result)):
+        return result
+    return replace_tensors(result, lambda tensor: tensor.clone() if storage_of(tensor) == memory else tensor)
+
+
+# Keeps activations without copying them.
+#
+# A kept activation is a detached alias of the model's own tensor. Before anything writes to its memory, and at the
+# end of the pass for memory that lives on outside, the alias is replaced by a copy: copy on write. So what is kept
+# never changes afterwards, and keeping everything costs no copies where nothing is overwritten.
+#
+# An example:
+#
+#     y = x * 2      # record 1 holds an alias of y
+#     z = y.t()      # record 2 holds an alias of z, in the same storage
+#     y.relu_()      # about to write to that storage: records 1 and 2 get copies of what they hold; record 3 holds an
+#                    # alias of y
+#     return y       # y lives on in the user's hands: at the end record 3 gets a copy, too
+
+# The holder of a kept tensor: the number of an operation, or an argument that is kept separately.
+Holder = int | Held
+
+
+class Keeper:
+    """Holds what one recording keeps, by the memory it lives in."""
+
+    def __init__(self, log: Log, policy: Policy) -> None:
+        self.log = log
+        self.selection = policy.selection
+        self.is_plain = policy.is_plain
+        self._take = policy.take
+        self._sink = policy.sink
+        self.storages: list[int | None] = []  # by operation: the memory its kept tensor lives in
+        self.shared: set[int] = set()  # storages that code outside torch can write to: what is kept of them is copied at once
+        self._by_storage: dict[int, list[Holder]] = {}
+        self._filed = 0  # how many operations are in `_by_storage`
+        self._latest: int | None = None  # an operation that is not kept but whose arguments are held for now
+
+    def keep_if_wanted(self, number: int, tensor: Tensor) -> None:
+        """Keep `tensor` as the activation of an operation, if the selection says so."""
+        selection = self.selection
+        if selection is not None:
+            record = self.log.operations[number]
+            wanted = selection.before(record.function, record.module)
+            if not (selection.after(record) if wanted is None else wanted):
+                return
+        self.keep(number, tensor)
+
+    def keep(self, number: int, tensor: Tensor) -> None:
+        """Keep `tensor` as the activation of an operation."""
+        if not has_memory(tensor):
+            self.log.mark_freed(number)
+            self.log.without_memory.add(number)
+            return
+        value: Any = self._unchanging(tensor)
+        if value is None:
+            return  # its class allows neither a view nor a copy
+        if self._take is not None:
+            value = self._take(value, self.log.operations[number])
+        if self._sink is not None and isinstance(value, Tensor):
+            value = self._sink.write(value, f"what {self.log.operations[number].function.name!r} made (operation {number})")
+        self.log.values[number] = value
+        if isinstance(value, Tensor):
+            self.log.versions[number] = version_of(value)
+            if self._take is not None:
+                # It may have memory of its own, and the tensor's may be given to another tensor.
+                self._note(number, storage_of(value))
+            elif type(tensor) in PLAIN_CLASSES and not self.shared:
+                self._note(number, storage_of(tensor))
+            else:
+                self._file_parts(number, tensor)
+
+    def _unchanging(self, tensor: Tensor) -> Tensor | None:
+        """An alias of `tensor`, which is copied before a write; a copy where code outside torch can write to its memory."""
+        value = alias(tensor)
+        if value is not None and self._is_shared(tensor):
+            return copied(value)
+        return value
+
+    def _is_shared(self, tensor: Tensor) -> bool:
+        return bool(self.shared) and not self.shared.isdisjoint(storages_of(tensor))
+
+    def _file_parts(self, holder: Holder, tensor: Tensor) -> None:
+        """Note that `holder` holds an alias of `tensor`, unless it was copied at once."""
+        for storage in storages_of(tensor) if not self._is_shared(tensor) else ():
+            self._file(holder, storage)
+
+    def share(self, number: int, source: int, storage: int | None) -> None:
+        """Keep for one operation what is kept for another."""
+        self.log.values[number] = self.log.values[source]
+        self.log.versions[number] = self.log.versions[source]
+        self._note(number, storage)
+
+    def _note(self, number: int, storage: int | None) -> None:
+        """From now on an operation holds a tensor of this storage."""
+        if number >= self._filed:
+            self.storages[number] = storage
+        else:
+            self._file(number, storage)
+
+    def _file(self, holder: Holder, storage: int | None) -> None:
+        if storage is not None:
+            self._by_storage.setdefault(storage, []).append(holder)
+
+    def _catch_up(self) -> None:
+        """Build `_by_storage` up to the latest operation. Done late, because most passes overwrite nothing."""
+        if self._filed == len(self.storages):
+            return
+        for number in range(self._filed, len(self.storages)):
+            storage = self.storages[number]
+            if storage is not None:
+                self._by_storage.setdefault(storage, []).append(number)
+        self._filed = len(self.storages)
+
+    def kept_in(self, storage: int) -> list[tuple[int, Tensor]]:
+        """The operations whose kept tensors live in this storage, and those tensors."""
+        self._catch_up()
+        numbers = [holder for holder in self._by_storage.get(storage, ()) if isinstance(holder, int)]
+        return [(n, self.log.values[n]) for n in numbers if isinstance(self.log.values[n], Tensor)]
+
+    def hold_arguments(self, slots: list[tuple[int, Tensor]]) -> dict[int, Held]:
+        """Keep arguments on their own, by slot."""
+        found: dict[int, Held] = {}
+        for slot, tensor in slots:
+            value = self._unchanging(tensor)
+            if value is not None and self._sink is not None:
+                found[slot] = Held(self._sink.write(value, "an argument"), -1)
+            elif value is not None:
+                held = found[slot] = Held(value, version_of(value))
+                self._file_parts(held, tensor)
+        return found
+
+    def remember_arguments(self, number: int) -> None:
+        """Hold the arguments of the latest call, in case its output leaves a module that was asked for."""
+        self.forget_arguments()
+        self._latest = number
+
+    def keep_late(self, number: int, tensor: Tensor) -> None:
+        """Keep an operation that turned out, after it ran, to be wanted."""
+        self.keep(number, tensor)
+        if self._latest is not None and self._latest == self.log.operations[number].call:
+            self._latest = None
+
+    def forget_arguments(self) -> None:
+        """Let go of arguments that were held in case they were wanted."""
+        if self._latest is None:
+            return
+        gone = set(map(id, (self.log.details[self._latest].held or {}).values()))
+        self.log.forget(self._latest)
+        self._latest = None
+        for storage, holders in list(self._by_storage.items()):
+            left = [holder for holder in holders if id(holder) not in gone]
+            if left:
+                self._by_storage[storage] = left
+            else:
+                del self._by_storage[storage]
+
+    def before_write(self, storage: int | None) -> None:
+        """Something is about to write to `storage`: copy what is kept in it."""
+        if storage is None:
+            return
+        if self._sink is not None:
+            self._sink.overwritten(storage)
+        self._catch_up()
+        holders = self._by_storage.pop(storage, None)
+        if holders is None:
+            return
+        log = self.log
+        values = [log.values[h] if isinstance(h, int) else h.value for h in holders]
+        kept = {id(value): value for value in values if isinstance(value, Tensor)}  # several may hold the same one
+        readable = {key: value for key, value in kept.items() if has_memory(value)}
+        copied = _copied_together(list(readable.values()))
+        copies = {key: copied(value) if key in readable else None for key, value in kept.items()}
+        for holder, value in zip(holders, values, strict=True):
+            if id(value) not in copies:
+                continue
+            if id(value) not in readable:
+                if isinstance(holder, int):
+                    log.mark_freed(holder)
+                else:
+                    holder.value, holder.version = FREED, -1
+                continue
+            known = log.versions[holder] if isinstance(holder, int) else holder.version
+            if known >= 0 and version_of(value) != known:  # something unseen wrote to it before
+                if isinstance(holder, int):
+                    log.versions[holder] = OVERWRITTEN
+                else:
+                    holder.version = OVERWRITTEN
+                continue
+            fresh = copies[id(value)]
+            version = version_of(fresh) if fresh is not None else LOST  # of a class that cannot be copied
+            fresh = value if fresh is None else fresh
+            if isinstance(holder, int):
+                log.values[holder], log.versions[holder] = fresh, version
+            else:
+                holder.value, holder.version = fresh, version
+
+    def intact(self) -> list[Holder]:
+        """The operations and the held arguments whose tensors nobody wrote to unseen."""
+        log = self.log
+        kept: list[tuple[Holder, Any, int]] = list(zip(range(len(log.rows)), log.values, log.versions, strict=True))
+        kept += [(one, one.value, one.version) for details in log.details.values() for one in (details.held or {}).values()]
+        return [holder for holder, value, known in kept if known >= 0 and version_of(value) == known]
+
+    def count_again(self, intact: list[Holder]) -> None:
+        """Nothing was written to these tensors, but torch counts other writes to them than it did."""
+        for holder in intact:
+            if isinstance(holder, int):
+                self.log.versions[holder] = version_of(self.log.values[holder])
+            else:
+                holder.version = version_of(holder.value)
+
+    def lose(self, storage: int) -> None:
+        """Unwatched code may have written to this storage: its kept tensors are marked as lost."""
+        if self._sink is not None:
+            self._sink.overwritten(storage)
+        self._catch_up()
+        for holder in self._by_storage.pop(storage, ()):
+            if isinstance(holder, int):
+                self.log.versions[holder] = LOST
+            else:
+                holder.version = LOST
+
+    def settle(self, living: set[int]) -> None:
+        """The pass is over: copy what shares memory with anything that lives on."""
+        self.forget_arguments()
+        new = enumerate(self.storages[self._filed :], self._filed)
+        for number, storage in [(n, s) for n, s in new if s is not None and s in living]:  # the rest need not be filed
+            self._by_storage.setdefault(storage, []).append(number)
+        self._filed = len(self.storages)
+        for storage in living & self._by_storage.keys():
+            self.before_write(storage)
+        self._by_storage.clear()
+        self.storages.clear()
+        self._filed = 0
+
+
+def _copied_together(values: list[Tensor]) -> Callable[[Tensor], Tensor | None]:
+    """A way to copy tensors of one storage: the memory they reach once, when that is less than one by one.
+
+    So the copies of tensors that overlap do so as well.
+    """
+    # a transform that is running would wrap the views
+    if len(values) < 2 or is_transforming() or not all(map(is_plain_memory, values)):
+        return copied
+    starts, stops, _ = zip(*map(extent, values), strict=True)
+    start, stop = min(starts), max(stops)
+    if sum(value.nbytes for value in values) <= stop - start:
+        return copied
+    return MemoryCopy(values[0], start, stop).of

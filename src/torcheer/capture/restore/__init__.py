@@ -1,1 +1,0 @@
-"""Leaves everything as it was found: modules, tensors, random states, what Python allows."""

@@ -1,0 +1,216 @@
+"""One of the two histories that are compared: its operations as steps, with what they are recognised by."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+
+import torch
+from torch import Tensor
+
+from .._text import few
+from .._torch.functions.facts import Origin
+from .._torch.internals import DisableTorchFunction
+from ..errors import InvalidArgument
+from ..history import History, Operation
+from ..log.records import AbsentTensor
+from .measures import absolute_values, is_measurable
+
+Signature = tuple[int, float, float]
+_EDGES = (Origin.INPUT, Origin.OUTPUT)
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """One operation of a side, and what it is recognised by."""
+
+    number: int
+    type: str
+    shape: tuple[int, ...]
+    address: str  # of the module it ran in, renamed as `names=` says
+    call: int
+    states: tuple[int, ...]  # the parameters and buffers it reads, as the log numbers them
+    leaves: tuple[str, ...]  # the classes and addresses of the modules it is the output of
+
+    @property
+    def token(self) -> tuple[str, tuple[int, ...]]:
+        return self.type, self.shape
+
+
+class Side:
+    """One history: its steps, values and wiring. `rename` translates addresses of this side into those of the other."""
+
+    def __init__(self, history: History, rename: Callable[[str], str] = str) -> None:
+        self.history = history
+        self.index = history._index
+        self.log = history._log
+        self.rename = rename
+        records = [self.log.operations[number] for number in self.index.operations]
+        self.inputs = [record.number for record in records if record.origin is Origin.INPUT]
+        self.outputs = [record.number for record in records if record.origin is Origin.OUTPUT]
+        exits = self.index.exits
+        self.steps: list[Step] = []
+        for record in records:
+            if record.origin in _EDGES:
+                continue
+            call = record.module
+            address = rename(call.address) if call is not None else ""
+            leaves = tuple(f"{one.class_name} {rename(one.address)}" for one in exits.get(record.number, ()))
+            states = tuple(parent for parent in record.parents if parent < 0)
+            turn = call.call if call is not None else 0
+            self.steps.append(Step(record.number, record.function.type, record.shape, address, turn, states, leaves))
+        self._values: dict[int, Tensor | None] = {}
+        self._stacks: dict[int, tuple[int, ...]] = {}  # by module call
+        self._value_signatures: dict[int, Signature | None] = {}
+        self._state_signatures: dict[int, Signature | None] = {}
+
+    def operation(self, number: int) -> Operation:
+        return Operation(self.index, number)
+
+    def value(self, number: int) -> Tensor | None:
+        """The kept activation of an operation; None where it was not kept, was lost, or cannot be measured."""
+        if number not in self._values:
+            value = self.log.values[number]
+            self._values[number] = value if is_measurable(value) and not self.log.is_lost(number) else None
+        return self._values[number]
+
+    def state_name(self, reference: int) -> str:
+        """The name of the parameter or buffer that a negative number refers to."""
+        return self.index.state_name(self.index.state(reference))
+
+    def stack(self, number: int) -> tuple[int, ...]:
+        """The numbers of the module calls that an operation ran in, outermost first."""
+        call = self.log.operations[number].module
+        if call is None:
+            return ()
+        if call.number not in self._stacks:
+            self._stacks[call.number] = tuple(one.number for one in call.stack())
+        return self._stacks[call.number]
+
+    @cached_property
+    def varying(self) -> set[int]:
+        """The operations that depend on an input, a parameter or a buffer; the others are constants."""
+        found: set[int] = set()
+        for record in self.log.operations:
+            parents = record.dependencies
+            if record.origin is Origin.INPUT or any(parent < 0 or parent in found for parent in (*record.parents, *parents)):
+                found.add(record.number)
+        return found
+
+    def state_signature(self, reference: int) -> Signature | None:
+        """What a parameter or buffer is recognised by, also where it is transposed or permuted."""
+        if reference not in self._state_signatures:
+            self._state_signatures[reference] = _state_signature(self.index.state(reference).value)
+        return self._state_signatures[reference]
+
+    def content(self, step: Step) -> tuple[Signature, ...]:
+        """What the parameters and buffers of a step are recognised by."""
+        found = [signature for state in step.states if (signature := self.state_signature(state)) is not None]
+        return tuple(sorted(found))
+
+    def value_signature(self, number: int) -> Signature | None:
+        """What an activation is recognised by; None where it was not kept, or is constant."""
+        if number not in self._value_signatures:
+            value = self.value(number)
+            self._value_signatures[number] = _signature(value) if value is not None else None
+        return self._value_signatures[number]
+
+    @cached_property
+    def ends(self) -> list[int]:
+        """The outputs; where no tensor is returned, the operations that nothing uses."""
+        return self.outputs or [step.number for step in self.steps if not self.children(step.number)]
+
+    def children(self, number: int) -> list[int]:
+        """The operations that depend on one, also those that are not shown."""
+        return self._children.get(number, [])
+
+    @cached_property
+    def _children(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for record in self.log.operations:
+            for parent in dict.fromkeys(record.dependencies):
+                found.setdefault(parent, []).append(record.number)
+        return found
+
+    def behind(self, number: int, until: Container[int]) -> list[int]:
+        """The operations that one depends on, in order, as far back as those in `until`, which are left out."""
+        found: set[int] = set()
+        waiting = list(self.log.operations[number].dependencies)
+        while waiting:
+            one = waiting.pop()
+            if one not in until and one not in found:
+                found.add(one)
+                waiting += self.log.operations[one].dependencies
+        return sorted(found)
+
+
+def first_after(
+    starts: Iterable[int], following: Callable[[int], Iterable[int]], is_wanted: Callable[[int], bool]
+) -> list[int]:
+    """The first wanted operations on all paths from some on: after one that is not wanted `following` tells the next."""
+    found: set[int] = set()
+    seen: set[int] = set()
+    waiting = list(starts)
+    while waiting:
+        one = waiting.pop()
+        if one not in seen:
+            seen.add(one)
+            if is_wanted(one):
+                found.add(one)
+            else:
+                waiting += following(one)
+    return sorted(found)
+
+
+def _state_signature(value: Tensor | AbsentTensor) -> Signature | None:
+    """The signature of a parameter or buffer; where its values are in no file, that of their fingerprint."""
+    if not isinstance(value, AbsentTensor):
+        return _signature(value)
+    mark = blake2b(value.fingerprint.encode(), digest_size=6).digest()  # whatever a file says it is
+    return (value.numel(), float(int.from_bytes(mark, "big")), -1.0) if value.fingerprint else None
+
+
+def _signature(value: Tensor) -> Signature | None:
+    """Size, sum and largest of the absolute values: the same after a transposition, nearly the same after rounding.
+
+    Only finite values count.
+    """
+    if not is_measurable(value) or value.numel() == 0:
+        return None
+    with DisableTorchFunction(), torch.no_grad():
+        sizes = absolute_values(value)
+        if not math.isfinite(float(sizes.sum())):
+            sizes = torch.where(torch.isfinite(sizes), sizes, 0.0)
+        total = float(sizes.sum(dtype=torch.float64))
+        return value.numel(), float(f"{total:.4g}"), float(f"{float(sizes.max()):.3g}")
+
+
+def renaming(names: Mapping[str, str] | None, a: History, b: History) -> Callable[[str], str]:
+    """A function that translates addresses of `a` into those of `b`. Each name is one or several parts of an address."""
+    if names is None:
+        return str
+    if not isinstance(names, Mapping) or not all(isinstance(text, str) for pair in names.items() for text in pair):
+        raise InvalidArgument(
+            f"names is a dictionary from addresses in a to addresses in b, {{'h': 'layers'}}; got {names!r:.80}."
+        )
+    for history, side, parts in ((a, "a", names.keys()), (b, "b", names.values())):
+        addresses = [f".{address}." for address in history._log.registered]
+        for part in parts:
+            if part and not any(f".{part}." in address for address in addresses):
+                known = few(dict.fromkeys(address.split(".")[0] for address in history._log.registered if address), 12)
+                raise InvalidArgument(f"names has {part!r}, but no module of {side} is called that. It has: {known}.")
+    patterns = [
+        (re.compile(rf"(?<![^.]){re.escape(old)}(?![^.])"), new)
+        for old, new in sorted(names.items(), key=lambda pair: -len(pair[0]))
+    ]
+
+    def rename(address: str) -> str:
+        for pattern, new in patterns:
+            address = pattern.sub(lambda _, new=new: new, address)  # type: ignore[misc]  # a default that is bound early
+        return address.strip(".").replace("..", ".")
+
+    return rename

@@ -1,1 +1,0 @@
-"""Blocks of features in a folder, wherever that is: written, found, merged."""

@@ -1,1 +1,0 @@
-"""Batches of a dataset, and what travels with samples: labels and ids."""

@@ -1,0 +1,521 @@
+"""What data may be, and which of its batches make which block.
+
+Block k is a fixed range of batches: the fewest whole batches that reach a number of samples. The block depends on the data and
+that number alone, so any process can make any block. Where no number is given, it grows with the samples before the block.
+
+Where a DataLoader or Dataset says which samples are in which batch, only the batches that are wanted are loaded. Other
+iterables are read from the beginning, and what is not wanted is dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from itertools import chain, pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    WeightedRandomSampler,
+)
+from torch.utils.data.distributed import DistributedSampler
+
+from .._cleanup import undoing
+from .._torch.inputs import described
+from .._torch.randomness import random_as_found
+from ..errors import FeaturesMismatch, InvalidArgument
+from .digests import described_function, value_digest
+from .storage import BlockName
+
+BATCH_SIZE = 32  # of a Dataset
+Data = Iterable[Any] | Dataset[Any] | Tensor  # what `data` may be: a DataLoader or other batches, or samples
+_SMALLEST, LARGEST = 32, 1024  # samples of a block, where no number of them is given
+_PART = 8  # of the samples before a block is what the block has: so much of the work is lost at most when it is interrupted
+_LATER = "extract() divides the data among processes itself, so leave the sampler out"
+
+
+class Part(NamedTuple):
+    """A batch that is to be run, and where it belongs."""
+
+    block: int
+    number: int  # of the batch
+    first: int  # the number of its first sample
+    samples: int
+    batch: Any
+
+
+class Source(ABC):
+    """Batches in a fixed order."""
+
+    first_batch: Any
+    order: str = ""  # a digest of which samples come when, where that is known
+    samples: int | None = None  # in all, where that is known
+    blocks: int | None = None
+
+    @abstractmethod
+    def parts(self, is_wanted: Callable[[int], bool], there: Collection[BlockName] = ()) -> Iterator[Part]:
+        """The batches of the blocks that are wanted, in order. When it ends, `samples` and `blocks` are known.
+
+        Raises where blocks that are `there` are not of these batches, as far as `order` does not tell.
+        """
+
+    def indices(self, number: int) -> Sequence[Any] | None:
+        """Which samples of a dataset a batch is made of, where that is known."""
+        return None
+
+    def numbers(self, part: Part) -> Tensor | None:
+        """The numbers that the samples of a batch have in a dataset, where they do not come in its order."""
+        return None
+
+    def count(self, is_wanted: Callable[[int], bool]) -> int | None:
+        """How many samples are in the blocks that are wanted, where that is known."""
+        return None
+
+
+def samples_of_block(given: int | None, first: int) -> int:
+    """How many samples the block that begins with sample `first` has at least.
+
+    >>> [samples_of_block(None, first) for first in (0, 1000, 100_000)]
+    [32, 125, 1024]
+    """
+    return max(_SMALLEST, min(first // _PART, LARGEST)) if given is None else given
+
+
+def open_source(data: Any, block: int | None, samples_of: Callable[[Any], int], *, has_ids: bool) -> Source:
+    """The batches that `data` gives, in blocks of so many samples, or, with None, of more and more samples."""
+    if isinstance(data, Tensor):
+        data = _Rows(data)
+    if isinstance(data, IterableDataset) or (_is_dataset(data) and not isinstance(data, DataLoader)):
+        data = DataLoader(data, batch_size=BATCH_SIZE)
+    if _has_numbered_samples(data):
+        return _Indexed(data, block, samples_of, has_ids=has_ids)
+    sampler = getattr(data, "sampler", None)
+    if isinstance(sampler, (RandomSampler, WeightedRandomSampler)) and not has_ids:
+        raise InvalidArgument(_shuffles(sampler, "it gives samples in a random order"))
+    if isinstance(data, (str, bytes, Mapping)) or not isinstance(data, Iterable):
+        raise InvalidArgument(
+            f"data is a DataLoader, a Dataset or an iterable of batches; got {described(data)}. "
+            "For a single batch: data=[batch]."
+        )
+    return _Streamed(data, block, samples_of)
+
+
+def _has_numbered_samples(data: Any) -> bool:
+    """Whether data is a DataLoader that says which samples are in which batch."""
+    is_plain = isinstance(data, DataLoader) and type(data).__iter__ is DataLoader.__iter__
+    return is_plain and not isinstance(data.dataset, IterableDataset)
+
+
+class _Rows(Dataset[Tensor]):
+    """The samples of a tensor."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        if not tensor.dim():
+            raise InvalidArgument("data is a tensor without dimensions; its first dimension should be samples.")
+        self._tensor = tensor
+
+    def __len__(self) -> int:
+        return len(self._tensor)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self._tensor[index]
+
+
+def _is_dataset(data: Any) -> bool:
+    """Whether something is a dataset: torch's own, or one that has samples by number, such as that of Hugging Face."""
+    if isinstance(data, Dataset):
+        return True
+    is_container = isinstance(data, (list, tuple, Mapping, str, bytes))
+    return not is_container and hasattr(type(data), "__getitem__") and hasattr(type(data), "__len__")
+
+
+def no_batch(data: Any) -> InvalidArgument:
+    """The error where there is no first batch."""
+    is_iterator = isinstance(data, Iterator)
+    why = " A generator gives its batches once: make it anew for each extraction." if is_iterator else ""
+    what = f"a tensor of shape {tuple(data._tensor.shape)}" if isinstance(data, _Rows) else described(data)
+    return InvalidArgument(f"data gave no batch, so there is nothing to extract; it is {what}.{why}")
+
+
+# Batches that a sampler makes ---------------------------------------------------------------------------------------------
+
+
+class _Indexed(Source):
+    """The batches of a DataLoader over a dataset whose samples have numbers."""
+
+    def __init__(self, loader: DataLoader[Any], block: int | None, samples_of: Callable[[Any], int], *, has_ids: bool) -> None:
+        self._loader = loader
+        self._samples_of = samples_of
+        self._is_batched = loader.batch_sampler is not None
+        self._batches: Sequence[Any] = _batches_of(loader)
+        if not len(self._batches):
+            raise no_batch(loader.dataset)
+        self._has_numbers = self._check_order(has_ids=has_ids)
+        self.order = self._digest()
+        self.first_batch = next(iter(self._loaded([0], is_first=True)))
+        if not self._is_batched:  # items are batches, of a size that only they know
+            self.blocks = self.samples = None
+            self._streamed = _Streamed(self._loader, block, samples_of, self.first_batch)
+            return
+        self._ends: list[int] = []  # of the blocks, in batches
+        self._starts = [0]  # of the batches, in samples
+        self._in_block: list[int] = []
+        count = 0
+        for number, batch in enumerate(self._batches):
+            self._in_block.append(len(self._ends))
+            self._starts.append(self._starts[-1] + len(batch))
+            count += len(batch)
+            if count >= samples_of_block(block, self._starts[-1] - count):
+                self._ends.append(number + 1)
+                count = 0
+        if not self._ends or self._ends[-1] < len(self._batches):
+            self._ends.append(len(self._batches))
+        self.samples, self.blocks = self._starts[-1], len(self._ends)
+
+    def parts(self, is_wanted: Callable[[int], bool], there: Collection[BlockName] = ()) -> Iterator[Part]:
+        if not self._is_batched:
+            yield from self._streamed.parts(is_wanted, there)
+            self.samples, self.blocks = self._streamed.samples, self._streamed.blocks
+            return
+        wanted = [number for number, block in enumerate(self._in_block) if is_wanted(block)]
+        for number, batch in zip(wanted, self._loaded(wanted) if wanted else (), strict=True):
+            count, planned = self._samples_of(batch), self._starts[number + 1] - self._starts[number]
+            if count != planned:
+                raise InvalidArgument(
+                    f"batch {number} has {count} samples where its sampler names {planned}: collate_fn leaves some out, or "
+                    "adds some. Then which samples come when is known only as they come: give iter(loader) as data."
+                )
+            yield Part(self._in_block[number], number, self._starts[number], count, batch)
+
+    def indices(self, number: int) -> Sequence[Any] | None:
+        return list(self._batches[number]) if self._is_batched else None
+
+    def numbers(self, part: Part) -> Tensor | None:
+        return torch.tensor(self.indices(part.number), dtype=torch.int64, device="cpu") if self._has_numbers else None
+
+    def count(self, is_wanted: Callable[[int], bool]) -> int | None:
+        if not self._is_batched:
+            return None
+        sizes = [end - start for start, end in pairwise(self._starts)]
+        return sum(size for size, block in zip(sizes, self._in_block, strict=True) if is_wanted(block))
+
+    def _loaded(self, numbers: Sequence[int], *, is_first: bool = False) -> Iterable[Any]:
+        """Some of the batches, loaded as the loader does; the first one in this process, unless workers are prepared for it."""
+        loader = self._loader
+        options: dict[str, Any] = {"collate_fn": loader.collate_fn, "generator": loader.generator}
+        workers = loader.num_workers
+        if is_first:
+            workers = min(workers, 1 if loader.worker_init_fn is not None else 0)
+        else:
+            options["pin_memory"] = loader.pin_memory
+        if workers:
+            options.update(num_workers=workers, multiprocessing_context=loader.multiprocessing_context, timeout=loader.timeout)
+            options.update(worker_init_fn=loader.worker_init_fn, prefetch_factor=loader.prefetch_factor)
+        if self._is_batched:
+            return DataLoader(loader.dataset, batch_sampler=_Chosen(self._batches, numbers), **options)
+        return DataLoader(loader.dataset, batch_size=None, sampler=_Chosen(self._batches, numbers), **options)
+
+    def _check_order(self, *, has_ids: bool) -> bool:
+        """Whether samples come in another order than that of the dataset, by numbers. Raises where they do and have no ids."""
+        sampler: Any = self._loader.sampler if self._is_own_sampler() else self._loader.batch_sampler
+        if isinstance(sampler, DistributedSampler):
+            raise InvalidArgument(f"the loader has a DistributedSampler, and {_LATER}: DataLoader(dataset, batch_size=…).")
+        if isinstance(self._batches, _InOrder):
+            return False
+        indices = list(chain.from_iterable(self._batches)) if self._is_batched else list(self._batches)
+        wrong = next(((index, expected) for expected, index in enumerate(indices) if index != expected), None)
+        if wrong is not None and not has_ids:
+            is_random = isinstance(sampler, (RandomSampler, WeightedRandomSampler))
+            why = f"sample {wrong[0]!r} of the dataset comes where sample {wrong[1]} should"
+            raise InvalidArgument(_shuffles(sampler, "it gives samples in a random order" if is_random else why))
+        return wrong is not None and self._is_batched and all(isinstance(index, int) for index in indices)
+
+    def _is_own_sampler(self) -> bool:
+        return self._loader.batch_sampler is None or type(self._loader.batch_sampler) is BatchSampler
+
+    def _digest(self) -> str:
+        found = blake2b(digest_size=12)
+        for batch in self._batches:
+            found.update(repr(batch if isinstance(batch, (range, int)) else list(batch)).encode())
+        return found.hexdigest()
+
+
+def _shuffles(sampler: Any, why: str) -> str:
+    return (
+        f"the order of the loader is not that of its dataset ({type(sampler).__name__}: {why}), so rows of the features "
+        "could not be told apart later, nor an extraction be resumed. Use shuffle=False, or give ids= of samples."
+    )
+
+
+class _Chosen(Sampler[Any]):
+    """Some of the batches, as lists of indices."""
+
+    def __init__(self, batches: Sequence[Any], numbers: Sequence[int]) -> None:
+        self._batches, self._numbers = batches, numbers
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in self._numbers:
+            batch = self._batches[number]
+            yield list(batch) if isinstance(batch, range) else batch
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+
+class _InOrder(Sequence[Any]):
+    """The batches of samples in the order of the dataset, without making them all."""
+
+    def __init__(self, samples: int, size: int, drop_last: bool) -> None:
+        self._samples, self._size = samples, size
+        self._count = samples // size if drop_last else -(-samples // size)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, number: Any) -> Any:
+        if not 0 <= number < self._count:
+            raise IndexError(number)
+        return range(number * self._size, min((number + 1) * self._size, self._samples))
+
+
+def _batches_of(loader: DataLoader[Any]) -> Sequence[Any]:
+    """Which samples are in which batch. A sampler that draws is made to draw the same in every process."""
+    own: Any = loader.batch_sampler
+    if type(own) is BatchSampler and type(own.sampler) is SequentialSampler:
+        try:
+            return _InOrder(len(own.sampler), own.batch_size, own.drop_last)
+        except TypeError:
+            raise InvalidArgument(
+                f"{described(loader.dataset)} has no length, so where it ends is not known. Give it a __len__, or make it an "
+                "IterableDataset."
+            ) from None
+    with random_as_found() as random, undoing() as undo:
+        for generator in generators_of(loader):
+            undo.callback(generator.set_state, generator.get_state())
+        random.start_from(0)
+        return list(own if own is not None else loader.sampler)
+
+
+def generators_of(data: Any) -> list[torch.Generator]:
+    """The random generators that a DataLoader and its samplers draw from."""
+    own = getattr(data, "batch_sampler", None)
+    holders = (data, getattr(data, "sampler", None), own, getattr(own, "sampler", None))
+    found = [getattr(one, "generator", None) for one in holders]
+    return list({id(one): one for one in found if isinstance(one, torch.Generator)}.values())
+
+
+# Batches that come as they come ---------------------------------------------------------------------------------------------
+
+
+class _Streamed(Source):
+    """The batches of any iterable."""
+
+    def __init__(
+        self, data: Iterable[Any], block: int | None, samples_of: Callable[[Any], int], first_batch: Any = None
+    ) -> None:
+        self._block, self._samples_of = block, samples_of
+        self._rest = iter(data)
+        if first_batch is None:
+            try:
+                first_batch = next(self._rest)
+            except StopIteration:
+                raise no_batch(data) from None
+            self._rest = chain([first_batch], self._rest)
+        self.first_batch = first_batch
+
+    def parts(self, is_wanted: Callable[[int], bool], there: Collection[BlockName] = ()) -> Iterator[Part]:
+        block = number = first = in_block = 0
+        known = {one.number: one for one in there}
+        for batch in self._rest:
+            count = self._samples_of(batch)
+            if in_block >= samples_of_block(self._block, first - in_block):
+                _check_same(known.get(block), BlockName(block, first - in_block, in_block))
+                block, in_block = block + 1, 0
+            if is_wanted(block):
+                yield Part(block, number, first, count, batch)
+            number, first, in_block = number + 1, first + count, in_block + count
+        _check_same(known.get(block), BlockName(block, first - in_block, in_block))
+        if known and max(known) > block:
+            raise FeaturesMismatch(
+                f"the data ended with sample {first - 1}, and there are blocks of later samples: data had more samples "
+                "when they were extracted. Extract with the same data, or into another folder."
+            )
+        self.samples, self.blocks = first, block + 1
+
+
+def _check_same(there: BlockName | None, now: BlockName) -> None:
+    if there is not None and there != now:
+        raise FeaturesMismatch(
+            f"block {now.number} is of samples {now.first} to {now.first + now.samples - 1} of the data, and was of "
+            f"{there.first} to {there.first + there.samples - 1} when it was extracted: there are more samples now, or batches "
+            "of other sizes. Extract with the same data, or into another folder."
+        )
+
+
+def world() -> tuple[int, int]:
+    """The number of this process and how many there are, as torchrun says."""
+    given = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    try:
+        rank, size = map(int, given)
+    except ValueError:
+        rank, size = -1, 0
+    if not 0 <= rank < size:
+        raise InvalidArgument(
+            f"RANK={given[0]!r} and WORLD_SIZE={given[1]!r} should be numbers, with the first "
+            "below the second, as torchrun sets them. Unset both for a single process."
+        )
+    return rank, size
+
+
+# Labels and ids of samples, as columns of a block: tensors, or texts.
+
+Column = Tensor | list[str]
+GivenIds = str | int | Callable[[Any], object] | Sequence[object] | Tensor | np.ndarray[Any, Any]  # what `ids=` takes
+
+
+class Ids:
+    """What samples are known by: a function of a batch, the name of an item of it, or a sequence with one for each sample."""
+
+    def __init__(self, ids: Any) -> None:
+        self.item = ids if isinstance(ids, (str, int)) else None
+        self._function: Callable[[Any], Any] | None = ids if callable(ids) and self.item is None else None
+        self._sequence: Sequence[Any] | None = None
+        if ids is not None and self.item is None and self._function is None:
+            if not hasattr(ids, "__getitem__") or not hasattr(ids, "__len__"):
+                raise InvalidArgument(
+                    "ids is the name of an item of a batch, a function of a batch, or a sequence with an id for each sample; "
+                    f"got {described(ids)}."
+                )
+            self._sequence = ids
+        self.is_given = ids is not None
+        self._are_texts: bool | None = None  # known with the first batch
+
+    def describe(self) -> Any:
+        """In values that JSON has."""
+        if self._sequence is not None:
+            listed = self._sequence.tolist() if hasattr(self._sequence, "tolist") else list(self._sequence)
+            return value_digest(listed)
+        return self.item if self._function is None else described_function(self._function)
+
+    def of(self, part: Part, source: Source) -> Column | None:
+        """The ids of the samples of a batch."""
+        if not self.is_given:
+            return None
+        found = self._found(part, source)
+        column = as_column(found, part.samples)
+        are_texts = isinstance(column, list)
+        if self._are_texts is None:
+            self._are_texts = are_texts
+        is_odd = isinstance(column, Tensor) and (column.dim() != 1 or column.is_floating_point())
+        if column is None or is_odd or are_texts is not self._are_texts:
+            raise InvalidArgument(
+                f"the ids of batch {part.number} should be {part.samples} whole numbers or texts, the same in every batch; "
+                f"got {described(found)}."
+            )
+        return column
+
+    def _found(self, part: Part, source: Source) -> Any:
+        if self._sequence is not None:
+            indices = source.indices(part.number)
+            places = range(part.first, part.first + part.samples) if indices is None else indices
+            try:
+                return [_plain(self._sequence[place]) for place in places]
+            except (IndexError, KeyError, TypeError):
+                raise InvalidArgument(
+                    f"ids has {len(self._sequence)} entries, and none for samples {list(places)[:3]}, … of batch {part.number}."
+                ) from None
+        if self._function is not None:
+            return self._function(part.batch)
+        try:
+            return part.batch[self.item]
+        except (KeyError, IndexError, TypeError):
+            raise InvalidArgument(
+                f"batch {part.number}, {described(part.batch)}, has no item {self.item!r} with ids."
+            ) from None
+
+
+class Labels:
+    """The labels that batches have. Those of the first batch are those of all."""
+
+    def __init__(self, first: dict[str, Any], samples: int) -> None:
+        columns = {name: as_column(value, samples) for name, value in first.items()}
+        self._kinds = {name: type(column) for name, column in columns.items() if column is not None}
+        for name in columns.keys() - self._kinds.keys():
+            warnings.warn(
+                f"{name!r} of the batches is not stored: it is {described(first[name])}, not {samples} numbers or texts.",
+                stacklevel=4,
+            )
+
+    def of(self, labels: dict[str, Any], part: Part) -> dict[str, Column]:
+        """The labels of a batch."""
+        found: dict[str, Column] = {}
+        for name, kind in self._kinds.items():
+            column = as_column(labels.get(name), part.samples)
+            if type(column) is not kind:
+                raise InvalidArgument(
+                    f"batch {part.number} should have {name!r} for its {part.samples} samples, "
+                    f"{'texts' if kind is list else 'numbers'} as in the first batch; got {described(labels.get(name))}."
+                )
+            found[name] = column
+        return found
+
+
+def as_column(value: Any, samples: int) -> Column | None:
+    """A value as a column with a row for each sample; None where it cannot be one."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+        value = torch.from_numpy(np.ascontiguousarray(value.astype(_native(value.dtype), copy=False)))
+    if isinstance(value, Tensor):
+        is_fine = value.dim() and value.shape[0] == samples and value.layout is torch.strided and not value.is_nested
+        return value.detach().clone() if is_fine else None
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if not isinstance(value, (list, tuple, range)) or len(value) != samples:
+        return None
+    plain = [_plain(one) for one in value]
+    if all(isinstance(one, str) for one in plain):
+        return plain
+    if all(isinstance(one, (int, float)) for one in plain):
+        try:
+            return torch.tensor(plain, device="cpu")
+        except (OverflowError, RuntimeError):
+            return None
+    return None
+
+
+def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The type of NumPy's in which torch can have such numbers."""
+    largest = {"f": np.dtype(np.float64), "c": np.dtype(np.complex128)}.get(dtype.kind)
+    return largest if largest is not None and dtype.itemsize > largest.itemsize else dtype.newbyteorder("=")
+
+
+def _plain(value: Any) -> Any:
+    """A number or text of Python's own."""
+    return value.item() if isinstance(value, (np.generic, Tensor)) and getattr(value, "ndim", 1) == 0 else value
+
+
+def texts_as_tensor(texts: list[str]) -> Tensor:
+    """Texts as bytes."""
+    return torch.frombuffer(bytearray(json.dumps(texts).encode()), dtype=torch.uint8)
+
+
+def texts_of_bytes(data: bytes, count: int) -> list[str] | None:
+    """The texts that were written; None where these are not so many texts."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    is_right = isinstance(found, list) and len(found) == count and all(isinstance(one, str) for one in found)
+    return found if is_right else None

@@ -1,0 +1,165 @@
+"""Features as files and objects of other libraries: `.npy`, Zarr, Hugging Face `datasets`."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._files.files import WholeFile, is_link
+from ..errors import InvalidArgument, NotWritten
+
+if TYPE_CHECKING:
+    from .features import Features, LayerFeatures
+
+
+_TOGETHER = 32 << 20  # bytes that are read at once
+
+
+def as_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """A tensor of any device as an array. Types that NumPy does not have become float32, or complex64."""
+    tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
+    try:
+        found: np.ndarray[Any, Any] = tensor.numpy()
+    except TypeError:
+        found = tensor.to(torch.complex64 if tensor.is_complex() else torch.float32).numpy()
+    return found
+
+
+def export_layer(layer: LayerFeatures, path: Path) -> Path:
+    """Write a layer into a file that its suffix tells the kind of."""
+    if path.suffix == ".npy":
+        _write_npy(layer, path)
+    elif path.suffix == ".zarr":
+        _write_zarr(layer, _new_group(path), layer.name.replace("/", "_") or "output")
+    else:
+        raise InvalidArgument(f"features are exported to .npy or .zarr; got {str(path)!r}.")
+    return path
+
+
+def _write_npy(layer: LayerFeatures, path: Path) -> None:
+    shape = layer.full_shape()
+    kind = as_numpy(_padded(layer[0:1], shape)).dtype
+    header = io.BytesIO()
+    described = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(header, described)
+    with WholeFile(path, "array") as file:
+        file.write(header.getvalue())
+        for _, rows in _together(layer, shape):
+            if rows.numel():
+                file.write(np.ascontiguousarray(as_numpy(rows)).reshape(-1).view(np.uint8).data)
+
+
+def _new_group(path: Path) -> Any:
+    """A Zarr group in a new or empty folder: zarr deletes all that is in the folder of a new group."""
+    zarr = _library("zarr", "writing .zarr folders")
+    if os.path.lexists(path) and (not path.is_dir() or is_link(path) or any(path.iterdir())):
+        raise NotWritten(
+            f"features are written into a new or empty .zarr folder, and there is something at {str(path)!r} already. "
+            "Delete it, or choose another path."
+        )
+    return zarr.open_group(str(path), mode="w")
+
+
+def _write_zarr(layer: LayerFeatures, group: Any, name: str) -> None:
+    shape = layer.full_shape()
+    kind = as_numpy(_padded(layer[0:1], shape)).dtype
+    rows = max(1, min(len(layer), _TOGETHER // max(1, kind.itemsize * int(np.prod(shape[1:])))))
+    create = getattr(group, "create_array", None) or group.create_dataset  # Zarr 3, or 2
+    target = create(name, shape=shape, dtype=kind, chunks=(rows, *shape[1:]))
+    for first, values in _together(layer, shape):
+        target[first : first + len(values)] = as_numpy(values)
+
+
+def _together(layer: LayerFeatures, shape: tuple[int, ...]) -> Any:
+    size = max(1, _TOGETHER // max(1, layer.dtype.itemsize * int(np.prod(shape[1:]))))
+    for first in range(0, len(layer), size):
+        yield first, _padded(layer[first : first + size], shape, layer.padding or 0)
+
+
+def _padded(rows: Any, shape: tuple[int, ...], value: float = 0) -> Any:
+    """Rows filled up to a shape."""
+    if rows.shape[1:] == shape[1:]:
+        return rows
+    found = rows.new_full((len(rows), *shape[1:]), value)
+    found[tuple(slice(0, size) for size in rows.shape)] = rows
+    return found
+
+
+def export_features(features: Features, path: Path) -> Path:
+    """Write all layers, labels and ids into a Zarr group."""
+    if path.suffix != ".zarr":
+        raise InvalidArgument(f"all layers are exported to a .zarr folder; got {str(path)!r}. One: features[…].export(path).")
+    group = _new_group(path)
+    for name in features:
+        layer = features[name]
+        _write_zarr(layer.pad() if layer.is_ragged else layer, group, name.replace("/", "_") or "output")
+    return path
+
+
+def to_datasets(features: Features, layers: list[str] | None, cache_dir: str | os.PathLike[str] | None) -> Any:
+    """Features as a `datasets.Dataset`, one column for each layer and label."""
+    datasets = _library("datasets", "making a datasets.Dataset")
+    names = list(features) if layers is None else layers
+    columns = {name: features[name] for name in names}
+    if features.tokens is not None:
+        raise InvalidArgument("rows of tokens are not samples, so they are no datasets.Dataset; use features[…].to_numpy().")
+    types: dict[str, Any] = {}
+    for name, layer in columns.items():
+        layer.check_even()
+        types[name] = _column_type(datasets, layer)
+    labels = _labels(features)
+    if labels:
+        sample = {name: _plain(column[0]) for name, column in labels.items()}
+        known = datasets.Dataset.from_list([sample]).features
+        types.update({name: known[name] for name in labels})
+    # What is given to the function is what the cache of datasets knows its result by. A list would be divided among processes.
+    given = {"folder": features.location, "layers": json.dumps(names), "version": features.version()}
+    options = {"cache_dir": str(cache_dir)} if cache_dir is not None else {}
+    return datasets.Dataset.from_generator(dataset_rows, gen_kwargs=given, features=datasets.Features(types), **options)
+
+
+def dataset_rows(folder: str, layers: str, version: str) -> Iterator[dict[str, Any]]:
+    """The samples of some features, as dictionaries. `layers` is JSON, and `version` that of the features."""
+    from .features import open_features
+
+    features = open_features(folder)
+    names, labels = json.loads(layers), _labels(features)
+    for number, sample in enumerate(zip(*(features[name] for name in names), strict=True)):
+        row = {name: as_numpy(value) for name, value in zip(names, sample, strict=True)}
+        yield {**row, **{name: _plain(column[number]) for name, column in labels.items()}}
+
+
+def _labels(features: Features) -> dict[str, Any]:
+    ids = {} if features.ids is None else {"id": features.ids}
+    return {**features.labels, **ids}
+
+
+def _column_type(datasets: Any, layer: LayerFeatures) -> Any:
+    shape, kind = layer.full_shape()[1:], str(as_numpy(layer[0]).dtype)
+    if not shape:
+        return datasets.Value(kind)
+    if len(shape) == 1:
+        return datasets.Sequence(datasets.Value(kind), length=shape[0])
+    if len(shape) > 5:
+        raise InvalidArgument(f"{layer.name!r} has {len(shape)} dimensions for each sample; datasets takes up to five.")
+    return getattr(datasets, f"Array{len(shape)}D")(shape=shape, dtype=kind)
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _library(name: str, what: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise InvalidArgument(f"{what} needs the package {name}, which is not installed: pip install {name}.") from None

@@ -1,0 +1,263 @@
+"""`Extractor`: reads layers of a model for batches of columns, as Ray Data gives and takes them.
+
+`ray.data.Dataset.map_batches` makes one in each of its actors. Ray is not imported here: a batch is a dictionary of NumPy
+arrays, and an `Extractor` is a callable that anything else can call too.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from .._text import few
+from .._torch.addresses import innermost
+from .._torch.inputs import described, taken_by
+from ..errors import InvalidArgument
+from .exporting import as_numpy
+from .layer_reader import Call, GivenLayers, LayerReader, warn_of_training
+from .transforms import GivenTransform
+
+Batch = Mapping[str, Any]
+_MOST = 8  # columns that an error names
+
+
+class Extractor:
+    """A function of batches: the same batch, with one more column for each layer.
+
+    >>> import numpy, torch, torcheer
+    >>> extractor = torcheer.Extractor(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()).eval(), ["0", "1"])
+    >>> batch = extractor({"x": numpy.ones((2, 4), numpy.float32)})
+    >>> {name: column.shape for name, column in batch.items()}
+    {'x': (2, 4), '0': (2, 3), '1': (2, 3)}
+
+    On a cluster, in actors of Ray Data, each with a model of its own:
+
+        dataset.map_batches(
+            torcheer.Extractor,
+            fn_constructor_kwargs={"model": make_model, "layers": ["layer3"], "inputs": "image"},
+            batch_size=64, compute=ray.data.ActorPoolStrategy(size=4), num_gpus=1,
+        )
+
+    Args:
+        model: a function without arguments that makes the model, or the model itself; in the mode that it is to run in, and
+            where it is to run.
+        layers: keys (docs/keys.md), or a mapping from names of columns to keys.
+        inputs: the column that goes into the model, or a list of several, or a mapping from parameters of `forward` to columns.
+            Not needed where columns are named as those parameters, or where there is only one.
+        transform: what becomes of a value, as in `extract`.
+        dtype: the type that floating point values are converted to.
+        call: a function `call(model, batch)` that runs the model; `batch` has all columns, numbers as tensors.
+        stop: end each pass at the last of the layers, by an exception. None: where more than a tenth of it comes after that.
+
+    Layers are found with the first batch. Types that NumPy does not have (bfloat16, float8) become float32. The model is
+    hooked until `close`, or until the extractor is gone.
+    """
+
+    def __init__(
+        self,
+        model: Module | Callable[[], Module],
+        layers: GivenLayers,
+        *,
+        inputs: str | Sequence[str] | Mapping[str, str] | None = None,
+        transform: GivenTransform = None,
+        dtype: torch.dtype | str | None = None,
+        call: Call | None = None,
+        stop: bool | None = None,
+    ) -> None:
+        if inputs is not None and call is not None:
+            raise InvalidArgument("inputs and call both say how a batch goes into the model: give one of them.")
+        self._inputs = _Inputs(inputs, call)
+        self._layers = layers
+        self._options: dict[str, Any] = {"transform": transform, "dtype": dtype, "stop": stop}
+        self._model = _made(model)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = Lock()  # an actor may have several threads, and the model has one set of hooks
+        self._reader: LayerReader | None = None
+        self._count = 0  # batches so far
+
+    def __call__(self, batch: Batch) -> dict[str, Any]:
+        """Run the model on a batch. Returns it with a column for each layer."""
+        _check_batch(batch)
+        with self._lock:
+            given = self._inputs.of(batch, self._model, with_all=self._options["transform"] is not None)
+            if self._reader is None:
+                self._reader = self._opened(batch, given)
+            self._check_names(batch, self._reader.names)
+            values = self._reader.read(given, self._count, seed=_seed(given))
+            self._count += 1
+        return {**batch, **{name: as_numpy(value) for name, value in values.items()}}
+
+    def _opened(self, batch: Batch, given: Any) -> LayerReader:
+        reader = LayerReader(self._model, self._layers, given, call=self._inputs.call, **self._options)
+        self._check_names(batch, reader.names)
+        weakref.finalize(self, reader.close)
+        warn_of_training(innermost(self._model), stacklevel=3)
+        return reader
+
+    @staticmethod
+    def _check_names(batch: Batch, names: list[str]) -> None:
+        taken = [name for name in names if name in batch]
+        if taken:
+            raise InvalidArgument(
+                f"the batch has a column {taken[0]!r} already, so the layer of that name needs another one: "
+                f"layers={{'{taken[0]}_features': {taken[0]!r}}}."
+            )
+
+    def close(self) -> None:
+        """Take the hooks off the model. The next batch puts them back."""
+        with self._lock:
+            if self._reader is not None:
+                self._reader.close()
+
+    def __enter__(self) -> Extractor:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without hooks, as it was made: Ray sends objects to other processes."""
+        self.close()
+        return {name: value for name, value in vars(self).items() if name not in ("_lock", "_reader", "_count")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._begin()
+
+
+def _made(model: Any) -> Module:
+    """The model, made where a function that makes it was given."""
+    if isinstance(model, Module):
+        return model
+    if not callable(model):
+        raise InvalidArgument(f"model is an nn.Module, or a function without arguments that makes one; got {described(model)}.")
+    name = getattr(model, "__qualname__", type(model).__name__)
+    found = model()
+    if not isinstance(found, Module):
+        raise InvalidArgument(f"{name} should make an nn.Module; it returned {described(found)}.")
+    return found
+
+
+# Batches ------------------------------------------------------------------------------------------------------------------
+
+
+class _Inputs:
+    """Which columns of a batch go into the model, and how."""
+
+    def __init__(self, inputs: Any, call: Call | None) -> None:
+        self.call = call
+        self._columns: list[str] = []  # all of them where there are none
+        if inputs is None:
+            return
+        named, listed = isinstance(inputs, Mapping), isinstance(inputs, (list, tuple))
+        self._columns = list(inputs.values() if named else inputs if listed else [inputs])
+        if not self._columns or not all(isinstance(column, str) for column in self._columns):
+            raise InvalidArgument(
+                f"inputs is the name of a column, a list of names, or a mapping from parameters to columns; got {inputs!r}."
+            )
+        self.call = _CallByName(dict(inputs)) if named else _CallInOrder(list(self._columns))
+
+    def of(self, batch: Batch, model: Module, *, with_all: bool) -> dict[str, Any]:
+        """What the reader gets of a batch; all columns only where somebody may look at them."""
+        if self.call is None:
+            self._guess(batch, model)
+        missing = [column for column in self._columns if column not in batch]
+        if missing:
+            raise InvalidArgument(f"the column {missing[0]!r} goes into the model; this batch has {_named(batch)}.")
+        is_chosen = self._columns and not with_all
+        names = [name for name in batch if name in self._columns] if is_chosen else list(batch)
+        return {name: _as_tensor(batch[name]) for name in names}
+
+    def _guess(self, batch: Batch, model: Module) -> None:
+        """Find out from the first batch."""
+        known = [name for name in taken_by(model).names if name in batch]
+        numeric = [name for name, column in batch.items() if _is_numeric(column)]
+        if known:
+            self._columns, self.call = known, _CallByName(dict(zip(known, known, strict=True)))
+        elif len(numeric) == 1:
+            self._columns, self.call = numeric, _CallInOrder(numeric)
+        else:
+            raise InvalidArgument(
+                f"no column is named as a parameter of {type(innermost(model)).__name__}.forward; the batch has "
+                f"{_named(batch)}. Say which ones go into the model: inputs={next(iter(numeric), 'image')!r}."
+            )
+
+
+class _CallInOrder:
+    """Runs a model with columns as its arguments, in order."""
+
+    def __init__(self, columns: list[str]) -> None:
+        self._columns = columns
+
+    def __call__(self, model: Module, batch: Batch) -> Any:
+        return model(*(batch[column] for column in self._columns))
+
+
+class _CallByName:
+    """Runs a model with columns as its arguments, by the names of its parameters."""
+
+    def __init__(self, columns: dict[str, str]) -> None:
+        self._columns = columns
+
+    def __call__(self, model: Module, batch: Batch) -> Any:
+        return model(**{name: batch[column] for name, column in self._columns.items()})
+
+
+def _check_batch(batch: Any) -> None:
+    """Raise where this is no batch of columns."""
+    if not isinstance(batch, Mapping) or not batch:
+        what = (
+            f"a {type(batch).__module__.partition('.')[0]} {type(batch).__name__}" if not isinstance(batch, Mapping) else "none"
+        )
+        raise InvalidArgument(
+            f'a batch is a dictionary of columns, NumPy arrays, as map_batches gives it with batch_format="numpy"; got {what}.'
+        )
+    lengths = {name: len(column) for name, column in batch.items() if hasattr(column, "__len__")}
+    if len(lengths) < len(batch) or len(set(lengths.values())) > 1:
+        raise InvalidArgument(f"the columns of a batch are arrays with one row for each sample; got {_named(batch)}.")
+
+
+def _named(batch: Batch) -> str:
+    """The columns of a batch, in words."""
+    return few((f"{name!r} ({_kind(column)})" for name, column in batch.items()), _MOST)
+
+
+def _kind(column: Any) -> str:
+    return f"{column.dtype} {list(column.shape)}" if isinstance(column, np.ndarray) else described(column)
+
+
+def _is_numeric(column: Any) -> bool:
+    return isinstance(column, Tensor) or (isinstance(column, np.ndarray) and column.dtype.kind in "biufc")
+
+
+def _as_tensor(column: Any) -> Any:
+    """A column as the model gets it: a copy, since the model may write to it, and Ray's memory is not to be written to.
+
+    Arrays of different shapes are a list of tensors; what is no numbers is a list.
+    """
+    if isinstance(column, Tensor):
+        return column.clone()
+    if _is_numeric(column):
+        return torch.from_numpy(np.array(column, dtype=column.dtype.newbyteorder("="), order="C"))
+    if isinstance(column, np.ndarray) and column.dtype.kind == "O":
+        return [_as_tensor(one) if _is_numeric(one) and one.ndim else one for one in column]
+    return column.tolist() if isinstance(column, np.ndarray) else list(column)
+
+
+def _seed(given: Mapping[str, Any]) -> int:
+    """What random numbers of a model begin from: the same for the same batch, whichever actor gets it."""
+    found = 0
+    for value in given.values():
+        if isinstance(value, Tensor) and len(value):
+            found = crc32(value[:1].cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes(), found)
+    return found

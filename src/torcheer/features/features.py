@@ -1,0 +1,520 @@
+"""`LayerFeatures`: the stored values of one layer, like an array. Nothing is read but what is asked for."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from functools import cached_property, reduce
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from .._files.tensor_files import enough_memory
+from .._torch.inputs import described, is_whole
+from ..errors import FeaturesNotFound, InvalidArgument, LayerNotFound, UnreadableFile
+from .block_index import BlockIndex, Column, Piece
+from .exporting import as_numpy, export_features, export_layer, to_datasets
+from .plan import END, PLAN, read_end, read_plan
+from .statistics import FeatureStatistics, LayerStatistics, sample_numbers
+from .storage import IDS, LABELS, LAYERS, TOKEN_POSITIONS, TOKEN_SAMPLES, open_storage
+
+_TOGETHER = 64 << 20  # bytes that are read at once where everything is wanted
+
+
+class LayerFeatures(LayerStatistics, Dataset[Tensor]):
+    """The values of a layer for all samples (or tokens) that are there, in order.
+
+    `layer[3]` is a tensor; `layer[2:5]`, `layer[[4, 1]]`, `layer[mask]` have a first dimension more; `layer[:, 0]` also reads
+    only part of each row. What is returned is a copy. It is a `Dataset` too: `DataLoader(features["layer3"], batch_size=64)`.
+
+    Where samples have different shapes (`is_ragged`), several of them are a list; `pad()` makes tensors.
+    """
+
+    def __init__(self, index: BlockIndex, column: str, name: str, padding: float | None = None) -> None:
+        self.name = name
+        self.padding = padding  # what samples are filled up with; None: they are not
+        self._index, self._key = index, column
+
+    # What it is -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _column(self) -> Column:
+        return self._index.column(self._key)
+
+    def __len__(self) -> int:
+        return self._column.rows
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether samples have different shapes."""
+        return len(self._column.shapes) > 1
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """The shape of all of it; None stands for a dimension that differs between samples."""
+        shapes = self._column.shapes
+        if not shapes:
+            return (0,)
+        if len({len(shape) for shape in shapes}) > 1:
+            raise InvalidArgument(f"{self.name!r} has no shape: its samples have different numbers of dimensions.")
+        sizes = [set(at) for at in zip(*shapes, strict=True)]
+        return (len(self), *(size.pop() if len(size) == 1 else None for size in sizes))
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions there are."""
+        return len(self.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the values."""
+        types = list(self._column.dtypes) or [torch.float32]
+        return reduce(torch.promote_types, types)
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the values have."""
+        return sum(piece.rows * math.prod(piece.shape) * piece.dtype.itemsize for piece in self._column.pieces)
+
+    def pad(self, value: float = 0) -> LayerFeatures:
+        """The same with every sample filled up at the end of each dimension, to the largest of those that are asked for."""
+        return LayerFeatures(self._index, self._key, self.name, value)
+
+    @property
+    def said_shape(self) -> str:
+        """The shape in words; a size that differs between samples is `…`, and so are different numbers of dimensions."""
+        if len({len(shape) for shape in self._column.shapes}) > 1:
+            return f"({len(self)}, …)"
+        sizes = ["…" if size is None else str(size) for size in self.shape]
+        return f"({', '.join(sizes)})" if len(sizes) > 1 else f"({sizes[0]},)"
+
+    def __repr__(self) -> str:
+        return f"LayerFeatures({self.name!r}, {self.said_shape}, {self.dtype})"
+
+    # Reading --------------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, key: Any) -> Any:
+        rows, *rest = (key or (Ellipsis,)) if isinstance(key, tuple) else (key,)
+        if rows is Ellipsis:
+            if any(one is Ellipsis for one in rest):
+                raise IndexError(f"{self.name!r} can be indexed with one ellipsis only.")
+            if any(one is not Ellipsis for one in rest) and self.is_ragged:
+                raise InvalidArgument(f"{self.name!r} is ragged: index its samples first.")
+            return self._all()[_joined(Ellipsis, rest)] if rest else self._all()
+        if rows is None:
+            return self._all()[_joined(None, rest)]
+        number = _as_number(rows)
+        if number is not None:
+            return self._one(number)[tuple(rest)] if rest else self._one(number)
+        if isinstance(rows, slice):
+            return self._range(range(*rows.indices(len(self))), tuple(rest))
+        numbers = self._numbers(rows)
+        if _has_arrays(rest) and not self.is_ragged:  # as in NumPy, they are paired with the samples
+            return self._chosen(numbers, ())[_joined(torch.arange(len(numbers)), rest)]
+        return self._chosen(numbers, tuple(rest))
+
+    def __getitems__(self, numbers: list[int]) -> list[Tensor]:
+        """Several samples, as a DataLoader asks for them."""
+        found = self._chosen(self._numbers(numbers), ())
+        return list(found)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for batch in self.batches(max(1, _TOGETHER // max(self.nbytes // max(len(self), 1), 1))):
+            yield from batch
+
+    def batches(self, size: int = 1024) -> Iterator[Any]:
+        """All of it in order, so many samples at once."""
+        if not is_whole(size, 1):
+            raise InvalidArgument(f"a batch has a whole number of samples, from 1; got {size!r}.")
+        for first in range(0, len(self), size):
+            yield self[first : first + size]
+
+    def _all(self) -> Any:
+        return self[0 : len(self)]
+
+    def _one(self, number: int) -> Tensor:
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"{self.name!r} has {len(self)} samples; {number} is not one of them.")
+        number %= len(self)
+        piece, first, _ = next(self._column.between(number, number + 1))
+        with enough_memory(f"a sample of {self.name!r}"):
+            return self._index.rows(piece, first).clone()
+
+    def _numbers(self, rows: Any) -> np.ndarray[Any, Any]:
+        """The numbers that an index means: a mask or numbers, in a tensor, an array or a list."""
+        if isinstance(rows, Tensor):
+            rows = rows.detach().cpu().numpy()
+        try:
+            found = np.asarray(rows)
+        except ValueError:
+            found = np.empty((0, 0))
+        numbers: np.ndarray[Any, Any]
+        if found.dtype == bool and found.shape == (len(self),):
+            numbers = np.flatnonzero(found)
+            return numbers
+        if found.ndim != 1 or (found.dtype.kind not in "iu" and found.size):
+            raise IndexError(
+                f"samples of {self.name!r} are named by numbers, slices, lists of numbers or a mask of {len(self)}; "
+                f"got {described(rows)}."
+            )
+        found = found.astype(np.int64)
+        wrong = found[(found < -len(self)) | (found >= len(self))]
+        if wrong.size:
+            raise IndexError(f"{self.name!r} has {len(self)} samples; {wrong[0]} is not one of them.")
+        numbers = np.where(found < 0, found + len(self), found)
+        return numbers
+
+    def _range(self, numbers: range, rest: tuple[Any, ...]) -> Any:
+        if numbers.step != 1:
+            return self._chosen(np.arange(numbers.start, numbers.stop, numbers.step), rest)
+        parts, at = [], 0
+        for piece, first, end in self._column.between(numbers.start, max(numbers.start, numbers.stop)):
+            parts.append((piece, slice(first, end), slice(at, at + end - first)))
+            at += end - first
+        return self._put_together(parts, at, rest)
+
+    def _chosen(self, numbers: np.ndarray[Any, Any], rest: tuple[Any, ...]) -> Any:
+        column = self._column
+        pieces = np.searchsorted(np.asarray(column.starts), numbers, side="right") - 1
+        parts = []
+        for at in np.unique(pieces):
+            to = np.flatnonzero(pieces == at)
+            inside = torch.from_numpy(numbers[to] - column.starts[at])
+            parts.append((column.pieces[at], inside, torch.from_numpy(to)))
+        return self._put_together(parts, len(numbers), rest)
+
+    def _put_together(self, parts: list[tuple[Piece, Any, Any]], count: int, rest: tuple[Any, ...]) -> Any:
+        """Rows of pieces as one tensor, or as a list where they have different shapes."""
+        shapes = {piece.shape for piece, _, _ in parts}
+        if len(shapes) > 1 or (self.padding is None and self.is_ragged):
+            return self._ragged(parts, count, shapes, rest)
+        is_basic = all(one is Ellipsis or isinstance(one, (int, slice)) for one in rest)
+        found: Tensor | None = None
+        for piece, inside, to in parts:
+            rows = self._index.rows(piece, inside)
+            if rest and is_basic:
+                rows = rows[_joined(slice(None), rest)]
+            if found is None:
+                with enough_memory(f"{self.name!r}, {self.said_shape},"):
+                    found = torch.empty((count, *rows.shape[1:]), dtype=self.dtype, device="cpu")
+            _indexable(found)[to] = _indexable(rows.to(self.dtype))
+        if found is None:
+            found = torch.empty((0, *(size or 0 for size in self.shape[1:])), dtype=self.dtype, device="cpu")
+            is_basic = False
+        return found if is_basic or not rest else found[_joined(slice(None), rest)]
+
+    def _ragged(
+        self, parts: list[tuple[Piece, Any, Any]], count: int, shapes: set[tuple[int, ...]], rest: tuple[Any, ...]
+    ) -> Any:
+        samples: list[Any] = [None] * count
+        for piece, inside, to in parts:
+            places = range(to.start, to.stop) if isinstance(to, slice) else to.tolist()
+            for place, row in zip(places, self._index.rows(piece, inside).clone(), strict=True):
+                samples[place] = row
+        if self.padding is None:
+            return [sample[rest] for sample in samples] if rest else samples
+        if len({len(shape) for shape in shapes}) > 1:
+            raise InvalidArgument(f"{self.name!r} cannot be padded: its samples have different numbers of dimensions.")
+        largest = [max(sizes) for sizes in zip(*shapes, strict=True)]
+        with enough_memory(f"{self.name!r}, padded,"):
+            found = torch.full((count, *largest), self.padding, dtype=self.dtype, device="cpu")
+        for place, sample in enumerate(samples):
+            found[_joined(place, [slice(0, size) for size in sample.shape])] = sample
+        return found[_joined(slice(None), rest)] if rest else found
+
+    # As other things ------------------------------------------------------------------------------------------------
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        if copy is False:
+            raise ValueError("features are read from files, so an array of them is a copy.")
+        found = self.to_numpy()
+        return found if dtype is None else found.astype(dtype, copy=False)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """All of it as a new tensor, for `torch.as_tensor` and everything else that reads DLPack."""
+        self.check_even()
+        return self._all().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return torch.empty(0, device="cpu").__dlpack_device__()
+
+    def to_numpy(self, memmap: str | os.PathLike[str] | None = None) -> np.ndarray[Any, Any]:
+        """All of it as an array: in memory, or in a new `.npy` file that is mapped. Of `bfloat16` it is `float32`."""
+        if memmap is not None:
+            mapped: np.ndarray[Any, Any] = np.load(export_layer(self, Path(memmap)), mmap_mode="r")
+            return mapped
+        self.check_even()
+        return as_numpy(self._all())
+
+    def export(self, path: str | os.PathLike[str]) -> Path:
+        """Write all of it into a `.npy` file or a `.zarr` folder, without holding it in memory. Returns the path."""
+        return export_layer(self, Path(path))
+
+    def check_even(self) -> None:
+        """Raise where samples have different shapes and are not padded."""
+        if self.is_ragged and self.padding is None:
+            raise InvalidArgument(
+                f"{self.name!r} is ragged: its samples have different shapes, so it is no single array. "
+                "pad() fills them up: features[…].pad(0)."
+            )
+
+    def full_shape(self) -> tuple[int, ...]:
+        """The shape of all of it, padded where it is ragged."""
+        self.check_even()
+        largest = [max(sizes) for sizes in zip(*self._column.shapes, strict=True)]
+        return (len(self), *largest)
+
+
+def _joined(first: Any, rest: Sequence[Any]) -> Any:
+    """An index: the first dimension, and the others."""
+    return (first, *rest)
+
+
+def _has_arrays(index: Sequence[Any]) -> bool:
+    return any(isinstance(one, (list, tuple, np.ndarray, Tensor, range)) and np.ndim(one) for one in index)
+
+
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
+
+def _indexable(tensor: Tensor) -> Tensor:
+    """The same memory in a type whose elements torch can write by their numbers."""
+    return tensor.view(_SIGNED.get(tensor.dtype, tensor.dtype))
+
+
+def _as_number(value: Any) -> int | None:
+    if isinstance(value, (bool, np.bool_)) or (isinstance(value, Tensor) and (value.dim() or value.dtype is torch.bool)):
+        return None
+    if isinstance(value, (np.ndarray, Sequence)) and np.ndim(value):
+        return None
+    try:
+        return int(value.__index__())
+    except (AttributeError, TypeError):
+        return None
+
+
+# `Features`: what `extract` wrote, read like arrays, also while it is still being written.
+
+_MOST_MISSING = 1 << 22  # blocks that are listed: more would be a claim that no file bears out
+
+
+class Features(FeatureStatistics):
+    """The features in a folder: `features["layer3"]` is a layer, and `len(features["layer3"])` how many samples are there.
+
+    Rows are in the order of the data. While blocks are missing, `samples` says which samples they are of.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._storage = open_storage(folder)
+        plan = read_plan(self._storage)
+        if plan is None:
+            raise FeaturesNotFound(
+                f"there are no features in {self._storage.location}: it has no {PLAN}, the first file that extract() writes."
+            )
+        self.plan = plan
+        self._index = BlockIndex(self._storage, self.layers)
+
+    def refresh(self) -> Features:
+        """Look for blocks that were written since."""
+        self._index.refresh()
+        return self
+
+    @property
+    def location(self) -> str:
+        """The folder."""
+        return self._storage.location
+
+    def version(self) -> str:
+        """A text that changes when the plan changes or blocks are added."""
+        said = (self.plan.to_bytes(), [block.file for block in self._index.blocks])
+        return blake2b(repr(said).encode(), digest_size=12).hexdigest()
+
+    # Layers ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def layers(self) -> list[str]:
+        """The names of the layers whose values are stored."""
+        stored = self.plan.settings.get("keep", {}).get("stored", self.plan.layers)
+        return [name for name in self.plan.layers if name in stored]
+
+    def __getitem__(self, name: str) -> LayerFeatures:
+        if name in self.layers:
+            return LayerFeatures(self._index, f"{LAYERS}{name}", name)
+        if name in self.plan.layers:
+            raise LayerNotFound(
+                f"the values of {name!r} are not stored, only what reducers found in them: features.mean({name!r}), "
+                "features.top(…), features.covariance(…), features.histogram(…)."
+            )
+        raise self._no_layer(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.layers)
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.layers
+
+    # Samples --------------------------------------------------------------------------------------------------------
+
+    @property
+    def samples(self) -> Tensor:
+        """The numbers of the samples that are there: which one of the data each row is of, also where a loader shuffles."""
+        return sample_numbers(self._index)
+
+    @property
+    def ids(self) -> Tensor | list[str] | None:
+        """What samples are known by, if `ids=` was given: whole numbers or texts."""
+        return self._read(IDS) if self._index.has(IDS) else None
+
+    @property
+    def labels(self) -> dict[str, Tensor | list[str]]:
+        """What batches had besides the arguments of the model, by name: numbers or texts."""
+        return {name: self._read(f"{LABELS}{name}") for name in sorted(self._index.names(LABELS))}
+
+    @property
+    def tokens(self) -> Tokens | None:
+        """With `flatten="tokens"`: which sample, and which of its tokens, each row is of."""
+        if self.plan.settings.get("flatten") != "tokens":
+            return None
+        return Tokens(*(LayerFeatures(self._index, name, name)[:] for name in (TOKEN_SAMPLES, TOKEN_POSITIONS)))
+
+    def _read(self, column: str) -> Any:
+        texts = self._index.texts(column)
+        return list(texts) if texts is not None else LayerFeatures(self._index, column, column)[:]
+
+    # How much of it is there ----------------------------------------------------------------------------------------
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every sample is there."""
+        return self._missing_count() == 0
+
+    @property
+    def missing(self) -> list[int] | None:
+        """The numbers of the blocks that are not there; None where it is not known how many there will be."""
+        count = self._block_count()
+        if count is None:
+            return None
+        there = {block.number for block in self._index.blocks}
+        return [number for number in range(count) if number not in there]
+
+    def _missing_count(self) -> int | None:
+        count = self._block_count()
+        return None if count is None else count - sum(block.number < count for block in self._index.blocks)
+
+    def _block_count(self) -> int | None:
+        """How many blocks there will be; None while that is not known."""
+        end, there = read_end(self._storage), len(self._index.blocks)
+        if end is not None and end[0] - there > _MOST_MISSING:
+            raise UnreadableFile(
+                f"{END} in {self._storage.location} says that {end[0]:,} blocks belong here, and {there:,} are there: it is "
+                "damaged. Delete this file and extract again: the blocks are kept."
+            )
+        return None if end is None else end[0]
+
+    @property
+    def size_on_disk(self) -> int:
+        """How many bytes the files have."""
+        return sum(self._storage.sizes().values())
+
+    # As other things ------------------------------------------------------------------------------------------------
+
+    def dataset(self, *columns: str) -> Dataset[tuple[Any, ...]]:
+        """Layers and labels together, as a `Dataset` of tuples: `features.dataset("layer3", "labels")`."""
+        labels = self.labels
+        if self.tokens is not None:
+            raise InvalidArgument("rows of tokens are not samples, so they have no labels; features[…] alone is a Dataset.")
+        for name in columns:
+            if name not in self.plan.layers and name not in labels:
+                raise LayerNotFound(f"there is no layer or label {name!r}; there are: {', '.join([*self.layers, *labels])}.")
+        found = [labels[name] if name not in self and name in labels else self[name] for name in columns]
+        if not found:
+            raise InvalidArgument('name the layers and labels: features.dataset("layer3", "labels").')
+        return _Together(found)
+
+    def export(self, path: str | os.PathLike[str]) -> Path:
+        """Write all layers into a `.zarr` folder. Returns the path. One layer: `features[…].export(path)`."""
+        return export_features(self, Path(path))
+
+    def to_datasets(self, layers: list[str] | None = None, *, cache_dir: str | os.PathLike[str] | None = None) -> Any:
+        """A `datasets.Dataset` of Hugging Face, with a column for each layer and label, written into its cache."""
+        return to_datasets(self, layers, cache_dir)
+
+    def __repr__(self) -> str:
+        missing = self._missing_count()
+        state = "complete" if missing == 0 else "being written" if missing is None else f"{missing} blocks are missing"
+        title = f"Features of {self.plan.model} in {self._storage.location}: {self._index.samples} samples, {state}"
+        shown = {name: name or "''" for name in self.plan.layers}  # '' is the model itself
+        width = max(map(len, shown.values()), default=0)
+        return "\n".join([title, *(f"  {text:{width}}  {self._said(name)}" for name, text in shown.items())])
+
+    def _said(self, name: str) -> str:
+        """Shape and type of a layer, or what was kept of it instead of values."""
+        if name in self.layers:
+            return f"{self[name].said_shape} {str(self[name].dtype).removeprefix('torch.')}"
+        reducers = self.plan.settings["keep"].get("reducers", {}).get(name, [])
+        return f"no values, but {', '.join(str(one.get('reducer')) for one in reducers)}"
+
+
+class Tokens:
+    """Which sample, and which of its tokens, each row is of."""
+
+    def __init__(self, samples: Tensor, positions: Tensor) -> None:
+        self.samples, self.positions = samples, positions
+
+    def rows_of(self, sample: int) -> slice:
+        """The rows of one sample."""
+        if not self._is_sorted:
+            first = int((self.samples == sample).int().argmax())
+            others = (self.samples[first:] != sample).nonzero()
+            return slice(first, first + int(others[0]) if len(others) else len(self))
+        first, end = torch.searchsorted(self.samples, torch.tensor([sample, sample + 1], device="cpu")).tolist()
+        return slice(first, end)
+
+    @cached_property
+    def _is_sorted(self) -> bool:
+        """Whether samples come in the order of their numbers: not those of a loader that shuffles."""
+        return bool((self.samples.diff() >= 0).all())
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+
+class _Together(Dataset[tuple[Any, ...]]):
+    """Columns side by side."""
+
+    def __init__(self, columns: list[Any]) -> None:
+        self._columns = columns
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def __getitem__(self, number: int) -> tuple[Any, ...]:
+        return tuple(column[number] for column in self._columns)
+
+    def __getitems__(self, numbers: list[int]) -> list[tuple[Any, ...]]:
+        found = [
+            one.__getitems__(numbers) if isinstance(one, LayerFeatures) else [one[at] for at in numbers]
+            for one in self._columns
+        ]
+        return list(zip(*found, strict=True))
+
+
+def open_features(folder: str | os.PathLike[str]) -> Features:
+    """Open features that `extract` wrote, or is writing. Nothing is read but what is asked for.
+
+    >>> import tempfile, torch, torcheer
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = torcheer.extract(torch.nn.ReLU().eval(), torch.rand(6, 2), "output", to=folder, progress=False)
+    ...     torcheer.open_features(folder)["output"].shape
+    (6, 2)
+    """
+    return Features(folder)

@@ -1,0 +1,755 @@
+"""What features tell: statistics, top samples and their pictures, principal components, nearest samples."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar, overload
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._files.tensor_files import enough_memory
+from .._text import Column, Shown, ShownTable, Table, did_you_mean, few
+from .._torch.inputs import is_whole
+from .._torch.internals import DisableTorchFunction
+from .._torch.measure import dense
+from ..errors import InvalidArgument, LayerNotFound, UnreadableFile
+from ..reducers import (
+    Covariance,
+    CovarianceResult,
+    Histogram,
+    HistogramResult,
+    Mean,
+    MeanResult,
+    Reducer,
+    TopK,
+    TopKResult,
+    reducer_from,
+)
+from .block_index import BlockIndex
+from .plan import Plan
+from .reduced_blocks import ReducedBlocks
+from .sample_pictures import Pictures, SamplePictures, picture_sheet
+from .storage import IDS, SAMPLES, TOKEN_SAMPLES, Storage
+
+if TYPE_CHECKING:
+    import pandas
+
+
+# Products of samples, of which there are samples × samples: tile by tile, from a few columns at a time.
+
+
+class Prepared(Protocol):
+    """Rows that are centred or scaled when they are read."""
+
+    rows: Rows
+
+    def read(self, begin: int, end: int, columns: slice | None = None) -> Tensor: ...
+
+
+def product_tile(layer: Prepared, begin: int, other: int, size: int, memory: int) -> Tensor:
+    """The products of `size` rows from `begin` on with `size` rows from `other` on."""
+    count = layer.rows.count
+    tile = torch.zeros(min(size, count - begin), min(size, count - other), dtype=torch.float64)
+    for columns in layer.rows.column_parts(memory // (2 * BYTES_READ * size)):
+        one = layer.read(begin, begin + size, columns)
+        tile.addmm_(one, (one if other == begin else layer.read(other, other + size, columns)).T)
+    return tile
+
+
+# Rows: the features of a layer, one row of numbers for each sample, read a few at a time in double precision.
+
+_TOGETHER = 1 << 20  # numbers that are read together
+BYTES_READ = 24  # that a number takes while it is read: as it was stored, in double precision, and centred
+
+
+class Rows:
+    """The features of one layer. Everything of a sample is flattened to one row; complex numbers are pairs of real ones.
+
+    Args:
+        name: of the layer, for errors.
+        values: a tensor or array whose first dimension counts samples, or features of a layer on disk.
+        samples: which samples are the rows, in this order; None for all.
+    """
+
+    def __init__(self, name: str, values: Any, samples: np.ndarray[Any, Any] | None = None) -> None:
+        self.name = name
+        self._values = values
+        self._samples = samples
+        shape = getattr(values, "shape", None)
+        if shape is None or not len(shape):
+            raise InvalidArgument(
+                f"{name!r} must be features with a dimension of samples, such as an array of shape (samples, features); "
+                f"got {type(values).__name__}."
+            )
+        if not all(isinstance(size, int) for size in shape):
+            raise InvalidArgument(
+                f"the samples of {name!r} have features of different sizes, which cannot be rows. Extract it with a transform= "
+                "that gives every sample the same size, such as a mean over positions."
+            )
+        self.count = int(shape[0]) if samples is None else len(samples)
+        self._shape: tuple[int, ...] = tuple(shape)
+
+    @property
+    def width(self) -> int:
+        """How many numbers a row has."""
+        return math.prod(self._shape[1:]) * (2 if self.is_complex else 1)
+
+    @property
+    def is_complex(self) -> bool:
+        dtype = getattr(self._values, "dtype", None)
+        return dtype.is_complex if isinstance(dtype, torch.dtype) else np.dtype(dtype).kind == "c"
+
+    def of(self, samples: np.ndarray[Any, Any]) -> Rows:
+        """Some of the rows, by their places."""
+        chosen = samples if self._samples is None else self._samples[samples]
+        return Rows(self.name, self._values, chosen)
+
+    @property
+    def unit_width(self) -> int:
+        """How many numbers of a row belong to one place of dimension 1, such as the positions of a channel."""
+        return self.width // max(1, self._shape[1]) if len(self._shape) > 1 else self.width
+
+    def column_parts(self, width: int) -> Iterator[slice | None]:
+        """Slices of dimension 1 that have about so many numbers of a row; None stands for all."""
+        if len(self._shape) < 2 or self.width <= width:
+            yield None
+            return
+        together = max(1, width // self.unit_width)
+        for begin in range(0, self._shape[1], together):
+            yield slice(begin, min(begin + together, self._shape[1]))
+
+    def flat(self, columns: slice | None) -> slice:
+        """Where in a row the numbers of a slice of dimension 1 are."""
+        return slice(None) if columns is None else slice(columns.start * self.unit_width, columns.stop * self.unit_width)
+
+    def read(self, begin: int, end: int, columns: slice | None = None) -> Tensor:
+        """Rows from one place up to another, in float64; with `columns` only what is at these places of dimension 1."""
+        end = min(end, self.count)
+        rows: Any = slice(begin, end)
+        if self._samples is not None:
+            rows = self._samples[begin:end]
+            if len(rows) and (np.diff(rows) == 1).all():  # neighbours are read without copying them first
+                rows = slice(int(rows[0]), int(rows[-1]) + 1)
+            elif isinstance(self._values, Tensor):
+                rows = torch.from_numpy(rows)
+        return self._as_rows(self._values[rows] if columns is None else self._values[rows, columns])
+
+    def parts(self, together: int | None = None) -> Iterator[tuple[int, Tensor]]:
+        """All rows, a few at a time, each time with the place of the first."""
+        together = together or max(1, _TOGETHER // max(1, self.width))
+        for begin in range(0, self.count, together):
+            yield begin, self.read(begin, begin + together)
+
+    def _as_rows(self, values: Any) -> Tensor:
+        with DisableTorchFunction(), torch.no_grad():
+            read = dense(values if isinstance(values, Tensor) else _as_tensor(np.asarray(values)))
+            if read is None:
+                raise InvalidArgument(f"the values of {self.name!r} cannot be read: they are on device {values.device}.")
+            read = torch.view_as_real(read.resolve_conj()) if read.is_complex() else read
+            return read.flatten(1).to("cpu", torch.float64) if read.dim() > 1 else read[:, None].to("cpu", torch.float64)
+
+
+def mean_row(rows: Rows) -> Tensor:
+    """The mean of rows, to the last bit that of a single row where all are equal."""
+    first = rows.read(0, 1).sum(0)
+    away = torch.zeros(rows.width, dtype=torch.float64)
+    for _, part in rows.parts():
+        away += (part - first).mul_(1 / rows.count).sum(0)
+    return first + away
+
+
+def _as_tensor(array: np.ndarray[Any, Any]) -> Tensor:
+    return torch.from_numpy(array if array.flags.writeable else array.copy())  # torch warns of memory that it must not write to
+
+
+# ChosenSamples: some samples of a dataset in an order, such as those that a unit likes best, as numbers and as
+# pictures.
+
+
+def as_integer(value: Any) -> Any:
+    """A whole number of NumPy's or torch's as one of Python's; anything else as it is."""
+    if isinstance(value, np.integer) or (isinstance(value, Tensor) and not value.dim() and not value.is_floating_point()):
+        return int(value)
+    return value
+
+
+class Sample(NamedTuple):
+    """A sample: its place in the dataset, its id if it has one, and its value."""
+
+    number: int
+    id: Any
+    value: float
+
+
+class ChosenSamples(ShownTable):
+    """Samples in an order, the first one first: `numbers` in the dataset, `values`, and `ids` where samples have some."""
+
+    def __init__(
+        self,
+        title: str,
+        word: str,
+        numbers: Tensor,
+        values: Tensor,
+        ids: Sequence[Any] | None,
+        *,
+        left_out: int = 0,
+        row_title: str = "",
+    ) -> None:
+        self.title = title
+        self.row_title = row_title  # beside others of the same kind
+        self.word = word  # what the values are
+        self.numbers = numbers
+        self.values = values
+        self.ids = None if ids is None else list(ids)  # of these samples
+        self.left_out = left_out  # samples whose value is not finite
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __iter__(self) -> Iterator[Sample]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, place: int) -> Sample:
+        return Sample(int(self.numbers[place]), self.ids[place] if self.ids is not None else None, float(self.values[place]))
+
+    @property
+    def table(self) -> Table:
+        ids = [] if self.ids is None else [Column("id")]
+        columns = [Column("sample", is_number=True), *ids, Column(self.word, is_number=True)]
+        rows = [(f"{one.number}", *([str(one.id)] if self.ids is not None else []), f"{one.value:.4g}") for one in self]
+        left_out = [f"left out, as their value is not finite: {self.left_out:,} samples"] if self.left_out else []
+        return Table(columns, rows, notes=[self.title, *left_out])
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The samples as a table."""
+        import pandas
+
+        ids = {} if self.ids is None else {"id": self.ids}
+        return pandas.DataFrame({"sample": self.numbers.numpy(), **ids, self.word: self.values.numpy()})
+
+    def pictures(self, of: Pictures) -> SamplePictures:
+        """A sheet with a picture of each sample, from a dataset, a tensor or list of pictures, or a function of a number."""
+        return picture_sheet([self], of)
+
+
+class SampleNames:
+    """Which sample of the data each row is of, and the ids of samples where they have some."""
+
+    def __init__(self, numbers: Tensor, ids: Mapping[int, Any] | None = None) -> None:
+        self._numbers = numbers
+        self._ids = ids  # by number
+
+    def of_rows(self, rows: Tensor) -> Tensor:
+        """The numbers of the samples of rows."""
+        return self._numbers[rows]
+
+    def ids_of(self, numbers: Tensor) -> list[Any] | None:
+        """The ids of samples."""
+        return None if self._ids is None else [self._ids.get(number) for number in numbers.tolist()]
+
+    def row_of(self, sample: Any, name: str) -> int | None:
+        """The row of a sample that is given by its number or its id; None where its features are given."""
+        number = sample
+        if self._ids is not None and isinstance(sample, (str, int)) and not isinstance(sample, bool):
+            kind = type(next(iter(self._ids.values()), ""))
+            if kind is type(sample):  # ids that are whole numbers are meant before the numbers of samples are
+                number = next((number for number, one in self._ids.items() if one == sample), None)
+                if number is None:
+                    raise InvalidArgument(f"no sample has the id {sample!r}.")
+        if isinstance(number, int) and not isinstance(number, bool):
+            found = (self._numbers == number).nonzero().flatten()
+            if not len(found):
+                raise InvalidArgument(f"there is no sample {sample}: {name!r} has {len(self._numbers):,} rows.")
+            return int(found[0])
+        if isinstance(sample, str):
+            raise InvalidArgument(f"samples have no ids; got {sample!r}.")
+        return None
+
+
+# The samples whose features are nearest to those of a sample.
+
+Nearness = Literal["cosine", "correlation", "dot", "euclidean"]
+GivenSample = int | str | Tensor | Sequence[float] | np.ndarray[Any, Any]  # its number, its id, or its features
+_MEASURES = {"cosine": True, "correlation": True, "dot": True, "euclidean": False}  # whether the largest is nearest
+
+
+def nearest_samples(rows: Rows, sample: Any, k: int, measure: str, names: SampleNames) -> ChosenSamples:
+    """The `k` samples whose rows are nearest to a sample, given by its number or its id, or to features."""
+    if measure not in _MEASURES:
+        raise InvalidArgument(f"measure is one of {', '.join(map(repr, _MEASURES))}; got {measure!r}.")
+    if not is_whole(k, 1):
+        raise InvalidArgument(f"the number of nearest samples is 1 or more; got {k!r}.")
+    sample = as_integer(sample)
+    own = names.row_of(sample, rows.name)
+    wanted = _features(sample, rows) if own is None else rows.read(own, own + 1)[0]
+    if not bool(wanted.isfinite().all()):
+        raise InvalidArgument("the features to compare with have a NaN or an infinity.")
+    best = torch.zeros(0, dtype=torch.float64)
+    whose = torch.zeros(0, dtype=torch.int64)
+    left_out = 0
+    for begin, part in rows.parts():
+        values = _measured(part, wanted, measure)
+        places = torch.arange(begin, begin + len(part))
+        usable = values.isfinite()
+        left_out += int((~usable).sum())
+        usable &= places != (-1 if own is None else own)
+        values, places = torch.cat([best, values[usable]]), torch.cat([whose, places[usable]])
+        # Rows come in the order of samples, and sorting keeps that among equal ones.
+        order = values.sort(descending=_MEASURES[measure], stable=True).indices[:k]
+        best, whose = values[order], places[order]
+    what = "the given features" if own is None else f"sample {sample}"
+    word = "distance" if measure == "euclidean" else measure
+    numbers = names.of_rows(whose)
+    title = f"nearest to {what} in {rows.name}"
+    return ChosenSamples(title, word, numbers, best, names.ids_of(numbers), left_out=left_out)
+
+
+def _features(sample: Any, rows: Rows) -> Tensor:
+    try:
+        given = torch.as_tensor(sample)
+    except (TypeError, ValueError, RuntimeError):
+        raise InvalidArgument(f"a sample is given by its number, its id or its features; got {sample!r:.60}.") from None
+    read = Rows("sample", given[None])
+    if read.width != rows.width:
+        raise InvalidArgument(f"the features of a sample of {rows.name!r} are {rows.width:,} numbers; got {read.width:,}.")
+    return read.read(0, 1)[0]
+
+
+def _measured(rows: Tensor, wanted: Tensor, measure: str) -> Tensor:
+    if measure == "euclidean":
+        return (rows - wanted).square().sum(1).sqrt()
+    if measure == "correlation":
+        rows, wanted = rows - rows.mean(1, keepdim=True), wanted - wanted.mean()
+    products = rows @ wanted
+    if measure == "dot":
+        return products
+    lengths = rows.square().sum(1).sqrt() * wanted.square().sum().sqrt()
+    return torch.where(lengths > 0, products / lengths, math.nan)
+
+
+# Principal components of the features of a layer, from rows that are read a few at a time.
+
+_BYTES = 8
+_COPIES = 4  # of the matrix that an eigendecomposition needs
+MEMORY = 2 << 30
+_ROOM = 64 << 20  # bytes for rows while their products are taken
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Components(Shown):
+    """Principal components: directions of unit length, the most variable first, and how much the samples vary along each.
+
+    Signs are such that the entry of a direction that is farthest from zero is positive.
+    """
+
+    directions: Tensor  # components × features
+    variances: Tensor  # of the samples, divided by their number
+    mean: Tensor  # of the features
+    total_variance: float  # of all components
+    samples: int  # or observations, where it comes from a covariance
+    left_out: int = 0
+    rows: Rows | None = None
+
+    @property
+    def explained(self) -> Tensor:
+        """The part of the whole variance that each component explains."""
+        return self.variances / self.total_variance if self.total_variance > 0 else torch.zeros_like(self.variances)
+
+    def project(self, values: Tensor | None = None) -> Tensor:
+        """The coordinates of samples along the components, samples × components; without values, those of all samples."""
+        if values is None:
+            if self.rows is None:
+                raise InvalidArgument(
+                    "these components come from a covariance, so there are no samples; give the values to project."
+                )
+            parts = [self._projected(part) for _, part in self.rows.parts()]
+            return torch.cat(parts) if parts else torch.zeros(0, len(self.directions), dtype=torch.float64)
+        rows = Rows("values", values)
+        if rows.width != len(self.mean):
+            raise InvalidArgument(f"values to project have {len(self.mean):,} features for each sample; got {rows.width:,}.")
+        return self._projected(rows.read(0, rows.count))
+
+    def _projected(self, rows: Tensor) -> Tensor:
+        return (rows - self.mean) @ self.directions.T
+
+    def __str__(self) -> str:
+        explained = self.explained
+        parts = few((f"{100 * part:.1f} %" for part in explained.tolist()), 8)
+        lines = [f"{len(self.directions)} principal components of {len(self.mean):,} features:", f"\tSamples: {self.samples:,}"]
+        lines += [f"\tExplained: {100 * float(explained.sum()):.1f} % of the variance ({parts})"]
+        if self.left_out:
+            lines.append(f"\tNote: left out, as they have a NaN or an infinity: {self.left_out:,} samples.")
+        return "\n".join(lines)
+
+
+def _check_number(k: object) -> None:
+    if not is_whole(k, 1):
+        raise InvalidArgument(f"the number of components is 1 or more; got {k!r}.")
+
+
+def components_of(rows: Rows, k: int, memory: int = MEMORY) -> Components:
+    """The first `k` principal components of rows, from the covariance of features or from products of samples."""
+    _check_number(k)
+    usable, left_out = _finite(rows)
+    if usable.count < 2:
+        raise InvalidArgument(f"principal components need 2 samples or more; {rows.name!r} has {usable.count}.")
+    smaller = min(usable.width, usable.count)
+    if smaller**2 * _BYTES * _COPIES > memory:
+        fitting = math.isqrt(memory // (_BYTES * _COPIES))
+        raise InvalidArgument(
+            f"principal components of {usable.count:,} samples with {usable.width:,} features each need more than "
+            f"{memory / 2**30:.3g} GiB: use fewer samples, samples={fitting}, or raise memory=."
+        )
+    if usable.width <= usable.count:
+        reducer = Covariance()
+        state = reducer.begin()
+        for begin, part in usable.parts():
+            reducer.update(state, part, torch.arange(begin, begin + len(part)))
+        return from_covariance(reducer.finish(state), k, rows=rows, left_out=left_out)
+    return _from_samples(usable, min(k, smaller), rows, left_out)
+
+
+def from_covariance(found: CovarianceResult, k: int, rows: Rows | None = None, left_out: int = 0) -> Components:
+    """The first `k` principal components of units whose covariance is known."""
+    if found.covariance.is_complex():
+        raise InvalidArgument("principal components are of real units; the covariance is of complex ones.")
+    _check_number(k)
+    values, vectors = _largest(found.covariance, k)
+    total = float(found.covariance.diagonal().sum())
+    return Components(_signed(vectors.T), values, found.mean, total, found.count, left_out or found.left_out, rows)
+
+
+def _largest(products: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The `k` largest eigenvalues of a symmetric matrix, and their vectors as columns."""
+    if not products.isfinite().all():
+        raise InvalidArgument(
+            "products of the values are too large for principal components: make the values smaller with transform=."
+        )
+    values, vectors = torch.linalg.eigh(products)
+    return values.flip(0)[:k].clamp(min=0), vectors.flip(1)[:, :k]
+
+
+def _from_samples(usable: Rows, k: int, rows: Rows, left_out: int) -> Components:
+    """For fewer samples than features: eigenvectors of the products of samples say how samples make the directions."""
+    centred = _Centred(usable)
+    mean, count = centred.mean, usable.count
+    products = torch.zeros(count, count, dtype=torch.float64)
+    size = max(1, min(count, 1024, _ROOM // (2 * BYTES_READ * usable.unit_width)))
+    for begin in range(0, count, size):
+        for other in range(begin, count, size):
+            tile = product_tile(centred, begin, other, size, _ROOM)
+            products[begin : begin + size, other : other + size] = tile
+            products[other : other + size, begin : begin + size] = tile.T
+    values, vectors = _largest(products, k)
+    directions = torch.zeros(k, usable.width, dtype=torch.float64)
+    for begin, part in usable.parts():
+        directions += vectors[begin : begin + len(part)].T @ (part - mean)
+    # Directions along which nothing varies are rounding errors; these are made orthogonal to the others.
+    directions = torch.linalg.qr(directions.T)[0].T
+    total = float(products.diagonal().sum()) / usable.count
+    return Components(_signed(directions), values / usable.count, mean, total, usable.count, left_out, rows)
+
+
+class _Centred:
+    """Rows less their mean."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self.mean = mean_row(rows)
+
+    def read(self, begin: int, end: int, columns: slice | None = None) -> Tensor:
+        return self.rows.read(begin, end, columns) - self.mean[self.rows.flat(columns)]
+
+
+def _signed(directions: Tensor) -> Tensor:
+    """Directions whose entry farthest from zero is positive: which of two opposite ones is found is a matter of chance."""
+    farthest = directions.abs().argmax(1, keepdim=True)
+    return (directions * directions.gather(1, farthest).sign()).contiguous()
+
+
+def _finite(rows: Rows) -> tuple[Rows, int]:
+    """The rows without a NaN or an infinity, and how many others there are."""
+    finite = [part.isfinite().all(1) for _, part in rows.parts()]
+    good = torch.cat(finite) if finite else torch.zeros(0, dtype=torch.bool)
+    if bool(good.all()):
+        return rows, 0
+    return rows.of(good.nonzero().flatten().numpy()), int((~good).sum())
+
+
+# What features tell: means, covariances, histograms, top samples, principal components, nearest samples.
+#
+# What a reducer kept while features were extracted is used; otherwise it is worked out from the stored values, a few
+# at a time.
+
+Kind = TypeVar("Kind", bound=Reducer)
+Positions = Literal["mean", "max"]
+_VALUES_TOGETHER = 1 << 22  # values that are read together
+_TOP = 20
+
+
+def sample_names(index: BlockIndex) -> SampleNames:
+    """Which samples the rows of layers are of."""
+    numbers = sample_numbers(index)
+    texts = index.texts(IDS)
+    ids: list[Any] | None = list(texts) if texts is not None else _column(index, IDS).tolist() if index.has(IDS) else None
+    named = None if ids is None else dict(zip(numbers.tolist(), ids, strict=True))
+    return SampleNames(_column(index, TOKEN_SAMPLES) if index.has(TOKEN_SAMPLES) else numbers, named)
+
+
+def sample_numbers(index: BlockIndex) -> Tensor:
+    """The number that each sample has in the data."""
+    if index.has(SAMPLES):
+        return _column(index, SAMPLES)
+    found = [torch.arange(block.first, block.first + block.samples, device="cpu") for block in index.blocks]
+    return torch.cat(found) if found else torch.empty(0, dtype=torch.int64, device="cpu")
+
+
+def _column(index: BlockIndex, name: str) -> Tensor:
+    with enough_memory(f"{name!r} in {index.storage.location}"):
+        parts = [index.rows(piece, slice(0, piece.rows)).clone() for piece in index.column(name).pieces]
+        return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
+
+
+class LayerStatistics:
+    """What the stored values of a layer tell. A part of `LayerFeatures`."""
+
+    name: str
+    _index: BlockIndex
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int | None, ...]: ...
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def batches(self, size: int = 1024) -> Iterator[Any]: ...
+
+    def reduce(self, reducer: Reducer) -> Any:
+        """What a reducer of `torcheer.reducers` finds in the stored values, which are read a few at a time."""
+        if not isinstance(reducer, Reducer):
+            raise InvalidArgument(f"reduce takes a reducer, such as reducers.Mean() or reducers.TopK(20); got {reducer!r:.60}.")
+        state = reducer.begin()
+        numbers = sample_names(self._index).of_rows(torch.arange(len(self)))
+        width = math.prod(size or 1024 for size in self.shape[1:])
+        at = 0
+        for batch in self.batches(max(1, _VALUES_TOGETHER // max(1, width))):
+            for values in [batch] if isinstance(batch, Tensor) else [sample[None] for sample in batch]:
+                reducer.update(state, values, numbers[at : at + len(values)])
+                at += len(values)
+        return reducer.finish(state)
+
+    def as_mean(self) -> Tensor:
+        """The mean of each unit in a shape that broadcasts to the values, for `changes.mean`."""
+        return self.reduce(Mean()).as_mean()  # type: ignore[no-any-return]  # what finish returns depends on the reducer
+
+    def components(self, k: int = 10, *, samples: int | None = None, memory: int = MEMORY) -> Components:
+        """The first `k` principal components of the values; everything of a sample is flattened to one row.
+
+        `samples` uses the first so many only; `memory` is how many bytes this may take.
+        """
+        rows = Rows(self.name, self)
+        return components_of(rows if samples is None else rows.of(np.arange(min(samples, rows.count))), k, memory)
+
+    @overload
+    def nearest(
+        self, sample: GivenSample, k: int = ..., measure: Nearness = ..., *, pictures: None = None
+    ) -> ChosenSamples: ...
+
+    @overload
+    def nearest(self, sample: GivenSample, k: int = ..., measure: Nearness = ..., *, pictures: Pictures) -> SamplePictures: ...
+
+    def nearest(
+        self, sample: GivenSample, k: int = 10, measure: Nearness = "cosine", *, pictures: Pictures | None = None
+    ) -> ChosenSamples | SamplePictures:
+        """The `k` samples whose values are nearest to those of a sample, given by its number or id, or to given values.
+
+        With `pictures`, a sheet of them; see `Features.top`.
+        """
+        found = nearest_samples(Rows(self.name, self), sample, k, measure, sample_names(self._index))
+        return found if pictures is None else found.pictures(pictures)
+
+
+def _words(found: TopKResult, k: int | None, whose: str) -> str:
+    """Which samples these are."""
+    which = "largest" if found.reducer.largest else "smallest"
+    where = " somewhere" if found.reducer.positions == "max" else ""
+    return f"the {found.numbers.shape[1] if k is None else k} samples for which {whose} is {which}{where}"
+
+
+class FeatureStatistics(Mapping[str, Any]):
+    """What features tell. A part of `Features`."""
+
+    plan: Plan
+    _index: BlockIndex
+    _storage: Storage
+
+    @property
+    @abstractmethod
+    def layers(self) -> list[str]: ...
+
+    @property
+    def title(self) -> str:
+        """What figures call these features: the name of their folder."""
+        return self._storage.location.rstrip("/").rpartition("/")[2]
+
+    def mean(self, layer: str) -> MeanResult:
+        """Mean, variance, smallest and largest value of each unit of a layer."""
+        return self._found(layer, Mean())  # type: ignore[no-any-return]  # what a reducer finds depends on it
+
+    def covariance(self, layer: str) -> CovarianceResult:
+        """The covariance of the units of a layer."""
+        return self._found(layer, Covariance())  # type: ignore[no-any-return]
+
+    def histogram(self, layer: str) -> HistogramResult:
+        """How often the values of each unit of a layer fall into bins."""
+        return self._found(layer, Histogram())  # type: ignore[no-any-return]
+
+    def components(self, layer: str, k: int = 10) -> Components:
+        """The first `k` principal components of the units of a layer, from their covariance."""
+        return from_covariance(self.covariance(layer), k)
+
+    @overload
+    def top(
+        self,
+        layer: str,
+        unit: int,
+        k: int | None = None,
+        *,
+        largest: bool | None = None,
+        positions: Positions | None = None,
+        pictures: None = None,
+    ) -> ChosenSamples: ...
+
+    @overload
+    def top(
+        self,
+        layer: str,
+        unit: Sequence[int],
+        k: int | None = None,
+        *,
+        largest: bool | None = None,
+        positions: Positions | None = None,
+        pictures: None = None,
+    ) -> list[ChosenSamples]: ...
+
+    @overload
+    def top(
+        self,
+        layer: str,
+        unit: int | Sequence[int],
+        k: int | None = None,
+        *,
+        largest: bool | None = None,
+        positions: Positions | None = None,
+        pictures: Pictures,
+    ) -> SamplePictures: ...
+
+    def top(
+        self,
+        layer: str,
+        unit: int | Sequence[int],
+        k: int | None = None,
+        *,
+        largest: bool | None = None,
+        positions: Positions | None = None,
+        pictures: Pictures | None = None,
+    ) -> ChosenSamples | list[ChosenSamples] | SamplePictures:
+        """The samples for which a unit of a layer is largest, or smallest with `largest=False`, the first one first.
+
+            features.top("layer3", unit=12, pictures=dataset).save("unit12.png")
+
+        Args:
+            layer: its name.
+            unit: its number (a channel, a feature), or a list of numbers.
+            k: how many samples; by default as many as `keep=TopK(k)` kept, or 20.
+            largest, positions: see `reducers.TopK`; by default as they were kept.
+            pictures: a dataset whose items are pictures or begin with one, a tensor or list of pictures, a mapping from ids to
+                pictures or their files, or a function from the number of a sample to its picture.
+
+        Returns `ChosenSamples`, of several units a list; with `pictures` a sheet of them, a row for each of several units.
+        """
+        several = isinstance(unit, Iterable) and getattr(unit, "ndim", 1) > 0
+        given: Iterable[Any] = unit if several else [unit]  # type: ignore[assignment]  # mypy does not see what `several` says
+        found = self._top(layer, k if k is None else as_integer(k), largest, positions)
+        count = len(found.numbers)
+        units = [as_integer(one) for one in given]
+        for one in units:
+            if not is_whole(one, 0) or one >= count:
+                raise InvalidArgument(f"a unit of {layer!r} is a number from 0 to {count - 1}; got {one!r}.")
+        if not units:
+            raise InvalidArgument("name at least one unit.")
+        groups = [self._of_unit(layer, one, found, k) for one in units]
+        if pictures is not None:
+            return picture_sheet(groups, pictures, f"{layer}: {_words(found, k, 'a unit')}" if several else "")
+        return groups if several else groups[0]
+
+    def _top(self, layer: str, k: int | None, largest: bool | None, positions: Positions | None) -> TopKResult:
+        wanted = TopK(_TOP if k is None else k, largest=largest is not False, positions=positions or "mean")
+        fits = [
+            at
+            for at, one in enumerate(self._kept(layer))
+            if isinstance(one, TopK)
+            and (k is None or k <= one.k)
+            and largest in (None, one.largest)
+            and positions in (None, one.positions)
+        ]
+        if fits:
+            return self._read_kept(layer, fits[0])  # type: ignore[no-any-return]
+        return self._worked_out(layer, wanted)  # type: ignore[no-any-return]
+
+    def _of_unit(self, layer: str, unit: int, found: TopKResult, k: int | None) -> ChosenSamples:
+        numbers, values = found.numbers[unit], found.values[unit]
+        numbers, values = numbers[numbers >= 0][:k], values[numbers >= 0][:k]
+        title = f"{layer}, unit {unit}: {_words(found, len(numbers), 'it')}"
+        ids = sample_names(self._index).ids_of(numbers)
+        left_out = int(found.left_out[unit])
+        return ChosenSamples(title, "value", numbers, values, ids, left_out=left_out, row_title=f"unit {unit}")
+
+    # What was kept --------------------------------------------------------------------------------------------------
+
+    def _reducers(self) -> dict[str, list[Reducer]]:
+        """The reducers of each layer."""
+        try:
+            given = self.plan.settings.get("keep", {}).get("reducers", {})
+            return {layer: [reducer_from(one) for one in some] for layer, some in given.items()}
+        except (AttributeError, TypeError, InvalidArgument) as error:
+            raise UnreadableFile(f"the plan in {self._storage.location} names reducers that make no sense: {error}") from None
+
+    def _kept(self, layer: str) -> list[Reducer]:
+        if layer not in self.plan.layers:
+            raise self._no_layer(layer)
+        return self._reducers().get(layer, [])
+
+    def _no_layer(self, name: object) -> LayerNotFound:
+        known = self.plan.layers
+        return LayerNotFound(
+            f"there is no layer {name!r} in these features; there are: {few(known, 20)}.{did_you_mean(name, known)}"
+        )
+
+    def _found(self, layer: str, reducer: Reducer) -> Any:
+        """What was kept by a reducer of this kind, or what it finds in the stored values."""
+        for at, one in enumerate(self._kept(layer)):
+            if type(one) is type(reducer):
+                return self._read_kept(layer, at)
+        return self._worked_out(layer, reducer)
+
+    def _read_kept(self, layer: str, at: int) -> Any:
+        reducers = self._reducers()
+        state = ReducedBlocks(self._storage, reducers).read(layer).states[at]
+        return reducers[layer][at].finish(state)
+
+    def _worked_out(self, layer: str, reducer: Reducer) -> Any:
+        if layer in self.layers:
+            return self[layer].reduce(reducer)
+        kept = ", ".join(map(repr, self._kept(layer))) or "nothing"
+        raise InvalidArgument(
+            f"of {layer!r} {kept} was kept and its values are not stored, so {reducer!r} is not known. Extract it with "
+            f"keep={reducer!r}, or with its values."
+        )

@@ -1,0 +1,1085 @@
+"""Pure functions from graph to graph: what a reader does not need is left out, joined or drawn as one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from functools import cache, wraps
+from math import inf
+from typing import Any, Concatenate, ParamSpec
+
+from .._text import nearest
+from ..errors import InvalidArgument, LayerNotFound
+from .blocks import Block, Run, runs_of
+from .equal_ports import EqualPorts, equal_ports
+from .model import BufferUse, Edge, Graph, ModuleBox, Node, Sharing
+
+# What every view is made of: keeping some nodes, and drawing several as one.
+
+
+def restrict(graph: Graph, kept: AbstractSet[str]) -> Graph:
+    """The graph with only these nodes and the edges between them."""
+    if all(node.key in kept for node in graph.all_nodes):
+        return graph
+    nodes = tuple([node for node in graph.all_nodes if node.key in kept])
+    edges = tuple([edge for edge in graph.all_edges if edge.source in kept and edge.target in kept])
+    return replace(graph, all_nodes=nodes, all_edges=edges)
+
+
+def reached(
+    starts: Iterable[str], edges: Mapping[str, list[Edge]], *, forwards: bool, stops: AbstractSet[str] = frozenset()
+) -> set[str]:
+    """The keys of the nodes that edges lead to from some nodes, these included; no way goes on from a node in `stops`."""
+    seen = set(starts)
+    waiting = list(seen)
+    while waiting:
+        key = waiting.pop()
+        for edge in edges.get(key, ()) if key not in stops else ():
+            beyond = edge.target if forwards else edge.source
+            if beyond not in seen:
+                seen.add(beyond)
+                waiting.append(beyond)
+    return seen
+
+
+# Several nodes as one ---------------------------------------------------------------------------------------------
+
+
+def regroup(
+    graph: Graph,
+    groups: Mapping[str, str],
+    merge: Callable[[str, list[Node]], Node],
+    *,
+    boxes: tuple[ModuleBox, ...] | None = None,
+    at_last: bool = False,
+    is_same_step: bool = False,
+) -> Graph:
+    """Draw the nodes of each group as one, under the name of the group, at the place of the first of them (or the last).
+
+    Nodes without a group stay as they are. Edges inside a group are dropped, unless they are feedback. With `is_same_step` the
+    members are one step at several times: then all edges stay, with their argument positions.
+    """
+    members: dict[str, list[Node]] = {}
+    last: dict[str, int] = {}
+    for position, node in enumerate(graph.all_nodes):
+        group = groups.get(node.key, node.key)
+        members.setdefault(group, []).append(node)
+        last[group] = position
+    names = sorted(members, key=last.__getitem__) if at_last else list(members)
+    merged = set(groups.values())
+    nodes = {name: merge(name, members[name]) if name in merged else members[name][0] for name in names}
+    order = {name: position for position, name in enumerate(nodes)}
+    bundles: dict[tuple[str, str], list[Edge]] = {}
+    for edge in graph.all_edges:
+        source, target = groups.get(edge.source, edge.source), groups.get(edge.target, edge.target)
+        if source != target or is_same_step or edge.is_feedback:
+            bundles.setdefault((source, target), []).append(edge)
+    edges = []
+    for source, target in sorted(bundles, key=lambda ends: order[ends[1]]):
+        edge = bundle(bundles[source, target], nodes[source], nodes[target], is_same_step=is_same_step)
+        if target in merged and not is_same_step:
+            edge = replace(edge, positions=())  # they are positions among the arguments of a member
+        if order[source] >= order[target] and not edge.is_feedback:
+            edge = replace(edge, is_feedback=True)
+        edges.append(edge)
+    kept = graph.all_boxes if boxes is None else boxes
+    return replace(graph, all_nodes=tuple(nodes.values()), all_edges=tuple(edges), all_boxes=kept)
+
+
+def bundle(edges: list[Edge], source: Node, target: Node, *, is_same_step: bool = True) -> Edge:
+    """Edges between the same two nodes as one."""
+    first = edges[0]
+    passes = first.passes
+    if is_same_step:
+        passes = _united(edge.passes for edge in edges)
+    elif len(source.passes) == 1 and len(target.passes) == 1:
+        passes = ((source.passes[0], target.passes[0]),)
+    if len(edges) == 1:
+        return replace(first, source=source.key, target=target.key, passes=passes)
+    sizes = {edge.tensors: edge.bytes for edge in edges}
+    shapes = {edge.shape for edge in edges}
+    return replace(
+        first,
+        source=source.key,
+        target=target.key,
+        positions=_united(edge.positions for edge in edges),
+        is_memory=all(edge.is_memory for edge in edges),
+        is_bridge=all(edge.is_bridge for edge in edges),
+        is_feedback=all(edge.is_feedback for edge in edges),
+        is_to_next_block=all(edge.is_to_next_block for edge in edges),
+        passes=passes,
+        tensors=_united(edge.tensors for edge in edges),
+        shape=first.shape if len(shapes) == 1 else None,
+        bytes=sum(sizes.values()),
+    )
+
+
+def _united(parts: Iterable[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """The items of all parts, each once, sorted."""
+    return tuple(sorted({item for part in parts for item in part}))
+
+
+def common_path(paths: list[tuple[str, ...]]) -> tuple[str, ...]:
+    """The boxes that are around all of these, outermost first."""
+    shared = paths[0]
+    for path in dict.fromkeys(paths):
+        while path[: len(shared)] != shared:
+            shared = shared[:-1]
+    return shared
+
+
+def merge_facts(members: list[Node], **facts: Any) -> Node:
+    """One node for several, with sums, unions and common values of their fields; `facts` replace some of these."""
+    first = members[0]
+    by_call = {(node.call if node.call is not None else node.key): node.seconds for node in members}
+    agreed: dict[str, Any] = {
+        name: getattr(first, name) if all(getattr(node, name) == getattr(first, name) for node in members) else None
+        for name in ("shape", "dtype", "device", "composite", "bottom_level_module", "facts")
+    }
+    united: dict[str, Any] = {
+        "operations": _united(node.operations for node in members),
+        "exits": tuple(dict.fromkeys(key for node in members for key in node.exits)),
+        "params": tuple(dict.fromkeys(param for node in members for param in node.params)),
+        "buffers": _united_buffers(members),
+        "python_reads": tuple(read for node in members for read in node.python_reads),
+        "bytes": sum(node.bytes for node in members),
+        "seconds": sum(filter(None, by_call.values())) if None not in by_call.values() else None,
+        "is_inplace": any(node.is_inplace for node in members),
+        "from_input": any(node.from_input for node in members),
+        "to_output": any(node.to_output for node in members),
+        "has_gradient": any(node.has_gradient for node in members),
+        "is_hidden": all(node.is_hidden for node in members),
+        "call": None,
+    }
+    return replace(first, **{**agreed, **united, **facts})
+
+
+def merge_unseen(members: list[Node], **facts: Any) -> Node:
+    """One node in place of several that are not drawn: their functions, passes and places are left out."""
+    blank = {"function": "", "passes": (1,), "num_passes": 1, "parts": (), "exits": (), "role": "", "python_reads": ()}
+    return merge_facts(members, **{**blank, "arguments": None, "structure": None, **facts})
+
+
+def _united_buffers(nodes: Iterable[Node]) -> tuple[BufferUse, ...]:
+    """The buffers of several nodes, each once, with all positions where one was read, and whether any wrote to it."""
+    uses: dict[str, BufferUse] = {}
+    for node in nodes:
+        for use in node.buffers:
+            known = uses.get(use.buffer.name)
+            if known is not None and known != use:
+                positions = tuple(dict.fromkeys((*known.positions, *use.positions)))
+                use = BufferUse(use.buffer, positions, known.is_written or use.is_written)
+            uses[use.buffer.name] = use
+    return tuple(uses.values())
+
+
+# Rolls the passes of a layer into one node, and lets every other view work on a rolled graph.
+#
+# A rolled graph holds the graph that was rolled. A view of it is the view of that graph, rolled again, so views may
+# come in any order, and nothing is lost.
+
+_P = ParamSpec("_P")
+View = Callable[Concatenate[Graph, _P], Graph]
+
+
+def pass_by_pass(view: View[_P]) -> View[_P]:
+    """Make a view that takes unrolled graphs take rolled graphs too."""
+
+    @wraps(view)
+    def of_any(graph: Graph, /, *args: _P.args, **kwargs: _P.kwargs) -> Graph:
+        if graph.unrolled is not None:
+            return roll(view(graph.unrolled, *args, **kwargs))
+        return view(graph, *args, **kwargs)
+
+    return of_any
+
+
+def format_passes(passes: Iterable[int]) -> str:
+    """Numbers of passes, with ranges.
+
+    >>> format_passes({1, 2, 3}), format_passes([2, 4]), format_passes([1, 2, 3, 7])
+    ('1-3', '2,4', '1-3,7')
+    """
+    runs: list[list[int]] = []
+    for number in sorted(set(passes)):
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def roll(graph: Graph) -> Graph:
+    """Every layer as one node, however often it ran; edges say which passes travel them where that differs.
+
+    >>> import torch, torcheer
+    >>> from torcheer.graph import build_graph
+    >>> def twice(x):
+    ...     for _ in range(2):
+    ...         x = torch.sin(x) + 1
+    ...     return x
+    >>> rolled = roll(build_graph(torcheer.log_forward_pass(twice, torch.ones(2))))
+    >>> [(node.key, node.num_passes) for node in rolled.nodes]
+    [('input_1_0', 1), ('sin_1_1', 2), ('add_1_2', 2), ('output_1_3', 1)]
+    """
+    if graph.unrolled is not None:
+        return graph
+    seen = restrict(graph, {node.key for node in graph.nodes})
+    boxes, homes = _rolled_boxes(graph)
+    groups = {node.key: _rolled_key(node) for node in seen.all_nodes}
+
+    def merge(key: str, passes: list[Node]) -> Node:
+        numbers = sorted({number for node in passes for number in node.passes})
+        turns = {"passes": tuple(numbers), "num_passes": max(node.num_passes for node in passes)}
+        return merge_facts(passes, key=key, modules=_home(passes, graph, homes), **turns)
+
+    rolled = regroup(seen, groups, merge, boxes=boxes, is_same_step=True)
+    edges = tuple([replace(edge, pass_note=_note(edge, rolled)) for edge in rolled.all_edges])
+    return replace(rolled, all_edges=edges, unrolled=graph)
+
+
+def unroll(graph: Graph) -> Graph:
+    """The graph with every pass on its own again."""
+    return graph if graph.unrolled is None else graph.unrolled
+
+
+def _rolled_key(node: Node) -> str:
+    return f"@{node.label}" if node.kind == "module" else node.label
+
+
+def _note(edge: Edge, graph: Graph) -> str:
+    """The passes in which data flows along an edge; empty if each pass of one end leads to the same pass of the other."""
+    source, target = graph.by_key[edge.source].passes, graph.by_key[edge.target].passes
+    leaving, arriving = {a for a, _ in edge.passes}, {b for _, b in edge.passes}
+    if len(source) == len(target) == 1:
+        return ""
+    if source == target and set(edge.passes) == {(number, number) for number in source}:
+        return ""
+    if len(target) == 1:
+        return format_passes(leaving)
+    is_step = all(b - a == 1 for a, b in edge.passes)
+    if len(source) == 1 or is_step or all(a == b for a, b in edge.passes):
+        return format_passes(arriving)
+    return f"{format_passes(leaving)}→{format_passes(arriving)}"
+
+
+# Boxes ------------------------------------------------------------------------------------------------------------
+
+
+def _steps(path: Iterable[str], graph: Graph) -> list[str]:
+    """The steps along a path, each once: a module may be called inside itself."""
+    return list(dict.fromkeys(graph.boxes[key].step for key in path))
+
+
+def _rolled_boxes(graph: Graph) -> tuple[tuple[ModuleBox, ...], dict[str, tuple[str, ...]]]:
+    """One box per step, inside the steps that are around every one of its calls; and the path to each."""
+    calls: dict[str, list[ModuleBox]] = {}
+    around: dict[str, list[str]] = {}
+    for box in graph.all_boxes:
+        outer = [step for step in _steps(box.path[:-1], graph) if step != box.step]
+        if box.step in around:
+            around[box.step] = [step for step in around[box.step] if step in outer]
+        else:
+            around[box.step] = outer
+        calls.setdefault(box.step, []).append(box)
+    homes: dict[str, tuple[str, ...]] = {}
+
+    def home(step: str) -> tuple[str, ...]:
+        if step not in homes:
+            outer = home(around[step][-1]) if around[step] else ()
+            homes[step] = (*outer, step)
+        return homes[step]
+
+    return tuple(_rolled_box(boxes, home(step)) for step, boxes in calls.items()), homes
+
+
+def _rolled_box(boxes: list[ModuleBox], path: tuple[str, ...]) -> ModuleBox:
+    return replace(
+        boxes[0],
+        path=path,
+        calls=tuple(sorted({call for box in boxes for call in box.calls})),
+        turns=tuple(sorted({turn for box in boxes for turn in box.turns})),
+        seconds=sum(box.seconds for box in boxes),
+        inputs=tuple(number for box in boxes for number in box.inputs),
+        outputs=tuple(number for box in boxes for number in box.outputs),
+    )
+
+
+def _home(passes: list[Node], graph: Graph, homes: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """The path to the innermost module that all passes ran in."""
+    first = _steps(passes[0].modules, graph)
+    others = [set(_steps(path, graph)) for path in dict.fromkeys(node.modules for node in passes[1:])]
+    shared = [step for step in first if all(step in other for other in others)]
+    return homes[shared[-1]] if shared else ()
+
+
+# Takes nodes out of a graph and joins the nodes that they connected.
+
+
+def bridge(graph: Graph, kept: AbstractSet[str]) -> Graph:
+    """The graph with only these nodes, and an edge wherever a path led from one to another through other nodes."""
+    found = _joined(graph, kept)
+    for edge in graph.all_edges:
+        if edge.is_feedback:
+            _join_feedback(graph, kept, edge, found)
+    nodes = tuple([node for node in graph.all_nodes if node.key in kept])
+    order = {node.key: position for position, node in enumerate(nodes)}
+    position = order.__getitem__  # direct edges in the order of arguments, then bridges in that of their sources
+    edges = sorted(found.values(), key=lambda edge: (position(edge.target), position(edge.source) if edge.is_bridge else -1))
+    return replace(graph, all_nodes=nodes, all_edges=tuple(edges))
+
+
+def _joined(graph: Graph, kept: AbstractSet[str]) -> dict[tuple[str, str], Edge]:
+    """The edges that remain and the bridges, without feedback."""
+    uses = {key: sum(not edge.is_feedback for edge in edges) for key, edges in graph.edges_out.items()}
+    reaching: dict[str, dict[str, Edge]] = {}  # by node that is taken out: the kept nodes that reach it, each with its edge
+    found: dict[tuple[str, str], Edge] = {}
+    for node in graph.all_nodes:
+        direct: dict[str, Edge] = {}
+        through: dict[str, Edge] = {}
+        for edge in graph.edges_in.get(node.key, ()):
+            if edge.is_feedback:
+                continue
+            if edge.source in kept:
+                direct[edge.source] = edge
+                continue
+            uses[edge.source] -= 1
+            more = reaching[edge.source]
+            if uses[edge.source] == 0:  # the set is not used elsewhere: the larger one takes in the smaller, without a copy
+                del reaching[edge.source]
+                if len(more) > len(through):
+                    through, more = more, through
+            for source, known in more.items():
+                through.setdefault(source, known)
+        if node.key in kept:
+            found.update(((source, node.key), edge) for source, edge in direct.items())
+            for source, edge in through.items():
+                if source not in direct:
+                    found[source, node.key] = _bridge(graph, source, node.key, edge)
+        elif uses.get(node.key):
+            for source, edge in direct.items():
+                through.setdefault(source, edge)
+            reaching[node.key] = through
+    return found
+
+
+def _join_feedback(graph: Graph, kept: AbstractSet[str], edge: Edge, found: dict[tuple[str, str], Edge]) -> None:
+    if edge.source in kept and edge.target in kept:
+        found.setdefault((edge.source, edge.target), edge)
+        return
+    for source in kept & reached([edge.source], graph.edges_in, forwards=False, stops=kept):
+        for target in kept & reached([edge.target], graph.edges_out, forwards=True, stops=kept):
+            if (source, target) not in found:
+                bridged = _bridge(graph, source, target, graph.edges_out[source][0])
+                found[source, target] = replace(bridged, is_feedback=True)
+
+
+def _bridge(graph: Graph, source: str, target: str, leaving: Edge) -> Edge:
+    """A bridge carries the tensor that leaves its source."""
+    passes = ((graph.by_key[source].passes[0], graph.by_key[target].passes[0]),)
+    return Edge(
+        source, target, is_bridge=True, passes=passes, tensors=leaving.tensors, shape=leaving.shape, bytes=leaving.bytes
+    )
+
+
+# Views of whole modules: calls of modules as single nodes, or only what modules return.
+
+_STAY = ("input", "output", "failed", "buffer", "identity", "module")
+
+
+@pass_by_pass
+def collapse(
+    graph: Graph,
+    *,
+    depth: int | None = None,
+    address: Any = (),
+    class_name: str | Iterable[str] = (),
+    where: Callable[[ModuleBox], bool] | None = None,
+) -> Graph:
+    """Draw each call of some modules as one node: those at a depth, at addresses, of classes, or that a function picks.
+
+    `depth=1` are the modules that the model itself calls. `address` takes any key that names modules: `"layer*.0"`,
+    `"cell:2"`, a module class, a list. Several conditions pick what any of them picks.
+
+    >>> import torch, torcheer
+    >>> from torcheer.graph import build_graph
+    >>> model = torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU()), torch.nn.Tanh())
+    >>> graph = collapse(build_graph(torcheer.log_forward_pass(model, torch.ones(1, 2))), class_name="Sequential")
+    >>> [node.key for node in graph.nodes]
+    ['input_1_0:1', '@0:1', 'tanh_1_3:1', 'output_1_4:1']
+    """
+    named = list(address) if isinstance(address, (list, tuple, set, frozenset)) else [address]
+    classes = _known_classes(class_name, {box.class_name for box in graph.all_boxes})
+    if depth is None and not named and not classes and where is None:
+        raise InvalidArgument(
+            "collapse() needs to know which modules: depth=1, address='layer1', class_name='Block' or where=…."
+        )
+    if depth is not None and depth < 1:
+        raise InvalidArgument(f"depth starts at 1, the modules that the model itself calls; got {depth}.")
+    picked = {box.key for key in named for box in graph.boxes_of(key)}
+    picked |= {
+        box.key
+        for box in graph.all_boxes
+        if box.depth == depth or box.class_name in classes or (where is not None and where(box))
+    }
+    return _collapsed(graph, picked)
+
+
+def _known_classes(wanted: str | Iterable[str], known: set[str]) -> list[str]:
+    """The names of classes that were asked for; raises where no module is of one of them."""
+    names = [wanted] if isinstance(wanted, str) else list(wanted)
+    for name in names:
+        if name not in known:
+            raise LayerNotFound(f"no module class fits {name!r}: {len(known)} were called.{nearest(name, sorted(known))}")
+    return names
+
+
+def _collapsed(graph: Graph, picked: set[str]) -> Graph:
+    outermost = {path: next((key for key in path if key in picked), None) for path in {n.modules for n in graph.all_nodes}}
+    groups = {node.key: f"@{key}" for node in graph.all_nodes if (key := outermost[node.modules]) is not None}
+    if not groups:
+        return graph
+    return regroup(graph, groups, lambda key, inside: _module_node(graph, graph.boxes[key[1:]], inside))
+
+
+def _module_node(graph: Graph, box: ModuleBox, inside: list[Node]) -> Node:
+    returned = set(box.outputs)
+    inside = [node for node in inside if node.kind != "buffer"] or inside
+    leaving = [node for node in inside if not returned.isdisjoint(node.operations)]
+    result = leaving[0] if leaving else inside[-1]
+    beyond = [key for node in leaving for key in node.exits if graph.boxes[key].path[: box.depth] != box.path]
+    return merge_facts(
+        inside,
+        key=f"@{box.key}",
+        label=box.step,
+        kind="module",
+        type=box.class_name,
+        function=box.class_name,
+        passes=box.turns,
+        num_passes=box.num_turns,
+        repeats=math.prod(graph.boxes[key].repeats for key in box.path),
+        sharing=box.sharing,
+        parts=(),
+        modules=box.path[:-1],
+        exits=tuple(dict.fromkeys((box.key, *beyond))),
+        bottom_level_module=None,
+        shape=box.output_shapes[0] if box.output_shapes else result.shape,
+        dtype=result.dtype,
+        device=result.device,
+        input_shapes=box.input_shapes,
+        output_shapes=box.output_shapes,
+        composite=None,
+        output_path="",
+        role="",
+        error=next((node.error for node in inside if node.error), ""),
+        place=box.place,
+        arguments=None,
+        structure=cache(lambda: Block(graph, inside, box).form),
+    )
+
+
+@pass_by_pass
+def keep_module_outputs(graph: Graph) -> Graph:
+    """Keep only inputs, outputs and what modules returned, joined by bridges where other nodes connected them."""
+    return bridge(graph, {node.key for node in graph.all_nodes if node.exits or node.kind in _STAY})
+
+
+# Folds blocks that follow one another and are equal, such as the twelve blocks of GPT-2, into one (runs.py finds
+# them).
+
+
+def _sharing(parts: Iterable[Iterable[Node]]) -> Sharing:
+    """Whether parts of a graph have the same parameters."""
+    names = [{param.name for node in nodes for param in node.params} for nodes in parts]
+    if not any(names):
+        return ""
+    if all(some == names[0] for some in names):
+        return "shared"
+    return "own" if sum(map(len, names)) == len(set[str]().union(*names)) else "mixed"
+
+
+@pass_by_pass
+def fold_repeats(graph: Graph) -> Graph:
+    """Draw equal module calls in a row as the first of them, with their number in `repeats`.
+
+    The box of a folded block, or the node of a collapsed one, says whether the blocks share their parameters. An edge from
+    one block to the next becomes feedback.
+
+    >>> import torch, torcheer
+    >>> from torcheer.graph import build_graph
+    >>> blocks = [torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()) for _ in range(12)]
+    >>> graph = fold_repeats(build_graph(torcheer.log_forward_pass(torch.nn.Sequential(*blocks), torch.ones(1, 2))))
+    >>> len(graph), graph.modules["0:1"].repeats, graph.modules["0:1"].sharing
+    (4, 12, 'own')
+    """
+    runs = list(runs_of(graph))
+    if not runs:
+        return graph
+    stands_for: dict[str, str] = {}
+    for run in runs:
+        first = run.blocks[0]
+        for block in run.blocks[1:]:
+            pairs = zip(block.nodes, first.nodes, strict=True)
+            stands_for.update((node.key, equal.key) for node, equal in pairs)
+    kept = set(stands_for.values())
+    groups = {key: group for key in graph.by_key if (group := _followed(stands_for, key)) in kept}
+    return _folded(graph, {run.blocks[0].key: run for run in runs}, groups)
+
+
+def _followed(stands_for: dict[str, str], key: str) -> str:
+    while key in stands_for:
+        key = stands_for[key]
+    return key
+
+
+def _folded(graph: Graph, runs: dict[str, Run], groups: dict[str, str]) -> Graph:
+    """The graph with one node per group; `runs` by the key of their first block."""
+    boxes = tuple([_folded_box(graph, box, runs[box.key]) if box.key in runs else box for box in graph.all_boxes])
+
+    def merge(key: str, equal: list[Node]) -> Node:
+        first = graph.by_key[key]
+        own = {number for node in equal if node.label == first.label for number in node.passes}
+        facts: dict[str, Any] = {
+            "passes": tuple(sorted(own)),
+            "repeats": first.repeats * math.prod(len(runs[name].blocks) for name in (*first.modules, key) if name in runs),
+            "sharing": _sharing([[node] for node in equal]),
+        }
+        return merge_facts(equal, exits=first.exits, bottom_level_module=first.bottom_level_module, **facts)
+
+    folded = regroup(graph, groups, merge, boxes=boxes, is_same_step=True)
+    within = {
+        (groups.get(edge.source, edge.source), target)
+        for edge in graph.all_edges
+        if (target := groups.get(edge.target, edge.target)) == edge.target or edge.is_feedback
+    }
+    edges = [
+        edge if (edge.source, edge.target) in within else replace(edge, is_feedback=True, is_to_next_block=True)
+        for edge in folded.all_edges
+    ]
+    return replace(folded, all_edges=tuple(edges))
+
+
+def _folded_box(graph: Graph, box: ModuleBox, run: Run) -> ModuleBox:
+    equal = [graph.boxes[block.key] for block in run.blocks]
+    return replace(
+        box,
+        calls=tuple(sorted({call for one in equal if one.address == box.address for call in one.calls})),
+        turns=tuple(sorted({turn for one in equal if one.step == box.step for turn in one.turns})),
+        repeats=box.repeats * len(equal),
+        sharing=_sharing(block.nodes for block in run.blocks),
+        is_parallel=run.is_parallel,
+        folded=(*box.folded, *(key for one in equal[1:] for key in (one.key, *one.folded))),
+        seconds=sum(one.seconds for one in equal),
+    )
+
+
+# Merges runs of elementwise operations into one node: `add → relu → mul`.
+
+
+@pass_by_pass
+def merge_elementwise(graph: Graph) -> Graph:
+    """Draw each run of elementwise operations, of which nothing else uses the results in between, as one node.
+
+    A run stays within one module call, and ends with what a module returns. Its node stands at the place of its last operation.
+
+    >>> import torch, torcheer
+    >>> from torcheer.graph import build_graph
+    >>> graph = build_graph(torcheer.log_forward_pass(lambda x: torch.relu(x + 1) * 2, torch.ones(2)))
+    >>> [node.title for node in merge_elementwise(graph).nodes]
+    ['input', 'add → relu → mul', 'output']
+    """
+    chains: dict[str, list[Node]] = {}  # by the key of the last node so far
+    for node in graph.all_nodes:
+        if _is_elementwise(node):
+            before = next((edge.source for edge in graph.edges_in.get(node.key, ()) if _joins(graph, edge.source, node)), None)
+            chain = chains.pop(before, []) if before is not None else []
+            chain.append(node)
+            chains[node.key] = chain
+    groups = {}
+    for chain in chains.values():
+        if len(chain) > 1:
+            groups.update(dict.fromkeys([node.key for node in chain], f"{chain[0].key}…{chain[-1].key}"))
+    return regroup(graph, groups, _chain_node, at_last=True) if groups else graph
+
+
+def _is_elementwise(node: Node) -> bool:
+    is_elementwise = node.facts is not None and node.facts.is_elementwise
+    return node.kind == "operation" and is_elementwise and len(node.passes) == 1
+
+
+def _joins(graph: Graph, source: str, node: Node) -> bool:
+    """Whether a node continues the run that ends with another."""
+    before = graph.by_key[source]
+    return (
+        _is_elementwise(before)
+        and len(graph.edges_out[source]) == 1
+        and before.modules == node.modules
+        and before.from_input == node.from_input
+        and not before.exits
+    )
+
+
+def _chain_node(key: str, chain: list[Node]) -> Node:
+    first, last = chain[0], chain[-1]
+    return merge_facts(
+        chain,
+        key=key,
+        label=f"{first.label}…{last.label}",
+        kind="chain",
+        type="chain",
+        function=" → ".join(node.function for node in chain),
+        parts=tuple(node.type for node in chain),
+        passes=last.passes,
+        num_passes=last.num_passes,
+        shape=last.shape,
+        dtype=last.dtype,
+        device=last.device,
+        bottom_level_module=None,
+        output_path="",
+        place=last.place,
+        arguments=None,
+    )
+
+
+# Draws buffers as nodes. Without this view a buffer is only named by the operations that use it.
+
+
+@pass_by_pass
+def add_buffer_nodes(graph: Graph) -> Graph:
+    """Draw every buffer as a node, with edges to what reads it and, as feedback, from what overwrites it.
+
+    A buffer that only one collapsed module uses is part of that module, and is not drawn.
+
+    >>> import torch, torcheer
+    >>> from torcheer.graph import build_graph
+    >>> graph = build_graph(torcheer.log_forward_pass(torch.nn.BatchNorm1d(2).eval(), torch.ones(1, 2)))
+    >>> [node.key for node in add_buffer_nodes(graph).nodes]
+    ['input_1_0:1', 'buffer running_mean', 'buffer running_var', 'batchnorm_1_1:1', 'output_1_2:1']
+    """
+    users: dict[str, list[tuple[Node, BufferUse]]] = {}
+    for node in graph.all_nodes:
+        for use in node.buffers:
+            users.setdefault(use.buffer.name, []).append((node, use))
+    before: dict[str, list[Node]] = {}  # by the key of the first node that uses them
+    edges: dict[str, list[Edge]] = {}  # by target
+    for uses in users.values():
+        node = _buffer_node(uses)
+        is_inside = len(uses) == 1 and uses[0][0].kind == "module"
+        if node.key in graph.by_key or is_inside:
+            continue
+        before.setdefault(uses[0][0].key, []).append(node)
+        for user, use in uses:
+            if use.positions or user.kind == "module":
+                edges.setdefault(user.key, []).append(_read(node, user, use))
+            if use.is_written:
+                edges.setdefault(node.key, []).append(_write(node, user))
+    nodes = [one for node in graph.all_nodes for one in (*before.get(node.key, ()), node)]
+    every = [edge for node in nodes for edge in (*graph.edges_in.get(node.key, ()), *edges.get(node.key, ()))]
+    return replace(graph, all_nodes=tuple(nodes), all_edges=tuple(every))
+
+
+@pass_by_pass
+def drop_buffer_nodes(graph: Graph) -> Graph:
+    """Remove the nodes of buffers."""
+    return restrict(graph, {node.key for node in graph.all_nodes if node.kind != "buffer"})
+
+
+def _buffer_node(uses: list[tuple[Node, BufferUse]]) -> Node:
+    buffer = uses[0][1].buffer
+    return Node(
+        key=f"buffer {buffer.name}",
+        label=f"buffer {buffer.name}",
+        kind="buffer",
+        type="buffer",
+        function="buffer",
+        modules=common_path([user.modules for user, _ in uses]),
+        shape=buffer.shape,
+        dtype=str(buffer.dtype).removeprefix("torch."),
+        bytes=buffer.fsize,
+        from_input=False,
+        to_output=any(user.to_output for user, _ in uses),
+        is_hidden=all(user.is_hidden for user, _ in uses),
+        role=buffer.name,
+    )
+
+
+def _read(buffer: Node, user: Node, use: BufferUse) -> Edge:
+    positions = () if user.kind in ("module", "chain") else use.positions
+    return Edge(buffer.key, user.key, positions, passes=((1, user.passes[0]),), shape=buffer.shape, bytes=buffer.bytes)
+
+
+def _write(buffer: Node, user: Node) -> Edge:
+    passes = ((user.passes[0], 1),)
+    return Edge(user.key, buffer.key, is_feedback=True, passes=passes, shape=buffer.shape, bytes=buffer.bytes)
+
+
+# Adds nodes for module calls that return their input, such as those of `nn.Identity`.
+
+
+@pass_by_pass
+def expand_identities(graph: Graph) -> Graph:
+    """Add a node for each tensor that a module call returned as it was given; operations that ran later use that node.
+
+    The input and the output are one tensor, so an operation that ran after the call may have used either; it is drawn as using
+    the output.
+
+    >>> import torch, torcheer
+    >>> from torcheer.graph import build_graph
+    >>> model = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Identity())
+    >>> [node.label for node in expand_identities(build_graph(torcheer.log_forward_pass(model, torch.ones(2)))).nodes]
+    ['input_1_0', 'relu_1_1', 'identity 1', 'output_1_2']
+    """
+    maker = {number: node for node in graph.all_nodes if node.kind != "output" for number in node.operations}
+    steps: dict[int, list[tuple[ModuleBox, Node]]] = {}  # by operation: the calls its tensor went through, in order
+    for box, number in _passed(graph):
+        if number in maker:
+            node = _identity_node(box, number, maker[number])
+            if node.key not in graph.by_key:
+                steps.setdefault(number, []).append((box, node))
+    if not steps:
+        return graph
+    edges = [_rerouted(graph, edge, steps) for edge in graph.all_edges]
+    for number, passed in steps.items():
+        source = maker[number]
+        size = source.bytes if len(source.operations) == 1 else 0
+        for _, node in passed:
+            passes = ((source.passes[0], node.passes[0]),)
+            edges.append(Edge(source.key, node.key, passes=passes, tensors=(number,), shape=node.shape, bytes=size))
+            source = node
+    return _in_order(graph, steps, edges)
+
+
+def _passed(graph: Graph) -> list[tuple[ModuleBox, int]]:
+    """Which calls returned which of their inputs, in the order they ended; of nested calls only the innermost."""
+    out_of_sight = {node.key[1:] for node in graph.all_nodes if node.kind == "module"}
+    out_of_sight |= {key for box in graph.all_boxes for key in box.folded}
+    found: list[tuple[ModuleBox, int]] = []
+    explained: set[tuple[str, int]] = set()
+    for box in sorted(graph.all_boxes, key=lambda box: (box.span[1], -box.depth)):  # inner calls before outer ones
+        if not out_of_sight.isdisjoint(box.path):
+            continue
+        for number in dict.fromkeys(box.outputs):
+            if number in box.inputs and (box.key, number) not in explained:
+                found.append((box, number))
+                explained.update((key, number) for key in box.path)
+    return found
+
+
+def _identity_node(box: ModuleBox, number: int, source: Node) -> Node:
+    which = dict.fromkeys(n for n in box.outputs if n in box.inputs)
+    part = f"[{list(which).index(number)}]" if len(which) > 1 else ""
+    shape = box.output_shapes[box.outputs.index(number)] if len(box.output_shapes) == len(box.outputs) else source.shape
+    return Node(
+        key=f"identity {box.key}{part}",
+        label=f"identity {box.step}{part}",
+        kind="identity",
+        type="identity",
+        function=box.class_name,
+        passes=box.turns,
+        num_passes=box.num_turns,
+        modules=box.path,
+        exits=(box.key,),
+        shape=shape,
+        dtype=source.dtype,
+        device=source.device,
+        from_input=source.from_input,
+        to_output=source.to_output,
+        is_hidden=source.is_hidden and source.kind != "input",
+        output_path=part,
+        place=box.place,
+    )
+
+
+def _rerouted(graph: Graph, edge: Edge, steps: dict[int, list[tuple[ModuleBox, Node]]]) -> Edge:
+    """The edge, from the last call its one tensor went through before it was used."""
+    if len(edge.tensors) != 1 or edge.tensors[0] not in steps:
+        return edge
+    when = _when(graph.by_key[edge.target])
+    through = [node for box, node in steps[edge.tensors[0]] if box.span[1] <= when]
+    return replace(edge, source=through[-1].key) if through else edge
+
+
+def _when(node: Node) -> float:
+    """The number of the operation at which a node ran; a node without operations ran first, or last if it raised."""
+    if node.operations:
+        return node.operations[max(len(node.parts), 1) - 1]
+    return inf if node.kind == "failed" else -1
+
+
+def _in_order(graph: Graph, steps: dict[int, list[tuple[ModuleBox, Node]]], edges: list[Edge]) -> Graph:
+    """The graph with each new node right before the first node that ran after its call."""
+    added = [pair for passed in steps.values() for pair in passed]
+    added.sort(key=lambda pair: (pair[0].span[1], -pair[0].depth))
+    nodes: list[Node] = []
+    waiting = 0
+    for node in graph.all_nodes:
+        while waiting < len(added) and _when(node) >= added[waiting][0].span[1]:
+            nodes.append(added[waiting][1])
+            waiting += 1
+        nodes.append(node)
+    nodes += [node for _, node in added[waiting:]]
+    order = {node.key: position for position, node in enumerate(nodes)}
+    edges.sort(key=lambda edge: order[edge.target])
+    return replace(graph, all_nodes=tuple(nodes), all_edges=tuple(edges))
+
+
+# Leaves out the middle of a graph that is too large to look at and has no modules left to collapse.
+
+
+def omit_middle(graph: Graph, keep: int) -> Graph:
+    """Draw the middle nodes as one, which says for how many operations it stands; `keep` nodes at both ends stay.
+
+    >>> import torch, torcheer
+    >>> from torcheer.graph import build_graph
+    >>> def many(x):
+    ...     for _ in range(50):
+    ...         x = x.sin()
+    ...     return x
+    >>> graph = omit_middle(build_graph(torcheer.log_forward_pass(many, torch.ones(2))), keep=4)
+    >>> [(node.kind, node.num_operations) for node in graph.nodes]
+    [('input', 1), ('operation', 1), ('operation', 1), ('omitted', 48), ('output', 1)]
+    """
+    nodes = graph.nodes
+    if len(nodes) <= keep + 1:
+        return graph
+    head = keep - keep // 4
+    middle = nodes[head : len(nodes) - keep // 4]
+    groups = dict.fromkeys((node.key for node in middle), "… left out")
+    return regroup(graph, groups, _omitted)
+
+
+def _omitted(key: str, middle: list[Node]) -> Node:
+    return merge_unseen(
+        middle,
+        key=key,
+        label=key,
+        kind="omitted",
+        type="omitted",
+        repeats=1,
+        sharing="",
+        modules=common_path([node.modules for node in middle]),
+        shape=middle[-1].shape,
+        dtype=middle[-1].dtype,
+        output_path="",
+        place=None,
+    )
+
+
+# Removes dead ends; hides internal tensors, inputs and outputs, and shows them again.
+
+
+@pass_by_pass
+def prune_dead_ends(graph: Graph) -> Graph:
+    """Remove nodes that lead to no output (in a failed pass: nor to the operation that raised). Inputs stay.
+
+    The graph of a pass that reached neither is returned as it is.
+    """
+    if not any(node.to_output for node in graph.all_nodes):
+        return graph
+    return restrict(graph, {node.key for node in graph.all_nodes if node.to_output or node.kind == "input"})
+
+
+@pass_by_pass
+def prune_internal(graph: Graph) -> Graph:
+    """Hide what has no input among its ancestors: constants, random numbers, tensors the model closed over."""
+    return _hide(graph, lambda node: node.is_internal, True)
+
+
+@pass_by_pass
+def show_internal(graph: Graph) -> Graph:
+    """Show again what `prune_internal` hid."""
+    return _hide(graph, lambda node: node.is_internal, False)
+
+
+@pass_by_pass
+def drop_input_nodes(graph: Graph) -> Graph:
+    """Hide the inputs."""
+    return _hide(graph, lambda node: node.kind == "input", True)
+
+
+@pass_by_pass
+def add_input_nodes(graph: Graph) -> Graph:
+    """Show the inputs again."""
+    return _hide(graph, lambda node: node.kind == "input", False)
+
+
+@pass_by_pass
+def drop_output_nodes(graph: Graph) -> Graph:
+    """Hide the outputs."""
+    return _hide(graph, lambda node: node.kind == "output", True)
+
+
+@pass_by_pass
+def add_output_nodes(graph: Graph) -> Graph:
+    """Show the outputs again."""
+    return _hide(graph, lambda node: node.kind == "output", False)
+
+
+def _hide(graph: Graph, which: Callable[[Node], bool], is_hidden: bool) -> Graph:
+    nodes = [
+        replace(node, is_hidden=is_hidden) if node.is_hidden != is_hidden and which(node) else node for node in graph.all_nodes
+    ]
+    return replace(graph, all_nodes=tuple(nodes))
+
+
+# Draws many inputs or outputs that are alike as one, such as the cache a language model returns.
+
+
+def merge_ports(graph: Graph) -> Graph:
+    """Draw equal inputs, and equal outputs, as one. Hidden ones stay as they are.
+
+    >>> import torch, torcheer
+    >>> from torcheer.graph import build_graph
+    >>> graph = build_graph(torcheer.log_forward_pass(lambda x: [x] * 9, torch.ones(2)))
+    >>> [(node.label, node.num_operations) for node in merge_ports(graph).nodes]
+    [('input_1_0', 1), ('output_1_1…output_9_9', 9)]
+    """
+    found = {f"{group.nodes[0].key}…{group.nodes[-1].key}": group for group in equal_ports(graph.nodes)}
+    groups = {node.key: name for name, group in found.items() for node in group.nodes}
+    return regroup(graph, groups, lambda key, nodes: _merged(key, found[key]), at_last=True) if groups else graph
+
+
+def _merged(key: str, group: EqualPorts) -> Node:
+    first, last = group.nodes[0], group.nodes[-1]
+    role = group.place if group.is_nested else f"{first.role} … {last.role}"
+    label = f"{first.label}…{last.label}"
+    return merge_facts(list(group.nodes), key=key, label=label, role=role, passes=(1,), num_passes=1)
+
+
+# A view of one part of a model: its nodes, and small stubs for the nodes and modules next to it.
+
+_STEPS = 2  # how far the neighbourhood of an operation goes
+
+
+@pass_by_pass
+def focus(graph: Graph, key: Any) -> Graph:
+    """The modules or operations that a key means, and stubs for their neighbours.
+
+    Of a module everything inside is drawn, and each module or operation next to it is a stub; of an operation, everything up to
+    two steps away is drawn.
+
+    >>> import torch, torcheer
+    >>> from torcheer.graph import build_graph
+    >>> model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()) for _ in range(5)))
+    >>> graph = focus(build_graph(torcheer.log_forward_pass(model, torch.ones(1, 2))), "2")
+    >>> [(node.kind, node.label) for node in graph.nodes]
+    [('stub', '1'), ('operation', 'linear_3_5'), ('operation', 'relu_3_6'), ('stub', '3')]
+    """
+    kept = _inside(graph, key) or _around(graph, [node.key for node in graph.find(key)])
+    crossing = [edge for edge in graph.edges if (edge.source in kept) != (edge.target in kept)]
+    beside = {edge.source if edge.target in kept else edge.target for edge in crossing}
+    if not beside:
+        return restrict(graph, kept)
+    part = restrict(graph, kept | beside)
+    home = common_path([graph.by_key[name].modules for name in kept])
+    groups = {}
+    for name in beside:
+        node = graph.by_key[name]
+        if node.kind not in ("input", "output"):
+            is_before = any(edge.target in kept for edge in graph.edges_out.get(name, ()))
+            groups[name] = f"… {_outer(node, home) or name} {'before' if is_before else 'after'}"
+    edges = tuple([edge for edge in part.all_edges if edge.source in kept or edge.target in kept])
+    return regroup(replace(part, all_edges=edges), groups, lambda name, nodes: _stub(name, nodes, home, graph))
+
+
+def _inside(graph: Graph, key: Any) -> set[str]:
+    """The nodes that ran in all calls of the modules a key means; empty where these are fewer than two."""
+    try:
+        boxes = {box.key for box in graph.boxes_of(key)}
+    except (LayerNotFound, InvalidArgument):
+        return set()
+    found = {node.key for node in graph.nodes if not boxes.isdisjoint(node.modules)}
+    return found if len(found) > 1 else set()
+
+
+def _around(graph: Graph, starts: Iterable[str]) -> set[str]:
+    """Nodes, and those a few steps from them."""
+    found = set(starts)
+    here = set(found)
+    for _ in range(_STEPS):
+        here = {edge.target for name in here for edge in graph.edges_out.get(name, ())} | {
+            edge.source for name in here for edge in graph.edges_in.get(name, ())
+        }
+        found |= here
+    return {name for name in found if not graph.by_key[name].is_hidden}
+
+
+def _outer(node: Node, home: tuple[str, ...]) -> str | None:
+    """The key of the outermost module around a node that is not around the focus as well."""
+    return next((name for place, name in enumerate(node.modules) if home[place : place + 1] != (name,)), None)
+
+
+def _stub(name: str, nodes: list[Node], home: tuple[str, ...], graph: Graph) -> Node:
+    outer = _outer(nodes[0], home)
+    box = graph.boxes[outer] if outer is not None else None
+    return merge_unseen(
+        nodes,
+        key=name,
+        label=box.step if box is not None else nodes[0].label,
+        kind="stub",
+        type=box.class_name if box is not None else nodes[0].type,
+        operations=(),
+        params=(),
+        buffers=(),
+        modules=common_path([home, *(node.modules for node in nodes)]),
+        is_inplace=False,
+        error="",
+    )
+
+
+# Parts of a graph: the ancestors of a node, its descendants, the nodes between two, a path to an output.
+
+
+@pass_by_pass
+def ancestors(graph: Graph, key: Any) -> Graph:
+    """The nodes that a key means, and everything that leads to them."""
+    return restrict(graph, reached(_keys(graph, key), graph.edges_in, forwards=False))
+
+
+@pass_by_pass
+def descendants(graph: Graph, key: Any) -> Graph:
+    """The nodes that a key means, and everything that follows from them."""
+    return restrict(graph, reached(_keys(graph, key), graph.edges_out, forwards=True))
+
+
+@pass_by_pass
+def subgraph_between(graph: Graph, first: Any, last: Any) -> Graph:
+    """Everything on a path from one node to another, both included.
+
+    >>> import torch, torcheer
+    >>> from torcheer.graph import build_graph
+    >>> graph = build_graph(torcheer.log_forward_pass(lambda x: (x + 1).relu() + x.sin(), torch.ones(2)))
+    >>> [node.label for node in subgraph_between(graph, "add_1_1", "add_2_4").nodes]
+    ['add_1_1', 'relu_1_2', 'add_2_4']
+    """
+    after = reached(_keys(graph, first), graph.edges_out, forwards=True)
+    between = after & reached(_keys(graph, last), graph.edges_in, forwards=False)
+    if not between:
+        back = reached(_keys(graph, last), graph.edges_out, forwards=True) & set(_keys(graph, first))
+        hint = " There is a way in the other direction." if back else ""
+        raise InvalidArgument(f"no way leads from {first!r} to {last!r}.{hint}")
+    return restrict(graph, between)
+
+
+@pass_by_pass
+def path_to_output(graph: Graph, key: Any) -> Graph:
+    """The shortest path from a node to an output, as a graph that is a line."""
+    came_from: dict[str, str | None] = dict.fromkeys(_keys(graph, key))
+    for here in (waiting := list(came_from)):
+        if graph.by_key[here].kind == "output":
+            way, step = set[str](), came_from[here]
+            while step is not None:
+                way.add(step)
+                step = came_from[step]
+            return restrict(graph, {here} | way)
+        for edge in graph.edges_out.get(here, ()):
+            if edge.target not in came_from:
+                came_from[edge.target] = here
+                waiting.append(edge.target)
+    raise InvalidArgument(f"no way leads from {key!r} to an output of this graph.")
+
+
+def _keys(graph: Graph, key: Any) -> list[str]:
+    return [node.key for node in graph.find(key)]

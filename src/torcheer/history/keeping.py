@@ -1,0 +1,587 @@
+"""Calls user-given predicates of an operation while the model still runs.
+
+Shape, type, module and arguments of an operation are final as soon as it ran. Its label, its children and its distance from
+an output are not: a predicate that read one of these is called again when the pass is over, and until then the tensor is kept.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from types import CodeType
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast, get_args
+
+import torch
+from torch import Tensor
+
+from .._text import few
+from .._torch.containers import Arguments
+from .._torch.functions.facts import Origin, TorchFunction
+from .._torch.inputs import check_names, explained
+from .._torch.internals import is_of_compiler, may_be_compiled
+from .._torch.randomness import RandomState
+from ..capture import Policy, Session, Sink, taking, warn_if_empty
+from ..errors import InvalidArgument, LayerNotFound, UnseenWork, UnseenWorkWarning, put_on
+from ..log.keys import (
+    AnyKey,
+    Key,
+    OfClass,
+    OfFunction,
+    Position,
+    Reading,
+    Several,
+    Text,
+    Where,
+    end_of,
+    find_address,
+    fitting_glob,
+    glob_pattern,
+    parse_key,
+    readings,
+)
+from ..log.labels import DEFAULT_FORMAT, check_format
+from ..log.layers import Owners
+from ..log.records import LOST, UNSAVED, Held, Log, ModuleCall, OperationRecord, is_kind_of
+from .index import Index
+from .lookup import layer_type_of
+from .operation import Operation
+from .printing import describe_failure
+
+if TYPE_CHECKING:
+    from .history import History
+
+
+# The attributes of an index that are final while a recording grows.
+_FINAL = frozenset({"tensor_bytes", "state", "state_behind", "state_name", "state_names"})
+
+
+class _EarlyIndex:
+    """The index of an unfinished recording. It notes when it is asked for something that is decided at the end of the pass."""
+
+    def __init__(self, history: History) -> None:
+        self.log = history._log
+        self.is_unsure = False
+        self._history = history
+        self._so_far = Index(history._log, history._growing, history._makers)
+
+    def record(self, number: int) -> OperationRecord:
+        return self.log.operations[number]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _FINAL:
+            return getattr(self._so_far, name)
+        self.is_unsure = True
+        return getattr(self._history._index, name)
+
+
+class EarlyAnswers:
+    """The answers that predicates gave while the model ran."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._index: _EarlyIndex | None = None
+        self._answers: dict[int, dict[int, bool]] = {}  # by id of the function, which the key keeps alive
+
+    def ask(self, predicate: Callable[[Any], Any], number: int) -> bool:
+        """Whether to keep an operation. True also where the predicate must be asked again at the end."""
+        index = self._index
+        if index is None:
+            index = self._index = _EarlyIndex(self._history)
+        index.is_unsure = False
+        try:
+            answer = bool(predicate(Operation(cast(Index, index), number)))
+        except Exception:
+            if index.is_unsure:  # what it needs may be there at the end
+                return True
+            raise
+        if index.is_unsure:
+            return True
+        self._answers.setdefault(id(predicate), {})[number] = answer
+        return answer
+
+    def settled(self, predicate: Callable[[Any], Any]) -> Callable[[Any], bool]:
+        """The predicate with its final answers: it is called again only where it gave none."""
+        known = self._answers.get(id(predicate), {})
+        self._index = None
+
+        def settled(operation: Operation) -> bool:
+            answer = known.get(operation._number)
+            return bool(predicate(operation)) if answer is None else answer
+
+        return settled
+
+
+# Which activations to keep, decided as the model runs.
+#
+# Labels follow execution, so most keys can be matched as an operation runs. For keys that can only be matched at the
+# end of the pass (positions from the end, slices) everything is kept by reference and released then. Whether an
+# operation is an orphan, or a later pass of a layer, is known only at the end; until then a key is matched against
+# every number the operation may get.
+
+LayersToSave = AnyKey | None
+
+_WORDS = ("all", "none", "modules")
+
+
+def parse_layers_to_save(wanted: LayersToSave, option: str = "layers_to_save") -> str | Key:
+    """`layers_to_save`, or an option that takes the same, as `'all'`, `'none'`, `'modules'`, or a key."""
+    if wanted is None:
+        return "none"
+    if isinstance(wanted, str) and wanted.lower() in _WORDS:
+        return wanted.lower()
+    try:
+        key = parse_key(wanted)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{option} must be 'all', 'none', 'modules', or a key: {error}") from None
+    return "none" if isinstance(key, Several) and not key.keys else key
+
+
+class Nothing:
+    """Keeps nothing."""
+
+    def before(self, function: TorchFunction, module: ModuleCall | None) -> bool | None:
+        return False
+
+    def after(self, record: OperationRecord) -> bool:
+        return False
+
+    def entering(self, call: ModuleCall) -> bool:
+        return False
+
+    def leaving(self, call: ModuleCall) -> bool:
+        return False
+
+
+class LeavingModules(Nothing):
+    """Keeps what modules return."""
+
+    def before(self, function: TorchFunction, module: ModuleCall | None) -> bool | None:
+        return None
+
+    def leaving(self, call: ModuleCall) -> bool:
+        return True
+
+
+class Keyed:
+    """Keeps every activation that a key may turn out to mean."""
+
+    def __init__(self, log: Log, key: Key, answers: EarlyAnswers, labels_are_default: bool) -> None:
+        self._key: Key | None = key  # read when the first operation runs and addresses are known
+        self._labels_are_default = labels_are_default
+        self._answers = answers
+        self._everything = False
+        self._types: set[str] = set()
+        self._positions: set[int] = set()
+        self._modules = _Modules(log)
+        self._predicates: list[Where] = []
+        self._numbering = Numbering(log)
+
+    def _add(self, key: Key) -> None:
+        if isinstance(key, Several):
+            for one in key.keys:
+                self._add(one)
+        elif isinstance(key, Position) and key.position >= 0:
+            self._positions.add(key.position)
+        elif isinstance(key, OfFunction):
+            self._types.add(layer_type_of(key.function))
+        elif isinstance(key, OfClass):
+            self._modules.classes.append(key.cls)
+        elif isinstance(key, Where):
+            self._predicates.append(key)
+        elif isinstance(key, Text):
+            self._add_text(key.text)
+        else:
+            self._everything = True
+
+    def _add_text(self, text: str) -> None:
+        """Look for every reading of a text. If none fits a name yet, a module created while the model runs may fit."""
+        ways = readings(text)
+        known = [way for way in ways if self._add_name(way)]
+        if known:
+            return
+        for way in ways:
+            self._modules.add(way, way.name)
+        if any(way.can_be_label and (way.is_glob or not self._labels_are_default) for way in ways):
+            self._everything = True
+
+    def _add_name(self, way: Reading) -> bool:
+        """Look for one reading of a text. Returns whether it is known to be a name."""
+        address = self._modules.find(way)
+        if address is not None:
+            self._modules.add(way, address)
+        if not way.can_be_label:
+            return address is not None
+        end = end_of(way.name)
+        if end is not None:
+            self._types.add(end[0])
+        kind, _, rest = way.name.partition("_")
+        number = rest.partition("_")[0]
+        is_label = self._labels_are_default and number.isdecimal() and len(number) < 10 and kind == kind.lower()
+        if is_label:
+            self._numbering.wanted.setdefault(kind, set()).add(int(number))
+        return address is not None or end is not None or is_label
+
+    def before(self, function: TorchFunction, module: ModuleCall | None) -> bool | None:
+        if self._key is not None:
+            key, self._key = self._key, None
+            self._add(key)
+        kind = function.type
+        if self._everything or kind in self._types:
+            return True
+        unsure = self._positions or self._predicates or self._modules or kind in self._numbering.wanted
+        return None if unsure else False
+
+    def after(self, record: OperationRecord) -> bool:
+        if self._everything or record.function.type in self._types:
+            return True
+        if self._positions or self._numbering.wanted:
+            of_type, overall = self._numbering.catch_up(record.number)
+            numbers = self._numbering.wanted.get(record.function.type, ())
+            if any(of_type[0] <= n <= of_type[1] for n in numbers) or any(
+                overall[0] <= n <= overall[1] for n in self._positions
+            ):
+                return True
+        return any(self._answers.ask(key.predicate, record.number) for key in self._predicates)
+
+    def entering(self, call: ModuleCall) -> bool:
+        return bool(self._modules) and self._modules.are_wanted(call.address, is_input=True)
+
+    def leaving(self, call: ModuleCall) -> bool:
+        return bool(self._modules) and self._modules.are_wanted(call.address, is_input=False)
+
+    def settled(self, key: Key) -> Key:
+        """The key, with the final answers that predicates gave while the model ran."""
+        if isinstance(key, Several):
+            return Several(tuple(self.settled(one) for one in key.keys))
+        return Where(self._answers.settled(key.predicate)) if isinstance(key, Where) else key
+
+
+class _Modules:
+    """The modules whose outputs or inputs are wanted."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.classes: list[type] = []
+        self._left: list[Callable[[str], Any]] = []  # functions of an address
+        self._given: list[Callable[[str], Any]] = []
+        self._known: dict[tuple[str, bool], bool] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.classes or self._left or self._given)
+
+    def find(self, way: Reading) -> str | None:
+        """The first address, or the glob, by which a reading means modules that are registered."""
+        registered = self._log.registered
+        others = {other: address for address, module in registered.items() for other in module.other_addresses}
+        address = find_address(way.name, registered, others)
+        return address if address is not None or not way.is_glob else fitting_glob(way.name, registered, others)
+
+    def add(self, way: Reading, name: str) -> None:
+        """Look for the module at an address, or the modules that a glob fits."""
+        wanted = self._given if way.is_input else self._left
+        if name not in self._log.registered and way.is_glob:
+            fits = glob_pattern(name).fullmatch
+            wanted.append(lambda one: one and any(map(fits, (one, *self._log.registered[one].other_addresses))))
+        else:
+            wanted.append(name.__eq__)
+
+    def are_wanted(self, address: str, *, is_input: bool) -> bool:
+        """Whether the outputs (or inputs) of the module at an address are wanted."""
+        known = self._known.get((address, is_input))
+        if known is None:
+            fits = any(wanted(address) for wanted in (self._given if is_input else self._left))
+            known_class = self._log.registered[address].cls
+            is_one = not is_input and any(is_kind_of(known_class, cls) for cls in self.classes)
+            known = self._known[address, is_input] = fits or is_one
+        return known
+
+
+class Numbering:
+    """Which numbers an operation may get, in its type and overall, while the pass goes on."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.wanted: dict[str, set[int]] = {}  # type -> numbers among layers of that type
+        self._counts: dict[str, tuple[int, int]] = {}  # by type: how many layers there are, at least and at most
+        self._total = (0, 0)
+        self._lowest: dict[tuple[str | None, str], tuple[int, int]] = {}  # by owner and type: the least numbers
+        self._owners = Owners(log)
+        self._seen = 0
+        self._reached: list[bool] = []
+
+    def catch_up(self, number: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Count up to operation `number`. Returns the least and greatest number it may get, in its type and overall.
+
+        Only an operation of the same type with the same owner can be another pass of its layer.
+        """
+        self._owners.catch_up()
+        of_type = overall = (0, 0)
+        for record in self._log.operations[self._seen : number + 1]:
+            kind = record.function.type
+            least, most = self._counts.get(kind, (0, 0))
+            where = (self._owners.address(record.module.number if record.module is not None else -1), kind)
+            is_new = where not in self._lowest or record.origin is Origin.INPUT
+            if is_new:
+                self._lowest[where] = (least + 1, self._total[0])
+            lowest = self._lowest[where]
+            of_type, overall = (lowest[0], most + 1), (lowest[1], self._total[1])
+            is_reached = record.origin is Origin.INPUT or any(self._reached[n] for n in record.dependencies)
+            self._reached.append(is_reached)
+            counts = is_new and is_reached
+            self._counts[kind] = (least + counts, most + 1)
+            self._total = (self._total[0] + counts, self._total[1] + 1)
+        self._seen = max(self._seen, number + 1)
+        return of_type, overall
+
+
+# The options that every way of logging takes: named and typed once, checked once.
+
+Unseen = Literal["warn", "raise", "ignore"]
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class LogOptions(TypedDict, total=False):
+    """The options as named arguments; `log_forward_pass` says what each of them does."""
+
+    layers_to_save: LayersToSave
+    output_device: torch.device | str | None
+    activation_postfunc: Callable[[Tensor], object] | None
+    save_gradients: bool | LayersToSave
+    time_on_device: bool
+    keep_orphans: bool
+    layer_label_format: str
+    unseen: Unseen
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of one recording, with their defaults."""
+
+    layers_to_save: LayersToSave = "all"
+    output_device: torch.device | str | None = None
+    activation_postfunc: Callable[[Tensor], object] | None = None
+    save_gradients: bool | LayersToSave = False
+    time_on_device: bool = False
+    keep_orphans: bool = False
+    layer_label_format: str = DEFAULT_FORMAT
+    unseen: Unseen = "warn"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers_to_save", parse_layers_to_save(self.layers_to_save))
+        wanted = self.save_gradients
+        if isinstance(wanted, bool):
+            wanted = "all" if wanted else "none"
+        object.__setattr__(self, "save_gradients", parse_layers_to_save(wanted, "save_gradients"))
+        check_format(self.layer_label_format)
+        for name in ("time_on_device", "keep_orphans"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidArgument(f"{name} is True or False; got {getattr(self, name)!r}.")
+        _check_device(self.output_device)
+        if self.unseen not in get_args(Unseen):
+            raise InvalidArgument(f"unseen is one of {', '.join(map(repr, get_args(Unseen)))}; got {self.unseen!r}.")
+        if self.activation_postfunc is not None and not callable(self.activation_postfunc):
+            raise InvalidArgument(f"activation_postfunc must be a function of a tensor; got {self.activation_postfunc!r}.")
+
+
+def _check_device(device: Any) -> None:
+    try:
+        if device is not None:
+            torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise InvalidArgument(f"output_device is a device of this machine, such as 'cpu'; got {device!r}: {reason}") from None
+
+
+def read_options(given: LogOptions, call: str, *others: str) -> Options:
+    """The options that were given to `call`, whose own arguments are `others`."""
+    check_log_options(given, call, *others)
+    return Options(**given)
+
+
+def check_log_options(given: LogOptions, call: str, *others: str) -> None:
+    """Raise if a name that was given to `call` is neither an option nor one of its own arguments."""
+    check_names(given, [*others, *(field.name for field in fields(Options))], f"{call} takes")
+
+
+def shows_options(function: _Function) -> _Function:
+    """Give a function that takes `**options` a signature that names them, for `help` and notebooks."""
+    signature = inspect.signature(function)
+    own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    named = [
+        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+        for field in fields(Options)
+    ]
+    function.__signature__ = signature.replace(parameters=[*own, *named])  # type: ignore[attr-defined]  # functions take attributes
+    return function
+
+
+# Fills a history: runs a session that records into it, and afterwards releases what was not asked for.
+
+
+def open_session(
+    history: History, outermost: CodeType | None = None, *, backs_up_everything: bool = False, sink: Sink | None = None
+) -> Session:
+    """A session that writes into `history`, and its tensors into a `sink`, if there is one."""
+    options = history._options
+    policy = Policy(_selection(history, options), taking(options.output_device, options.activation_postfunc), sink)
+    return Session(
+        history._log,
+        policy,
+        outermost,
+        time_on_device=options.time_on_device,
+        warns=options.unseen == "warn",
+        backs_up_everything=backs_up_everything,
+    )
+
+
+_COMPILER_CAME = (
+    "torcheer: torch's compiler was loaded while the model ran, as torch.cond does it, and it cannot compile what is being "
+    "logged. It is loaded now, so log again."
+)
+
+
+def run(
+    history: History,
+    model: Callable[..., Any],
+    arguments: Arguments,
+    random_seed: int | None,
+    random_state: RandomState | None = None,
+    *,
+    backs_up_everything: bool = False,
+    call: str = "log_forward_pass",
+    sink: Sink | None = None,
+) -> Session:
+    """Run `model` once on arguments that `inputs.as_arguments` made, and record it into `history`. Returns the session, closed.
+
+    With `backs_up_everything` all tensors are copied first, so that writes of code that cannot be watched are undone, too.
+    `call` is the function of ours that the user called, for errors.
+    """
+    _check_seed(random_seed, random_state)
+    session = open_session(history, backs_up_everything=backs_up_everything, sink=sink)
+    had_compiler, is_retried = may_be_compiled(), False
+    with explained(model, arguments, call):
+        try:
+            session.run(model, *arguments, random_seed if random_state is None else random_state)
+        except BaseException as error:
+            is_retried = not had_compiler and is_of_compiler(error) and sink is None
+            if not is_retried:
+                explain(history, error)
+                if not had_compiler and is_of_compiler(error):
+                    put_on(error, _COMPILER_CAME)
+                raise
+    if is_retried:  # the compiler is known now, and is told to stay out
+        history._begin(history.model_name)
+        return run(history, model, arguments, random_seed, random_state, backs_up_everything=backs_up_everything, call=call)
+    finish(history, session)
+    if not history._options.keep_orphans:
+        warn_if_empty(history._log)
+    return session
+
+
+def finish(history: History, session: Session) -> None:
+    """Raise for unseen work with `unseen="raise"`. Release activations and gradients that turned out not to be meant."""
+    unseen = session.recorder.unseen.message or _unseen_writes(history, session)
+    if unseen and history._options.unseen == "raise":
+        error = UnseenWork(f"{unseen} unseen='ignore' logs it all the same.")
+        error.history = history  # type: ignore[attr-defined]  # what the pass logged is not lost
+        raise error
+    _release_gradients(history)
+    wanted, selection = history._options.layers_to_save, session.keeper.selection
+    if not isinstance(wanted, Key) or not isinstance(selection, Keyed):
+        return
+    numbers = _numbers_meant(history, selection.settled(wanted))
+    log = history._log
+    for number in numbers:
+        if number >= 0:
+            _hold_arguments(log, number, numbers)
+    if log.backward is not None:
+        numbers |= set(history._index.outputs)  # for the user to run backward from
+    for number in range(len(log.rows)):
+        if number not in numbers:
+            log.forget(number)
+
+
+def _unseen_writes(history: History, session: Session) -> str:
+    """A sentence on tensors that unwatched code wrote to. It is noted and warned of where `restorer` did not do so already."""
+    log, restorer = history._log, session.recorder.restorer
+    overwritten = [number for number in sorted(log.overwritten()) if log.versions[number] != LOST]
+    names = [history._index.label(number) for number in overwritten if history._index.table.shows(number)]
+    told = restorer.written_unseen if restorer is not None else []
+    if not names and not told:
+        return ""
+    message = (
+        f"{few([*names, *told], 3)} was written to by something that cannot be watched, such as another thread or a compiled "
+        "extension, so that is missing from this history. Run the model on one thread to log all of it."
+    )
+    if names:
+        history._log.notes.append(message)
+        if history._options.unseen == "warn":
+            warnings.warn(message, UnseenWorkWarning, stacklevel=3)
+    return message
+
+
+def _numbers_meant(history: History, key: Key) -> set[int]:
+    try:
+        return set(history._lookup.meaning(key).numbers)
+    except LayerNotFound as error:
+        error.history = history  # type: ignore[attr-defined]  # what the pass logged is not lost
+        raise
+
+
+def _release_gradients(history: History) -> None:
+    """Keep only the gradients that were asked for, of later backward passes too."""
+    backward, wanted = history._log.backward, history._options.save_gradients
+    if backward is None or wanted == "all":
+        return
+    log = history._log
+    if wanted == "modules":
+        numbers = {number for call in log.modules for number in call.outputs}
+    else:
+        assert isinstance(wanted, Key)
+        numbers = _numbers_meant(history, wanted)
+    made = {log.operations[n].parents[0] for n in numbers if n >= 0 and log.operations[n].origin is Origin.OUTPUT}
+    backward.only(numbers | made)  # an output is the tensor some operation made
+
+
+def _hold_arguments(log: Log, number: int, kept: set[int]) -> None:
+    """Let an operation hold those of its arguments whose operations are about to be released."""
+    record = log.operations[number]
+    if not record.is_saved:
+        return
+    held = dict(record.details.held or {})
+    for slot, parent in enumerate(record.parents):
+        if parent >= 0 and parent not in kept and slot not in held and log.values[parent] is not UNSAVED:
+            held[slot] = Held(log.values[parent], log.versions[parent])
+    if held:
+        log.detail(number).held = held
+
+
+def explain(history: History, error: BaseException) -> None:
+    """Put the partial history on the error, and a note that says where it was raised."""
+    failure = history._log.failure
+    where = f"raised in {describe_failure(failure).splitlines()[0]}. " if failure is not None else ""
+    note = f"torcheer: {where}The partial history is on this exception, as error.history."
+    put_on(error, note, history=history)
+
+
+def _selection(history: History, options: Options) -> Any:
+    wanted = options.layers_to_save
+    if wanted == "all":
+        return None
+    if wanted == "none":
+        return Nothing()
+    if wanted == "modules":
+        return LeavingModules()
+    assert isinstance(wanted, Key)
+    return Keyed(history._log, wanted, EarlyAnswers(history), options.layer_label_format == DEFAULT_FORMAT)
+
+
+def _check_seed(seed: Any, state: Any) -> None:
+    if state is not None and not isinstance(state, RandomState):
+        raise InvalidArgument(f"random_state is the random_state of a history; got {type(state).__name__}: {state!r:.60}.")
+    if state is not None and seed is not None:
+        raise InvalidArgument("random_seed and random_state both say how the pass starts: give one of them.")
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63):
+        raise InvalidArgument(f"random_seed must be a whole number from 0 to 2**63 - 1, or None; got {seed!r}.")

@@ -1,1 +1,0 @@
-"""What a history is to hold, and how it is filled."""

@@ -1,1 +1,0 @@
-"""Which operations are the same layer, and how layers are named."""

@@ -1,0 +1,69 @@
+"""A history as a table: one row per operation."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from pathlib import Path
+from typing import IO, Any
+
+from .._files.files import check_ending, write_whole
+from ..errors import InvalidArgument
+from .operation import Operation
+
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")  # what a spreadsheet takes a cell for that begins like this
+
+
+def row_of(one: Operation) -> dict[str, Any]:
+    """The row of an operation."""
+    return {
+        "label": one.label,
+        "type": one.layer_type,
+        "pass": one.pass_num,
+        "shape": one.tensor_shape,
+        "dtype": str(one.tensor_dtype),
+        "device": str(one.tensor_device),
+        "bytes": one.tensor_fsize,
+        "saved": one.has_saved_activations,
+        "function": one.func_applied_name,
+        "seconds": one.func_time_elapsed,
+        "gradfunc": one.gradfunc,
+        "in_place": one.is_inplace,
+        "parents": one.parent_layers,
+        "children": one.child_layers,
+        "params": [param.name for param in one.parent_params],
+        "num_params": one.num_params,
+        "module": one.containing_module,
+        "modules_exited": one.modules_exited,
+        "source": str(one.source) if one.source is not None else None,
+    }
+
+
+def write_csv(rows: list[dict[str, Any]], path: str | os.PathLike[str] | IO[Any]) -> Path | None:
+    """Write rows as comma-separated values to a path, which is returned, or to a file object, of text or of bytes.
+
+    A text that a spreadsheet would take for a formula begins with an apostrophe, which spreadsheets do not show.
+    """
+    check_ending(path, "csv", "table")
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else [])
+    writer.writeheader()
+    writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+    if isinstance(path, (str, os.PathLike)):
+        return write_whole(Path(path), text.getvalue().encode(), "table")
+    if not hasattr(path, "write"):
+        raise InvalidArgument(f"to_csv takes a path or a file object; got {type(path).__name__}: {path!r:.60}.")
+    try:
+        path.write(text.getvalue())
+    except TypeError:  # a file of bytes
+        path.write(text.getvalue().encode())
+    return None
+
+
+def _cell(value: Any) -> Any:
+    """A value as a cell: numbers as they are, and no text that begins as a formula does."""
+    if isinstance(value, (bool, int, float)) or value is None:
+        return value
+    text = str(value)
+    return f"'{text}" if text.startswith(_FORMULAS) else text

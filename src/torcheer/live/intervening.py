@@ -1,0 +1,143 @@
+"""`intervene`: chosen values are changed while the model runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from torch import Tensor
+from torch.nn import Module
+
+from .._cleanup import Managed
+from .._text import few
+from ..capture import note_change
+from ..changes import Change, Given, HeadAxis, as_change
+from ..errors import InvalidArgument
+from ..history import History, Operation
+from ..history.attention import head_axis
+from ..log.keys import AnyKey, KeyType
+from .places import Act, Spot, heads_of
+from .watch import WatchedKeys, in_words, is_in_backward
+
+
+@dataclass(eq=False, slots=True)
+class Edit:
+    """A change of one key: how often it was made, and where."""
+
+    key: AnyKey
+    change: Change
+    spots: list[Spot]
+
+    @property
+    def times(self) -> int:
+        """How often the model went on with what the change gave, over the whole block."""
+        return sum(spot.made for spot in self.spots)
+
+    @property
+    def changed(self) -> int:
+        """How often that had other values than before: `scale(2)` of zeros is zeros."""
+        return sum(int(spot.changed) for spot in self.spots)
+
+    def __str__(self) -> str:
+        places = [spot.place for spot in self.spots if spot.made]
+        if not places:
+            is_reached = any(spot.reached for spot in self.spots)
+            return f"{self.key!r}: {self.change}, {'reached, but not made' if is_reached else 'not reached'}"
+        times = "once" if self.times == 1 else f"{self.times} times"
+        if self.changed < self.times:
+            times += f", {f'in {self.changed} of them with' if self.changed else 'without'} a change of any value"
+        return f"{self.key!r}: {self.change}, {times} ({few(places, 3, '; ')})"
+
+
+class Edits(Managed["Edits"]):
+    """The changes of a block: entering it hooks the model, and afterwards it tells what was changed."""
+
+    def __init__(self, model: Module, changes: Mapping[KeyType, Given], like: History | None, *, strict: bool) -> None:
+        if not isinstance(changes, Mapping) or not changes:
+            raise InvalidArgument(
+                f"intervene() takes a dictionary from keys to changes; got {type(changes).__name__}: {changes!r:.60}."
+            )
+        self.notes: list[str] = []
+        self._strict = strict
+        acts = [(key, _Make(as_change(change, key))) for key, change in changes.items()]
+        self._watched = WatchedKeys(model, acts, like)
+        self.edits: list[Edit] = []
+        for (key, act), (_, spots) in zip(acts, self._watched.spots, strict=True):
+            act.prepare(key, spots, like)
+            self.edits.append(Edit(key, act.change, spots))
+
+    def _begin(self) -> Edits:
+        self._watched.watch.__enter__()
+        return self
+
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._watched.watch.leave(kind, error, trace)
+        if error is None:
+            self._watched.check(self._strict, self.notes)
+
+    def __iter__(self) -> Iterator[Edit]:
+        return iter(self.edits)
+
+    def __len__(self) -> int:
+        return len(self.edits)
+
+    def __str__(self) -> str:
+        return "\n".join([*map(str, self.edits), *(f"note: {note}" for note in self.notes)])
+
+    __repr__ = __str__
+
+
+class _Make(Act):
+    """Makes the change of one key."""
+
+    changes = True
+
+    def __init__(self, change: Change) -> None:
+        self.change = change
+        self._words: dict[Spot, str] = {}  # for errors
+        self._heads: dict[Spot, HeadAxis | Sequence[int]] = {}  # what is known of attention heads
+
+    def prepare(self, key: AnyKey, spots: list[Spot], like: History | None) -> None:
+        """Word the places for errors. If heads are changed, find them: by the history, else by attributes of the module."""
+        for spot in spots:
+            self._words[spot] = in_words(spot.place, key)
+            if self.change.heads is not None:
+                axis = None
+                if like is not None and spot.place.label:
+                    axis = head_axis(Operation(like._index, like._lookup.meaning(spot.place.label).numbers[0]))
+                self._heads[spot] = axis if axis is not None else heads_of(spot.module)
+
+    def __call__(self, spot: Spot, tensor: Tensor) -> Tensor:
+        return self.change(tensor, self._words[spot], self._heads.get(spot, ()))
+
+    def placed(self, spot: Spot, tensor: Tensor, part: int, is_other: Tensor | bool) -> None:
+        if not is_in_backward():
+            spot.made += 1
+            spot.changed = spot.changed + is_other
+        note_change(tensor, self.change, spot.place, spot.module, spot.place.kind, part)
+
+
+def intervene(model: Module, changes: Mapping[KeyType, Given], *, like: History | None = None, strict: bool = True) -> Edits:
+    """Change chosen values while the model runs in a `with` block. The model and its weights are not touched.
+
+    >>> import torch, torcheer
+    >>> from torcheer import changes
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())
+    >>> with torcheer.intervene(model, {"0": changes.zero()}) as edits:
+    ...     model(torch.ones(1, 2))
+    tensor([[0., 0., 0.]])
+    >>> print(edits)
+    '0': zero(), once (what '0' returned)
+
+    Args:
+        model: the model; its modules are hooked for the time of the block.
+        changes: by key (docs/keys.md), one of `torcheer.changes`, a tensor to use instead, or a function of the tensor.
+        like: a history of the model, in which keys that are not addresses or classes of modules mean something.
+        strict: raise at the end of the block if a place was not reached, or not as logged; else `edits.notes` says it.
+
+    Where two keys mean the same value, the key that means fewer values counts, and of equals the last. Nested blocks change a
+    value one after the other. Gradients flow through changes. What a module or function wrote in place is changed in place: all
+    who read the tensor later see the new value. Where that cannot be, an error names the place.
+    """
+    return Edits(model, changes, like, strict=strict)

@@ -1,0 +1,703 @@
+"""The calls of modules, forward and backward, and what flowed between them: from a history, or watched without one."""
+
+from __future__ import annotations
+
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from threading import get_ident
+from time import perf_counter_ns as now
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.nn.parameter import is_lazy
+
+from .._cleanup import Cleaning, cleaning
+from .._torch.addresses import addressed, class_name, free_address
+from .._torch.containers import tensors_in
+from .._torch.functions.facts import Origin
+from .._torch.internals import (
+    DisableTorchFunction,
+    base_of,
+    cuda_is_used,
+    current_graph_task,
+    global_module_hooks,
+    next_sequence_number,
+    own_parameters,
+    run_uncompiled,
+    sequence_number,
+)
+from .._torch.memory import version_of
+from .._torch.shapes import bytes_of
+from ..capture import refuse_inside_compiled_code
+from ..errors import InvalidArgument
+from ..history import History, Param
+from ..log.grad_fn_names import node_of
+from ..log.records import BackwardRecord, ModuleCall, NodeRecord, facts_of
+
+# One call of a module: what came in, what left, when, from where, and the same for its backward passes.
+
+Shape = tuple[int, ...]
+
+
+@dataclass(slots=True, eq=False)
+class ModuleInput:
+    """A tensor that code outside all modules gave to a module."""
+
+    label: str  # as a history has it, with the pass: `input_1_0:1`; where there is none, a number
+    shape: Shape
+    dtype: torch.dtype
+    bytes: int
+
+
+@dataclass(slots=True, eq=False)
+class ModuleBackward:
+    """One time the gradients went back through a module call. Times are in nanoseconds, on `time.perf_counter_ns`."""
+
+    started: int
+    ended: int
+    grad_output_shapes: list[Shape] = field(default_factory=list)  # gradients of what the module returned
+    grad_input_shapes: list[Shape] = field(default_factory=list)  # gradients of what it was given
+    bytes: int = 0  # of those
+    device_seconds: float | None = None  # where a GPU timed the work
+
+    @property
+    def time_elapsed(self) -> float:
+        """Seconds, by the clock of the GPU where the work was timed there."""
+        return self.device_seconds if self.device_seconds is not None else (self.ended - self.started) / 1e9
+
+
+@dataclass(slots=True, eq=False)
+class ModulePass:
+    """One call of a module. Times are in nanoseconds, on `time.perf_counter_ns`."""
+
+    address: str  # empty for the model itself
+    class_name: str
+    call_num: int  # which call of the module this is, from 1
+    outer: ModulePass | None  # the call around it
+    training: bool = False
+    input_shapes: list[Shape] = field(default_factory=list)
+    output_shapes: list[Shape] = field(default_factory=list)
+    bytes: int = 0  # of what it returned
+    started: int = 0
+    ended: int = 0  # not after `started` where it did not return
+    device_seconds: float | None = None  # where a GPU timed the work
+    has_inner: bool = False  # whether it called other modules
+    # The calls and inputs whose tensors it was given, directly or through operations between modules, with the shapes it read.
+    # For a call around others: those from which its own code made the result.
+    sources: dict[ModulePass | ModuleInput, Shape | None] = field(default_factory=dict)
+    params: list[Param] = field(default_factory=list)  # the module's own
+    backward: dict[int, ModuleBackward] = field(default_factory=dict)  # by the number of the backward pass in this run, from 1
+
+    @property
+    def label(self) -> str:
+        """The address with the number of the call: `features.6:1`."""
+        return f"{self.address}:{self.call_num}"
+
+    @property
+    def time_elapsed(self) -> float:
+        """Seconds from entry to exit, by the clock of the GPU where the work was timed there; 0 where it did not return."""
+        return self.device_seconds if self.device_seconds is not None else max(0, self.ended - self.started) / 1e9
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(map(str, self.input_shapes)), ", ".join(map(str, self.output_shapes))
+        return f"<ModulePass {self.label} of {self.class_name}: {shapes[0]} → {shapes[1]}, {self.time_elapsed:.3E}s>"
+
+
+class ModuleCalls(Sequence[ModulePass]):
+    """The module calls of a run, in the order they began.
+
+    `inputs` are the tensors that came from outside; `started` and `ended` are when the run did, in nanoseconds.
+    """
+
+    def __init__(self, calls: list[ModulePass], inputs: list[ModuleInput], settle: Callable[[], object] | None = None) -> None:
+        self.inputs = inputs
+        self.started = self.ended = 0
+        self.is_running = False
+        self._calls = calls
+        self._settle = settle  # computes what is known only at the end, when first asked
+
+    @cached_property
+    def _settled(self) -> list[ModulePass]:
+        if self.is_running:
+            raise InvalidArgument("the modules are still being watched: leave the `with` block before you look at their calls.")
+        if self._settle is not None:
+            self._settle()
+        return self._calls
+
+    @overload
+    def __getitem__(self, place: int) -> ModulePass: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[ModulePass]: ...
+    def __getitem__(self, place: int | slice) -> ModulePass | list[ModulePass]:
+        return self._settled[place]
+
+    def __len__(self) -> int:
+        return len(self._settled)
+
+    def __repr__(self) -> str:
+        return "<ModuleCalls, running>" if self.is_running else "\n".join(map(repr, self._settled))
+
+
+# Which module call a tensor or an autograd node came from, told without keeping either alive.
+#
+# Torch numbers the nodes of autograd in the order they are made, so a call owns those made while it ran, but for
+# those of the calls inside it.
+
+Node = Any  # of autograd
+Source = ModulePass | ModuleInput
+Sources = dict[Source, Shape | None]
+LEAF = 2**62  # nodes that accumulate have the greatest number there is
+
+
+def _ignore(node: Node, one: ModulePass) -> None:
+    return None
+
+
+class Ownership:
+    """Which call made which tensor and node. `hook` is called for each node made by the own code of a call around others."""
+
+    def __init__(self, hook: Callable[[Node, ModulePass], None]) -> None:
+        self._hook = hook
+        # By the id of a tensor: what it is from, and how often it had been written to then.
+        self._made: dict[int, tuple[weakref.ref[Tensor], Source, int]] = {}
+        self._owners: list[ModulePass | None] = []  # of autograd's nodes, by number from `_first`
+        self._behind: dict[int, Sources] = {}  # by number: what was found there
+        self._first = 0
+
+    def begin(self, first: int) -> None:
+        """Start over: nodes are counted from the number `first` on."""
+        self._first = first
+
+    def clear(self) -> None:
+        self._hook = _ignore  # the one that was given leads back to who watched
+        self._made.clear()
+        self._owners.clear()
+        self._behind.clear()
+
+    def claim(self, tensor: Tensor, source: Source) -> None:
+        """Note that `source` is, or returned, this tensor."""
+        self._made[id(tensor)] = (weakref.ref(tensor), source, version_of(tensor))
+
+    def known(self, tensor: Tensor, *, as_it_was: bool = True) -> Source | None:
+        """The source of a tensor, if this very tensor was claimed and was not written to since."""
+        found = self._made.get(id(tensor))
+        if found is None or found[0]() is not tensor or (as_it_was and found[2] != version_of(tensor)):
+            return None
+        return found[1]
+
+    def finish(self, first: int, end: int, one: ModulePass) -> None:
+        """A call has returned: it owns the nodes made since `first`, except those that calls inside it own."""
+        owners = self._owners
+        first, end = first - self._first, end - self._first
+        if not one.has_inner and len(owners) <= first:
+            owners += [None] * (first - len(owners)) + [one] * (end - first)
+            return
+        owners += [None] * (end - len(owners))
+        for number in range(first, end):
+            if owners[number] is None:
+                owners[number] = one
+        if self._behind:
+            self._behind = {number: found for number, found in self._behind.items() if number < first}
+
+    def producers(self, tensor: Tensor, around: ModulePass | None) -> Sources:
+        """The calls and inputs a tensor comes from: by the tensor itself, by autograd's graph, or by the base it is a view of.
+
+        `around` is the call in whose own code it may have been made.
+        """
+        known = self.known(tensor)
+        node = node_of(tensor) if known is None else None
+        if node is None:
+            known = known or self.known(tensor, as_it_was=False)
+            base = base_of(tensor) if known is None else None
+            if base is not None:
+                known = self.known(base, as_it_was=False)
+            return {known: None} if known is not None else {}
+        number = sequence_number(node) - self._first
+        found = self._behind.get(number)
+        if found is None:
+            found = self._behind[number] = self._walk(node, around)
+        return found
+
+    def _walk(self, node: Node, around: ModulePass | None) -> Sources:
+        """The finished calls that autograd's graph leads to from a node. Nodes on the way belong to the call around them."""
+        found: Sources = {}
+        seen: set[Node] = set()
+        waiting = [node]
+        while waiting:
+            here = waiting.pop()
+            if here is None or here in seen:
+                continue
+            seen.add(here)
+            number = sequence_number(here) - self._first
+            if number > LEAF - self._first:
+                known = self.known(here.variable)
+                if known is not None:
+                    found[known] = None
+            elif number >= 0:
+                owner = self._owners[number] if number < len(self._owners) else None
+                if owner is not None and owner is not around and owner.ended:
+                    found[owner] = None
+                    continue
+                if owner is None and around is not None:
+                    self._owners += [None] * (number + 1 - len(self._owners))
+                    self._owners[number] = around
+                    self._hook(here, around)
+                waiting += [following for following, _ in here.next_functions]
+        return found
+
+
+def last_nodes(first: int, results: list[Node]) -> list[Node]:
+    """The nodes made since `first` from which gradients go on; failing those, the ones that lead to parameters."""
+    seen = set(results)
+    waiting = list(seen)
+    leaving: list[Node] = []
+    ending: list[Node] = []
+    while waiting:
+        node = waiting.pop()
+        is_leaving = is_ending = False
+        for following, _ in node.next_functions:
+            if following is None or following in seen:
+                continue
+            number = sequence_number(following)
+            if number > LEAF:
+                is_ending = True
+            elif number < first:
+                is_leaving = True
+            else:
+                seen.add(following)
+                waiting.append(following)
+        if is_leaving:
+            leaving.append(node)
+        elif is_ending:
+            ending.append(node)
+    return leaving or ending or results
+
+
+# Watches modules only: two global hooks for the forward pass, and hooks on autograd's nodes for the backward pass.
+#
+# No torch function is watched, so a pass costs microseconds per module and not per operation. Which node of autograd
+# belongs to which module is told by torch's sequence numbers: those a module made while it ran are its own. Neither
+# tensors nor nodes are kept; hooks go with the graph they are on, and do nothing afterwards.
+
+_MANY = 8  # nodes of a layer that are looked at one by one
+
+
+def watch_modules(model: Module, *, timing: bool = True) -> Cleaning[ModuleCalls]:
+    """Inside, every call of a module is written down, with its shapes, bytes and times, forward and backward.
+
+    >>> import torch, torcheer
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())
+    >>> with torcheer.watch_modules(model) as calls:
+    ...     model(torch.ones(1, 2)).sum().backward()
+    >>> [(call.label, call.output_shapes, len(call.backward)) for call in calls]
+    [(':1', [(1, 3)], 1), ('0:1', [(1, 3)], 1), ('1:1', [(1, 3)], 1)]
+
+    Args:
+        model: the model; other modules that run meanwhile are watched too, and named after their classes.
+        timing: where CUDA is in use, time by events on the device, read when the calls are first looked at.
+
+    The code in the block is the user's own, so its effects stay. Tensors are not kept. Compiled models run as they are
+    written. Limits: work on other threads is not seen; without gradients a call's `sources` are known only where it was given
+    the very tensor that another returned, or a view of it.
+    """
+    refuse_inside_compiled_code()
+    if not isinstance(model, Module):
+        raise InvalidArgument(f"watch_modules() takes an nn.Module; got {type(model).__name__}.")
+    return _Watcher(model, timing=timing).watching()
+
+
+class _Running:
+    """A module call, and what is needed of it until its backward passes are over."""
+
+    __slots__ = ("entering", "events", "first", "module", "one", "with_grad", "with_grad_out")
+
+    def __init__(self, one: ModulePass, module: Module, first: int) -> None:
+        self.one = one
+        self.module = module
+        self.first = first  # torch's number of the first autograd node it may make
+        self.entering: Sources = {}
+        self.events: tuple[Any, Any] | None = None  # of the device, to be read at the end
+        self.with_grad: list[tuple[Shape, int]] = []  # inputs that require gradients, and their bytes
+        self.with_grad_out: list[Shape] = []  # results that do
+
+
+class _Watcher:
+    """Writes down every module call while it is `watching`."""
+
+    def __init__(self, model: Module, *, timing: bool) -> None:
+        self._inputs: list[ModuleInput] = []
+        self._passes: list[ModulePass] = []
+        self._ran: list[_Running] = []
+        self._timing = timing
+        self._thread = get_ident()
+        self._addresses: dict[int, tuple[str | None, Module]] = {}  # by id; None for wrappers, which are looked through
+        self._counts: dict[str, int] = {}
+        self._stack: list[_Running] = []
+        self._ownership = Ownership(self._hook)
+        self._unexplained: list[tuple[weakref.ref[Tensor], Sources, Shape]] = []
+        self._is_on = False
+        self._events: dict[ModuleBackward, list[Any]] = defaultdict(list)  # of the device: begin and end
+        self._turns: dict[int, int] = {}  # backward passes of this run, by autograd's own number, which the process counts on
+        self._cuda = False
+        self._register(model, "")
+
+    def _register(self, root: Module, prefix: str) -> None:
+        for address, module in addressed(root, prefix, self._addresses):
+            self._addresses[id(module)] = (address, module)
+
+    @cleaning
+    def watching(self) -> Iterator[ModuleCalls]:
+        """Inside, every module of this thread is watched."""
+        calls = ModuleCalls(self._passes, self._inputs, self._settle)
+        has_wrappers = any(address is None for address, _ in self._addresses.values())
+        with run_uncompiled(has_wrappers=has_wrappers), global_module_hooks(self._enter, self._exit):
+            self._ownership.begin(next_sequence_number())
+            self._cuda = self._timing and cuda_is_used()
+            self._is_on = calls.is_running = True
+            calls.started = now()
+            yield calls
+            calls.ended = now()
+        self._is_on = calls.is_running = False
+        for container in (self._stack, self._addresses, self._ownership, self._unexplained):
+            container.clear()
+
+    def _settle(self) -> None:
+        """Work out what can be told only at the end: the backward passes of modules around others, and the device's times."""
+        if self._cuda:
+            torch.cuda.synchronize()
+        params: dict[str, list[Param]] = {}
+        for running in reversed(self._ran):  # inner calls come after those around them
+            one = running.one
+            if running.events is not None and one.ended:
+                one.device_seconds = running.events[0].elapsed_time(running.events[1]) / 1e3
+            if one.address not in params:
+                params[one.address] = _params(one.address, running.module)
+            one.params = params[one.address]
+            self._widen(one)
+            for passed in one.backward.values():
+                passed.grad_output_shapes = running.with_grad_out
+                passed.grad_input_shapes = [shape for shape, _ in running.with_grad]
+                passed.bytes = sum(size for _, size in running.with_grad)
+        for passed, events in self._events.items():
+            if len(events) == 2:
+                passed.device_seconds = events[0].elapsed_time(events[1]) / 1e3
+        self._ran.clear()
+        self._events.clear()
+
+    def _widen(self, one: ModulePass) -> None:
+        """The backward pass of a module begins with the first of those inside it and ends with the last."""
+        if one.outer is None:
+            return
+        for turn, inner in one.backward.items():
+            outer = one.outer.backward.get(turn)
+            if outer is None:
+                outer = one.outer.backward[turn] = ModuleBackward(inner.started, inner.ended)
+                self._events[outer] = list(self._events[inner])
+            if inner.started < outer.started:
+                outer.started = inner.started
+                self._events[outer][:1] = self._events[inner][:1]
+            if inner.ended > outer.ended:
+                outer.ended = inner.ended
+                self._events[outer][1:] = self._events[inner][1:]
+
+    # Forward ------------------------------------------------------------------------------------------------------
+
+    def _enter(self, module: Module, args: tuple[Any, ...]) -> None:
+        if get_ident() != self._thread:
+            return
+        with DisableTorchFunction():
+            known = self._addresses.get(id(module))
+            if known is None:
+                around = self._stack[-1].one.address if self._stack else ""
+                self._register(module, free_address(module, around, {address for address, _ in self._addresses.values()}))
+                known = self._addresses[id(module)]
+            address = known[0]
+            if address is None:
+                return
+            self._counts[address] = count = self._counts.get(address, 0) + 1
+            stack = self._stack
+            outer = stack[-1].one if stack else None
+            one = ModulePass(address, class_name(module), count, outer, getattr(module, "training", False))
+            if outer is not None:
+                outer.has_inner = True
+            running = _Running(one, module, next_sequence_number())
+            self._passes.append(one)
+            self._ran.append(running)
+            self._read(running, args)
+            stack.append(running)
+            if self._cuda:
+                running.events = _recorded(), _event()
+            one.started = now()
+
+    def _exit(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any = None) -> None:
+        ended = now()
+        stack = self._stack
+        if get_ident() != self._thread or not stack:
+            return
+        if not any(running.module is module for running in stack):
+            return
+        while stack[-1].module is not module:  # an interrupt left these without an exit
+            stack.pop()
+        running = stack.pop()
+        running.one.ended = ended
+        with DisableTorchFunction():
+            if running.events is not None:
+                running.events[1].record()
+            if kwargs:
+                self._read(running, kwargs)
+            self._leave(running, tensors_in(result), (args, kwargs))
+            if not stack:
+                self._explain()
+
+    def _read(self, running: _Running, given: Any) -> None:
+        one = running.one
+        for tensor in tensors_in(given[0] if type(given) is tuple and len(given) == 1 else given):
+            shape, size = _facts(tensor)
+            one.input_shapes.append(shape)
+            if tensor.requires_grad:
+                running.with_grad.append((shape, size))
+            sources = self._ownership.producers(tensor, self._stack[-1].one if self._stack else None)
+            if not sources and not self._stack:
+                given_here = ModuleInput(str(len(self._inputs) + 1), shape, tensor.dtype, size)
+                self._inputs.append(given_here)
+                self._ownership.claim(tensor, given_here)
+                sources = {given_here: None}
+            for source in sources:
+                running.entering[source] = shape
+            if not sources:
+                base = base_of(tensor)
+                base = tensor if base is None else base
+                self._unexplained.append((weakref.ref(base), running.entering, shape))
+
+    def _explain(self) -> None:
+        """The outermost call's named arguments are known only now; inner calls may have been given them."""
+        for reference, entering, shape in self._unexplained:
+            tensor = reference()
+            known = self._ownership.known(tensor) if tensor is not None else None
+            if known is not None:
+                entering[known] = shape
+        self._unexplained.clear()
+
+    def _leave(self, running: _Running, results: list[Tensor], given: Any) -> None:
+        one, first, ownership = running.one, running.first, self._ownership
+        end = next_sequence_number()
+        own: list[Tensor] = []
+        nodes: list[Node] = []
+        for tensor in results:
+            shape, size = _facts(tensor)
+            one.output_shapes.append(shape)
+            one.bytes += size
+            if tensor.requires_grad:
+                running.with_grad_out.append(shape)
+            if ownership.known(tensor) is None:
+                own.append(tensor)
+                node = node_of(tensor)
+                if node is not None and sequence_number(node) >= first:
+                    nodes.append(node)
+                if one.has_inner:
+                    one.sources |= dict.fromkeys(ownership.producers(tensor, one), shape)
+        if not one.has_inner:
+            one.sources = running.entering
+            if nodes:
+                self._follow(one, first, end, nodes, given)
+        for node in nodes:
+            node.register_prehook(partial(self._backward_begins, one))
+        for tensor in own:
+            ownership.claim(tensor, one)
+        ownership.finish(first, end, one)
+
+    # Backward -----------------------------------------------------------------------------------------------------
+
+    def _follow(self, one: ModulePass, first: int, end: int, results: list[Node], given: Any) -> None:
+        """Hook where gradients leave a layer: its own last nodes or, when it made very many, those of what it was given."""
+        if end - first == 1:
+            results[0].register_hook(partial(self._backward_ends, one))
+            return
+        if end - first > _MANY:
+            hook = partial(self._backward_ended, one)
+            before = {node for tensor in tensors_in(given) if (node := node_of(tensor)) is not None}
+            for node in before:
+                node.register_prehook(hook)
+            if before:
+                return
+        hook = partial(self._backward_ends, one)
+        for node in last_nodes(first, results):
+            node.register_hook(hook)
+
+    def _hook(self, node: Node, one: ModulePass) -> None:
+        """A node that belongs to a module around others."""
+        node.register_hook(partial(self._backward_ends, one))
+
+    def _backward_begins(self, one: ModulePass, gradients: object) -> None:
+        if self._is_on:
+            self._passed(one)
+
+    def _backward_ended(self, one: ModulePass, gradients: object) -> None:
+        if self._turn() in one.backward:  # it may be reached by another way only
+            self._backward_ends(one)
+
+    def _backward_ends(self, one: ModulePass, *gradients: object) -> None:
+        if not self._is_on:
+            return
+        passed = self._passed(one)
+        passed.ended = now()
+        if self._cuda:
+            events = self._events[passed]
+            if len(events) == 1:
+                events.append(_event())
+            events[1].record()
+
+    def _turn(self) -> int:
+        """Which backward pass of this run it is, from 1."""
+        return self._turns.setdefault(current_graph_task(), len(self._turns) + 1)
+
+    def _passed(self, one: ModulePass) -> ModuleBackward:
+        turn = self._turn()
+        passed = one.backward.get(turn)
+        if passed is None:
+            time = now()
+            passed = one.backward[turn] = ModuleBackward(time, time)
+            if self._cuda:
+                self._events[passed].append(_recorded())
+        return passed
+
+
+def _params(address: str, module: Module) -> list[Param]:
+    start = f"{address}." if address else ""
+    own = [(start + name, value) for name, value in own_parameters(module).items() if value is not None]
+    shapes = [tuple(value.shape) if not is_lazy(value) else (0,) for _, value in own]
+    return [Param(name, shape, one.dtype, one.requires_grad, False) for (name, one), shape in zip(own, shapes, strict=True)]
+
+
+def _facts(tensor: Tensor) -> tuple[Shape, int]:
+    if type(tensor) is Tensor and tensor.layout is torch.strided and not tensor.is_nested:
+        return tuple(tensor.shape), tensor.nbytes
+    shape, dtype, _ = facts_of(tensor)
+    return shape, bytes_of(shape, dtype)
+
+
+def _event() -> Any:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's own
+
+
+def _recorded() -> Any:
+    event = _event()
+    event.record()
+    return event
+
+
+# The module calls of a history, with what flowed between them, forward and backward.
+
+_OF_OPERATIONS = ("result", "inside", "derivative")  # roles of nodes that came from an operation
+
+
+def module_calls_of(history: History) -> ModuleCalls:
+    """Every module call of a history."""
+    return _Logged(history).calls()
+
+
+class _Logged:
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._index, self._log = history._index, history._log
+        self._on_device = history._options.time_on_device and torch.cuda.is_available()
+        self._passes: list[ModulePass] = []  # as the log numbers the calls
+        self._inputs: dict[int, ModuleInput] = {}  # by operation
+
+    def calls(self) -> ModuleCalls:
+        for call in self._log.modules:
+            self._passes.append(self._forward(call))
+        for call in self._log.modules:
+            self._find_sources(call)
+        for number, record in enumerate(self._log.backward.passes if self._log.backward is not None else (), 1):
+            self._add_backward(number, record)
+        return ModuleCalls(self._passes, list(self._inputs.values()))
+
+    def _forward(self, call: ModuleCall) -> ModulePass:
+        records = self._log.operations
+        outer = self._passes[call.outer.number] if call.outer is not None else None
+        one = ModulePass(call.address, call.class_name, call.call, outer, call.training)
+        if outer is not None:
+            outer.has_inner = True
+        one.input_shapes = [records[n].shape for n in call.inputs if n >= 0]
+        one.output_shapes = [records[n].shape for n in call.outputs if n >= 0]
+        one.bytes = sum(self._index.tensor_bytes(n) for n in dict.fromkeys(call.outputs) if n >= 0)
+        one.started, one.ended = call.started, call.started + call.elapsed
+        one.params = self._history.modules[call.address].own_params
+        if self._on_device:  # what the operations inside took, each call once
+            inside = records[call.first : call.end if call.end >= 0 else len(records)]
+            one.device_seconds = sum({record.call: record.elapsed for record in inside}.values()) / 1e9
+        return one
+
+    def _find_sources(self, call: ModuleCall) -> None:
+        """What each layer was given by other layers, directly or through operations between them."""
+        one = self._passes[call.number]
+        numbers: Iterable[int] = call.inputs
+        if one.has_inner:  # of a call around others only the results that its own code made count
+            numbers = [n for n in call.outputs if n >= 0 and self._log.operations[n].module is call]
+        for number in numbers:
+            if number >= 0:
+                shape = self._log.operations[number].shape
+                for source in self._sources(number, call):
+                    one.sources.setdefault(source, shape)
+
+    def _sources(self, number: int, reader: ModuleCall) -> dict[ModulePass | ModuleInput, None]:
+        """What the tensor `number` comes from, as seen from a module call that reads or returns it."""
+        found: dict[ModulePass | ModuleInput, None] = {}
+        seen: set[int] = set()
+        waiting = [number]
+        around = set(reader.stack())
+        while waiting:
+            here = waiting.pop()
+            if here in seen:
+                continue
+            seen.add(here)
+            record = self._log.operations[here]
+            if record.module is not None and record.module not in around:
+                found[self._passes[record.module.number]] = None
+            elif record.origin is Origin.INPUT and self._index.table.shows(here):
+                found[self._input(here)] = None
+            else:
+                waiting += record.dependencies
+        return found
+
+    def _input(self, number: int) -> ModuleInput:
+        known = self._inputs.get(number)
+        if known is None:
+            shape, dtype, _ = self._log.operations[number].facts
+            label = f"{self._index.layer_label(number)}:{self._index.table.pass_number(number)}"
+            known = self._inputs[number] = ModuleInput(label, shape, dtype, self._index.tensor_bytes(number))
+        return known
+
+    # Backward -----------------------------------------------------------------------------------------------------
+
+    def _add_backward(self, number: int, record: BackwardRecord) -> None:
+        reached: set[int] = set()  # the operations whose tensors got a gradient
+        for node in record.nodes:
+            if node.role != "other":
+                reached.update((node.operation, *node.tensors))
+            if node.role in _OF_OPERATIONS:
+                self._extend(number, node)
+        operations = self._log.operations
+        for call in self._log.modules:
+            passed = self._passes[call.number].backward.get(number)
+            if passed is not None:  # gradients come in where its results have some, and leave where its inputs have
+                passed.grad_output_shapes = [operations[n].shape for n in dict.fromkeys(call.outputs) if n in reached]
+                made = [operations[n] for n in dict.fromkeys(call.inputs) if n >= 0 and n in reached]
+                passed.grad_input_shapes = [one.shape for one in made]
+                passed.bytes = sum(bytes_of(one.shape, one.dtype) for one in made)
+
+    def _extend(self, number: int, node: NodeRecord) -> None:
+        """Extend the backward pass of every module that an operation ran in by its node."""
+        call = self._log.operations[node.operation].module
+        ended = node.started + node.span
+        for around in call.stack() if call is not None else ():
+            passed = self._passes[around.number].backward.setdefault(number, ModuleBackward(node.started, ended))
+            passed.started, passed.ended = min(passed.started, node.started), max(passed.ended, ended)
+            if node.is_device_time:
+                passed.device_seconds = (passed.device_seconds or 0.0) + node.elapsed / 1e9

@@ -1,0 +1,415 @@
+"""Where a value is in a run of a model: plain data, read off a history, that holds for other runs of the same model.
+
+A place is what a module call returned, what it was given, or what one call of a torch function inside it returned. A function
+call is known by its call site, and by how often that site was reached before in the same call of the module.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from itertools import count
+from types import CodeType
+from typing import Any, Literal
+
+from torch import Tensor
+from torch.nn import Module, ModuleDict, ModuleList, ParameterDict, ParameterList
+
+from .._torch.addresses import addressed
+from .._torch.containers import replace_tensors
+from .._torch.functions.facts import Origin
+from .._torch.left_as_found import PassStopped
+from .._torch.source_code import CodeFacts, Site, SourceLine
+from ..errors import InvalidArgument, LayerNotFound
+from ..history import History
+from ..log.keys import (
+    ALL,
+    AnyKey,
+    Key,
+    Meaning,
+    OfClass,
+    Reading,
+    Several,
+    Text,
+    end_of,
+    find_address,
+    fitting_glob,
+    glob_pattern,
+    parse_key,
+    readings,
+)
+from ..log.records import ClassNames, Composite, Log, ModuleCall, OperationRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One function between a module's `forward` and a call, and the position of the call in it."""
+
+    file: str
+    function: str
+    first_line: int
+    instruction: int
+    line: int = field(default=0, compare=False)
+
+    @property
+    def is_torch(self) -> bool:
+        return SourceLine(self.file, self.line, self.function).is_torch
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a value is.
+
+    `part` is the number of the tensor among those that a module returned or was given, from 0; None means all of them.
+    """
+
+    kind: Literal["output", "input", "function"]
+    module: str  # the address; "" is the model itself
+    call: int | None = None  # which call of the module, from 1, in as many calls of the model as were logged; None: every one
+    part: int | None = 0
+    function: str = ""
+    composites: tuple[str, ...] = ()  # Python functions of torch around the call that are opened, outermost first
+    site: tuple[Frame, ...] = ()  # innermost first
+    turn: int = 1  # which time the site was reached in this call of the module
+    turns: int = 1  # how often it was reached in this call when it was logged
+    path: tuple[object, ...] = ()  # to the tensor in what the function returned
+    writes: bool = False  # the function or module wrote its result to what it was given
+    label: str = ""  # of the operation, in the history that the place is from
+
+    @property
+    def whose(self) -> str:
+        """The module, in words."""
+        return repr(self.module) if self.module else "the model"
+
+    def __str__(self) -> str:
+        whose = self.whose
+        turn = f", call {self.call}" if self.call is not None else ""
+        if self.kind == "function":
+            frame = next((frame for frame in self.site if not frame.is_torch), None)
+            where = f" at {frame.file}:{frame.line}" if frame is not None else ""
+            what = f"{self.function}{'' if self.turn == 1 else f' (time {self.turn})'} in {whose}{turn}{where}"
+        else:
+            part = "every tensor" if self.part is None else "what" if self.part == 0 else f"tensor {self.part} of what"
+            what = f"{part} {whose} {'returned' if self.kind == 'output' else 'was given'}{turn}"
+        return f"{self.label}: {what}" if self.label else what
+
+
+def locate(history: History, key: AnyKey) -> list[Place]:
+    """Where the operations that a key means are: what `tap` and `intervene` watch."""
+    return places_of(history, history._lookup.meaning(key))
+
+
+def places_of(history: History, meaning: Meaning) -> list[Place]:
+    """The places of the operations that a key means."""
+    log, found = history._log, []
+    calls: _Calls | None = None
+    for match in meaning.matches:
+        number, call, label = match.number, match.call, history._index.table.label_of(match.number)
+        if call is not None:
+            found.append(_module_place(log, call, number, label, is_input=match.is_input))
+            continue
+        place, record = _end_place(log, log.operations[number], label)
+        if place is None:
+            calls = calls or _calls_by_site(log)
+            place = _function_place(calls, record, label)
+        found.append(place)
+    return found
+
+
+def _module_place(log: Log, call: ModuleCall, number: int, label: str, *, is_input: bool = False) -> Place:
+    if is_input:
+        return Place("input", call.address, call.call, call.inputs.index(number), label=label)
+    writes, part = _is_written_there(log, call, number), call.outputs.index(number)
+    return Place("output", call.address, call.call, part, writes=writes, label=label)
+
+
+def _is_written_there(log: Log, call: ModuleCall, number: int) -> bool:
+    """Whether a value is a tensor that a module was given and wrote to in place."""
+    made = number
+    while number >= call.first and (slot := log.operations[number].overwritten) is not None:
+        number = log.operations[number].parents[slot]
+    return number != made and number in call.inputs and number < call.first
+
+
+def _end_place(log: Log, record: OperationRecord, label: str) -> tuple[Place | None, OperationRecord]:
+    """The place of an input or output of the model, or of what a module returned; None for other operations.
+
+    Also returns the operation that made the value. For an output of the model inside an object, which hooks do not look into,
+    that is the operation behind it: the output is watched where it was made.
+    """
+    calls = outermost_calls(log)
+    model = next((call for call in calls if record.number in call.inputs), None)
+    if record.origin is Origin.INPUT and model is not None:
+        return Place("input", "", _number(model, calls), model.inputs.index(record.number), label=label), record
+    if record.origin is Origin.OUTPUT:
+        made = record.parents[0]
+        twins = [one.number for one in log.operations if one.origin is Origin.OUTPUT and one.parents[0] == made]
+        parts = [(call, part) for call in calls for part, number in enumerate(call.outputs) if number == made]
+        turn = twins.index(record.number)
+        if turn < len(parts):
+            model, part = parts[turn]
+            return Place("output", "", _number(model, calls), part, label=label), record
+        record = log.operations[made]
+    call = _returning_call(log, record)
+    return (_module_place(log, call, record.number, label) if call is not None else None), record
+
+
+def outermost_calls(log: Log) -> list[ModuleCall]:
+    """The calls of the model itself that no other call of the model made: `generate` makes one for each token."""
+    return [call for call in log.modules if not call.address and not _is_inside_model(call)]
+
+
+def _is_inside_model(call: ModuleCall) -> bool:
+    outer = call.outer
+    while outer is not None and outer.address:
+        outer = outer.outer
+    return outer is not None
+
+
+def _number(model: ModuleCall, calls: list[ModuleCall]) -> int | None:
+    """The number of a call of the model, where there are several; a model that is called once is watched at every call."""
+    return model.call if len(calls) > 1 else None
+
+
+def _returning_call(log: Log, record: OperationRecord) -> ModuleCall | None:
+    """The module call that an operation ran in, if a hook on that module is enough to see the operation.
+
+    It is enough where the module returned the value and nothing inside used it, and the module's code is torch's own, which
+    runs the same operations in the next call; or is code that cannot be watched.
+    """
+    call = record.module
+    if call is None or call.outputs.count(record.number) != 1:
+        return None
+    cls = ClassNames.of(log.registered[call.address].cls).names[0]
+    if record.origin is Origin.OPERATION and not cls.startswith("torch.nn."):
+        return None
+    inside = range(record.number + 1, call.end)
+    return None if any(record.number in log.operations[number].dependencies for number in inside) else call
+
+
+_Calls = dict[tuple[int, int, str], list[int]]
+
+
+def _calls_by_site(log: Log) -> _Calls:
+    """By module call, site and function: the calls that were made, in order."""
+    found: _Calls = {}
+    for record in log.operations:
+        if record.site is not None and record.module is not None:
+            calls = found.setdefault((record.module.number, record.site.number, record.function.name), [])
+            if not calls or calls[-1] != record.call:  # a call that returned several tensors is several operations
+                calls.append(record.call)
+    return found
+
+
+def _function_place(by_site: _Calls, record: OperationRecord, label: str) -> Place:
+    call, site, details = record.module, record.site, record.details
+    if record.origin is not Origin.OPERATION or site is None:
+        raise InvalidArgument(
+            f"{label} cannot be watched while the model runs: no torch function that can be watched made it "
+            f"({record.origin.value})."
+        )
+    if call is None:
+        raise InvalidArgument(f"{label} cannot be watched while a model runs: it ran outside of all modules.")
+    calls = by_site[call.number, site.number, record.function.name]
+    return Place(
+        "function",
+        call.address,
+        call.call,
+        function=record.function.name,
+        composites=tuple(_composites(details.composite)),
+        site=frames_of(site),
+        turn=calls.index(record.call) + 1,
+        turns=len(calls),
+        path=details.output_path,
+        writes=record.overwritten is not None,
+        label=label,
+    )
+
+
+def _composites(composite: Composite | None) -> Sequence[str]:
+    names: list[str] = []
+    while composite is not None:
+        names.append(composite.name)
+        composite = composite.outer
+    return names[::-1]
+
+
+def within_forward(frames: tuple[Frame, ...], forward: CodeType | None) -> tuple[Frame, ...]:
+    """A call site without the frames outside of `forward`, where the call is in `forward` or in a function that it calls.
+
+    A log knows such calls by their place in `forward` alone; a program may wrap the `forward` of one module in other functions.
+    """
+    for depth, frame in enumerate(frames[:2]):
+        if forward is not None and (frame.file, frame.function, frame.first_line) == CodeFacts.of(forward):
+            return frames[: depth + 1]
+    return frames
+
+
+def frames_of(site: Site) -> tuple[Frame, ...]:
+    """The frames of a call site, as plain data."""
+    offsets = [site.table.offset(instruction) for instruction in site.instructions]
+    rows = zip(site.functions, offsets, site.lines, strict=True)
+    return tuple(Frame(*code, offset, line.line) for code, offset, line in rows)
+
+
+# The places that keys mean in a model without a history: addresses, globs and classes of its modules.
+
+_NEVER_CALLED = (ModuleList, ModuleDict, ParameterList, ParameterDict)
+
+
+class ModelPlaces:
+    """The modules of a model by address. A module has one first address and may have others."""
+
+    def __init__(self, model: Module) -> None:
+        self.modules: dict[str, Module] = {}
+        known: dict[int, str] = {}
+        self.others: dict[str, str] = {}
+        for address, module in addressed(model, "", known, lambda module, address: self._note(known, module, address)):
+            known[id(module)] = address if address is not None else ""
+            if address is not None:
+                self.modules[address] = module
+
+    def _note(self, known: dict[int, str], module: Module, address: str) -> None:
+        for name, inner in module.named_modules():
+            other = ".".join(part for part in (address, name) if part)
+            if id(inner) in known and known[id(inner)] != other:
+                self.others[other] = known[id(inner)]
+
+    def places(self, key: Any) -> list[Place]:
+        """The places that a key means. Raises where only a history can tell."""
+        parsed = parse_key(key)
+        found = self._places(parsed)
+        if not found:
+            near = get_close_matches(key, self.modules, n=3, cutoff=0.7) if isinstance(key, str) else []
+            hint = f" The nearest are {', '.join(map(repr, near))}." if near else ""
+            raise LayerNotFound(
+                f"{parsed} names no module of this model.{hint} Labels, positions and functions mean something only in a log: "
+                "make one, and pass it as like=history."
+            )
+        return found
+
+    def knows(self, keys: list[Any]) -> bool:
+        """Whether all of these keys can be understood without a history."""
+        try:
+            for key in keys:
+                self.places(key)
+        except (InvalidArgument, LayerNotFound):
+            return False
+        return True
+
+    def _places(self, key: Key) -> list[Place]:
+        if isinstance(key, Several):
+            return [place for one in key.keys for place in self._places(one)]
+        if isinstance(key, OfClass):
+            return [Place("output", address) for address, module in self.modules.items() if isinstance(module, key.cls)]
+        if not isinstance(key, Text):
+            raise InvalidArgument(f"{key} means something only in a log of the model: pass one as like=history.")
+        ways = readings(key.text)
+        for way in ways:
+            address = find_address(way.name, self.modules, self.others)
+            if address is not None and (address or way.name == ""):
+                return [_place(way, address)]
+        for way in ways:
+            end = end_of(way.name) if way.can_be_label else None
+            if end is not None:
+                return [Place("input" if end[0] == "input" else "output", "", None, (end[1] or 1) - 1)]
+        for way in ways:
+            glob = fitting_glob(way.name, self.modules, self.others) if way.is_glob else None
+            if glob is not None:
+                fits = glob_pattern(glob).fullmatch
+                return [
+                    _place(way, address)
+                    for address, module in self.modules.items()
+                    if address and fits(address) and not isinstance(module, _NEVER_CALLED)
+                ]
+        return []
+
+
+def _place(way: Reading, address: str) -> Place:
+    part = None if way.part == ALL else way.part or 0
+    return Place("input" if way.is_input else "output", address, way.turn, part)
+
+
+# Watched places, and what is done with the values there.
+
+
+class Act(ABC):
+    """What is done with the values at places."""
+
+    changes = False  # whether the model goes on with another value
+
+    @abstractmethod
+    def __call__(self, spot: Spot, tensor: Tensor) -> Tensor | None:
+        """Take a value; return the one that the model goes on with, or None for the same one."""
+
+    def begin(self) -> None:  # noqa: B027 - most acts have nothing to do here
+        """A call of the model begins."""
+
+    def placed(self, spot: Spot, tensor: Tensor, part: int, is_other: Tensor | bool) -> None:  # noqa: B027 - for acts that change
+        """The model goes on with `tensor`, number `part` of the tensors that a module returned or was given.
+
+        `is_other`: whether its values are others than those that were there; a tensor where a device has not told yet.
+        """
+
+
+@dataclass(eq=False, slots=True)
+class Spot:
+    """A place that is watched, what is done there, and how often it was reached."""
+
+    place: Place
+    act: Act
+    rank: float = 0  # how many places its key means: of two changes of one value, that of the lower rank counts
+    module: Module | None = None
+    reached: int = 0  # over the whole block
+    here: int = 0  # in this call of the model
+    made: int = 0  # how often the model went on with what the act gave, over the whole block
+    changed: int | Tensor = 0  # in how many of these with other values
+    is_alone: bool = False  # whether it was reached last where its module was called by itself, not by the model
+    is_outranked: bool = False  # another change was made in its place
+
+
+def counting(spots: list[Spot]) -> list[Spot]:
+    """The spots at one value that count: all that read, and one that changes."""
+    changing = [spot for spot in spots if spot.act.changes]
+    if len(changing) < 2:
+        return spots
+    chosen = min(reversed(changing), key=lambda spot: spot.rank)  # of equal ranks the last
+    for spot in changing:
+        spot.is_outranked = spot is not chosen
+    return [spot for spot in spots if spot is chosen or not spot.act.changes]
+
+
+class Stopped(PassStopped):
+    """Ends a pass in which every place was reached."""
+
+
+def with_tensors(value: Any, new: dict[int, Tensor]) -> Any:
+    """`value` with other tensors in it, by their number among the tensors of `value`."""
+    if isinstance(value, Tensor):
+        return new.get(0, value)
+    numbers = count()
+    return replace_tensors(value, lambda tensor: new.get(next(numbers), tensor))
+
+
+# How many attention heads a module has, as its attributes or those of its configuration say.
+
+_QUERIES = ("num_heads", "n_head", "n_heads", "num_attention_heads", "nhead", "heads", "encoder_attention_heads")
+_KEYS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads")  # where queries share heads of keys and values
+
+
+def heads_of(module: Module | None) -> list[int]:
+    """How many attention heads a module has: of queries, then of keys and values where these differ; empty where unknown."""
+    holders = (module, getattr(module, "config", None))
+    found = [_first(holders, names) for names in (_QUERIES, _KEYS)]
+    return [count for count in found if count is not None]
+
+
+def _first(holders: tuple[Any, ...], names: tuple[str, ...]) -> int | None:
+    for holder in holders:
+        for name in names:
+            count = getattr(holder, name, None)
+            if isinstance(count, int) and not isinstance(count, bool) and count > 0:
+                return count
+    return None

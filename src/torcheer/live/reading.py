@@ -1,0 +1,369 @@
+"""Values that are read while a model runs: held by reference, or copied where the model overwrites them later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module, Parameter
+
+from .._cleanup import Managed
+from .._text import few
+from .._torch.addresses import innermost
+from .._torch.containers import Arguments, shares_no_container, tensors_in
+from .._torch.functions.facts import TorchFunction
+from .._torch.inputs import LEFT_OUT, as_arguments
+from .._torch.internals import (
+    DisableTorchFunction,
+    base_of,
+    functorch_unwrapped,
+    is_functorch_wrapped,
+    without_transforms,
+    write_count,
+)
+from .._torch.left_as_found import left_as_found
+from .._torch.memory import cloned, version_of
+from .._torch.shapes import shape_of
+from ..capture import Session
+from ..errors import ActivationLost, InvalidArgument, LayerNotFound
+from ..history import History
+from ..history.keeping import Numbering, Options, open_session, parse_layers_to_save, run
+from ..log.keys import AnyKey, Text, find_address, parse_key, readings
+from ..log.records import ModuleCall, OperationRecord
+from .places import Act, ModelPlaces, Spot, Stopped
+from .watch import WatchedKeys, in_words, is_plural
+
+
+class TakenValue:
+    """A value that was read: the tensor, and a copy of it where it may be overwritten in place later.
+
+    A parameter, or a view of one, outlives the pass, and programs write to parameters in ways that torch does not count
+    (`p.data`, fused optimizers, `swap_tensors`). So the copy of a parameter is kept, and compared when the value is asked for.
+    """
+
+    __slots__ = ("_copy", "_is_parameter", "_version", "tensor")
+
+    def __init__(self, tensor: Tensor, *, copies: bool) -> None:
+        while is_functorch_wrapped(tensor):  # wrappers of torch.func are invalid later: hold the whole batch
+            tensor = functorch_unwrapped(tensor)
+        self.tensor = tensor
+        self._copy: Tensor | None = None
+        self._is_parameter = any(isinstance(one, Parameter) for one in (tensor, base_of(tensor)))
+        if copies or self._is_parameter:
+            with DisableTorchFunction(), without_transforms():
+                self._copy = cloned(tensor)
+        self._version = version_of(tensor)
+
+    @property
+    def may_be_overwritten(self) -> bool:
+        """Whether the tensor was written to since it was read; True for inference tensors, whose writes torch does not count.
+
+        Nor does it count writes through `.data`, so the tensor is compared with the copy, if there is one.
+        """
+        if self._version < 0 or write_count(self.tensor) != self._version:
+            return True
+        if self._copy is None or type(self.tensor) not in (Tensor, Parameter):
+            return False
+        with DisableTorchFunction():
+            try:
+                return not torch.equal(self._copy, self.tensor)
+            except RuntimeError:  # torch does not compare sparse, nested and meta tensors, nor some dtypes
+                return True
+
+    def settle(self) -> None:
+        """Hold one tensor only, but for parameters: the copy if the tensor was overwritten."""
+        if self._is_parameter:
+            return
+        if not self.may_be_overwritten:
+            self._copy = None
+        elif self._copy is not None:
+            self.tensor = self._copy
+
+    def get(self) -> Tensor | None:
+        """The value as it was read; None if it was overwritten and there is no copy."""
+        return self._copy if self.may_be_overwritten else self.tensor
+
+
+class Take(Act):
+    """Holds the values at places in the last call of the model.
+
+    In the first call every value is copied. Where that call overwrote nothing, later values are held by reference.
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[Spot, list[TakenValue]] = {}
+        self._is_safe: set[Spot] = set()  # places where the last call of the model overwrote nothing
+
+    def __call__(self, spot: Spot, tensor: Tensor) -> None:
+        value = TakenValue(tensor, copies=spot not in self._is_safe)
+        if spot.here == 1:
+            self.values[spot] = [value]
+        else:
+            self.values[spot].append(value)
+
+    def begin(self) -> None:
+        """Let go of the values of the last call, and remember which of them it overwrote.
+
+        What a module returned that was called by itself stays: `generate` calls an encoder before it calls the model.
+        """
+        self._is_safe -= self.values.keys()
+        self._is_safe |= {s for s, values in self.values.items() if not any(value.may_be_overwritten for value in values)}
+        self.values = {spot: values for spot, values in self.values.items() if spot.is_alone}
+
+    def end(self) -> None:
+        """The block is over."""
+        for values in self.values.values():
+            for value in values:
+                value.settle()
+
+    def lost(self, spot: Spot) -> None:
+        """Copy the values at a place from now on: one was overwritten, and there is no copy."""
+        self._is_safe.discard(spot)
+
+
+# A log that ends once the wanted operations ran: for labels, which mean something only when operations are numbered.
+
+
+def values_in_log(model: Module, arguments: Arguments, keys: list[Any]) -> list[Any]:
+    """Log a model as far as needed. Returns the value of each key: of its first pass, or a list where the key is plural."""
+    title, options = type(innermost(model)).__name__, Options(layers_to_save=parse_layers_to_save(keys))
+    history = History(title, options)
+    until = _stopped_log(history, model, arguments, keys)
+    try:
+        if until is None or not until.is_right():
+            raise LayerNotFound
+        return [_value(history, key) for key in keys]
+    except LayerNotFound:  # the pass ran to its end, or operations got other numbers: the whole log tells
+        history = History(title, options)
+        run(history, model, arguments, None, call="activation")
+        return [_value(history, key) for key in keys]
+
+
+def _value(history: History, key: Any) -> Any:
+    table, numbers = history._index.table, history._lookup.meaning(key).numbers
+    found: list[Tensor] = [history[table.label_of(number)].tensor_contents for number in numbers]
+    return found if is_plural(key) else found[0]
+
+
+def _stopped_log(history: History, model: Module, arguments: Arguments, keys: list[Any]) -> _Until | None:
+    """Log until every key was reached; None if the pass ran to its end, or a key can be understood only then."""
+    session = open_session(history)
+    until = _Until(history, session, keys, ModelPlaces(innermost(model)))
+    if until.can_stop:
+        try:
+            session.run(model, *arguments, None)
+        except Stopped as stopped:
+            if stopped.args != (until,):
+                raise
+            return until
+    return None
+
+
+class _Until:
+    """A selection that keeps what another one keeps, and ends the pass after the last wanted operation."""
+
+    def __init__(self, history: History, session: Session, keys: list[Any], places: ModelPlaces) -> None:
+        self._history = history
+        self._places = places
+        self._inner: Any = session.keeper.selection
+        self._numbering = Numbering(history._log)
+        self._labels: dict[tuple[str, int], str] = {}  # layers that are waited for, by type and number: the key
+        self._addresses: dict[str, int] = {}  # modules that are waited for: the number of the call
+        self._sure: dict[str, int] = {}  # by key: the operation that was taken for it
+        self.can_stop = all(map(self._read, map(parse_key, keys)))
+        session.keeper.selection = self
+
+    def _read(self, key: Any) -> bool:
+        """Wait for the operation that a key means. Returns whether it can be told while the model runs."""
+        if not isinstance(key, Text) or "*" in key.text:
+            return False
+        for way in readings(key.text):
+            if not way.can_be_label:
+                return False
+            if (address := find_address(way.name, self._places.modules, self._places.others)) is not None:
+                self._addresses[address] = way.turn or 1
+                return True
+            kind, _, number = way.name.partition("_")
+            if number.isdecimal() and way.turn in (None, 1):
+                self._labels[kind, int(number)] = key.text
+                return True
+        return False
+
+    def is_right(self) -> bool:
+        """Whether the keys mean the operations that were taken for them, now that everything that ran is numbered."""
+        meaning = self._history._lookup.meaning
+        return all(meaning(key).numbers[:1] == [number] for key, number in self._sure.items())
+
+    def before(self, function: TorchFunction, module: ModuleCall | None) -> bool | None:
+        if not self._labels and not self._addresses:
+            raise Stopped(self)
+        kept: bool | None = self._inner.before(function, module)
+        return kept
+
+    def after(self, record: OperationRecord) -> bool:
+        (least, most), _ = self._numbering.catch_up(record.number)
+        key = self._labels.pop((record.function.type, least), None) if least == most else None
+        if key is not None:
+            self._sure[key] = record.number
+        return bool(self._inner.after(record))
+
+    def entering(self, call: ModuleCall) -> bool:
+        return bool(self._inner.entering(call))
+
+    def leaving(self, call: ModuleCall) -> bool:
+        if self._addresses.get(call.address) == call.call:
+            del self._addresses[call.address]
+        return bool(self._inner.leaving(call))
+
+
+# `tap` reads values at chosen places while a model runs; `activation` does so in one line.
+
+
+class TappedValues(Managed["TappedValues"], Mapping[AnyKey, Any]):
+    """The values that were read: `values[key]` is a tensor, or a list where a key means several or a module ran several times.
+
+    They are those of the last call of the model, held by reference and with their autograd graph. A value that the model
+    overwrites in place later is held as a copy.
+    """
+
+    def __init__(self, model: Module, keys: list[AnyKey], like: History | None, *, stop: bool, strict: bool) -> None:
+        self.notes: list[str] = []  # with strict=False: what was not reached, or did not run as logged
+        self._strict = strict
+        self._take = Take()
+        self._watched = WatchedKeys(model, [(key, self._take) for key in keys], like, stops=stop)
+
+    # The block ----------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> TappedValues:
+        self._watched.watch.__enter__()
+        return self
+
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        is_stopped = self._watched.watch.leave(kind, error, trace) or False
+        self._take.end()
+        if error is None or is_stopped:
+            self._watched.check(self._strict, self.notes)
+        return is_stopped
+
+    # Looking up ---------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, key: AnyKey) -> Any:
+        for known, spots in self._watched.spots:
+            if known is key or (type(known) is type(key) and known == key):
+                found = [self._get(value, spot, key) for spot in spots for value in self._take.values.get(spot, ())]
+                if not found:
+                    raise KeyError(f"{key!r} was not reached in the last call of the model.")
+                is_one = len(found) == 1 and len(spots) == 1 and not is_plural(key)
+                return found[0] if is_one else found
+        raise KeyError(f"{key!r} is not watched; these are: {', '.join(map(repr, self))}.")
+
+    def _get(self, value: TakenValue, spot: Spot, key: Any) -> Tensor:
+        tensor = value.get()
+        if tensor is None:
+            self._take.lost(spot)
+            raise ActivationLost(
+                f"{in_words(spot.place, key)} was overwritten in place after it was read, which earlier calls of the model "
+                "did not do, so there is no copy of it. Read it in a block of its own."
+            )
+        return tensor
+
+    def __iter__(self) -> Iterator[AnyKey]:
+        return iter([key for key, _ in self._watched.spots])
+
+    def __len__(self) -> int:
+        return len(self._watched.spots)
+
+    def __repr__(self) -> str:
+        lines = []
+        for key, spots in self._watched.spots:
+            shapes = [shape_of(value.tensor) for spot in spots for value in self._take.values.get(spot, ())]
+            lines.append(f"{key!r}: {few(shapes, 4) or 'not reached'}")
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+
+def tap(model: Module, keys: AnyKey, *, like: History | None = None, stop: bool = False, strict: bool = True) -> TappedValues:
+    """Read chosen values while the model runs in a `with` block; nothing else is watched.
+
+    >>> import torch, torcheer
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())
+    >>> with torcheer.tap(model, ["0"]) as values:
+    ...     output = model(torch.ones(1, 2))
+    >>> torch.equal(values["0"].relu(), output)
+    True
+
+    Args:
+        model: the model; its modules are hooked for the time of the block.
+        keys: a key, or a list of them (docs/keys.md). Addresses, globs and classes of modules need no `like`.
+        like: a history of the model, in which the other keys mean something: labels, positions, functions.
+        stop: end the pass when every place was reached (without `like`, reached once). The rest of the block is skipped.
+        strict: raise at the end of the block if a place was not reached, or not as logged; else `values.notes` says it.
+    """
+    given = list(keys) if isinstance(keys, (list, tuple)) else [keys]
+    if not given:
+        raise InvalidArgument("tap() needs a key: what is to be read.")
+    return TappedValues(model, given, like, stop=stop, strict=strict)
+
+
+def activation(
+    model: Module,
+    input_args: object = LEFT_OUT,
+    keys: AnyKey | None = None,
+    *,
+    input_kwargs: Mapping[str, object] | None = None,
+    like: History | None = None,
+) -> Any:
+    """Run the model as far as needed and return one value, or a list of several.
+
+    >>> import torch, torcheer
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())
+    >>> torcheer.activation(model, torch.ones(1, 2), "0").shape
+    torch.Size([1, 3])
+
+    Args:
+        model: the model. It, the inputs and the random states are left as they were.
+        input_args, input_kwargs: as for `log_forward_pass`.
+        keys: a key, or a list of them: the value of each is returned.
+        like: a history of the model, which says where values are. Without one, addresses and classes of modules are read by
+            hooks; for other keys the model is logged as far as needed, and values have no autograd graph.
+
+    Of a layer that runs several times it returns the first pass, since the model stops there. With `like` it returns a list of
+    all passes that were logged; `key:2` means the second one.
+    """
+    if keys is None:
+        raise InvalidArgument('activation() needs a key: activation(model, x, "layer3").')
+    if not isinstance(model, Module):
+        raise InvalidArgument(f"activation() takes an nn.Module; got {type(model).__name__}: {model!r:.60}.")
+    arguments = as_arguments(model, input_args, input_kwargs, call="activation")
+    given = keys if isinstance(keys, list) else [keys]
+    if like is None and not ModelPlaces(innermost(model)).knows(given):
+        found = values_in_log(model, arguments, given)
+    else:
+        with TappedValues(model, given, like, stop=True, strict=True) as values:
+            _run_once(model, arguments)
+        found = [values[key] for key in given]
+    return found if isinstance(keys, list) else found[0]
+
+
+def _run_once(model: Module, arguments: Arguments) -> None:
+    """Run a model and restore everything; buffers are copied before and written back.
+
+    The model gets copies of the inputs, since it may write to them. They are not written back as buffers are: what autograd
+    saved of them for a backward pass stays.
+    """
+    modules = list(innermost(model).modules())
+    with left_as_found(model, modules, tensors_in(arguments), arguments, []) as undone:
+        undone.restorer.back_up_all_but_parameters()
+        copies = {id(tensor): _copy(tensor) for tensor in tensors_in((undone.args, undone.kwargs))}
+        args, kwargs = shares_no_container((undone.args, undone.kwargs), copies)
+        model(*args, **kwargs)
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """A copy, which gradients flow through; the tensor itself where torch makes no copy of it."""
+    try:
+        return cloned(tensor)
+    except (RuntimeError, TypeError):
+        return tensor

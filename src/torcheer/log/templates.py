@@ -1,0 +1,165 @@
+"""Templates of arguments: nested values with `TENSOR` in place of every tensor, and how they are filled again."""
+
+from __future__ import annotations
+
+import copy
+from array import array
+from collections.abc import Callable, Iterator
+from enum import Enum
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from .._torch.containers import LATER, MOST_REPEATS, PLAIN, Other, Path, find, is_tensor, rebuilt
+from .._torch.sentinels import TENSOR, Sign
+
+_FLAT = PLAIN | {Tensor, Parameter, slice, type(...)}  # what most arguments hold: they are read without looking further
+_NESTING = frozenset({tuple, list, dict})
+_FEW = 1_000
+_MUTABLE = (np.ndarray, bytearray, array)  # numbers that are an argument's value and may change later
+_SIMPLE: tuple[Any, ...] = (*PLAIN, torch.layout, torch.memory_format, range, type, Enum)
+
+
+def template(value: Any, see: Callable[[Tensor], object]) -> Any:
+    """`value` with every tensor replaced by `TENSOR`, each shown to `see` in order. Containers are copied."""
+    made = _quick_template(value, see)
+    return made if made is not LATER else _any_template(value, see, _own)
+
+
+def outline(value: Any, see: Callable[[Tensor], object]) -> Any:
+    """A template that keeps no object alive: `Other` stands for objects that are not containers."""
+    made = _quick_template(value, see)
+    return made if made is not LATER else _any_template(value, see, _stand_in)
+
+
+def _stand_in(item: Any) -> Any:
+    return item if issubclass(type(item), _SIMPLE) else Other(type(item).__name__)
+
+
+def _any_template(value: Any, see: Callable[[Tensor], object], instead: Callable[[Any], Any]) -> Any:
+    """The template of any nesting, with `instead(item)` in place of what is neither a tensor nor a container."""
+
+    def change(item: Any) -> Any:
+        if is_tensor(item):
+            see(item)
+            return TENSOR
+        return instead(item)
+
+    return rebuilt(value, change, repeats=MOST_REPEATS, as_template=True)
+
+
+def _quick_template(value: Any, see: Callable[[Tensor], object]) -> Any:
+    """The template of what nearly all arguments are: lists, tuples and dictionaries at most two deep. Otherwise `LATER`.
+
+    This is on the hot path of capture, where `rebuilt` would take ten times as long.
+    """
+    cls = type(value)
+    if cls in PLAIN:
+        return value
+    if cls is slice:
+        return _sliced(value, see)
+    if cls not in _NESTING:
+        return LATER
+    items = value.values() if cls is dict else value
+    if _FLAT.issuperset(map(type, items)) or (len(value) <= _FEW and all(map(_is_shallow, items))):
+        return _filled(value, cls, see)
+    return LATER
+
+
+def _is_shallow(item: Any) -> bool:
+    cls = type(item)
+    return cls in _FLAT or (cls in _NESTING and _FLAT.issuperset(map(type, item.values() if cls is dict else item)))
+
+
+def _filled(value: Any, cls: type, see: Callable[[Tensor], object]) -> Any:
+    """A list, tuple or dict with TENSOR in the place of tensors, also in those inside it."""
+    made: list[Any] = []
+    for item in value.values() if cls is dict else value:
+        cls_of_item = type(item)
+        if cls_of_item is Tensor or cls_of_item is Parameter:
+            see(item)
+            made.append(TENSOR)
+        elif cls_of_item in _NESTING:
+            made.append(_filled(item, cls_of_item, see))
+        else:
+            made.append(item if cls_of_item is not slice else _sliced(item, see))
+    return made if cls is list else tuple(made) if cls is tuple else dict(zip(value, made, strict=True))
+
+
+def _sliced(value: slice, see: Callable[[Tensor], object]) -> slice:
+    start, stop, step = value.start, value.stop, value.step
+    if type(start) in PLAIN and type(stop) in PLAIN and type(step) in PLAIN:
+        return value
+    return slice(template(start, see), template(stop, see), template(step, see))
+
+
+def slot_paths(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> list[Path]:
+    """The path of every `TENSOR` in a call's templates, in order: `(0,)`, `('mask',)`, `(0, 2)`."""
+    if not kwargs and PLAIN.issuperset(map(type, args)):
+        return [(index,) for index, item in enumerate(args) if item is TENSOR]
+    return [path[1:] for path, _ in find((args, kwargs or {}), (), _is_slot, False, 0)]
+
+
+def _is_slot(value: Any) -> bool:
+    return value is TENSOR
+
+
+def _own(item: Any) -> Any:
+    """A copy of what is an argument's value and may change later: a generator, an array."""
+    if type(item) is torch.Generator:
+        return item.clone_state()
+    return copy.copy(item) if issubclass(type(item), _MUTABLE) else item
+
+
+def fill(value: Any, tensors: Iterator[Any]) -> Any:
+    """A template with its `TENSOR`s replaced, in order, by what `tensors` yields."""
+    cls = type(value)
+    if value is TENSOR:
+        return next(tensors)
+    if cls in PLAIN:
+        return value
+    if (cls is tuple or cls is list) and all(map(_is_quickly_filled, value)):
+        return cls([_filled_quickly(item, tensors) for item in value])
+
+    def change(item: Any) -> Any:
+        if item is TENSOR:
+            return next(tensors)
+        return _own(item)  # a fresh copy, because the caller may change it
+
+    return rebuilt(value, change)
+
+
+def _is_quickly_filled(item: Any) -> bool:
+    """Whether an argument is what nearly all are in templates: a plain value, a slice of plain values, or a list of these."""
+    cls = type(item)
+    if cls is slice:
+        return all(type(bound) in PLAIN and bound is not TENSOR for bound in (item.start, item.stop, item.step))
+    if cls in PLAIN or cls is type(...):
+        return True
+    return (cls is tuple or cls is list) and PLAIN.issuperset(map(type, item))
+
+
+def _filled_quickly(item: Any, tensors: Iterator[Any]) -> Any:
+    if item is TENSOR:
+        return next(tensors)
+    cls = type(item)
+    return cls([next(tensors) if part is TENSOR else part for part in item]) if cls is tuple or cls is list else item
+
+
+def fill_call(whole: tuple[Any, ...], names: tuple[str, ...], tensors: Iterator[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The positional and the named arguments of a call, from the template of all of them and the names of the last."""
+    filled = fill(whole, tensors)
+    count = len(filled) - len(names)
+    return filled[:count], dict(zip(names, filled[count:], strict=True))
+
+
+BLANK = Sign("·")  # printed in place of a tensor
+
+
+def blank(value: Any, sign: Any = BLANK) -> Any:
+    """A template with `sign` in place of every `TENSOR`."""
+    return fill(value, repeat(sign))

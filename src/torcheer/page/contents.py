@@ -1,0 +1,363 @@
+"""Where things ran: call stacks, with files and lines by number, and the lines of code that they name."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from itertools import accumulate
+from typing import Any
+
+from torch.nn.parameter import is_lazy
+
+from .._torch.source_code import Site, Sources, lines_near, stack_of
+from ..analysis import Cost
+from ..graph import Edge, Graph, ModuleBox, Node, Place, PythonRead
+from ..graph.blocks import Run, runs_of
+from ..graph.equal_ports import equal_ports
+from ..history import Operation
+from ..history.index import Index
+from ..history.param import Param
+from ..log.records import ModuleCall
+from .schema import Plain, lean
+
+Frame = list[Any]  # file, line, function
+
+_LONGEST_LINE = 400  # characters of a line
+
+
+class Places:
+    """The files and call stacks of one payload. Each site and each module call is looked up once."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, int] = {}
+        self._sources: list[Sources] = []
+        self._lines: list[set[int]] = []
+        self._is_torch: list[bool] = []
+        self._handing_on: set[tuple[int, int]] = set()  # file and line of those that only hand a torch function's call on
+        self._sites: dict[int, list[Frame]] = {}
+        self._calls: dict[int, list[Frame]] = {}
+        self._stacks: dict[Place, tuple[list[Frame], int]] = {}
+
+    def stack(self, place: Place) -> tuple[list[Frame], int]:
+        """The call stack, outermost first, and which of its lines is the program's own innermost one."""
+        found = self._stacks.get(place)
+        if found is None:
+            frames = self._around(place.module) + self._at(place.site)
+            found = self._stacks[place] = (frames, self._own(frames))
+        return found
+
+    def line(self, place: Place) -> list[int] | None:
+        """File and line of the program's own innermost line."""
+        frames, own = self.stack(place)
+        return frames[own][:2] if own >= 0 else None
+
+    def _own(self, frames: list[Frame]) -> int:
+        last = len(frames) - 1
+        own = (at for at in range(last, -1, -1) if not self._is_torch[frames[at][0]])
+        calling = (at for at in range(last, -1, -1) if (frames[at][0], frames[at][1]) not in self._handing_on)
+        return next(own, next(calling, last))
+
+    def _around(self, call: ModuleCall | None) -> list[Frame]:
+        """The stack up to the call of a module."""
+        waiting: list[ModuleCall] = []
+        while call is not None and call.number not in self._calls:
+            waiting.append(call)
+            call = call.outer
+        frames = self._calls[call.number] if call is not None else []
+        for inner in reversed(waiting):
+            frames = self._calls[inner.number] = frames + self._at(inner.site)
+        return frames
+
+    def _at(self, site: Site | None) -> list[Frame]:
+        if site is None:
+            return []
+        frames = self._sites.get(site.number)
+        if frames is None:
+            frames = self._sites[site.number] = []
+            for line in stack_of(site, None):
+                number = self._files.setdefault(line.file, len(self._files))
+                if number == len(self._lines):
+                    self._lines.append(set())
+                    self._is_torch.append(line.is_torch)
+                    self._sources.append(line.sources)
+                self._lines[number].add(line.line)
+                if line.hands_on:
+                    self._handing_on.add((number, line.line))
+                frames.append([number, line.line, line.function])
+        return frames
+
+    def files(self) -> list[dict[str, Any]]:
+        """Every file that was named, with the lines around those that were."""
+        return [{"path": path, "lines": self._code(path, number)} for path, number in self._files.items()]
+
+    def _code(self, path: str, number: int) -> dict[str, str]:
+        read = self._sources[number].line
+        found = {line: read(path, line) for line in lines_near(self._lines[number])}
+        return {str(line): text[:_LONGEST_LINE] for line, text in found.items() if text is not None}
+
+
+# What the page draws as one: equal blocks that follow one another, and equal inputs or outputs.
+
+_LONGEST_BLOCK = 8  # module calls and operations
+
+
+def runs_in(graph: Graph) -> list[Plain]:
+    """Every run of equal blocks, outer ones first, as the numbers of the nodes that its blocks begin with."""
+    numbers = {node.key: number for number, node in enumerate(graph.all_nodes)}
+    boxes = {box.key: number for number, box in enumerate(graph.all_boxes)}
+    found: list[tuple[int, list[int]]] = []  # of a run: the size of its blocks, where these begin
+    made: list[Plain] = []
+    for run in runs_of(graph, _LONGEST_BLOCK):
+        if not _is_in_one_piece(run, numbers):
+            continue
+        first = run.blocks[0]
+        depth = first.depth - (1 if first.box is not None else 0)
+        starts = [numbers[block.nodes[0].key] for block in run.blocks]
+        for offset in _offsets(starts[0], found):
+            around = graph.all_nodes[starts[0] + offset].modules[:depth]
+            made.append(
+                {
+                    "module": boxes[around[-1]] if around else -1,
+                    "starts": [start + offset for start in starts],
+                    "end": starts[-1] + len(first.nodes) + offset,
+                }
+            )
+        found.append((len(first.nodes), starts))
+    return made
+
+
+def _is_in_one_piece(run: Run, numbers: dict[str, int]) -> bool:
+    return all(numbers[block.nodes[-1].key] - numbers[block.nodes[0].key] == len(block.nodes) - 1 for block in run.blocks)
+
+
+def _offsets(start: int, found: list[tuple[int, list[int]]]) -> list[int]:
+    """The distances from a run inside the first block of other runs to its copies in their other blocks."""
+    offsets = [0]
+    for size, starts in found:
+        if starts[0] <= start < starts[0] + size:
+            offsets = [offset + other - starts[0] for other in starts for offset in offsets]
+    return offsets
+
+
+def ports_in(graph: Graph) -> list[Plain]:
+    """Every group of equal inputs, and of equal outputs, as the numbers of their nodes."""
+    numbers = {node.key: number for number, node in enumerate(graph.all_nodes)}
+    return [
+        {"name": group.name, "nodes": [numbers[node.key] for node in group.nodes]} for group in equal_ports(graph.all_nodes)
+    ]
+
+
+# The nodes, edges and modules of a payload: plain values by number; empty and default values are left out.
+
+_LONGEST = 400  # characters of a call's arguments
+# Categories of nodes that are not torch functions.
+_BY_KIND = {
+    "input": "input",
+    "output": "output",
+    "failed": "failed",
+    "opaque": "opaque",
+    "source": "constant",
+    "buffer": "constant",
+    "alias": "shape",
+}
+_LONGEST_ERROR = 4000
+
+
+class Contents:
+    """Makes the parts of one payload; what nodes, edges and modules share is worked out once."""
+
+    def __init__(self, index: Index, graph: Graph, cost: Cost) -> None:
+        self.index = index
+        self.graph = graph
+        self.places = Places()
+        self._boxes = {box.key: number for number, box in enumerate(graph.all_boxes)}
+        self._nodes = {node.key: number for number, node in enumerate(graph.all_nodes)}
+        self._words = [words_of(node) for node in graph.all_nodes]
+        self._expenses = [cost.operation(Operation(index, n.operations[0])) if n.operations else None for n in graph.all_nodes]
+        self._params: dict[Param, Plain] = {}
+
+    # Nodes ----------------------------------------------------------------------------------------------------------
+
+    def nodes(self) -> list[Plain]:
+        return [self._node(number, node) for number, node in enumerate(self.graph.all_nodes)]
+
+    def _node(self, number: int, node: Node) -> Plain:
+        expense = self._expenses[number]
+        known = expense if expense is not None and not expense.unknown else None
+        stack, source = self.places.stack(node.place) if node.place is not None else ([], -1)
+        operation = node.operations[0] if node.operations else -1
+        return lean(
+            "node",
+            {
+                "key": node.key,
+                "label": node.label,
+                "kind": node.kind,
+                "type": node.type,
+                "function": node.function,
+                "category": category_of(node),
+                "pass": node.passes[0],
+                "num_passes": node.num_passes,
+                "module": self._boxes[node.modules[-1]] if node.modules else -1,
+                "exits": [self._boxes[key] for key in node.exits],
+                "shape": node.shape,
+                "dtype": node.dtype,
+                "device": node.device,
+                "bytes": node.bytes,
+                "seconds": _rounded(expense.seconds) if expense is not None else 0.0,
+                "backward_seconds": _rounded(expense.backward_seconds or 0.0) or None if expense is not None else None,
+                "flops": known.flops if known is not None else None,
+                "macs": known.macs if known is not None else None,
+                "params": [self._param(param) for param in node.params],
+                "buffers": [use.buffer.name for use in node.buffers],
+                "inplace": node.is_inplace,
+                "role": node.role,
+                "arguments": cut(self._words[number]),
+                "composite": node.composite,
+                "error": cut(node.error, _LONGEST_ERROR),
+                "gradfunc": self.index.record(operation).gradfunc if operation >= 0 else None,
+                "stack": stack,
+                "source": source,
+                "python_reads": [_python_read(read) for read in node.python_reads],
+            },
+        )
+
+    def _param(self, param: Param) -> Plain:
+        found = self._params.get(param)
+        if found is None:
+            dtype = str(param.dtype).removeprefix("torch.")
+            facts = {"name": param.name, "shape": param.shape, "dtype": dtype, "numel": param.numel}
+            found = self._params[param] = lean("param", {**facts, "trainable": param.is_trainable})
+        return found
+
+    # Edges ----------------------------------------------------------------------------------------------------------
+
+    def edges(self) -> list[Plain]:
+        return [self._edge(edge) for edge in self.graph.all_edges]
+
+    def _edge(self, edge: Edge) -> Plain:
+        source, target = self._nodes[edge.source], self._nodes[edge.target]
+        carried = self.graph.all_nodes[target if edge.is_gradient else source]
+        return lean(
+            "edge",
+            {
+                "from": source,
+                "to": target,
+                "positions": list(edge.positions),
+                "shape": edge.shape,
+                "dtype": carried.dtype,
+                "bytes": edge.bytes,
+                "memory": edge.is_memory,
+                "gradient": edge.is_gradient,
+            },
+        )
+
+    # Modules --------------------------------------------------------------------------------------------------------
+
+    def modules(self) -> list[Plain]:
+        spans = self._spans()
+        held = _held_params(self.index)
+        flops = _Sums([one.flops if one is not None else 0 for one in self._expenses])
+        unknown = _Sums([one.unknown if one is not None else 0 for one in self._expenses])
+        sizes = _Sums([node.bytes for node in self.graph.all_nodes])
+        made = []
+        for box, span in zip(self.graph.all_boxes, spans, strict=True):
+            names, numel = held.get(box.address, ((), 0))
+            totals = {
+                "flops": flops.over(span) or (None if unknown.over(span) else 0),
+                "bytes": sizes.over(span),
+                "num_params": numel,
+                "first": span[0],
+                "end": span[1],
+                "params_id": _digest(names) if names else "",
+            }
+            made.append(lean("module", {**self._box(box), **totals}))
+        return made
+
+    def _box(self, box: ModuleBox) -> Plain:
+        return {
+            "key": box.key,
+            "address": box.address,
+            "class": box.class_name,
+            "call": box.calls[0],
+            "num_calls": box.num_calls,
+            "step": box.step if box.step != box.address else "",
+            "parent": self._boxes[box.parent] if box.parent is not None else -1,
+            "depth": box.depth,
+            "training": box.training,
+            "seconds": _rounded(box.seconds),
+            "input_shapes": list(box.input_shapes),
+            "output_shapes": list(box.output_shapes),
+            "source": self.places.line(box.place) if box.place is not None else None,
+        }
+
+    def _spans(self) -> list[tuple[int, int]]:
+        """The first node inside each box, and the node after the last; -1 and -1 for a box without nodes."""
+        found: dict[str, tuple[int, int]] = {}
+        for number, node in enumerate(self.graph.all_nodes):
+            for key in node.modules:
+                found[key] = (found[key][0] if key in found else number, number + 1)
+        return [found.get(box.key, (-1, -1)) for box in self.graph.all_boxes]
+
+
+class _Sums:
+    """Sums over spans of a list."""
+
+    def __init__(self, numbers: list[int]) -> None:
+        self._before = [0, *accumulate(numbers)]
+
+    def over(self, span: tuple[int, int]) -> int:
+        first, end = span
+        return self._before[end] - self._before[first] if first >= 0 else 0
+
+
+def _python_read(read: PythonRead) -> str:
+    value = f" → {read.value!r}" if read.value is not None else ""
+    return f"{read.function}{value}"
+
+
+def category_of(node: Node) -> str:
+    """What kind of step a node is, for its colour. A step that computes with parameters is a layer."""
+    if node.kind in _BY_KIND:
+        return _BY_KIND[node.kind]
+    found = node.facts.category if node.facts is not None else "arithmetic"
+    return "layer" if node.params and found in ("arithmetic", "shape") else found
+
+
+def words_of(node: Node) -> str:
+    """The arguments of a node's call, as text."""
+    if node.arguments is None:
+        return ""
+    try:
+        return str(node.arguments)
+    except Exception as error:  # a user-defined __repr__ may raise anything
+        return f"(cannot be shown: {type(error).__name__})"
+
+
+def cut(text: str, longest: int = _LONGEST) -> str:
+    """A text that is not too long."""
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def _digest(names: tuple[str, ...]) -> str:
+    """Twelve characters that stand for some names, the same in every process."""
+    return blake2b(repr(names).encode("utf-8", "backslashreplace"), digest_size=6).hexdigest()
+
+
+def _rounded(seconds: float) -> float:
+    return float(f"{seconds:.4g}")
+
+
+def _held_params(index: Index) -> dict[str, tuple[tuple[str, ...], int]]:
+    """By address: the parameters registered there and below, by their first names, and how many values they have."""
+    sizes: dict[str, int] = {}
+    held: dict[str, set[str]] = {}
+    for address, module in index.log.registered.items():
+        own = held[address] = set()
+        for tensor in module.parameters.values():
+            if tensor is not None:
+                name = index.state_names[id(tensor)][0]
+                own.add(name)
+                sizes[name] = 0 if is_lazy(tensor) else tensor.numel()
+    for address in reversed(held):  # a module is registered before those inside it
+        for child in index.module_children[address]:
+            held[address] |= held[child]
+    return {address: (tuple(sorted(names)), sum(sizes[name] for name in names)) for address, names in held.items()}

@@ -1,0 +1,201 @@
+"""One HTML file that shows a history, offline: the graph program and the payload, compressed.
+
+Nothing of a history is ever written into the page as text, but for its title, which is escaped.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NoReturn
+
+from .._files.files import file_name, output_path, read_regular, write_whole
+from .._text.screen import notebook, open_file
+from ..errors import InvalidArgument, UnreadableFile
+from ..history.printing import human_size
+from .document import Bundle, packed, plain_title, read_bundle
+from .payload import MAX_BYTES, Recorded, check_limit, payload_of, text_of
+from .schema import FORMAT, GRAPH, VERSION, Plain
+from .values import Metrics
+
+Viewable = Recorded | Mapping[str, Any]
+
+_FRAME_HEIGHT = 640  # pixels, in a notebook
+
+
+class Page:
+    """A page that shows a history. A notebook shows it; `save` writes it.
+
+    >>> import torch, torcheer
+    >>> from torcheer.page import make_page
+    >>> page = make_page(torcheer.log_forward_pass(torch.nn.ReLU(), torch.ones(2)))
+    >>> page.title, "Content-Security-Policy" in page.html
+    ('ReLU', True)
+    """
+
+    def __init__(self, title: str, payloads: list[Plain], bundle: Bundle) -> None:
+        self.title = plain_title(title)
+        self._packed = [packed(text_of(payload).encode()) for payload in payloads]
+        self._bundle = bundle
+
+    @cached_property
+    def html(self) -> str:
+        """The whole page."""
+        return self._bundle.page(self.title, dict(zip(("payload", "payload-2"), self._packed, strict=False)))
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page to a file, which is there whole or not at all."""
+        return write_whole(output_path(path, "page", "model.html", "html"), self.html.encode(), "page")
+
+    def _repr_html_(self) -> str:
+        """The page inside a notebook, in a frame that can reach nothing of it."""
+        return (
+            f'<iframe title="{html.escape(self.title)}" sandbox="allow-scripts allow-downloads" allowfullscreen '
+            f'style="width:100%;height:{_FRAME_HEIGHT}px;border:1px solid #8884;border-radius:6px" '
+            f'srcdoc="{html.escape(self.html)}"></iframe>'
+        )
+
+    def __repr__(self) -> str:
+        return f"<Page of {self.title}: {human_size(len(self.html))}>"
+
+
+# Making -------------------------------------------------------------------------------------------------------------
+
+
+def make_page(
+    history: Viewable,
+    *,
+    compare: Viewable | None = None,
+    title: str | None = None,
+    previews: bool = True,
+    max_bytes: int = MAX_BYTES,
+    metrics: Metrics | None = None,
+    bundle: Bundle | None = None,
+) -> Page:
+    """The page of a history, or of two side by side. The arguments are those of `to_html`."""
+    check_limit(max_bytes)
+    bundle = bundle or read_bundle("graph")
+    shown = [history] if compare is None else [history, compare]
+    room = (max_bytes - bundle.size) // len(shown)
+    if room <= 0:
+        raise InvalidArgument(f"max_bytes={max_bytes:,} leaves no room: the viewer alone takes {bundle.size:,} bytes.")
+    payloads = [_payload(one, previews, room, metrics) for one in shown]
+    if title is not None:
+        payloads[0] = {**payloads[0], "title": title}
+    names = [str(payload["title"]) for payload in payloads]
+    return Page(title if title is not None else " and ".join(names), payloads, bundle)
+
+
+def _payload(shown: Viewable, previews: bool, room: int, metrics: Metrics | None) -> Plain:
+    if isinstance(shown, Mapping):
+        return dict(check_payload(shown))
+    if not hasattr(shown, "graph"):
+        raise InvalidArgument(f"a page shows a history or a payload; got {type(shown).__name__}.")
+    return payload_of(shown, previews=previews, max_bytes=room, metrics=metrics)
+
+
+def to_html(
+    history: Viewable,
+    path: str | os.PathLike[str],
+    *,
+    compare: Viewable | None = None,
+    title: str | None = None,
+    previews: bool = True,
+    max_bytes: int = MAX_BYTES,
+    metrics: Metrics | None = None,
+) -> Path:
+    """Write one HTML file that shows a history: it opens in any browser, offline, and needs nothing else.
+
+    >>> import tempfile, torch, torcheer
+    >>> from torcheer.page import to_html
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     to_html(torcheer.log_forward_pass(torch.nn.ReLU(), torch.ones(2)), f"{folder}/relu.html").name
+    'relu.html'
+
+    The arguments are those of `ModelHistory.to_html`; `history` and `compare` may also be payloads (`payload_of`).
+    """
+    target = output_path(path, "page", "model.html", "html")  # what is wrong is told before the work
+    page = make_page(history, compare=compare, title=title, previews=previews, max_bytes=max_bytes, metrics=metrics)
+    return page.save(target)
+
+
+# Reads a payload from a file, and says what is wrong with a file that is not one.
+
+MOST_PAYLOAD = 1 << 30  # bytes: some hundred thousand operations
+
+
+def read_payload(path: str | os.PathLike[str]) -> Plain:
+    """The payload in a file that `history.to_json(path)` wrote.
+
+    >>> import tempfile, torch, torcheer
+    >>> from torcheer.page import read_payload
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     text = torcheer.log_forward_pass(torch.nn.ReLU(), torch.ones(2)).to_json(f"{folder}/relu.json")
+    ...     read_payload(f"{folder}/relu.json")["title"]
+    'ReLU'
+
+    Raises `InvalidArgument` for anything else, and for a version this torcheer cannot read. Nothing in a file is ever run.
+    """
+    name = str(Path(path))
+    try:
+        found = json.loads(read_regular(path, MOST_PAYLOAD).decode(), parse_constant=_refuse)
+    except OSError as error:
+        raise InvalidArgument(f"{name!r} cannot be read: {error.strerror or error}.") from error
+    except UnreadableFile as error:
+        raise InvalidArgument(f"{name!r} cannot be read: {error}.") from None
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"{name!r} is not JSON: it is not text.") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"{name} is not JSON that can be read ({error}).") from error
+    return check_payload(found, name)
+
+
+def check_payload(found: Any, name: str = "the payload") -> Plain:
+    """Returns what it is given, if that is a payload that this version of the viewer can read, and raises otherwise."""
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        said = f" (its format is {found['format']!r:.60})" if isinstance(found, dict) and "format" in found else ""
+        raise InvalidArgument(f"{name} is not a history for the viewer{said}: history.to_json(path) writes those.")
+    if found.get("version") != VERSION:
+        raise InvalidArgument(
+            f"{name} has version {found.get('version')!r:.60} of the format; this torcheer reads version {VERSION}. "
+            "Write it again with this torcheer, or open it with the one that wrote it."
+        )
+    for key, declared in GRAPH["payload"].items():
+        kind = list if declared.type.endswith("[]") else {"string": str, "number": int}.get(declared.type, dict)
+        if (declared.is_required or key in found) and not isinstance(found.get(key), kind):
+            raise InvalidArgument(f"{name} is damaged: {key!r} is missing or not what it should be.")
+    return found
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"it contains {constant}")
+
+
+# Shows a page: in the notebook, in a browser, or, where there is no screen, as a file whose path is printed.
+
+_NOTEBOOK_BYTES = 4_000_000  # a notebook is saved with what it shows
+
+
+def show(
+    history: Viewable,
+    *,
+    compare: Viewable | None = None,
+    title: str | None = None,
+    previews: bool = True,
+    max_bytes: int | None = None,
+    metrics: Metrics | None = None,
+) -> Page:
+    """Show a history in the viewer: in the notebook; elsewhere as `torcheer_<model>.html`, opened where there is a screen.
+
+    The arguments are those of `to_html`; in a notebook a page takes 4 MB at most unless `max_bytes` says otherwise.
+    """
+    is_notebook = notebook() is not None
+    limit = max_bytes if max_bytes is not None else _NOTEBOOK_BYTES if is_notebook else MAX_BYTES
+    page = make_page(history, compare=compare, title=title, previews=previews, max_bytes=limit, metrics=metrics)
+    if not is_notebook:
+        open_file("Page", page.save(f"torcheer_{file_name(page.title)}.html"))
+    return page

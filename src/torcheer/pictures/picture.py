@@ -1,0 +1,193 @@
+"""A picture: laid out once, then drawn in any format."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any
+
+from .._files.files import check_form, file_name, form_of, output_path, write_whole
+from .._text.screen import notebook, open_file
+from ..errors import InvalidArgument
+from ..graph import Graph
+from ..history.printing import plural
+from .columns import in_columns
+from .dot import Places, box_name, dot_text
+from .drawing import Drawing, make_drawing
+from .geometry import read_layout
+from .layout import LEAST, first_laid_out, run_graphviz
+from .options import PictureOptions
+from .placing import place_words
+from .svg import light_svg
+from .tikz import tikz_text
+from .views import View, check_drawable, views
+from .wording import clean
+
+Target = str | os.PathLike[str] | IO[Any]  # where a picture is written: a path or a file object
+FORMATS = ("svg", "png", "pdf", "tex", "dot")
+_LONGEST = 16_000  # pixels of a side of a PNG
+_AREA = 60e6  # pixels of a PNG
+_PRINTED = 300.0  # pixels in an inch of a picture whose width is given
+
+
+class Picture:
+    """A picture of a graph. A notebook shows it; `save` writes it.
+
+    >>> import torch, torcheer
+    >>> from torcheer.pictures import make_picture
+    >>> picture = make_picture(torcheer.log_forward_pass(torch.nn.ReLU(), torch.ones(2)).graph)
+    >>> "relu_1_1" in picture.svg
+    True
+    """
+
+    def __init__(self, view: View, drawing: Drawing, places: Places, options: PictureOptions) -> None:
+        self.graph = view.graph
+        self.notes = drawing.notes
+        self._drawing = drawing
+        self._places = places
+        self._width = options.length
+        self._limit = max(options.time_limit, LEAST)
+
+    @property
+    def title(self) -> str:
+        return self._drawing.title
+
+    @property
+    def dot(self) -> str:
+        """The source of the picture in the DOT language, before the layout."""
+        return dot_text(self._drawing)
+
+    @property
+    def tikz(self) -> str:
+        """The picture as TikZ, for LaTeX."""
+        return tikz_text(self._drawing, self._places, self.size[0] / self._places.bounds.width)
+
+    @cached_property
+    def svg(self) -> str:
+        """The picture as SVG."""
+        titles = {node.id: clean(node.key, 400) for node in self._drawing.nodes}
+        titles |= {box_name(number): clean(box.key, 400) for number, box in enumerate(self._drawing.boxes)}
+        own_labels = {node.id for node in self._drawing.nodes if "label" in node.attributes}
+        return light_svg(self._drawn("svg"), titles, self.title, own_labels, self._width)
+
+    def to_bytes(self, form: str) -> bytes:
+        """The picture in one of the forms `svg`, `png`, `pdf`, `tex` and `dot`."""
+        form = check_form(form, FORMATS, "picture")
+        if form == "svg":
+            return self.svg.encode()
+        if form == "tex":
+            return self.tikz.encode()
+        return self.dot.encode() if form == "dot" else self._drawn(form)
+
+    def _drawn(self, form: str) -> bytes:
+        drawing = self._drawing
+        attributes: dict[str, str] = {}
+        width, height = self.size
+        if form != "svg" and self._width is not None:
+            attributes["size"] = f"{width / 72:.4f},{height / 72 + 1:.4f}!"
+        if form == "pdf":
+            attributes["margin"] = "0"
+        if form == "png":
+            wanted = 144.0 if self._width is None else _PRINTED
+            sharp = min(wanted, 72 * _LONGEST / max(width, height, 1.0), 72 * (_AREA / max(width * height, 1.0)) ** 0.5)
+            attributes["dpi"] = f"{sharp:.1f}"
+        source = dot_text(replace(drawing, attributes={**attributes, **drawing.attributes}), self._places)
+        return run_graphviz(source, "nop2", form, self._limit)
+
+    @property
+    def size(self) -> tuple[float, float]:
+        """Width and height, in points."""
+        bounds = self._places.bounds
+        width = bounds.width if self._width is None else self._width.points
+        return width, bounds.height * width / bounds.width
+
+    def save(self, target: Target, format: str | None = None) -> None:
+        """Write the picture to a path, whose ending says the form, or to a file object.
+
+        A file is there whole or not at all.
+        """
+        data = self.to_bytes(form_for(target, format))
+        if isinstance(target, (str, os.PathLike)):
+            write_whole(Path(target), data, "picture")
+        else:
+            target.write(data.decode() if _takes_text(target) else data)
+
+    def _repr_svg_(self) -> str:
+        """The picture for a notebook, never wider than the page. Not in files: some viewers cannot read this style."""
+        return self.svg.replace("<svg ", '<svg style="max-width:100%;height:auto" ', 1)
+
+    def __repr__(self) -> str:
+        width, height = self.size
+        return f"<Picture of {self.title}: {plural(len(self.graph.nodes), 'node')}, {width:.0f}×{height:.0f} points>"
+
+
+def form_for(target: Target, format: str | None) -> str:
+    """The form in which a picture is written to a path or file object. Where it cannot be written there, this raises."""
+    if isinstance(target, (str, os.PathLike)):
+        form = form_of(target, format, FORMATS, "picture")
+        output_path(target, "picture", f"model.{form}")
+        return form
+    if not hasattr(target, "write"):
+        raise InvalidArgument(f"a picture is written to a path or a file object; got {target!r:.80}.")
+    form = form_of(target, format, FORMATS, "picture", "svg")
+    if form in ("png", "pdf") and _takes_text(target):
+        raise InvalidArgument(f"a {form.upper()} needs a file opened in binary mode, open(path, 'wb').")
+    return form
+
+
+def check_format(target: Target | None, format: str | None) -> str | None:
+    """The form of a picture, checked before the work; None for a picture that is shown, if no form was given."""
+    if target is not None:
+        return form_for(target, format)
+    return check_form(format, FORMATS, "picture") if format is not None else None
+
+
+def _takes_text(file: Any) -> bool:
+    return hasattr(file, "encoding") or (hasattr(file, "getvalue") and isinstance(file.getvalue(), str))
+
+
+def make_picture(graph: Graph, options: PictureOptions | None = None) -> Picture:
+    """Lay a graph out; what is too large or too slow is drawn with fewer modules open, and the picture says so."""
+    options = options or PictureOptions()
+    check_drawable(graph)
+    tries, limit = views(graph, options), options.time_limit
+    view, drawing, laid_out = first_laid_out(tries, lambda view: make_drawing(view, options), graph.title, limit)
+    found, drawing = in_columns(read_layout(laid_out), drawing, options)
+    return Picture(view, drawing, place_words(found, drawing), options)
+
+
+# Shows a picture: in the notebook, on the screen, or, where there is neither, in a file whose path is printed.
+
+
+def draw(graph: Graph, options: PictureOptions, target: Target | None, format: str | None) -> Picture:
+    """Draw a graph to a path or file object, which is checked before the work. Without one, show the picture.
+
+    A notebook shows what is returned by itself; elsewhere the picture is saved and opened.
+    """
+    form = check_format(target, format)
+    picture = make_picture(graph, options)
+    if target is not None:
+        picture.save(target, format)
+    elif notebook() is None:
+        _open(picture, form or "svg")
+    return picture
+
+
+def present(picture: Picture) -> Path | None:
+    """Show a picture that is not returned."""
+    shell = notebook()
+    if shell is None:
+        return _open(picture)
+    sys.modules["IPython"].display.display(picture)
+    return None
+
+
+def _open(picture: Picture, form: str = "svg") -> Path:
+    kind = "rolled" if picture.graph.is_rolled else "unrolled"
+    path = Path(f"torcheer_{file_name(picture.title)}_{kind}.{form}")
+    picture.save(path)
+    open_file("Picture", path)
+    return path

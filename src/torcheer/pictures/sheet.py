@@ -1,0 +1,96 @@
+"""Matplotlib figures filled by pixels from the top left corner, with text that is measured before it is placed.
+
+Nothing here uses pyplot: a figure is made, drawn and dropped without a window or a global list of figures.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+DPI = 200
+FAINT = "#5A5F69"
+INK = "#16181D"
+ALARM = "#C00000"
+_STYLE = {"text.usetex": False, "axes.grid": False, "text.parse_math": False, "axes.unicode_minus": True}
+
+
+def import_matplotlib() -> Any:
+    """Matplotlib, or an error that says how to get it."""
+    try:
+        import matplotlib
+        import matplotlib.cm
+        import matplotlib.colors
+        import matplotlib.figure
+        import matplotlib.textpath
+    except ImportError as error:
+        raise ImportError("figures of an Xray need matplotlib: pip install matplotlib") from error
+    return matplotlib
+
+
+def text_width(text: str, size: float, weight: str = "normal") -> float:
+    """How wide a line of text is, in pixels."""
+    matplotlib = import_matplotlib()
+    font = matplotlib.font_manager.FontProperties(size=size, weight=weight)
+    return float(matplotlib.textpath.text_to_path.get_text_width_height_descent(text, font, False)[0]) * DPI / 72
+
+
+def line_height(size: float) -> float:
+    return size * 1.35 * DPI / 72
+
+
+def wrapped(parts: list[str], width: float, size: float, weight: str = "normal", joint: str = " · ") -> list[str]:
+    """Parts joined into lines of at most `width` pixels; a part that is wider by itself is cut into pieces."""
+    lines: list[str] = []
+    for part in parts:
+        if lines and text_width(lines[-1] + joint + part, size, weight) <= width:
+            lines[-1] += joint + part
+        else:
+            lines += _pieces(part, width, size, weight)
+    return lines
+
+
+def _pieces(text: str, width: float, size: float, weight: str) -> list[str]:
+    """A text cut where it must be, after a space or a dot if there is one."""
+    pieces = []
+    while text_width(text, size, weight) > width and len(text) > 1:
+        end = max(1, int(len(text) * width / text_width(text, size, weight)))
+        while end > 1 and text_width(text[:end], size, weight) > width:
+            end -= 1
+        better = max(text.rfind(mark, end // 2, end) for mark in " ._/") + 1
+        end = better or end
+        pieces.append(text[:end].rstrip())
+        text = text[end:].lstrip()
+    return [*pieces, text]
+
+
+class Sheet:
+    """A figure that is filled by pixels from its top left corner."""
+
+    def __init__(self, width: float, height: float) -> None:
+        self.width, self.height = math.ceil(width), math.ceil(height)
+        with self.style():
+            figure = import_matplotlib().figure.Figure
+            self.figure = figure(figsize=(self.width / DPI, self.height / DPI), dpi=DPI, facecolor="white", layout="none")
+
+    @staticmethod
+    def style() -> Any:
+        """What a user's own style must not change in these figures."""
+        matplotlib = import_matplotlib()
+        return matplotlib.rc_context({key: value for key, value in _STYLE.items() if key in matplotlib.rcParams})
+
+    def axes(self, left: float, top: float, width: float, height: float) -> Any:
+        bottom = self.height - top - height
+        place = (left / self.width, bottom / self.height, width / self.width, height / self.height)
+        return self.figure.add_axes(place, facecolor="none")
+
+    def write(self, left: float, top: float, text: str, size: float, **look: Any) -> None:
+        """A line of text whose top left corner is at a place."""
+        look = {"color": INK, "va": "top", "ha": "left", "parse_math": False, **look}
+        self.figure.text(left / self.width, 1 - top / self.height, text, fontsize=size, **look)
+
+    def write_lines(self, left: float, top: float, lines: list[str], size: float, **look: Any) -> float:
+        """Lines below each other. Returns where they end."""
+        for at, line in enumerate(lines):
+            self.write(left, top + at * line_height(size), line, size, **look)
+        return top + len(lines) * line_height(size)

@@ -1,0 +1,412 @@
+"""How a convolution or a pool moves over its input, in words: `kernel 3×3, stride 2, padding 1`."""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+from typing import Any
+
+import torch
+
+from .._torch.shapes import bytes_of
+from ..errors import InvalidArgument
+from ..graph import Edge, Graph, ModuleBox, Node, format_passes
+from ..graph.equal_ports import name_of_place
+from ..history.printing import human_size, plural
+
+_CONVOLUTION = re.compile(r"conv(_transpose)?([123])d")
+_POOL = re.compile(r"(max|avg|lp)_pool([123])d(_with_indices)?")
+# Where arguments stand in a call; after the input, and in convolutions after weight and bias.
+_ARGUMENTS = {
+    "conv": {"stride": 3, "padding": 4, "dilation": 5, "groups": 6},
+    "conv_transpose": {"stride": 3, "padding": 4, "output padding": 5, "groups": 6, "dilation": 7},
+    "max": {"stride": 2, "padding": 3, "dilation": 4},
+    "avg": {"stride": 2, "padding": 3},
+    "lp": {"stride": 3},
+}
+_PLAIN = {"padding": 0, "output padding": 0, "dilation": 1, "groups": 1}
+
+
+def window_words(node: Node, graph: Graph) -> list[str]:
+    """Kernel and stride, and what else is not as usual; nothing for other operations.
+
+    >>> import torch, torcheer
+    >>> history = torcheer.log_forward_pass(torch.nn.Conv2d(3, 8, 3, stride=2, padding=1), torch.ones(1, 3, 9, 9))
+    >>> window_words(history.graph.node("conv2d_1_1"), history.graph)
+    ['kernel 3×3', 'stride 2', 'padding 1']
+    """
+    convolution, pool = _CONVOLUTION.fullmatch(node.function), _POOL.fullmatch(node.function)
+    if node.kind != "operation" or node.arguments is None or (convolution is None and pool is None):
+        return []
+    if convolution is not None:
+        dims, places = int(convolution[2]), _ARGUMENTS["conv_transpose" if convolution[1] else "conv"]
+        weight = _weight(node, graph, dims)
+        kernel: Any = weight[2:] if weight is not None else None
+        usual: Any = 1
+    else:
+        assert pool is not None
+        dims, places = int(pool[2]), _ARGUMENTS[pool[1]]
+        kernel = node.arguments.value(2 if pool[1] == "lp" else 1, "kernel_size")
+        usual = kernel
+    found = {name: node.arguments.value(place, name.replace(" ", "_")) for name, place in places.items()}
+    if found["stride"] in (None, (), []):
+        found["stride"] = usual
+    words = [f"kernel {_sizes(kernel, dims)}"] if kernel is not None else []
+    return words + [f"{name} {_size(value)}" for name, value in found.items() if _is_told(name, value)]
+
+
+def _is_told(name: str, value: Any) -> bool:
+    if value is None:
+        return False
+    return name not in _PLAIN or any(one != _PLAIN[name] for one in (value if isinstance(value, (tuple, list)) else [value]))
+
+
+def _weight(node: Node, graph: Graph, dims: int) -> tuple[int, ...] | None:
+    """The shape of the weight: a parameter's, or that of the tensor given as one."""
+    found = [param.shape for param in node.params if len(param.shape) == dims + 2]
+    places = ("args[1]", "kwargs['weight']")
+    edges = graph.edges_in.get(node.key, ())
+    found += [edge.shape for edge in edges if edge.shape is not None and any(place in edge.positions for place in places)]
+    return found[0] if found and len(found[0]) == dims + 2 else None
+
+
+def _size(value: Any) -> str:
+    """A size that may be given for each dimension: once where it is the same."""
+    if not isinstance(value, (tuple, list)):
+        return str(value)
+    return str(value[0]) if len(set(value)) == 1 else "×".join(map(str, value))
+
+
+def _sizes(value: Any, dims: int) -> str:
+    """A size, written for each dimension."""
+    each = list(value) if isinstance(value, (tuple, list)) else [value]
+    return "×".join(map(str, each * dims if len(each) == 1 else each))
+
+
+# What is written on nodes, edges and modules.
+
+_WIDEST = 46  # characters in a line
+_SHAPES_SHOWN = 4
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]+")
+
+
+def clean(text: object, limit: int = _WIDEST) -> str:
+    """Text for one line of a picture: no control characters, cut in the middle when it is very long.
+
+    >>> clean("a\\nb"), clean("x" * 60, limit=9)
+    ('a b', 'xxxx…xxxx')
+    """
+    plain = _CONTROL.sub(" ", str(text)).strip()
+    if len(plain) <= limit:
+        return plain
+    half = (limit - 1) // 2
+    return f"{plain[: limit - 1 - half]}…{plain[-half:]}"
+
+
+def human_count(count: float) -> str:
+    """A large number in few characters.
+
+    >>> human_count(512), human_count(75_008), human_count(61_100_840)
+    ('512', '75.0K', '61.1M')
+    """
+    if count < 1000:
+        return f"{count:g}"
+    for unit in ("K", "M", "G"):
+        count /= 1000
+        if count < 999.95:
+            return f"{count:.1f}{unit}"
+    return f"{count / 1000:.1f}T"
+
+
+def dimensions(shape: tuple[int, ...]) -> str:
+    """A shape: `1×64×55×55`."""
+    return "×".join("?" if size < 0 else str(size) for size in shape) or "scalar"
+
+
+# Nodes ------------------------------------------------------------------------------------------------------------
+
+
+def node_lines(node: Node, graph: Graph) -> list[str]:
+    """What is written on a node, its name first."""
+    if node.kind == "omitted":
+        return [f"… {plural(node.num_operations, 'operation')} left out …"]
+    if node.kind == "stub":
+        return [f"… {clean(node.label)}", *([dimensions(node.shape)] if node.shape is not None else [])]
+    if node.kind == "module":
+        return _module_lines(node, graph)
+    lines = [_name(node, graph)]
+    if node.kind in ("input", "output", "source") and node.role and node.role not in ("args[0]", "output"):
+        lines.append(clean(_role(node)))
+    if node.kind == "identity":
+        return [*lines, "returns its input"]
+    if node.kind == "failed":
+        lines += _raised(node.error)
+        if node.input_shapes:
+            lines.append("given " + ", ".join(map(dimensions, node.input_shapes[:_SHAPES_SHOWN])))
+    if (address := _address(node, graph)) is not None:
+        lines.append("@" + clean(address))
+    if words := window_words(node, graph):
+        lines.append(clean(", ".join(words), 60))
+    if node.dtype is not None or node.shape is not None:
+        lines.append(_tensor(node) + (" each" if _is_several(node) and node.shape is not None else ""))
+    lines += _marks(node)
+    if node.params:
+        lines.append(_params(node))
+    return lines
+
+
+def _name(node: Node, graph: Graph) -> str:
+    if node.kind == "buffer":
+        return clean(node.role)
+    if node.kind == "failed":
+        return node.type
+    if _is_several(node):
+        return f"{node.num_operations} {node.kind}s"
+    if node.kind == "identity":
+        return clean(node.label if graph.is_rolled or node.num_passes == 1 else node.key)
+    return clean(node.title if node.parts else node.label, 60) + _turns(node, graph)
+
+
+def _is_several(node: Node) -> bool:
+    """Whether it stands for several inputs or outputs."""
+    return node.kind in ("input", "output") and node.num_operations > 1 and len(node.passes) == 1
+
+
+def _role(node: Node) -> str:
+    """Where an input was given or an output returned; of several, what they have in common: `past_key_values.layers`."""
+    return name_of_place(node.role) if _is_several(node) and "…" not in node.role else node.role
+
+
+def reference_text(node: Node) -> str:
+    """What a small reference to a node says."""
+    if _is_several(node):
+        return clean(_role(node) or f"{node.num_operations} {node.kind}s")
+    return clean(node.role if node.kind == "buffer" else node.label)
+
+
+def _turns(node: Node, graph: Graph) -> str:
+    """Which of its passes a node stands for."""
+    if graph.is_rolled:
+        return f" ×{len(node.passes)}" if len(node.passes) > 1 else ""
+    if node.num_passes == 1:
+        return ""
+    one, several = ("call", "calls") if node.kind == "module" else ("pass", "passes")
+    return f" ({one if len(node.passes) == 1 else several} {format_passes(node.passes)}/{node.num_passes})"
+
+
+def _address(node: Node, graph: Graph) -> str | None:
+    """The module that returned it; with its call where there are several."""
+    if not node.exits:
+        return None
+    address, _, call = node.exits[0].rpartition(":")
+    box = graph.boxes.get(node.exits[0]) or graph.boxes.get(address)
+    if box is None or box.num_calls == 1:
+        return address
+    return box.step if graph.is_rolled else f"{address}:{call}"
+
+
+def _tensor(node: Node) -> str:
+    if node.shape is None:
+        return f"{node.dtype or 'dtypes differ'}, shapes differ · {human_size(node.bytes)} in all"
+    dtype = getattr(torch, node.dtype or "", None)
+    size = f" · {human_size(bytes_of(node.shape, dtype))}" if isinstance(dtype, torch.dtype) else ""
+    return f"{node.dtype or 'dtypes differ'} {dimensions(node.shape)}{size}"
+
+
+def _marks(node: Node) -> list[str]:
+    """What is unusual about it, in words."""
+    words = [*(["in place"] if node.is_inplace else []), *(["opaque"] if node.kind == "opaque" else [])]
+    lines = [" · ".join(words)] if words else []
+    if node.python_reads:
+        values = list(dict.fromkeys(str(read.value) for read in node.python_reads if read.value is not None))
+        got = clean(f"= {' and '.join(values[:2])}{' …' if len(values) > 2 else ''}", 30) if values else ""
+        lines.append(f"left for Python: {node.python_reads[0].function.strip('_')} {got}".rstrip())
+    return lines
+
+
+def _params(node: Node) -> str:
+    own = len(node.params) // node.repeats if node.sharing == "own" else len(node.params)
+    shapes = [dimensions(param.shape) for param in node.params[:own]]  # of the first of several equal blocks
+    more = f", … {len(shapes) - _SHAPES_SHOWN} more" if len(shapes) > _SHAPES_SHOWN else ""
+    return f"params {', '.join(shapes[:_SHAPES_SHOWN])}{more}{_frozen(node)}"
+
+
+def _frozen(node: Node) -> str:
+    return {"frozen": " · frozen", "mixed": " · partly frozen"}.get(node.trainable, "")
+
+
+def _module_lines(node: Node, graph: Graph) -> list[str]:
+    times = max(node.repeats, 1)
+    passes = len(node.passes) if graph.is_rolled else 1
+    each = "each " if times * passes > 1 else ""
+    facts = [each + plural(node.num_operations // (times * passes) or node.num_operations, "operation")]
+    if node.params:
+        share = times if node.sharing == "own" else 1
+        facts.append(f"{human_count(node.num_params / share)} params{_frozen(node)}")
+    box = graph.boxes.get(node.key[1:])
+    if box is not None and box.step != box.address:
+        name = clean(box.address) + _calls(box, graph)
+    else:
+        name = clean(node.label) + _turns(node, graph)
+    lines = [name, clean(node.type)]
+    if (own := own_repeats(node, graph)) > 1:
+        lines.append(_repeated(own, node.sharing))
+    lines.append(" · ".join(facts))
+    if node.input_shapes or node.output_shapes:
+        lines.append(f"{_shapes(node.input_shapes)} → {_shapes(node.output_shapes)}")
+    return [*lines, *_raised(node.error)] if node.error else lines
+
+
+def own_repeats(node: Node, graph: Graph) -> int:
+    """How many equal nodes in a row it stands for, in each of the blocks it is in."""
+    return max(node.repeats, 1) // math.prod(graph.boxes[key].repeats for key in node.modules)
+
+
+def _raised(error: str) -> list[str]:
+    said = clean(error, 160) or "an error"
+    return textwrap.wrap(f"raised {said}", _WIDEST, max_lines=4, placeholder=" …")
+
+
+def _shapes(shapes: tuple[tuple[int, ...], ...]) -> str:
+    shown = list(dict.fromkeys(dimensions(shape) for shape in shapes))
+    more = f", … {len(shown) - 2} more" if len(shown) > 2 else ""
+    return ", ".join(shown[:2]) + more if shown else "–"
+
+
+def _repeated(times: int, sharing: str) -> str:
+    how = {"shared": ", same params", "own": ", own params", "mixed": ", some shared"}
+    return f"{times} in a row{how.get(sharing, '')}"
+
+
+def own_lines(text: object) -> list[str]:
+    """The lines of a text that the user wrote for a node; a word instead of nothing."""
+    return [clean(line, 120) for line in str(text).splitlines() if clean(line)] or ["·"]
+
+
+def formatted(template: str, node: Node) -> str:
+    """A user's format string, filled with the fields of a node."""
+    names = {name: getattr(node, name) for name in dir(type(node)) if not name.startswith("_")}
+    readable = {
+        "shape": dimensions(node.shape) if node.shape is not None else "",
+        "bytes": human_size(node.bytes),
+        "time": f"{node.seconds:.2e} s" if node.seconds is not None else "unknown",
+        "module": node.exits[0].rpartition(":")[0] if node.exits else "",
+        "params": ", ".join(dimensions(param.shape) for param in node.params),
+    }
+    try:
+        return template.format(**{**names, **readable})
+    except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
+        fields = ", ".join(sorted({*names, *readable}))
+        raise InvalidArgument(f"label={template!r} cannot be filled in ({error!r}). A node has: {fields}.") from error
+
+
+# Modules and edges ------------------------------------------------------------------------------------------------
+
+
+def box_lines(box: ModuleBox, graph: Graph) -> list[str]:
+    """The title of a module: its address, and below it the class and how often it ran."""
+    lines = [clean(box.address, 34) + _calls(box, graph), clean(box.class_name, 34)]
+    if box.repeats > 1:
+        lines.append(_repeated(box.repeats, box.sharing))
+    return lines
+
+
+def _calls(box: ModuleBox, graph: Graph) -> str:
+    """Which of the calls of its module a box stands for."""
+    if box.num_calls == 1:
+        return ""
+    if graph.is_rolled and box.num_turns == box.num_calls:
+        return f" ×{box.num_calls}"
+    noun = "call" if len(box.calls) == 1 else "calls"
+    return f" ({noun} {format_passes(box.calls)}/{box.num_calls})"
+
+
+def edge_text(edge: Edge, graph: Graph, *, is_short: bool = False) -> str:
+    """What an edge says: the argument it goes in through, where order matters, and the passes that travel it.
+
+    A short text says only the passes.
+    """
+    notes = []
+    if edge.positions and not is_short and _order_matters(edge, graph):
+        notes.append(_position(edge, graph))
+    if edge.pass_note and not _is_obvious(edge, graph):
+        notes.append(f"pass {edge.pass_note}" if edge.pass_note.isdigit() else f"passes {edge.pass_note}")
+    return " · ".join(notes)
+
+
+def _is_obvious(edge: Edge, graph: Graph) -> bool:
+    """Whether simply all passes travel an edge, between a node that ran once and one that ran often."""
+    source, target = graph.by_key[edge.source].passes, graph.by_key[edge.target].passes
+    every = max(source, target, key=lambda passes: len(passes))
+    may_be_all = not edge.is_feedback and 1 in (len(source), len(target)) and len(edge.passes) >= len(every)
+    return may_be_all and edge.pass_note == format_passes(every)
+
+
+def _order_matters(edge: Edge, graph: Graph) -> bool:
+    target = graph.by_key[edge.target]
+    if target.kind in ("input", "output", "module", "chain", "identity", "omitted"):
+        return False
+    first = edge.positions[0]
+    if all(place == first for one in graph.edges_in[edge.target] for place in one.positions):
+        return False
+    is_commutative = target.facts is not None and target.facts.is_commutative
+    return not is_commutative or "alpha=" in str(target.arguments or "")
+
+
+def _position(edge: Edge, graph: Graph) -> str:
+    """Its argument positions, short: `0`, `mask`, `[2]`."""
+    arguments = graph.arguments_in[edge.target]
+    short = []
+    for place in sorted(edge.positions, key=_in_order):
+        if len(arguments) == 1:  # all in one list: torch.cat([a, b])
+            place = place[len(next(iter(arguments))) :] or place
+        found = re.fullmatch(r"kwargs\[['\"](.*)['\"]\](.*)", place) or re.fullmatch(r"args\[(\d+)\](.*)", place)
+        short.append(f"{found[1]}{found[2]}" if found else place)
+    return clean(", ".join(short) if len(short) < 4 else f"{short[0]} … {short[-1]}", 24)
+
+
+def _in_order(place: str) -> list[tuple[int, str]]:
+    """Sorts `args[2]` before `args[10]`."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", place)]
+
+
+# What is written in pictures for papers: the operation, its window, the shape of its tensor.
+
+
+def short_node_lines(node: Node, graph: Graph) -> list[str]:
+    """What is written on a node, its name first."""
+    if node.kind in ("failed", "identity", "omitted", "stub"):
+        return node_lines(node, graph)
+    lines = [_short_name(node, graph)]
+    if node.kind == "module":
+        lines.append(clean(node.type, 30))
+        if (times := own_repeats(node, graph)) > 1:
+            lines.append(f"{times} in a row")
+    if words := window_words(node, graph):
+        lines.append(", ".join(word.removeprefix("kernel ") for word in words))
+    if node.shape is not None:
+        lines.append(dimensions(node.shape))
+    return lines
+
+
+def _short_name(node: Node, graph: Graph) -> str:
+    if node.kind in ("input", "output"):
+        named = re.fullmatch(r"(?:output|kwargs)\['(\w+)'\].*", node.role)
+        name = named[1] if named else node.kind
+        return f"{node.num_operations} {node.kind}s" if node.num_operations > 1 else name
+    if node.kind == "buffer":
+        return clean(node.role, 30)
+    name = clean(node.label if node.kind == "module" else node.title, 40)
+    passes = len(node.passes)
+    if graph.is_rolled:
+        return f"{name} ×{passes}" if passes > 1 else name
+    return f"{name} ({node.passes[0]}/{node.num_passes})" if node.num_passes > 1 and passes == 1 else name
+
+
+def short_box_lines(box: ModuleBox, graph: Graph) -> list[str]:
+    """The title of a module: its address within the module around it, and how many equal ones in a row it stands for."""
+    around = graph.boxes[box.parent].address + "." if box.parent is not None else ""
+    times = f" ×{box.num_turns}" if graph.is_rolled and box.num_turns > 1 else ""
+    lines = [clean(box.address.removeprefix(around), 34) + times]
+    return [*lines, f"{box.repeats} in a row"] if box.repeats > 1 else lines

@@ -1,1 +1,0 @@
-"""Pictures of what was written down: figures, mosaics, animations."""

@@ -1,0 +1,323 @@
+"""Measures how far one step of an optimizer moves the weights, by two hooks of the optimizer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.nn.parameter import is_lazy
+
+from .._torch.measure import dense, norm, real
+from ..errors import InvalidArgument
+from ..history import History, Operation
+from .layers import Found, activation_after, can_die, core_of, dimensions_of, has_inputs_first, pattern_of, tensor_of
+from .records import Kind
+from .sampling import Measured
+
+Pairs = dict[str, tuple[Tensor, Tensor]]  # by layer: values before and after one step
+
+
+class UpdateWatcher:
+    """Copies the watched weights, and samples of all, before and after the step that a snapshot is likely to follow.
+
+    The number of completed steps between the last two snapshots says which step the next one is likely to follow. A snapshot
+    may be taken inside a step: Lightning runs the backward pass there. Weights that this optimizer does not move are left out.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        model: Module,
+        weights: dict[str, str],
+        samples: Callable[[Collection[str]], dict[str, Tensor]],
+        every: int,
+    ) -> None:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise InvalidArgument(f"optimizer must be a torch.optim.Optimizer; got {type(optimizer).__name__}.")
+        self.optimizer = optimizer
+        moved = {id(one) for group in optimizer.param_groups for one in group["params"]}
+        names = {name for name, one in model.named_parameters(remove_duplicate=False) if id(one) in moved}
+        self._model = model
+        self._weights = {layer: name for layer, name in weights.items() if name in names}
+        self._take_samples, self._moved = samples, names
+        self._before: tuple[dict[str, Tensor], dict[str, Tensor]] | None = None
+        self._measured: tuple[Pairs, Pairs] = {}, {}
+        self._distance, self._since = every, 0  # steps between snapshots, and completed since the last one
+        self._handles = [
+            optimizer.register_step_pre_hook(lambda *_: self._pre()),
+            optimizer.register_step_post_hook(lambda *_: self._post()),
+        ]
+
+    def take(self) -> tuple[Pairs, Pairs]:
+        """Watched weights, and samples, before and after the last completed step; nothing if that was not measured."""
+        found, self._measured = self._measured, ({}, {})
+        if self._since:
+            self._distance, self._since = self._since, 0
+        return found
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._before, self._measured = None, ({}, {})
+
+    def _pre(self) -> None:
+        self._before = (self._weights_now(), self._take_samples(self._moved)) if self._since + 1 >= self._distance else None
+
+    def _post(self) -> None:
+        self._since += 1
+        before, self._before = self._before, None
+        self._measured = {}, {}
+        if before is not None:
+            self._measured = _pairs(before[0], self._weights_now()), _pairs(before[1], self._take_samples(self._moved))
+
+    def _weights_now(self) -> dict[str, Tensor]:
+        found = {layer: tensor_of(self._model, name) for layer, name in self._weights.items()}
+        return {layer: weight.detach().clone() for layer, weight in found.items() if weight is not None}
+
+
+def _pairs(before: dict[str, Tensor], after: dict[str, Tensor]) -> Pairs:
+    return {name: (old, after[name]) for name, old in before.items() if name in after and after[name].shape == old.shape}
+
+
+# Takes the tensors of watched layers out of a model and a history of it.
+
+
+def input_channels(core: Operation | None) -> int:
+    """How many channels the input of a convolution of pictures has; 0 for everything else."""
+    if core is None or not dimensions_of(core, core):
+        return 0
+    shape = Operation(core._index, next(iter(core._index.parents(core._number)))).tensor_shape
+    return int(shape[-3]) if len(shape) in (3, 4) else 0
+
+
+class Measuring:
+    """What is taken at one moment. Weights and gradients are copied, since they change; what a history keeps does not."""
+
+    def __init__(
+        self, model: Module, gradients: dict[str, Tensor], loss: str, said: list[str], said_of_outputs: Sequence[str]
+    ) -> None:
+        self.measured: list[Measured] = []
+        self.notes: list[str] = []
+        self._model = model
+        self._gradients = gradients  # of parameters by name, from a backward pass of the probe
+        self._loss = loss  # what it was the backward pass of, in words
+        self._said = said  # about the gradients the user's own backward pass left
+        self._said_of_outputs = said_of_outputs
+
+    def measure(self, found: Found) -> None:
+        """Take everything of one layer; what is missing is noted."""
+        self.notes += found.notes
+        weight = tensor_of(self._model, found.weight) if found.weight is not None else None
+        if weight is not None and found.weight is not None:
+            self._measure_weight(found, weight, found.weight)
+        if found.output is not None and found.watch.wants("layer"):
+            self._measure_output(found, "layer", found.output, found.output.tensor_contents)
+        if found.activation is not None and found.watch.wants("activation"):
+            self._measure_output(found, "activation", found.activation, found.activation.tensor_contents)
+        if found.attention is not None:
+            self._measure_attention(found, found.attention)
+        if found.output is not None and found.watch.wants("grad") and (gradient := found.output.grad_contents) is not None:
+            said = [f"of {self._loss}", *self._said_of_outputs]
+            self._measure_output(found, "layer_grad", found.output, gradient.clone(), said)
+
+    def _measure_weight(self, found: Found, weight: Tensor, name: str) -> None:
+        layer = found.watch.name
+        form = dimensions_of(found.core, found.core), has_inputs_first(found.core, name)
+        if found.watch.wants("weight"):
+            channels = input_channels(found.core)
+            self.measured.append(Measured(layer, "weight", name, weight.detach().clone(), *form, input_channels=channels))
+        if not found.watch.wants("grad"):
+            return
+        if weight.grad is not None:
+            self.measured.append(Measured(layer, "grad", name, weight.grad.detach().clone(), *form, list(self._said)))
+        elif name in self._gradients:
+            self.measured.append(Measured(layer, "grad", name, self._gradients[name], *form, [f"of {self._loss}"]))
+        else:
+            self.notes.append(
+                f"{layer}: the weight {'has no gradient yet' if weight.requires_grad else 'is frozen, so it has no gradient'}"
+            )
+
+    def _measure_attention(self, found: Found, operation: Operation) -> None:
+        """The pattern is worked out behind the training; what it is made of is held until then."""
+        make, said = pattern_of(operation)
+        empty = operation.tensor_contents.new_empty(0)
+        self.measured.append(Measured(found.watch.name, "attention", operation.label, empty, notes=said, make=make))
+
+    def _measure_output(self, found: Found, kind: Kind, operation: Operation, tensor: Tensor, said: Sequence[str] = ()) -> None:
+        turn = [f"pass {operation.pass_num} of {operation.num_passes}"] if operation.num_passes > 1 else []
+        dimensions = dimensions_of(found.core, operation)
+        measured = Measured(found.watch.name, kind, operation.label, tensor, dimensions, notes=[*said, *turn])
+        measured.can_die = can_die(operation)
+        self.measured.append(measured)
+
+
+# Summaries: a few numbers of every layer with parameters, watched or not, which cost little.
+#
+# Norms are read where the tensors are; nothing is copied but a sample of each parameter, which tells how far steps
+# move it.
+
+_SAMPLE = 1 << 14  # values of a parameter that are compared before and after a step
+_PARAMETRIZATIONS = ".parametrizations."
+
+
+@dataclass(slots=True)
+class Reading:
+    """What was read of one layer at one moment."""
+
+    layer: str
+    parameters: int
+    norm: float
+    nonfinite: int
+    sample: Tensor  # values of its parameters, always the same ones
+    activation: Measured | None
+    grad_norm: float | None = None
+    grad_nonfinite: int = 0
+
+
+def layers_with_parameters(model: Module) -> dict[str, list[str]]:
+    """By layer the names of its own parameters. A parameter of the model itself is a layer of its own name; a model that is one
+    of torch's layers has the name of its class.
+    """
+    found: dict[str, list[str]] = {}
+    is_layer = type(model).__module__.startswith("torch.nn.")
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if not is_lazy(parameter):
+            address = name.partition(_PARAMETRIZATIONS)[0] if _PARAMETRIZATIONS in name else name.rpartition(".")[0]
+            found.setdefault(address or (type(model).__name__ if is_layer else name), []).append(name)
+    return found
+
+
+class Summariser:
+    """Reads every layer with parameters of one model."""
+
+    def __init__(self, model: Module, looked: History) -> None:
+        self._model = model
+        self._layers = layers_with_parameters(model)
+        self._activations = _activations(looked, self._layers)
+
+    def samples(self, moved: Collection[str] | None = None) -> dict[str, Tensor]:
+        """By layer, a copy of some values of its parameters; of small ones all. Only of layers whose parameters are all moved,
+        where those are given.
+        """
+        known, layers = self._now()
+        return {
+            layer: _sample([known[name] for name in names])
+            for layer, names in layers.items()
+            if moved is None or (names and all(name in moved or not known[name].requires_grad for name in names))
+        }
+
+    def read(self, history: History, gradients: dict[str, Tensor]) -> list[Reading]:
+        """Every layer as it is now. Gradients that were worked out stand in for those that are missing."""
+        known, layers = self._now()
+        found_grads = {name: one.grad if one.grad is not None else gradients.get(name) for name, one in known.items()}
+        grads = {name: grad for name, grad in found_grads.items() if grad is not None}
+        norms, grad_norms, samples = _norms(known), _norms(grads), self.samples()
+        found = []
+        for layer, names in layers.items():
+            if not names:
+                continue
+            reading = Reading(
+                layer,
+                sum(known[name].numel() for name in names),
+                math.hypot(*(norms[name][0] for name in names)),
+                sum(norms[name][1] for name in names),
+                samples[layer],
+                self._activation(layer, history),
+            )
+            with_gradient = [name for name in names if name in grads]
+            if with_gradient:
+                reading.grad_norm = math.hypot(*(grad_norms[name][0] for name in with_gradient))
+                reading.grad_nonfinite = sum(grad_norms[name][1] for name in with_gradient)
+            found.append(reading)
+        return found
+
+    def _now(self) -> tuple[dict[str, Tensor], dict[str, list[str]]]:
+        """The parameters by name, and by layer the names of those it still has."""
+        named = self._model.named_parameters(remove_duplicate=False)
+        known: dict[str, Tensor] = {name: one for name, one in named if not is_lazy(one)}
+        return known, {layer: [name for name in names if name in known] for layer, names in self._layers.items()}
+
+    def _activation(self, layer: str, history: History) -> Measured | None:
+        """What the activation function behind a layer returned, if it ran as it did when the model was first looked at."""
+        label, layer_type = self._activations.get(layer, ("", ""))
+        if not label:
+            return None
+        try:
+            found = history[label]
+        except KeyError:
+            return None
+        operation = found if isinstance(found, Operation) else found.passes[0]
+        if operation.layer_type != layer_type:
+            return None
+        core = core_of(operation)
+        return Measured(layer, "activation", operation.label, operation.tensor_contents, dimensions_of(core, operation))
+
+
+def _activations(looked: History, layers: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """By layer the label and the type of the activation function that consumes what it multiplies."""
+    found = {}
+    for layer in layers:
+        module = looked.modules.get(layer)
+        if module is None or not module.num_calls or not module.calls[0].outputs:
+            continue
+        output = module.calls[0].outputs[0]
+        core = core_of(output)
+        if core is None or core.containing_module != layer:
+            continue
+        after = activation_after(output)
+        if after is not None and can_die(after):
+            found[layer] = after.label, after.layer_type
+    return found
+
+
+def _norms(tensors: dict[str, Tensor]) -> dict[str, tuple[float, int]]:
+    """By name: the norm of the finite values (NaN where there are none), and how many are not finite. Waits once per device."""
+    by_device: dict[torch.device, dict[str, Tensor]] = {}
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            by_device.setdefault(tensor.device, {})[name] = norm(_values(tensor)).float()
+        found: dict[str, tuple[float, int]] = {}
+        for norms in by_device.values():
+            for name, one in zip(norms, torch.stack(list(norms.values())).tolist(), strict=True):
+                found[name] = (one, 0) if math.isfinite(one) else _norm_of_finite(tensors[name])
+    return found
+
+
+def _norm_of_finite(tensor: Tensor) -> tuple[float, int]:
+    values = _values(tensor)
+    known = values[values.isfinite()]
+    its_norm = float(norm(known.double())) if known.numel() else math.nan
+    return its_norm, values.numel() - known.numel()
+
+
+def _values(tensor: Tensor) -> Tensor:
+    """The values of a tensor as real numbers; of a sparse one those that are stored."""
+    tensor = tensor.detach()
+    if tensor.layout is torch.sparse_coo:
+        tensor = tensor.coalesce().values()
+    values = dense(tensor)
+    if values is None:
+        return torch.empty(0)
+    return torch.view_as_real(values.resolve_conj()) if values.is_complex() else real(values)
+
+
+def _sample(parameters: list[Tensor]) -> Tensor:
+    """Values that are spread over parameters, the same every time."""
+    parts = []
+    for one in parameters:
+        flat = _values(one).reshape(-1) if one.numel() <= _SAMPLE or one.is_complex() else one.detach().reshape(-1)
+        parts.append(flat[:: _stride(one)].float())
+    device = parts[0].device if parts else torch.device("cpu")
+    return torch.cat([part.to(device) for part in parts]) if parts else torch.zeros(0, device="cpu")
+
+
+def _stride(parameter: Tensor) -> int:
+    """How far apart sampled values are: so that they do not all come from the same columns."""
+    stride = -(-parameter.numel() // _SAMPLE) or 1
+    while stride > 1 and math.gcd(stride, parameter.shape[-1]) > 1:
+        stride += 1
+    return stride

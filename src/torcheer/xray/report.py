@@ -1,0 +1,460 @@
+"""The HTML report of a run."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .._files.files import output_path, write_whole
+from .._text import Progress
+from .._torch.inputs import is_whole
+from .._torch.measure import BIN_EDGES, NUM_BINS, finite
+from ..errors import InvalidArgument, SnapshotNotFound
+from ..page.document import Bundle, packed, read_bundle
+from .captions import axes_of, totals_of
+from .records import KINDS, WORDS, Entry, Summary
+from .run import Run, evenly, limits_of
+from .store import Snapshots
+
+# A run as bytes that fit into a page: pictures of 8 bits a value, and the statistics of every snapshot.
+#
+# A picture's codes 0 … 252 lie evenly between the `low` and `high` of its frame, so that zero is exact; 253, 254 and
+# 255 are −inf, +inf and NaN. The range of a frame is its own, so that a gradient that vanishes keeps its shape; it
+# takes only certain values, so that it seldom changes and the difference between two steps is small. That difference
+# is what is compressed. Measured against lossless WebP it is as small, and needs nothing but zlib.
+
+Array = Any  # of NumPy, whose types are not followed
+
+LEVELS = 252
+NEGATIVE, POSITIVE, NAN = 253, 254, 255
+OUTLIERS = 3.0  # a value this many times further from zero than most is shown as if it were nearer
+LEAST_FRACTION = 1e-9  # of a histogram's bin that is not empty
+FIELDS = (
+    *("form", "count", "mean", "std", "min", "max", "norm", "zeros", "nan", "inf", "low", "high"),
+    *("update_ratio", "dead", "units", "grad_norm", "grad_nonfinite"),
+)
+SUMMARY = "summary"  # what the page has beside the kinds: a few numbers of a layer, without pictures
+_CHUNK = 2_000_000  # codes that are unpacked together
+_AROUND_BLOCK = 64  # bytes
+
+
+class Series:
+    """One kind of one layer over the run: the numbers and histograms of every snapshot, and what its entries have in common."""
+
+    def __init__(self, layer: str, kind: str, count: int) -> None:
+        self.layer, self.kind = layer, kind
+        self.numbers: Array = np.full((len(FIELDS), count), math.nan, np.float32)
+        self.histogram: Array | None = None
+        self.forms: list[dict[str, Any]] = []  # shape, layout, rows, …
+        self._known: dict[tuple[Any, ...], int] = {}
+
+    @property
+    def present(self) -> list[int]:
+        """The positions of the snapshots that have this kind of this layer."""
+        found: list[int] = np.flatnonzero(~np.isnan(self.numbers[0])).tolist()
+        return found
+
+    def add(self, at: int, entry: Entry) -> None:
+        """The entry of one snapshot."""
+        key = entry.source, entry.shape, entry.dtype, entry.layout, entry.rows, entry.columns, entry.note
+        if key not in self._known:
+            self._known[key] = len(self.forms)
+            self.forms.append(_form(entry))
+        known = entry.statistics
+        low, high = limits_of(entry)
+        values = [known.count, known.mean, known.std, known.min, known.max, known.norm, known.zeros, known.nan, known.inf]
+        self._write(at, [self._known[key], *values, low, high, entry.update_ratio, entry.dead, entry.units])
+        if self.histogram is None:
+            self.histogram = np.zeros((NUM_BINS, self.numbers.shape[1]), np.uint8)
+        self.histogram[:, at] = _as_levels(np.array(known.histogram or [0] * NUM_BINS) / max(known.count, 1))
+
+    def summarise(self, at: int, found: Summary) -> None:
+        if not self.forms:
+            self.forms.append(
+                {"layout": "none", "shape": [], "dtype": "", "source": "", "note": "", "rows": [], "color": False}
+            )
+        nothing = [None] * 4
+        values = [found.parameters, *nothing, found.norm, None, found.nonfinite, 0, None, None]
+        self._write(at, [0, *values, found.update_ratio, found.dead, found.units, found.grad_norm, found.grad_nonfinite])
+
+    def _write(self, at: int, values: list[float | None]) -> None:
+        largest = float(np.finfo(np.float32).max)
+        plain = [math.nan if value is None else min(max(float(value), -largest), largest) for value in values]
+        self.numbers[: len(plain), at] = plain
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One picture: the codes of a kept tensor, and the values that the codes 0 and 252 stand for."""
+
+    codes: np.ndarray[Any, Any]
+    low: float
+    high: float
+    is_clipped: bool = False  # values beyond are shown as the ends
+
+
+@dataclass(slots=True)
+class Numbers:
+    """Everything but pictures of the snapshots that a page shows."""
+
+    series: list[Series]  # those with pictures first, then one summary for each layer with parameters
+    metrics: dict[str, list[float | None]]
+    notes: list[tuple[int, list[str]]]
+
+    @property
+    def pictured(self) -> list[Series]:
+        return [one for one in self.series if one.kind != SUMMARY]
+
+
+def read_numbers(run: Run, snapshots: Snapshots, bar: Progress) -> Numbers:
+    """Read every snapshot once."""
+    count = len(snapshots)
+    pictured: dict[tuple[str, str], Series] = {}
+    summaries: dict[str, Series] = {}
+    metrics: dict[str, list[float | None]] = {name: [None] * count for name in run.metrics}
+    notes: list[tuple[int, list[str]]] = []
+    for at in range(count):
+        bar.reached(at + 1)
+        try:
+            snapshot = snapshots[at]
+        except SnapshotNotFound:  # deleted meanwhile
+            continue
+        for entry in snapshot.entries:
+            pictured.setdefault((entry.layer, entry.kind), Series(entry.layer, entry.kind, count)).add(at, entry)
+        for found in snapshot.summaries:
+            summaries.setdefault(found.layer, Series(found.layer, SUMMARY, count)).summarise(at, found)
+        for name, value in snapshot.metrics.items():
+            metrics[name][at] = finite(value)
+        if snapshot.notes:
+            notes.append((at, list(snapshot.notes)))
+    ordered = [pictured[layer, kind] for layer in run.layers for kind in KINDS if (layer, kind) in pictured]
+    return Numbers([*ordered, *summaries.values()], metrics, notes)
+
+
+def _form(entry: Entry) -> dict[str, Any]:
+    """What is said of an entry, and how it is drawn."""
+    names = "source", "shape", "dtype", "layout", "rows", "columns", "note"
+    said = {"axes": axes_of(entry), "totals": totals_of(entry), "color": entry.is_color and entry.columns == (0, 1, 2)}
+    return {name: getattr(entry, name) for name in names} | said
+
+
+# Statistics -------------------------------------------------------------------------------------------------------
+
+
+def pack_statistics(all_series: list[Series]) -> str:
+    """The numbers of every entry: for each series and field one float32 for each snapshot, NaN where there is none."""
+    plain = np.stack([series.numbers for series in all_series]).astype("<f4").reshape(-1)
+    return packed(plain.view(np.uint8).reshape(-1, 4).T.tobytes())  # first all first bytes, then all second: a quarter less
+
+
+def pack_histograms(pictured: list[Series]) -> str:
+    """The histogram of every entry: a byte for each bin, 0 where it is empty, else the logarithm of its part of all values."""
+    return packed(b"".join(series.histogram.tobytes() for series in pictured if series.histogram is not None))
+
+
+def _as_levels(parts: Array) -> Array:
+    scale = 1 - np.log10(np.maximum(parts, LEAST_FRACTION)) / math.log10(LEAST_FRACTION)
+    return np.where(parts > 0, np.rint(1 + 254 * scale), 0).astype(np.uint8)
+
+
+# Pictures ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Pictures:
+    """The frames of some snapshots, packed: blocks of text, and for each series where its frames lie."""
+
+    steps: list[int]  # the snapshots that were wanted
+    stride: int = 1
+    blocks: list[str] = field(default_factory=list)
+    chunks: list[list[dict[str, Any]]] = field(default_factory=list)  # for each series
+    unreadable: list[int] = field(default_factory=list)  # snapshots
+
+    @property
+    def codes(self) -> int:
+        """Bytes that they take unpacked."""
+        return sum(len(chunk["frames"]) * math.prod(chunk["kept"]) for chunks in self.chunks for chunk in chunks)
+
+    @property
+    def size(self) -> int:
+        """Bytes that they take in a page, or a few less."""
+        return sum(len(block) + _AROUND_BLOCK for block in self.blocks) + len(json.dumps(self.chunks, separators=(",", ":")))
+
+
+class Album:
+    """Reads the frames of a run, and packs those of the snapshots that are wanted."""
+
+    def __init__(self, run: Run, snapshots: Snapshots, pictured: list[Series]) -> None:
+        self._run = run
+        self._snapshots = snapshots
+        self._series = pictured
+        self._read: dict[int, list[Frame | None]] = {}
+        self._unreadable: set[int] = set()
+
+    def packed(self, wanted: list[int], stride: int = 1) -> Pictures:
+        """The frames of some snapshots, and of the first and the last that a series has."""
+        pictures = Pictures(wanted, stride)
+        for number, series in enumerate(self._series):
+            present = series.present
+            taken = sorted({*set(present).intersection(wanted), present[0], present[-1]})
+            found = [(at, frame) for at in taken if (frame := self._frames(at)[number]) is not None]
+            pictures.chunks.append(_chunks([(at, _thinned(frame, stride)) for at, frame in found], pictures.blocks))
+        pictures.unreadable = sorted(self._unreadable)
+        return pictures
+
+    def _frames(self, at: int) -> list[Frame | None]:
+        if at not in self._read:
+            self._read[at] = self._read_frames(at)
+        return self._read[at]
+
+    def _read_frames(self, at: int) -> list[Frame | None]:
+        """The frame of each series in one snapshot, whose file is opened once."""
+        frames: list[Frame | None] = [None] * len(self._series)
+        try:
+            snapshot = self._snapshots[at]
+            kept = self._run.files.tensors(snapshot)
+        except SnapshotNotFound as error:  # deleted by the process that writes, or damaged: the page says so, too
+            self._run.tell(int(self._snapshots.table["number"][at]), f"a snapshot is skipped: {error}")
+            self._unreadable.add(at)
+            return frames
+        entries: dict[tuple[str, str], Entry] = {(entry.layer, entry.kind): entry for entry in snapshot.entries}
+        for number, series in enumerate(self._series):
+            entry = entries.get((series.layer, series.kind))
+            if entry is not None:
+                frames[number] = quantise(kept[entry.key].float().numpy(), entry)
+        return frames
+
+
+def _thinned(frame: Frame, stride: int) -> Frame:
+    """Every n-th pixel of feature maps, every n-th filter, or every n-th row and column of a matrix."""
+    if stride == 1:
+        return frame
+    codes = frame.codes[::stride] if frame.codes.ndim == 4 else frame.codes[..., ::stride, ::stride]
+    return replace(frame, codes=codes)
+
+
+def quantise(values: np.ndarray[Any, Any], entry: Entry) -> Frame | None:
+    """Values as codes of 8 bits; None where there are none."""
+    if not values.size:
+        return None
+    values = values.astype(np.float64)  # the difference between two values of float32 may be beyond float32
+    known = np.isfinite(values)
+    largest = float(np.abs(values, where=known, out=np.zeros(values.shape)).max())
+    most = max(abs(entry.low or 0.0), abs(entry.high or 0.0))
+    reach = _rounded_up(min(largest, OUTLIERS * most) if most else largest)
+    low = -reach if bool((values[known] < 0).any()) else 0.0
+    scaled = np.clip((np.where(known, values, low) - low) / (reach - low), 0, 1) * LEVELS
+    special = np.where(np.isnan(values), NAN, np.where(values > 0, POSITIVE, NEGATIVE))
+    return Frame(np.where(known, np.rint(scaled), special).astype(np.uint8), low, reach, is_clipped=largest > reach)
+
+
+def _rounded_up(reach: float) -> float:
+    """Round up to one of four values per doubling."""
+    return float(2.0 ** (math.ceil(math.log2(reach) * 4) / 4)) if reach > 0 else 1.0
+
+
+def _chunks(frames: list[tuple[int, Frame]], blocks: list[str]) -> list[dict[str, Any]]:
+    """Pack frames some at a time, so that a page need not unpack all of them to show one."""
+    groups: list[list[tuple[int, Frame]]] = []
+    for at, frame in frames:
+        is_like_last = bool(groups) and groups[-1][0][1].codes.shape == frame.codes.shape
+        if is_like_last and (len(groups[-1]) + 1) * frame.codes.size <= _CHUNK:
+            groups[-1].append((at, frame))
+        else:
+            groups.append([(at, frame)])
+    return [_chunk(group, blocks) for group in groups]
+
+
+def _chunk(group: list[tuple[int, Frame]], blocks: list[str]) -> dict[str, Any]:
+    codes = np.stack([frame.codes.reshape(-1) for _, frame in group])
+    codes[1:] -= codes[:-1].copy()  # from one step to the next, modulo 256
+    blocks.append(packed(codes.tobytes()))
+    return {
+        "block": len(blocks) - 1,
+        "kept": list(group[0][1].codes.shape),
+        "frames": [[at, _short(frame.high), (frame.low < 0) + 2 * frame.is_clipped] for at, frame in group],
+    }
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.7g}")
+
+
+# One HTML file about a whole training, to look at without a network, a server or anything installed.
+#
+# The program is in web/report; its data are declared in `web/schema.py` and described in docs/report_format.md.
+# Everything that comes from a run is data, and is shown as text.
+
+MAX_BYTES = 20 * 2**20
+MOST_SNAPSHOTS = 2000  # a screen has no more columns
+_STRIDES = (1, 2, 4, 8)
+_ENOUGH = 12  # steps with pictures, before pictures are thinned
+_SLACK = 100  # bytes by which the facts may grow
+_TRIES = 5
+_WORTH_IT = 1.05  # by how many times more steps must fit to be worth another try
+_MOST_CODES = 256_000_000  # of all pictures together, unpacked
+
+
+def write_report(
+    run: Run,
+    path: str | os.PathLike[str],
+    *,
+    title: str | None = None,
+    max_bytes: int = MAX_BYTES,
+    progress: bool = True,
+) -> Path:
+    """Write one HTML file about a run: every layer at every step, histograms, and the health of all layers over time.
+
+    >>> import tempfile, torch, torcheer
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU())
+    >>> with tempfile.TemporaryDirectory() as folder, torcheer.Xray(model, torch.ones(2, 4), folder=f"{folder}/run") as xray:
+    ...     _ = xray.take_graphs()
+    ...     xray.flush()
+    ...     write_report(xray.run, f"{folder}/report.html").name
+    'report.html'
+
+    Args:
+        run: what an Xray wrote, or is writing.
+        path: where to; a file that is there is replaced, whole or not at all.
+        title: the heading; the class of the model if not given.
+        max_bytes: how large the file may be. Statistics of every step are always in it; of more than 2,000 snapshots, those of
+            2,000, chosen evenly. Pictures have 8 bits a value. Where they do not all fit, there are those of evenly chosen
+            steps, with the first and the last; where even a dozen steps do not fit, pictures show every 2nd, 4th or 8th pixel.
+            The page says which steps are left out.
+        progress: a bar on stderr, if that is a terminal.
+    """
+    target = output_path(path, "report", "report.html", "html")
+    if not is_whole(max_bytes, 1):
+        raise InvalidArgument(f"max_bytes is a number of bytes above 0; got {max_bytes!r:.80}.")
+    bundle = read_bundle("report")
+    everything = run.snapshots
+    snapshots = Snapshots(everything.table[evenly(len(everything), MOST_SNAPSHOTS)], run.files.read)
+    with Progress(f"{target.name}: numbers", len(snapshots), "snapshots", progress) as bar:
+        numbers = read_numbers(run, snapshots, bar)
+    if not numbers.series:
+        raise SnapshotNotFound("there is nothing to report: the run has no snapshot with a layer. take_graphs() makes one.")
+    heading = run.title if title is None else str(title)
+    statistics = {"statistics": pack_statistics(numbers.series), "histograms": pack_histograms(numbers.pictured)}
+    content = _Content(run, snapshots, numbers, heading, max_bytes)
+    bare = _page(bundle, content, Pictures([]), statistics)
+    pictures = _fitting(content, len(bare), Progress(f"{target.name}: pictures", _TRIES + 1, "rounds", progress))
+    blocks = statistics | {f"pictures-{number}": block for number, block in enumerate(pictures.blocks)}
+    data = _page(bundle, content, pictures, blocks)
+    return write_whole(target, data, "report")
+
+
+# Which pictures fit -----------------------------------------------------------------------------------------------
+
+
+def _fitting(content: _Content, taken: int, bar: Progress) -> Pictures:
+    """The pictures of as many steps as there is room for beside what is taken; smaller ones where that would be too few."""
+    room = content.max_bytes - taken - _SLACK
+    album = Album(content.run, content.snapshots, content.numbers.pictured)
+    count = len(content.snapshots)
+    with bar:
+        for at, stride in enumerate(_STRIDES):
+            few = album.packed(evenly(count, 2 if stride == _STRIDES[-1] else _ENOUGH), stride)
+            bar.reached(at + 1)
+            if few.size <= room:
+                return _as_many(album, count, room, few, bar)
+    raise InvalidArgument(
+        f"max_bytes is too small for this run: statistics of all steps, and small pictures of the first and the last, take "
+        f"{few.size - room:,} bytes more. Give max_bytes={taken + few.size + 2 * _SLACK}, or more for more pictures."
+    )
+
+
+def _as_many(album: Album, count: int, room: int, fits: Pictures, bar: Progress) -> Pictures:
+    """The most steps that fit, or nearly: each try packs them all."""
+    most = min(count, len(fits.steps) * _MOST_CODES // max(fits.codes, 1))
+    guess = int(len(fits.steps) * 1.25 * room / max(fits.size, 1))  # steps nearer to each other differ less
+    for turn in range(_TRIES):
+        bar.reached(turn + 1)
+        guess = min(guess, most)
+        if guess <= (1.0 if guess == count else _WORTH_IT) * len(fits.steps):
+            break
+        tried = album.packed(evenly(count, guess), fits.stride)
+        if tried.size <= room:
+            fits = tried
+        else:
+            most = guess - 1
+        guess = int(guess * 0.98 * room / tried.size)
+    bar.reached(_TRIES + 1)
+    return fits
+
+
+# The page ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What a page is made of, but for its pictures."""
+
+    run: Run
+    snapshots: Snapshots
+    numbers: Numbers
+    heading: str
+    max_bytes: int
+
+
+def _facts(content: _Content, pictures: Pictures) -> dict[str, Any]:
+    """What the page knows at once; the numbers and the pictures lie beside, packed."""
+    run, numbers, table = content.run, content.numbers, content.snapshots.table
+    layers = {layer: number for number, layer in enumerate(_all_layers(run))}
+    chunks = pictures.chunks or [[] for _ in numbers.pictured]
+    return {
+        "title": content.heading,
+        "model": run.title,
+        "bytes": run.files.bytes,
+        "max_bytes": content.max_bytes,
+        "snapshots": len(run.snapshots),
+        "steps": table["step"].tolist(),
+        "times": [round(moment - float(table["time"][0]), 1) for moment in table["time"].tolist()],
+        "notes": [*([0, [note]] for note in run.notes), *numbers.notes],
+        "metrics": numbers.metrics,
+        "layers": list(layers),
+        "watched": len(run.layers),
+        "kinds": {**{kind: WORDS[kind] for kind in KINDS}, SUMMARY: "summary"},
+        "fields": FIELDS,
+        "edges": BIN_EDGES,
+        "least_fraction": LEAST_FRACTION,
+        "levels": LEVELS,
+        "pictures": pictures.steps,
+        "stride": pictures.stride,
+        "unreadable": pictures.unreadable,
+        "series": [
+            {
+                "layer": layers[series.layer],
+                "kind": series.kind,
+                "limits": run.limits(series.layer, series.kind) if number < len(chunks) else (0.0, 1.0),
+                "forms": series.forms,
+                "chunks": chunks[number] if number < len(chunks) else [],
+            }
+            for number, series in enumerate(numbers.series)
+        ],
+    }
+
+
+def _all_layers(run: Run) -> list[str]:
+    """Every layer with parameters, in the model's order; a watched one without any stands after the watched one before it."""
+    found = run.summarised
+    before = -1
+    for layer in run.layers:
+        if layer not in found:
+            found.insert(before + 1, layer)
+        before = found.index(layer)
+    return found
+
+
+def _page(bundle: Bundle, content: _Content, pictures: Pictures, blocks: dict[str, str]) -> bytes:
+    return bundle.page(content.heading, {"facts": _as_data(_facts(content, pictures)), **blocks}).encode()
+
+
+def _as_data(facts: dict[str, Any]) -> str:
+    """JSON in which nothing can end the script element around it."""
+    return json.dumps(facts, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

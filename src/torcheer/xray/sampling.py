@@ -1,0 +1,259 @@
+"""Reduces a tensor to what is kept: an entry with its statistics, and the part that is shown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._torch.inputs import is_whole
+from .._torch.measure import dense, finite, magnitudes, statistics_of
+from .._torch.shapes import shape_of
+from ..errors import InvalidArgument, TorcheerError
+from .records import Entry, Kind, Layout
+from .selectors import CONVOLUTION, Choices
+
+_Numbers = tuple[int, ...]  # of rows or columns
+_EDGE = 0.01  # colours span what lies between this part of the values and the rest from above
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much of a tensor is kept. What is smaller is kept whole; of what is larger, a selector chooses."""
+
+    channels: int = 32  # of a convolution: feature maps and filters
+    inputs: int = 16  # of a filter: the input channels
+    units: int = 256  # of a fully connected layer: rows and columns of the weight, units of the output
+    samples: int = 32  # of an output that is a matrix: rows
+    side: int = 128  # of a feature map: pixels
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            if not is_whole(value := getattr(self, one.name), 1):
+                raise InvalidArgument(f"limits: {one.name} must be a whole number from 1 on; got {value!r}.")
+
+
+@dataclass(slots=True)
+class Measured:
+    """A whole tensor that was taken, with facts about it. Nothing else writes to it."""
+
+    layer: str
+    kind: Kind
+    source: str
+    tensor: Tensor
+    dimensions: int = 0  # of a convolution: 2 for pictures; 0 for other layers
+    has_inputs_first: bool = False  # of a weight: the inputs, then the units; of a transposed convolution, an embedding
+    notes: list[str] = field(default_factory=list)
+    update_ratio: float | None = None
+    input_channels: int = 0  # of a convolution: how many its input has
+    can_die: bool = True  # of an activation: whether a unit is dead when it is never above zero
+    make: Callable[[], Tensor] | None = None  # what gives the tensor, where that takes time
+
+
+@dataclass(slots=True)
+class _Part:
+    """What is kept of a tensor, so far."""
+
+    tensor: Tensor
+    layout: Layout
+    rows: _Numbers
+    columns: _Numbers | None
+    axes: tuple[str, str]  # what rows and columns are
+    totals: tuple[int, int]  # how many there are
+    notes: list[str]
+
+
+def keep(measured: Measured, choices: Choices, limits: Limits, dead: int | None = None) -> tuple[Entry, Tensor]:
+    """The entry of a tensor, and the part of it to write."""
+    notes = list(measured.notes)
+    tensor, statistics = _shown(measured.tensor, notes), statistics_of(measured.tensor)
+    if tensor is None or statistics is None:
+        raise TorcheerError(f"{measured.source} has no values to read: it is on the meta device, or a large sparse tensor.")
+    shape, dtype = tuple(shape_of(measured.tensor)), str(measured.tensor.dtype).removeprefix("torch.")
+    if tensor.is_complex():
+        tensor = magnitudes(tensor)
+        notes.append("magnitudes of complex numbers")
+    is_weight = measured.kind in ("weight", "grad")
+    part = _of_weight(measured, tensor, choices, limits) if is_weight else _of_output(measured, tensor, choices, limits)
+    kept = part.tensor.detach().cpu().float()
+    low, high = _range(kept)
+    entry = Entry(
+        layer=measured.layer,
+        kind=measured.kind,
+        source=measured.source,
+        shape=shape,
+        dtype=dtype,
+        layout=part.layout,
+        rows=part.rows,
+        columns=part.columns,
+        axes=part.axes,
+        totals=part.totals,
+        low=low,
+        high=high,
+        statistics=statistics,
+        update_ratio=measured.update_ratio,
+        dead=dead,
+        units=units_of(measured) if measured.kind == "activation" else None,
+        is_color=part.layout == "filters" and _is_color(measured),
+        note="; ".join([*notes, *part.notes]),
+    )
+    return entry, kept
+
+
+def _shown(tensor: Tensor, notes: list[str]) -> Tensor | None:
+    """The values of a tensor in its shape; of a nested tensor the first sample, in a batch of one."""
+    if not tensor.is_nested:
+        return dense(tensor)
+    parts = tensor.unbind()
+    if len(parts) > 1:
+        notes.append(f"the first of {len(parts)} samples")
+    return dense(parts[0].unsqueeze(0)) if parts else dense(tensor)
+
+
+def _is_color(measured: Measured) -> bool:
+    """Whether filters look at the red, green and blue of a picture: a convolution over all three channels of its input."""
+    shape = measured.tensor.shape
+    return (
+        measured.kind == "weight"
+        and measured.dimensions == 2
+        and not measured.has_inputs_first
+        and len(shape) == 4
+        and shape[1] == measured.input_channels == 3
+    )
+
+
+def _of_weight(measured: Measured, tensor: Tensor, choices: Choices, limits: Limits) -> _Part:
+    """A weight, or its gradient: filters of a convolution, or a matrix."""
+    notes: list[str] = []
+    if tensor.dim() < 3:
+        matrix = tensor.reshape(1, -1) if tensor.dim() < 2 else tensor
+        axes = ("unit", "input") if tensor.dim() == 2 else ("", "unit")
+        names = (measured.layer, f"{measured.layer}/inputs")
+        if measured.has_inputs_first:
+            axes, names = ("input", "unit"), (names[1], names[0])
+        rows = choices.choose(names[0], matrix.shape[0], limits.units, matrix)
+        columns = choices.choose(names[1], matrix.shape[1], limits.units, matrix.t())
+        return _cut(matrix, "matrix", rows, columns, axes, notes)
+    if measured.has_inputs_first:
+        tensor = tensor.transpose(0, 1)
+    while tensor.dim() > 4:
+        notes.append(f"the middle of {tensor.shape[2]} slices in depth")
+        tensor = tensor.select(2, tensor.shape[2] // 2)
+    if tensor.dim() == 3:
+        tensor = tensor.unsqueeze(2)
+    rows = choices.choose(measured.layer, tensor.shape[0], limits.channels, tensor, CONVOLUTION)
+    columns = choices.choose(f"{measured.layer}/inputs", tensor.shape[1], limits.inputs, tensor.transpose(0, 1), CONVOLUTION)
+    return _cut(tensor, "filters", rows, columns, ("filter", "input channel"), notes)
+
+
+def _of_output(measured: Measured, tensor: Tensor, choices: Choices, limits: Limits) -> _Part:
+    """An output, an activation, a pattern, or its gradient: maps of the first sample, or samples (tokens) × units."""
+    notes: list[str] = []
+    axis = channel_axis(measured)
+    if axis is None:  # samples × units, or tokens × units of the first sample
+        matrix = tensor.reshape(1, -1) if tensor.dim() < 2 else tensor
+        axes = ("sample" if tensor.dim() == 2 else "position" if tensor.dim() > 2 else "", "unit")
+        if matrix.dim() > 2:
+            if math.prod(matrix.shape[:-2]) > 1:
+                notes.append(f"the first of {math.prod(matrix.shape[:-2])} samples")
+            matrix = matrix.reshape(-1, *matrix.shape[-2:])[0] if matrix.numel() else matrix.reshape(0, matrix.shape[-1])
+        rows = tuple(range(min(matrix.shape[0], limits.samples)))
+        columns = choices.choose(measured.layer, matrix.shape[1], limits.units, matrix.t())
+        return _cut(matrix, "matrix", rows, columns, axes, notes)
+    if axis == 1:
+        if tensor.shape[0] > 1:
+            notes.append(f"the first of {tensor.shape[0]} samples")
+        tensor = tensor[0] if tensor.shape[0] else tensor.new_zeros(tensor.shape[1:])
+    rows = choices.choose(measured.layer, tensor.shape[0], limits.channels, tensor, CONVOLUTION)
+    maps = _picked(tensor, 0, rows)
+    while maps.dim() > 3:
+        notes.append(f"the middle of {maps.shape[1]} slices in depth")
+        maps = maps.select(1, maps.shape[1] // 2)
+    if maps.dim() == 2:
+        stride = -(-maps.shape[1] // (limits.side * 4))
+        columns = tuple(range(0, maps.shape[1], max(stride, 1)))
+        if stride > 1:
+            notes.append(f"every {_nth(stride)} position")
+        sizes = (tensor.shape[0], maps.shape[1])
+        return _Part(maps[:, :: max(stride, 1)], "matrix", rows, columns, ("channel", "position"), sizes, notes)
+    stride = max(1, -(-max(maps.shape[1:]) // limits.side))
+    if stride > 1:
+        notes.append(f"every {_nth(stride)} pixel")
+    word = "head" if measured.kind == "attention" else "channel"
+    return _Part(maps[:, ::stride, ::stride], "maps", rows, None, (word, ""), (tensor.shape[0], 1), notes)
+
+
+def channel_axis(measured: Measured) -> int | None:
+    """Where the channels of an output are, if it is made of maps: after the batch, or first where there is none."""
+    dims = measured.tensor.dim()
+    if measured.dimensions and dims == measured.dimensions + 1:
+        return 0
+    return 1 if dims >= 4 or (measured.dimensions and dims == measured.dimensions + 2) else None
+
+
+def units_of(measured: Measured) -> int | None:
+    """How many units an activation has: channels of a convolution, features of a fully connected layer.
+
+    None where the samples of a nested tensor have different numbers of them.
+    """
+    shape = shape_of(measured.tensor)
+    axis = channel_axis(measured)
+    units = shape[axis if axis is not None else -1] if shape else 1
+    return units if units >= 0 else None
+
+
+def is_above_zero(measured: Measured) -> Tensor:
+    """By unit: whether it was above zero, or not a number, anywhere in the batch."""
+    tensor, axis = measured.tensor.detach(), channel_axis(measured)
+    axis = axis if axis is not None else -1
+    if tensor.is_nested:
+        lives = torch.zeros(units_of(measured) or 0, dtype=torch.bool, device="cpu")
+        for part in tensor.unbind():
+            lives |= _is_above_zero(part.unsqueeze(0), axis)
+        return lives
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_complex() or tensor.dim() == 0:
+        return torch.ones(units_of(measured) or 0, dtype=torch.bool, device="cpu")
+    return _is_above_zero(tensor, axis)
+
+
+def _is_above_zero(tensor: Tensor, axis: int) -> Tensor:
+    units = tensor.movedim(axis, 0)
+    return (~(units.reshape(units.shape[0], -1) <= 0)).any(dim=1).cpu()  # NaN counts as not silent
+
+
+def as_written(tensor: Tensor, kind: Kind, dtype: torch.dtype) -> Tensor:
+    """Maps in the type that was asked for, if their values fit into it; weights and gradients as they are."""
+    if kind not in ("layer", "activation", "attention") or dtype is torch.float32:
+        return tensor.contiguous()
+    largest = tensor.nan_to_num(0.0, 0.0, 0.0).abs().max() if tensor.numel() else torch.zeros((), device="cpu")
+    return tensor.to(dtype).contiguous() if float(largest) <= torch.finfo(dtype).max else tensor.contiguous()
+
+
+def _cut(tensor: Tensor, layout: Layout, rows: _Numbers, columns: _Numbers, axes: tuple[str, str], notes: list[str]) -> _Part:
+    kept = _picked(_picked(tensor, 0, rows), 1, columns)
+    return _Part(kept, layout, rows, columns, axes, (tensor.shape[0], tensor.shape[1]), notes)
+
+
+def _picked(tensor: Tensor, axis: int, numbers: _Numbers) -> Tensor:
+    if numbers == tuple(range(tensor.shape[axis])):
+        return tensor
+    return tensor.index_select(axis, torch.tensor(numbers, device=tensor.device, dtype=torch.int64))
+
+
+def _range(kept: Tensor) -> tuple[float | None, float | None]:
+    """Where most of the finite values lie."""
+    values: Any = kept.numpy().reshape(-1)
+    known = values[abs(values) < float("inf")]
+    if not len(known):
+        return None, None
+    known.sort()
+    last = len(known) - 1
+    return finite(float(known[round(last * _EDGE)])), finite(float(known[round(last * (1 - _EDGE))]))
+
+
+def _nth(number: int) -> str:
+    return {2: "2nd", 3: "3rd"}.get(number, f"{number}th")

@@ -238,6 +238,23 @@ def test_different_models_are_logged_in_several_threads_at_once():
         assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
 
 
+@pytest.mark.parametrize("times", [1, 1000])
+def test_threads_that_start_or_end_while_a_log_looks_for_them_do_not_stop_it(monkeypatch, times):
+    class Changing(list):
+        """A set of threads that changes `times` times while somebody reads it."""
+
+        left = times
+
+        def __iter__(self):
+            if self.left:
+                self.left -= 1
+                raise RuntimeError("Set changed size during iteration")
+            return super().__iter__()
+
+    monkeypatch.setattr(threading, "_dangling", Changing())
+    assert labels(torcheer.log_forward_pass(nn.Tanh(), x)) == ["tanh_1"]
+
+
 # The random state ---------------------------------------------------------------------------------------------------
 
 

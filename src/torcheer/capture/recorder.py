@@ -80,7 +80,12 @@ class UnseenWatch:
 
 def _threads() -> list[threading.Thread]:
     """Every thread object Python still knows, running or finished."""
-    return [*getattr(threading, "_dangling", ()), *threading.enumerate()]
+    for _ in range(100):
+        try:
+            return [*getattr(threading, "_dangling", ()), *threading.enumerate()]
+        except RuntimeError:  # another thread started or ended while the set was read
+            continue
+    return threading.enumerate()
 
 
 # Marks the gradients that a replay cannot work out again: they went backward through code that is not in the log.
